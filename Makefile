@@ -1,0 +1,50 @@
+# Everything a developer runs. `make` alone lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export INSTA_UPDATE := no
+
+DENY_VERSION := 0.20.2
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+.PHONY: run
+run: ## build and run tollgate
+	cargo run --release
+
+.PHONY: fmt
+fmt: ## format the code
+	cargo fmt --all
+
+.PHONY: test
+test: lint deny unit docs ## every gate CI has
+
+.PHONY: lint
+lint: ## formatting and clippy
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+
+.PHONY: deny
+deny: ## licences, sources and duplicate crates
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@$(DENY_VERSION)
+	cargo deny --offline --all-features check bans licenses sources
+
+.PHONY: unit
+unit: ## unit, property, command-line and documentation tests
+	cargo test --workspace --all-features
+
+.PHONY: docs
+docs: ## the API documentation, without warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
+
+.PHONY: soak
+soak: ## the property tests for longer: SOAK_CASES each
+	PROPTEST_CASES=$${SOAK_CASES:-200000} cargo test --release -p tollgate-core --tests -- --nocapture
+
+.PHONY: bench
+bench: ## instructions per decision, ours beside governor
+	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
+	cargo run --release -p tollgate-bench --bin instructions
