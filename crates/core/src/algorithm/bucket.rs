@@ -1,0 +1,331 @@
+//! The bucket that the token bucket and both leaky buckets are: a level that drains at a rate.
+//!
+//! A token bucket counts what is left, a leaky bucket what is spent. Here it is always what is
+//! spent: tokens left are the capacity less the level.
+
+use core::num::NonZeroU64;
+
+use super::Algorithm;
+use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
+use crate::muldiv::muldiv;
+
+/// A capacity and the rate at which it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bucket {
+    capacity: u64,
+    rate: Rate,
+    time_to_full_us: u64,
+}
+
+impl Bucket {
+    pub(super) fn new(
+        capacity: u64,
+        rate: Rate,
+        rate_parameter: &'static str,
+    ) -> Result<Bucket, LimitError> {
+        let capacity = limit_units("capacity", capacity)?;
+        let time_to_full_us = Level::of(capacity).drain_time_us(rate);
+        if time_to_full_us > MAX_FILL_US {
+            return Err(LimitError::FillsTooSlowly { capacity, rate, rate_parameter });
+        }
+        Ok(Bucket { capacity, rate, time_to_full_us })
+    }
+
+    /// The most it holds.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The units that come back per time.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// How long a spent bucket takes to be whole again, rounded up.
+    pub const fn time_to_full_us(&self) -> u64 {
+        self.time_to_full_us
+    }
+
+    fn period_us(&self) -> NonZeroU64 {
+        self.rate.per_us
+    }
+
+    /// The fill at `now_us`, or as it was if that is earlier.
+    #[inline]
+    fn fill_at(&self, fill: Fill, now_us: u64) -> Fill {
+        let as_of_us = now_us.max(fill.as_of_us);
+        Fill { level: self.drained(fill.level, as_of_us - fill.as_of_us), as_of_us, ..fill }
+    }
+
+    /// The fill in this bucket of a key that reached `fill` in an `old` one.
+    ///
+    /// It keeps draining at the old rate until now; what no longer fits spills.
+    pub(crate) fn carry_over(&self, old: &Bucket, fill: Fill, now_us: u64) -> Fill {
+        let fill = old.fill_at(fill, now_us);
+        let level = fill.level.at_period(old.period_us(), self.period_us());
+        Fill { level: level.min(Level::of(self.capacity)), ..fill }
+    }
+
+    /// What is left of `level` after `elapsed_us`, if it was at most the capacity.
+    #[inline]
+    fn drained(&self, level: Level, elapsed_us: u64) -> Level {
+        if elapsed_us >= self.time_to_full_us {
+            return Level::default();
+        }
+        let (units, fraction) = muldiv(elapsed_us, self.rate.units.get(), self.period_us());
+        level.saturating_minus(Level { units, fraction }, self.period_us())
+    }
+}
+
+/// An exact amount in a bucket: whole units, and a fraction in parts of the rate's period.
+///
+/// At 3 units per 7 ms, half a unit is a fraction of 3500: 3500 / 7000.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level {
+    /// Whole units.
+    pub units: u64,
+    /// Parts of one unit, out of the rate's period in microseconds.
+    pub fraction: u64,
+}
+
+impl Level {
+    const fn of(units: u64) -> Level {
+        Level { units, fraction: 0 }
+    }
+
+    /// Whole units, rounded up.
+    #[inline]
+    pub(crate) fn ceil(self) -> u64 {
+        self.units.saturating_add(u64::from(self.fraction > 0))
+    }
+
+    #[inline]
+    fn saturating_minus(self, other: Level, period_us: NonZeroU64) -> Level {
+        if self <= other {
+            return Level::default();
+        }
+        if self.fraction >= other.fraction {
+            return Level {
+                units: self.units - other.units,
+                fraction: self.fraction - other.fraction,
+            };
+        }
+        // OK because `self` is the larger with the smaller fraction: it has a unit more to borrow.
+        let units = self.units - other.units - 1;
+        let borrowed = self.fraction.saturating_add(period_us.get());
+        Level { units, fraction: borrowed.saturating_sub(other.fraction) }
+    }
+
+    /// How long this much takes to drain, rounded up.
+    #[inline]
+    fn drain_time_us(self, rate: Rate) -> u64 {
+        let (whole_us, parts) = muldiv(self.units, rate.per_us.get(), rate.units);
+        let parts = parts.saturating_add(self.fraction);
+        whole_us.saturating_add(parts.div_ceil(rate.units.get()))
+    }
+
+    /// The same amount at another rate, its fraction rounded up.
+    fn at_period(self, from_us: NonZeroU64, to_us: NonZeroU64) -> Level {
+        let (fraction, part) = muldiv(self.fraction, to_us.get(), from_us);
+        let fraction = fraction + u64::from(part > 0);
+        if fraction < to_us.get() { Level { fraction, ..self } } else { Level::of(self.units + 1) }
+    }
+}
+
+/// A bucket's state: what it held when last charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fill {
+    /// What it held then.
+    pub level: Level,
+    /// When it was last charged.
+    pub as_of_us: u64,
+    /// The units charged so far, counted round 2^53: tells a refund what came after its charge.
+    pub charged: u64,
+}
+
+impl Fill {
+    #[inline]
+    fn plus(self, cost: Cost) -> Fill {
+        let level = Level { units: self.level.units.saturating_add(cost.units()), ..self.level };
+        Fill { level, charged: self.charged.wrapping_add(cost.units()) & MAX_UNITS, ..self }
+    }
+
+    /// The units charged since the count stood at `charged`.
+    fn charged_since(self, charged: u64) -> u64 {
+        self.charged.wrapping_sub(charged) & MAX_UNITS
+    }
+}
+
+/// A [`Fill`] at an instant of its key's time, seen from the caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct FillStanding {
+    fill: Fill,
+    now_us: u64,
+}
+
+/// What the three buckets differ in; everything else is the kernel below.
+pub trait BucketKind: core::fmt::Debug {
+    /// The capacity and the rate.
+    fn bucket(&self) -> &Bucket;
+
+    /// Whether what is admitted leaves evenly, each request after those before it.
+    fn is_shaping(&self) -> bool;
+
+    /// How long a request admitted at this level waits: until what is before it has left.
+    #[inline]
+    fn delay_us(&self, level: Level) -> u64 {
+        if self.is_shaping() { level.drain_time_us(self.bucket().rate) } else { 0 }
+    }
+}
+
+impl<K: BucketKind> Algorithm for K {
+    type State = Fill;
+    type Standing = FillStanding;
+
+    #[inline]
+    fn size(&self) -> u64 {
+        self.bucket().capacity
+    }
+
+    #[inline]
+    fn floor_us(&self, fill: &Fill) -> u64 {
+        fill.as_of_us
+    }
+
+    fn restart(&self, fill: &mut Fill, now_us: u64) {
+        fill.as_of_us = now_us;
+    }
+
+    #[inline]
+    fn standing(&self, fill: &Fill, now_us: u64) -> FillStanding {
+        FillStanding { fill: self.bucket().fill_at(*fill, now_us), now_us }
+    }
+
+    #[inline]
+    fn verdict(&self, _: &Fill, standing: &FillStanding, ask: Ask) -> Verdict {
+        let bucket = self.bucket();
+        let level = standing.fill.level;
+        let delay_us = self.delay_us(level);
+        let impatient_us = ask.max_wait_us.map_or(0, |most_us| delay_us.saturating_sub(most_us));
+        let fitting = Level::of(bucket.capacity.saturating_sub(ask.cost.units()));
+        if level <= fitting && impatient_us == 0 {
+            return Verdict::Allowed { delay_us };
+        }
+        let excess = level.saturating_minus(fitting, bucket.period_us());
+        let drain_us = excess.drain_time_us(bucket.rate).max(impatient_us);
+        Verdict::Denied { retry: Retry::AfterUs(standing.caller_waits_us(drain_us)) }
+    }
+
+    #[inline]
+    fn charge(
+        &self,
+        fill: &mut Fill,
+        mut standing: FillStanding,
+        cost: Cost,
+    ) -> (FillStanding, Receipt) {
+        standing.fill = standing.fill.plus(cost);
+        *fill = standing.fill;
+        let leaves_us = fill.level.drain_time_us(self.bucket().rate);
+        let place = Place::Bucket {
+            charged: fill.charged,
+            gone_at_us: fill.as_of_us.saturating_add(leaves_us),
+        };
+        (standing, Receipt { cost, place })
+    }
+
+    #[inline]
+    fn remaining(&self, standing: &FillStanding, ask: Ask) -> u64 {
+        let level = standing.fill.level;
+        if ask.max_wait_us.is_some_and(|most_us| self.delay_us(level) > most_us) {
+            return 0;
+        }
+        self.bucket().capacity.saturating_sub(level.ceil())
+    }
+
+    fn fits(&self, standing: &FillStanding, ask: Ask) -> u64 {
+        let cost = ask.cost.units();
+        let by_room = self.remaining(standing, ask) / cost;
+        match ask.max_wait_us {
+            Some(most_us) if self.is_shaping() && by_room > 0 => {
+                // Each but the last must leave a level that drains within the caller's patience.
+                let bucket = self.bucket();
+                let most_us = most_us.min(bucket.time_to_full_us);
+                let (units, fraction) =
+                    muldiv(most_us, bucket.rate.units.get(), bucket.period_us());
+                let patience = Level { units, fraction };
+                let slack = patience.saturating_minus(standing.fill.level, bucket.period_us());
+                by_room.min(slack.units / cost + 1)
+            }
+            _ => by_room,
+        }
+    }
+
+    #[inline]
+    fn reset_after_us(&self, standing: &FillStanding) -> u64 {
+        let level = standing.fill.level;
+        if level == Level::default() {
+            return 0;
+        }
+        standing.caller_waits_us(level.drain_time_us(self.bucket().rate))
+    }
+
+    /// Units leave in the order they came, so what is above all that was charged since is this
+    /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
+    /// only if nobody is behind it.
+    fn refund(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) -> u64 {
+        let Place::Bucket { charged, gone_at_us } = receipt.place else { return 0 };
+        if now_us >= gone_at_us {
+            return 0;
+        }
+        let bucket = self.bucket();
+        let cost = Level::of(receipt.cost.units());
+        let since = fill.charged_since(charged);
+        let level = bucket.fill_at(*fill, now_us).level;
+        let left = level.saturating_minus(Level::of(since), bucket.period_us()).min(cost);
+        let is_whole_and_last = left == cost && since == 0;
+        if self.is_shaping() && !is_whole_and_last {
+            return 0;
+        }
+        if is_whole_and_last {
+            // As if it had never been charged: the one before it is the last again.
+            fill.charged = fill.charged.wrapping_sub(receipt.cost.units()) & MAX_UNITS;
+        }
+        let before = fill.level;
+        fill.level = before.saturating_minus(left, bucket.period_us());
+        before.ceil() - fill.level.ceil()
+    }
+
+    #[inline]
+    fn interval_us(&self) -> u64 {
+        self.bucket().time_to_full_us
+    }
+
+    /// The whole capacity at once, and what comes back while the interval lasts.
+    fn bound_units(&self, interval_us: u64) -> u64 {
+        let bucket = self.bucket();
+        let Some(rest_us) = interval_us.checked_sub(1) else { return 0 };
+        let (back, _) = muldiv(rest_us, bucket.rate.units.get(), bucket.period_us());
+        bucket.capacity.saturating_add(back)
+    }
+
+    fn bound_formula(&self) -> &'static str {
+        "capacity + floor(rate * (t - 1))"
+    }
+
+    fn after_spending(&self, units: u64, now_us: u64) -> Fill {
+        Fill { level: Level::of(units), as_of_us: now_us, charged: units }
+    }
+
+    fn carry_over(&self, old: &K, fill: Fill, now_us: u64) -> Fill {
+        self.bucket().carry_over(old.bucket(), fill, now_us)
+    }
+}
+
+impl FillStanding {
+    /// A wait that begins at the key's own time, counted from the caller's.
+    #[inline]
+    fn caller_waits_us(&self, wait_us: u64) -> u64 {
+        (self.fill.as_of_us - self.now_us).saturating_add(wait_us)
+    }
+}

@@ -1,0 +1,167 @@
+//! Fixed window: a counter that starts again at every window.
+
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use super::Algorithm;
+use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::limit::{LimitError, limit_units, window_us};
+
+/// At most `limit` units in each window; windows are aligned to the Unix epoch.
+///
+/// With 100 per minute, 100 at 0:59 and 100 more at 1:00 all pass: twice the limit in two seconds
+/// is the algorithm's known flaw. Its worth is that everyone can see when the window ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FixedWindow {
+    limit: u64,
+    window_us: NonZeroU64,
+}
+
+impl FixedWindow {
+    /// At most `limit` units in each `window`.
+    pub fn new(limit: u64, window: Duration) -> Result<FixedWindow, LimitError> {
+        Ok(FixedWindow { limit: limit_units("limit", limit)?, window_us: window_us(window)? })
+    }
+
+    /// The units each window admits.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    pub const fn window_us(&self) -> u64 {
+        self.window_us.get()
+    }
+}
+
+/// A fixed window's state: the window last charged, and what was charged in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// When the window last charged began.
+    pub start_us: u64,
+    /// The units charged in it.
+    pub spent: u64,
+}
+
+/// A [`Window`] at an instant of its key's time, seen from the caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowStanding {
+    window: Window,
+    now_us: u64,
+}
+
+impl Algorithm for FixedWindow {
+    type State = Window;
+    type Standing = WindowStanding;
+
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
+    }
+
+    #[inline]
+    fn floor_us(&self, window: &Window) -> u64 {
+        window.start_us
+    }
+
+    fn restart(&self, window: &mut Window, now_us: u64) {
+        window.start_us = window_start_us(now_us, self.window_us);
+    }
+
+    #[inline]
+    fn standing(&self, window: &Window, now_us: u64) -> WindowStanding {
+        let start_us = window_start_us(now_us.max(window.start_us), self.window_us);
+        let spent = if start_us == window.start_us { window.spent } else { 0 };
+        WindowStanding { window: Window { start_us, spent }, now_us }
+    }
+
+    #[inline]
+    fn verdict(&self, _: &Window, standing: &WindowStanding, ask: Ask) -> Verdict {
+        if ask.cost.units() <= self.remaining(standing, ask) {
+            return Verdict::Allowed { delay_us: 0 };
+        }
+        Verdict::Denied { retry: Retry::AfterUs(self.ends_after_us(standing)) }
+    }
+
+    #[inline]
+    fn charge(
+        &self,
+        window: &mut Window,
+        mut standing: WindowStanding,
+        cost: Cost,
+    ) -> (WindowStanding, Receipt) {
+        standing.window.spent += cost.units();
+        *window = standing.window;
+        (standing, Receipt { cost, place: self.place(window) })
+    }
+
+    #[inline]
+    fn remaining(&self, standing: &WindowStanding, _: Ask) -> u64 {
+        // Saturates when the limit was lowered below what is spent.
+        self.limit.saturating_sub(standing.window.spent)
+    }
+
+    #[inline]
+    fn reset_after_us(&self, standing: &WindowStanding) -> u64 {
+        if standing.window.spent == 0 { 0 } else { self.ends_after_us(standing) }
+    }
+
+    fn refund(&self, window: &mut Window, _: u64, receipt: Receipt) -> u64 {
+        if receipt.place != self.place(window) {
+            return 0;
+        }
+        let given_back = receipt.cost.units().min(window.spent);
+        window.spent -= given_back;
+        given_back
+    }
+
+    #[inline]
+    fn interval_us(&self) -> u64 {
+        self.window_us()
+    }
+
+    /// A burst at the last microsecond of one window, and one in each window that the interval
+    /// reaches after it.
+    fn bound_units(&self, interval_us: u64) -> u64 {
+        let Some(rest_us) = interval_us.checked_sub(1) else { return 0 };
+        self.limit.saturating_mul(rest_us.div_ceil(self.window_us.get()) + 1)
+    }
+
+    fn bound_formula(&self) -> &'static str {
+        "limit * (ceil((t - 1) / window) + 1)"
+    }
+
+    fn after_spending(&self, units: u64, now_us: u64) -> Window {
+        Window { start_us: window_start_us(now_us, self.window_us), spent: units }
+    }
+
+    fn carry_over(&self, old: &FixedWindow, window: Window, now_us: u64) -> Window {
+        let latest_us = latest_in_window_us(window.start_us, old.window_us, now_us);
+        self.after_spending(window.spent, latest_us)
+    }
+}
+
+impl FixedWindow {
+    fn place(&self, window: &Window) -> Place {
+        Place::Window { start_us: window.start_us, window_us: self.window_us() }
+    }
+
+    /// From the caller's own now, so that it holds across a step back.
+    #[inline]
+    fn ends_after_us(&self, standing: &WindowStanding) -> u64 {
+        let end_us = standing.window.start_us.saturating_add(self.window_us());
+        end_us.saturating_sub(standing.now_us)
+    }
+}
+
+/// The start of the window that holds `at_us`.
+#[inline]
+pub(super) fn window_start_us(at_us: u64, window_us: NonZeroU64) -> u64 {
+    at_us - at_us % window_us
+}
+
+/// The latest that a charge in the window starting at `start_us` can have been made.
+pub(super) fn latest_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> u64 {
+    // A clock that stepped back shows a now before the start; the key's time holds still there.
+    now_us.clamp(start_us, start_us.saturating_add(window_us.get() - 1))
+}

@@ -1,0 +1,79 @@
+//! Leaky bucket: a level that leaks at a steady rate, as a meter or as a queue.
+
+use core::fmt;
+
+use super::bucket::{Bucket, BucketKind};
+use crate::limit::{LimitError, Rate};
+
+/// A bucket that starts empty, holds `capacity` and leaks continuously.
+///
+/// Policing refuses what does not fit: the token bucket's mirror, with the same decisions, and so
+/// it passes a burst of its whole capacity. Shaping admits the same and says how long to hold each
+/// request so that they leave evenly: with capacity 3 and 1/s, three at once leave at 0, 1 and 2 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeakyBucket {
+    bucket: Bucket,
+    mode: Mode,
+}
+
+/// What a leaky bucket does with a burst that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Lets it through at once.
+    Policing,
+    /// Spreads it out at the leak rate.
+    Shaping,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Policing => "policing",
+            Mode::Shaping => "shaping",
+        })
+    }
+}
+
+impl LeakyBucket {
+    /// A bucket that holds `capacity`, leaks at `leak`, and lets bursts that fit through.
+    pub fn policing(capacity: u64, leak: Rate) -> Result<LeakyBucket, LimitError> {
+        LeakyBucket::new(capacity, leak, Mode::Policing)
+    }
+
+    /// A bucket that holds `capacity`, leaks at `leak`, and spreads bursts out.
+    pub fn shaping(capacity: u64, leak: Rate) -> Result<LeakyBucket, LimitError> {
+        LeakyBucket::new(capacity, leak, Mode::Shaping)
+    }
+
+    /// A bucket that holds `capacity` and leaks at `leak`, in either mode.
+    pub fn new(capacity: u64, leak: Rate, mode: Mode) -> Result<LeakyBucket, LimitError> {
+        Ok(LeakyBucket { bucket: Bucket::new(capacity, leak, "leak")?, mode })
+    }
+
+    /// The most it holds.
+    pub const fn capacity(&self) -> u64 {
+        self.bucket.capacity()
+    }
+
+    /// The units that leak per time.
+    pub const fn leak(&self) -> Rate {
+        self.bucket.rate()
+    }
+
+    /// What it does with a burst that fits.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+}
+
+impl BucketKind for LeakyBucket {
+    #[inline]
+    fn bucket(&self) -> &Bucket {
+        &self.bucket
+    }
+
+    #[inline]
+    fn is_shaping(&self) -> bool {
+        self.mode == Mode::Shaping
+    }
+}

@@ -1,0 +1,226 @@
+//! Sliding window counter: two counters stand in for the log.
+
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use super::Algorithm;
+use super::fixed_window::{latest_in_window_us, window_start_us};
+use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
+use crate::muldiv::muldiv;
+
+/// At most `limit` units in the estimate of the last window: those of the current one, and those
+/// of the previous one in proportion to how much of it is still in view.
+///
+/// With 100 per minute, 80 in the previous minute and 50 in this one, 30 s into it the estimate is
+/// 50 + 80 / 2 = 90.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowCounter {
+    limit: u64,
+    window_us: NonZeroU64,
+}
+
+impl SlidingWindowCounter {
+    /// At most `limit` units in the estimate of the last `window`.
+    pub fn new(limit: u64, window: Duration) -> Result<SlidingWindowCounter, LimitError> {
+        Ok(SlidingWindowCounter {
+            limit: limit_units("limit", limit)?,
+            window_us: window_us(window)?,
+        })
+    }
+
+    /// The units the estimate may reach.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    pub const fn window_us(&self) -> u64 {
+        self.window_us.get()
+    }
+}
+
+/// A sliding window counter's state: the window last charged, and the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Windows {
+    /// When the window last charged began.
+    pub start_us: u64,
+    /// The units charged in it.
+    pub current: u64,
+    /// The units charged in the one before.
+    pub previous: u64,
+}
+
+impl Windows {
+    /// The two windows that count at `at_us`, a time not before `start_us`.
+    #[inline]
+    fn rolled_to(self, at_us: u64, window_us: NonZeroU64) -> Windows {
+        let start_us = window_start_us(at_us, window_us);
+        if start_us == self.start_us {
+            return self;
+        }
+        let is_next = start_us == self.start_us.saturating_add(window_us.get());
+        Windows { start_us, current: 0, previous: if is_next { self.current } else { 0 } }
+    }
+}
+
+/// [`Windows`] at an instant of their key's time, seen from the caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowsStanding {
+    windows: Windows,
+    at_us: u64,
+    now_us: u64,
+}
+
+impl Algorithm for SlidingWindowCounter {
+    type State = Windows;
+    type Standing = WindowsStanding;
+
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
+    }
+
+    #[inline]
+    fn floor_us(&self, windows: &Windows) -> u64 {
+        windows.start_us
+    }
+
+    fn restart(&self, windows: &mut Windows, now_us: u64) {
+        windows.start_us = window_start_us(now_us, self.window_us);
+    }
+
+    #[inline]
+    fn standing(&self, windows: &Windows, now_us: u64) -> WindowsStanding {
+        let at_us = now_us.max(windows.start_us);
+        WindowsStanding { windows: windows.rolled_to(at_us, self.window_us), at_us, now_us }
+    }
+
+    #[inline]
+    fn verdict(&self, _: &Windows, standing: &WindowsStanding, ask: Ask) -> Verdict {
+        if ask.cost.units() <= self.remaining(standing, ask) {
+            return Verdict::Allowed { delay_us: 0 };
+        }
+        // OK because no request above the limit gets here.
+        let most = self.limit - ask.cost.units();
+        Verdict::Denied { retry: Retry::AfterUs(self.falls_to_after_us(standing, most)) }
+    }
+
+    #[inline]
+    fn charge(
+        &self,
+        windows: &mut Windows,
+        mut standing: WindowsStanding,
+        cost: Cost,
+    ) -> (WindowsStanding, Receipt) {
+        standing.windows.current += cost.units();
+        *windows = standing.windows;
+        let place = Place::Window { start_us: windows.start_us, window_us: self.window_us() };
+        (standing, Receipt { cost, place })
+    }
+
+    #[inline]
+    fn remaining(&self, standing: &WindowsStanding, _: Ask) -> u64 {
+        // Saturates when the limit was lowered below what is spent.
+        self.limit.saturating_sub(self.estimate(standing))
+    }
+
+    #[inline]
+    fn reset_after_us(&self, standing: &WindowsStanding) -> u64 {
+        if self.estimate(standing) == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
+    }
+
+    fn refund(&self, windows: &mut Windows, _: u64, receipt: Receipt) -> u64 {
+        let Place::Window { start_us, window_us } = receipt.place else { return 0 };
+        if window_us != self.window_us() {
+            return 0;
+        }
+        let spent = if start_us == windows.start_us {
+            &mut windows.current
+        } else if start_us.saturating_add(self.window_us()) == windows.start_us {
+            &mut windows.previous
+        } else {
+            return 0;
+        };
+        let given_back = receipt.cost.units().min(*spent);
+        *spent -= given_back;
+        given_back
+    }
+
+    #[inline]
+    fn interval_us(&self) -> u64 {
+        self.window_us()
+    }
+
+    /// A full burst at the last microsecond of a window after an idle one; from then on what the
+    /// estimate lets go of.
+    fn bound_units(&self, interval_us: u64) -> u64 {
+        if interval_us == 0 {
+            return 0;
+        }
+        let (whole, part) = muldiv(self.limit, interval_us.saturating_sub(2), self.window_us);
+        self.limit.saturating_add(whole).saturating_add(u64::from(part > 0))
+    }
+
+    fn bound_formula(&self) -> &'static str {
+        "limit + ceil(limit * (t - 2) / window)"
+    }
+
+    fn after_spending(&self, units: u64, now_us: u64) -> Windows {
+        Windows { start_us: window_start_us(now_us, self.window_us), current: units, previous: 0 }
+    }
+
+    fn carry_over(&self, old: &SlidingWindowCounter, windows: Windows, now_us: u64) -> Windows {
+        let Windows { start_us, current, previous } = windows;
+        let latest_us = latest_in_window_us(start_us, old.window_us, now_us);
+        let carried = self.after_spending(current, latest_us);
+        let Some(previous_end_us) = start_us.checked_sub(1) else { return carried };
+        let previous_start_us = window_start_us(previous_end_us, self.window_us);
+        if previous_start_us == carried.start_us {
+            Windows { current: current.saturating_add(previous).min(MAX_UNITS), ..carried }
+        } else if previous_start_us.saturating_add(self.window_us()) == carried.start_us {
+            Windows { previous, ..carried }
+        } else {
+            carried
+        }
+    }
+}
+
+impl SlidingWindowCounter {
+    /// The whole units of the estimate.
+    #[inline]
+    fn estimate(&self, standing: &WindowsStanding) -> u64 {
+        let Windows { start_us, current, previous } = standing.windows;
+        // OK because the standing is inside the window that starts at `start_us`.
+        let in_view_us = self.window_us() - (standing.at_us - start_us);
+        let (still_counted, _) = muldiv(previous, in_view_us, self.window_us);
+        current.saturating_add(still_counted)
+    }
+
+    /// The exact wait until the estimate's whole units are at most `most`; they are above it now.
+    ///
+    /// The previous window's units weigh less and less. If the current ones alone are too many,
+    /// the wait goes on into the next window, where they are the previous ones.
+    #[inline]
+    fn falls_to_after_us(&self, standing: &WindowsStanding, most: u64) -> u64 {
+        let Windows { start_us, current, previous } = standing.windows;
+        let end_us = start_us.saturating_add(self.window_us());
+        let then_us = match most.checked_sub(current) {
+            Some(most_previous) => end_us - self.in_view_at_most_us(previous, most_previous),
+            None => {
+                let next_end_us = end_us.saturating_add(self.window_us());
+                next_end_us - self.in_view_at_most_us(current, most)
+            }
+        };
+        then_us.saturating_sub(standing.now_us)
+    }
+
+    /// The longest part of a window holding `spent` that may stay in view for its whole units in
+    /// view to be at most `most`: the greatest v with `spent * v < (most + 1) * window`.
+    #[inline]
+    fn in_view_at_most_us(&self, spent: u64, most: u64) -> u64 {
+        let Some(spent) = NonZeroU64::new(spent) else { return self.window_us() };
+        let (whole, part) = muldiv(most.saturating_add(1), self.window_us(), spent);
+        if part == 0 { whole.saturating_sub(1) } else { whole }.min(self.window_us())
+    }
+}

@@ -1,0 +1,250 @@
+//! Sliding window log: every charge, for exactly one window.
+
+use alloc::collections::VecDeque;
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use super::Algorithm;
+use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::limit::{LimitError, log_units, window_us};
+
+/// At most `limit` units in any window, wherever it begins.
+///
+/// A charge at t counts until exactly t + window. Exact, at 16 bytes a charge; for more than
+/// 65,536 units use [`SlidingWindowCounter`](super::SlidingWindowCounter).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlidingWindowLog {
+    limit: u64,
+    window_us: NonZeroU64,
+}
+
+impl SlidingWindowLog {
+    /// At most `limit` units in any `window`.
+    pub fn new(limit: u64, window: Duration) -> Result<SlidingWindowLog, LimitError> {
+        Ok(SlidingWindowLog { limit: log_units(limit)?, window_us: window_us(window)? })
+    }
+
+    /// The units any window admits.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    pub const fn window_us(&self) -> u64 {
+        self.window_us.get()
+    }
+
+    /// The charges that count at `now_us`, oldest first: an audit trail.
+    pub fn entries<'l>(
+        &self,
+        log: &'l Log,
+        now_us: u64,
+    ) -> impl ExactSizeIterator<Item = Entry> + use<'l> {
+        let counting = log.first_counting(now_us.max(log.newest_us()), self.window_us);
+        (counting..log.sums.len()).map(|index| log.entry(index))
+    }
+}
+
+/// One charge in a [`Log`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// When it was charged.
+    pub at_us: u64,
+    /// What it spent.
+    pub cost: Cost,
+}
+
+/// A sliding window log's state: the charges that may still count, oldest first.
+///
+/// Kept as running sums, so that a decision is a binary search: 65,536 charges take 16 steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    sums: VecDeque<Sum>,
+    /// The running sum before the oldest charge kept.
+    base: u64,
+}
+
+/// A charge, as the running sum of costs up to and including it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sum {
+    at_us: u64,
+    through: u64,
+}
+
+impl Log {
+    /// When the newest charge was made; 0 without one.
+    fn newest_us(&self) -> u64 {
+        self.sums.back().map_or(0, |sum| sum.at_us)
+    }
+
+    /// The running sum of everything charged.
+    fn through(&self) -> u64 {
+        self.sums.back().map_or(self.base, |sum| sum.through)
+    }
+
+    /// All units kept, whether they still count or not.
+    pub(crate) fn units(&self) -> u64 {
+        self.through() - self.base
+    }
+
+    /// The running sum before the charge at `index`.
+    fn before(&self, index: usize) -> u64 {
+        match index.checked_sub(1).and_then(|earlier| self.sums.get(earlier)) {
+            Some(sum) => sum.through,
+            None => self.base,
+        }
+    }
+
+    /// The index of the oldest charge that counts at `at_us`: one at t counts before t + window.
+    fn first_counting(&self, at_us: u64, window_us: NonZeroU64) -> usize {
+        self.sums.partition_point(|sum| sum.at_us.saturating_add(window_us.get()) <= at_us)
+    }
+
+    fn entry(&self, index: usize) -> Entry {
+        let Sum { at_us, through } = self.sums[index];
+        Entry { at_us, cost: Cost::of(through - self.before(index)) }
+    }
+
+    /// Drops the `count` oldest charges.
+    fn forget(&mut self, count: usize) {
+        self.base = if count < self.sums.len() { self.before(count) } else { 0 };
+        self.sums.drain(..count);
+    }
+
+    fn remove(&mut self, index: usize) {
+        let cost = self.entry(index).cost.units();
+        self.sums.remove(index);
+        self.sums.range_mut(index..).for_each(|sum| sum.through -= cost);
+    }
+}
+
+/// A [`Log`] at an instant of its key's time, seen from the caller's.
+#[derive(Clone, Copy, Debug)]
+pub struct LogStanding {
+    /// The index of the oldest charge that counts.
+    counting: usize,
+    spent: u64,
+    newest_us: u64,
+    at_us: u64,
+    now_us: u64,
+}
+
+impl Algorithm for SlidingWindowLog {
+    type State = Log;
+    type Standing = LogStanding;
+
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
+    }
+
+    #[inline]
+    fn floor_us(&self, log: &Log) -> u64 {
+        log.newest_us()
+    }
+
+    fn restart(&self, log: &mut Log, now_us: u64) {
+        let back_us = log.newest_us().saturating_sub(now_us);
+        for sum in &mut log.sums {
+            sum.at_us = sum.at_us.saturating_sub(back_us);
+        }
+    }
+
+    #[inline]
+    fn standing(&self, log: &Log, now_us: u64) -> LogStanding {
+        let newest_us = log.newest_us();
+        let at_us = now_us.max(newest_us);
+        let counting = log.first_counting(at_us, self.window_us);
+        let spent = log.through() - log.before(counting);
+        LogStanding { counting, spent, newest_us, at_us, now_us }
+    }
+
+    #[inline]
+    fn verdict(&self, log: &Log, standing: &LogStanding, ask: Ask) -> Verdict {
+        let cost = ask.cost.units();
+        if cost <= self.remaining(standing, ask) {
+            return Verdict::Allowed { delay_us: 0 };
+        }
+        // OK because no cost above the limit gets here, and this one does not fit.
+        let must_leave = standing.spent - (self.limit - cost);
+        let left = log.before(standing.counting) + must_leave;
+        let last_to_leave = log.sums.partition_point(|sum| sum.through < left);
+        let at_us = log.sums.get(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
+        Verdict::Denied { retry: Retry::AfterUs(self.leaves_after_us(at_us, standing)) }
+    }
+
+    fn charge(
+        &self,
+        log: &mut Log,
+        mut standing: LogStanding,
+        cost: Cost,
+    ) -> (LogStanding, Receipt) {
+        log.forget(standing.counting);
+        let at_us = standing.at_us;
+        log.sums.push_back(Sum { at_us, through: log.through() + cost.units() });
+        standing.counting = 0;
+        standing.spent += cost.units();
+        standing.newest_us = at_us;
+        (standing, Receipt { cost, place: Place::Entry { at_us } })
+    }
+
+    #[inline]
+    fn remaining(&self, standing: &LogStanding, _: Ask) -> u64 {
+        // Saturates when the limit was lowered below what is spent.
+        self.limit.saturating_sub(standing.spent)
+    }
+
+    #[inline]
+    fn reset_after_us(&self, standing: &LogStanding) -> u64 {
+        if standing.spent == 0 { 0 } else { self.leaves_after_us(standing.newest_us, standing) }
+    }
+
+    /// Charges of one time and cost are alike: any of them will do.
+    fn refund(&self, log: &mut Log, now_us: u64, receipt: Receipt) -> u64 {
+        let Place::Entry { at_us } = receipt.place else { return 0 };
+        let counting = log.first_counting(now_us.max(log.newest_us()), self.window_us);
+        let first = log.sums.partition_point(|sum| sum.at_us < at_us).max(counting);
+        let charge = Entry { at_us, cost: receipt.cost };
+        let found = (first..log.sums.len())
+            .take_while(|&index| log.sums[index].at_us == at_us)
+            .find(|&index| log.entry(index) == charge);
+        let Some(index) = found else { return 0 };
+        log.remove(index);
+        receipt.cost.units()
+    }
+
+    #[inline]
+    fn interval_us(&self) -> u64 {
+        self.window_us()
+    }
+
+    /// A full burst every window, the first at once.
+    fn bound_units(&self, interval_us: u64) -> u64 {
+        self.limit.saturating_mul(interval_us.div_ceil(self.window_us.get()))
+    }
+
+    fn bound_formula(&self) -> &'static str {
+        "limit * ceil(t / window)"
+    }
+
+    fn after_spending(&self, units: u64, now_us: u64) -> Log {
+        let mut log = Log::default();
+        if units > 0 {
+            log.sums.push_back(Sum { at_us: now_us, through: units });
+        }
+        log
+    }
+
+    /// Charges keep their times; the new window decides which of them count.
+    fn carry_over(&self, _: &SlidingWindowLog, log: Log, _: u64) -> Log {
+        log
+    }
+}
+
+impl SlidingWindowLog {
+    /// From the caller's own now, so that it holds across a step back.
+    #[inline]
+    fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {
+        charged_us.saturating_add(self.window_us()).saturating_sub(standing.now_us)
+    }
+}

@@ -1,0 +1,204 @@
+//! What is asked of a limit, and what it answers.
+
+use core::fmt;
+
+use crate::limit::MAX_UNITS;
+
+/// The units a request spends: at least 1, below 2^53.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(u64);
+
+impl Cost {
+    /// What a request costs unless said otherwise.
+    pub const ONE: Cost = Cost(1);
+
+    /// A cost of `units`, refused when it is 0 or at least 2^53.
+    ///
+    /// ```
+    /// # use tollgate_core::Cost;
+    /// assert_eq!(Cost::new(5).unwrap().units(), 5);
+    /// assert_eq!(Cost::new(0).unwrap_err().to_string(), "cost is 0; use at least 1");
+    /// ```
+    pub const fn new(units: u64) -> Result<Cost, CostError> {
+        match units {
+            0 => Err(CostError::Zero),
+            1..=MAX_UNITS => Ok(Cost(units)),
+            _ => Err(CostError::TooLarge(units)),
+        }
+    }
+
+    /// For units that a checked cost already made: at least 1, below 2^53.
+    pub(crate) const fn of(units: u64) -> Cost {
+        Cost(units)
+    }
+
+    /// The cost as a number.
+    pub const fn units(self) -> u64 {
+        self.0
+    }
+}
+
+/// Why a number is not a [`Cost`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CostError {
+    /// A request spends at least one unit; [`Limit::peek`](crate::Limit::peek) looks without spending.
+    Zero,
+    /// 2^53 units or more.
+    TooLarge(u64),
+}
+
+impl fmt::Display for CostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CostError::Zero => write!(f, "cost is 0; use at least 1"),
+            CostError::TooLarge(units) => {
+                write!(f, "cost is {units}; use at most {MAX_UNITS} (2^53 - 1)")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CostError {}
+
+/// One request to a limit: its cost, and how long the caller would let itself be delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The units it spends.
+    pub cost: Cost,
+    /// The longest delay the caller accepts from a shaping limit; a longer one is a refusal that
+    /// charges nothing. `None` accepts any.
+    pub max_wait_us: Option<u64>,
+}
+
+impl Ask {
+    /// A request of `cost` that accepts any delay.
+    pub const fn new(cost: Cost) -> Ask {
+        Ask { cost, max_wait_us: None }
+    }
+
+    /// The same request by a caller that waits at most `max_wait_us`.
+    pub const fn within_us(self, max_wait_us: u64) -> Ask {
+        Ask { max_wait_us: Some(max_wait_us), ..self }
+    }
+}
+
+impl From<Cost> for Ask {
+    fn from(cost: Cost) -> Ask {
+        Ask::new(cost)
+    }
+}
+
+/// Yes or no, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The request may go.
+    Allowed {
+        /// How long it should wait before it goes; 0 except from a shaping limit.
+        delay_us: u64,
+    },
+    /// The request may not go, and was charged nothing.
+    Denied {
+        /// When the same request would be allowed.
+        retry: Retry,
+    },
+}
+
+impl Verdict {
+    /// Whether the request may go.
+    pub const fn is_allowed(self) -> bool {
+        matches!(self, Verdict::Allowed { .. })
+    }
+
+    /// How long an allowed request should wait before it goes; 0 for a denied one.
+    pub const fn delay_us(self) -> u64 {
+        match self {
+            Verdict::Allowed { delay_us } => delay_us,
+            Verdict::Denied { .. } => 0,
+        }
+    }
+
+    /// How long a denied request must wait; `None` when it was allowed, and when waiting cannot help.
+    pub const fn retry_after_us(self) -> Option<u64> {
+        match self {
+            Verdict::Denied { retry: Retry::AfterUs(wait_us) } => Some(wait_us),
+            _ => None,
+        }
+    }
+}
+
+/// When a denied request would be allowed. Ordered: never is the longest wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retry {
+    /// After exactly this long, nothing else arriving; one microsecond less is too early.
+    AfterUs(u64),
+    /// The cost is above the limit: waiting cannot help.
+    Never,
+}
+
+/// The answer to one request: the verdict, and how the key stands after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Yes or no, and when.
+    pub verdict: Verdict,
+    /// The limit's size: its `limit` or `capacity`.
+    pub limit: u64,
+    /// The largest cost that would be allowed at this same instant, by a caller as patient as this one.
+    pub remaining: u64,
+    /// How long until `remaining == limit` again, nothing else arriving; 0 if it is so already.
+    pub reset_after_us: u64,
+}
+
+impl Decision {
+    /// Whether the request may go.
+    pub const fn is_allowed(&self) -> bool {
+        self.verdict.is_allowed()
+    }
+
+    /// How long a denied request must wait; `None` when it was allowed, and when waiting cannot help.
+    pub const fn retry_after_us(&self) -> Option<u64> {
+        self.verdict.retry_after_us()
+    }
+
+    /// How long an allowed request should wait before it goes; 0 for a denied one.
+    pub const fn delay_us(&self) -> u64 {
+        self.verdict.delay_us()
+    }
+}
+
+/// A [`Decision`] that charged what it allowed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The answer.
+    pub decision: Decision,
+    /// What was charged, to refund it; `None` when nothing was.
+    pub receipt: Option<Receipt>,
+}
+
+/// What was charged and when: the only way to refund it, and good for one refund.
+///
+/// Not `Clone`: a refund takes the receipt away. A window's receipt is good only while the window
+/// keeps its length.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) cost: Cost,
+    pub(crate) place: Place,
+}
+
+impl Receipt {
+    /// The units that were charged.
+    pub const fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+/// Where a charge sits in its key's state.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the window of `window_us` that starts at `start_us`.
+    Window { start_us: u64, window_us: u64 },
+    /// In the log, at `at_us`.
+    Entry { at_us: u64 },
+    /// In the bucket, which had been charged `charged` then, and until `gone_at_us` at the latest.
+    Bucket { charged: u64, gone_at_us: u64 },
+}

@@ -1,0 +1,47 @@
+//! Exact rate-limiting algorithms as pure functions.
+//!
+//! No clock, no I/O, no lock and no dependency: time is an argument, in microseconds since the
+//! Unix epoch, and a key's state is a small plain value that the caller keeps.
+//!
+//! ```
+//! use tollgate_core::{Ask, Cost, Limit};
+//!
+//! let limit: Limit = "sliding-window-counter limit=100 window=60s".parse()?;
+//! let mut state = limit.fresh();
+//! let checked = limit.check(&mut state, 90_000_000, Ask::new(Cost::ONE));
+//! assert_eq!(checked.decision.remaining, 99);
+//! # Ok::<(), tollgate_core::LimitError>(())
+//! ```
+//!
+//! The layout:
+//!
+//! - [`Limit`]: an algorithm with its numbers; parses from and prints to text. [`limit`](Limit)'s
+//!   constructors refuse numbers that would not be exact.
+//! - [`Algorithm`]: what each algorithm does; one file each, the buckets on one kernel.
+//! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
+//! - [`check_all`]: several limits, all or none.
+//! - [`muldiv`]: the one multiplication that may pass 64 bits.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod algorithm;
+mod decision;
+mod limit;
+mod muldiv;
+mod together;
+
+pub use algorithm::{
+    Algorithm, Bucket, BucketKind, Entry, Fill, FillStanding, FixedWindow, LeakyBucket, Level, Log,
+    LogStanding, MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog,
+    TokenBucket, Window, WindowStanding, Windows, WindowsStanding,
+};
+pub use decision::{Ask, Checked, Cost, CostError, Decision, Receipt, Retry, Verdict};
+pub use limit::{
+    Bound, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Name,
+    Rate, State,
+};
+pub use muldiv::muldiv;
+pub use together::{Charge, Role, Together, check_all};

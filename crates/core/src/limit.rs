@@ -1,0 +1,292 @@
+//! A limit: an algorithm with its numbers, chosen at run time.
+
+mod error;
+mod range;
+mod rate;
+mod text;
+
+pub use error::{Excerpt, LimitError};
+pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
+pub(crate) use range::{limit_units, log_units, window_us};
+pub use rate::Rate;
+pub use text::Name;
+
+use crate::algorithm::{
+    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, Windows,
+};
+use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
+
+/// An algorithm with its numbers, as configuration and the command line write it.
+///
+/// ```
+/// use tollgate_core::{Ask, Cost, Limit, State};
+///
+/// let limit: Limit = "token-bucket capacity=10 refill=1/s".parse()?;
+/// let mut state = limit.fresh();
+/// let now_us = 1_700_000_000_000_000;
+/// let checked = limit.check(&mut state, now_us, Ask::new(Cost::new(8)?));
+/// assert!(checked.decision.is_allowed());
+/// assert_eq!(checked.decision.remaining, 2);
+/// assert_eq!(checked.decision.reset_after_us, 8_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// A counter that starts again at every window.
+    FixedWindow(FixedWindow),
+    /// Every charge, for exactly one window.
+    SlidingWindowLog(SlidingWindowLog),
+    /// Two counters that stand in for the log.
+    SlidingWindowCounter(SlidingWindowCounter),
+    /// A balance that comes back at a steady rate.
+    TokenBucket(TokenBucket),
+    /// A level that leaks at a steady rate, as a meter or as a queue.
+    LeakyBucket(LeakyBucket),
+}
+
+/// What is kept for one key, whichever algorithm limits it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Of a fixed window.
+    Window(Window),
+    /// Of a sliding window log.
+    Log(Log),
+    /// Of a sliding window counter.
+    Windows(Windows),
+    /// Of a token bucket or a leaky bucket.
+    Fill(Fill),
+}
+
+/// The most a limit admits over one interval (P11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The interval's length.
+    pub interval_us: u64,
+    /// The most units admitted in any interval this long, on a clock that does not step back and
+    /// a store that loses nothing. Each loss of state adds at most one full burst.
+    pub max_units: u64,
+    /// How `max_units` comes about, with t the interval in microseconds.
+    pub formula: &'static str,
+}
+
+/// Runs the same expression on the algorithm inside, as its own type.
+macro_rules! each {
+    ($limit:expr, $algorithm:ident => $body:expr) => {
+        match $limit {
+            Limit::FixedWindow($algorithm) => $body,
+            Limit::SlidingWindowLog($algorithm) => $body,
+            Limit::SlidingWindowCounter($algorithm) => $body,
+            Limit::TokenBucket($algorithm) => $body,
+            Limit::LeakyBucket($algorithm) => $body,
+        }
+    };
+}
+
+impl Limit {
+    /// The algorithm's name.
+    pub const fn name(&self) -> Name {
+        match self {
+            Limit::FixedWindow(_) => Name::FixedWindow,
+            Limit::SlidingWindowLog(_) => Name::SlidingWindowLog,
+            Limit::SlidingWindowCounter(_) => Name::SlidingWindowCounter,
+            Limit::TokenBucket(_) => Name::TokenBucket,
+            Limit::LeakyBucket(_) => Name::LeakyBucket,
+        }
+    }
+
+    /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
+    pub fn size(&self) -> u64 {
+        each!(self, limit => limit.size())
+    }
+
+    /// The state of a key that has spent nothing.
+    pub fn fresh(&self) -> State {
+        self.after_spending(0, 0)
+    }
+
+    /// Decides one request and charges it if it is allowed.
+    pub fn check(&self, state: &mut State, now_us: u64, ask: Ask) -> Checked {
+        each!(self, limit => change(limit, state, now_us, |own| limit.check(own, now_us, ask)))
+    }
+
+    /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
+    ///
+    /// After a clock stepped back by more than 10 s, this is what a check would find; only a check
+    /// restarts the key's time.
+    pub fn peek(&self, state: &State, now_us: u64, ask: Ask) -> Decision {
+        each!(self, limit => read(limit, state, now_us, |own| limit.peek(own, now_us, ask)))
+    }
+
+    /// How many requests like this one fit, one after the other, at `now_us`.
+    pub fn fits(&self, state: &State, now_us: u64, ask: Ask) -> u64 {
+        each!(self, limit => read(limit, state, now_us, |own| limit.fits_at(own, now_us, ask)))
+    }
+
+    /// Gives back what of a charge still counts at `now_us`; returns the whole units given back.
+    ///
+    /// Units that have left already are not given back, so a refund never admits more than if the
+    /// request had not been made.
+    pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
+        each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
+    }
+
+    /// The charges that count at `now_us`, oldest first; `None` unless this is a sliding window log.
+    pub fn entries<'s>(
+        &self,
+        state: &'s State,
+        now_us: u64,
+    ) -> Option<impl ExactSizeIterator<Item = Entry> + use<'s>> {
+        match (self, state) {
+            (Limit::SlidingWindowLog(limit), State::Log(log)) => Some(limit.entries(log, now_us)),
+            _ => None,
+        }
+    }
+
+    /// Restarts the state's time if `now_us` shows a new clock, as every check does.
+    pub fn settle(&self, state: &mut State, now_us: u64) {
+        each!(self, limit => change(limit, state, now_us, |own| limit.settle(own, now_us)))
+    }
+
+    /// The most it admits over one window, or over the time a spent bucket takes to be whole again.
+    pub fn bound(&self) -> Bound {
+        self.bound_over(each!(self, limit => limit.interval_us()))
+    }
+
+    /// The most it admits in any `interval_us` consecutive microseconds.
+    pub fn bound_over(&self, interval_us: u64) -> Bound {
+        let max_units = each!(self, limit => limit.bound_units(interval_us));
+        let formula = each!(self, limit => limit.bound_formula());
+        Bound { interval_us, max_units, formula }
+    }
+
+    /// The state under this limit of a key that reached `state` under the `old` one.
+    ///
+    /// What was spent stays spent as far as it translates; never is more remaining than of a fresh
+    /// key. Between algorithms, what was spent at `now_us` counts as spent at `now_us`.
+    pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> State {
+        use Limit as L;
+        use State as S;
+        match (self, old, state) {
+            (L::FixedWindow(new), L::FixedWindow(old), S::Window(window)) => {
+                S::Window(new.carry_over(old, window, now_us))
+            }
+            (L::SlidingWindowLog(new), L::SlidingWindowLog(old), S::Log(log)) => {
+                S::Log(new.carry_over(old, log, now_us))
+            }
+            (L::SlidingWindowCounter(new), L::SlidingWindowCounter(old), S::Windows(windows)) => {
+                S::Windows(new.carry_over(old, windows, now_us))
+            }
+            (new, old, state) => match (new.bucket(), old.bucket(), &state) {
+                (Some(new), Some(old), S::Fill(fill)) => {
+                    S::Fill(new.carry_over(old, *fill, now_us))
+                }
+                _ => {
+                    let remaining = old.peek(&state, now_us, Ask::new(Cost::ONE)).remaining;
+                    new.after_spending(old.size() - remaining, now_us)
+                }
+            },
+        }
+    }
+
+    /// The state of a key that has just spent `units`, or all there is.
+    fn after_spending(&self, units: u64, now_us: u64) -> State {
+        each!(self, limit => limit.after_spending(units.min(limit.size()), now_us).into())
+    }
+
+    fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            Limit::TokenBucket(limit) => Some(limit.bucket()),
+            Limit::LeakyBucket(limit) => Some(limit.bucket()),
+            _ => None,
+        }
+    }
+}
+
+/// Runs `act` on the state as the algorithm's own. A state that another algorithm left counts as
+/// its units spent now: [`Limit::carry_over`] does better, knowing the old limit.
+fn change<A: Algorithm, T>(
+    limit: &A,
+    state: &mut State,
+    now_us: u64,
+    act: impl FnOnce(&mut A::State) -> T,
+) -> T
+where
+    A::State: Part,
+{
+    if let Some(own) = A::State::of_mut(state) {
+        return act(own);
+    }
+    let mut own = limit.after_spending(state.units().min(limit.size()), now_us);
+    let answer = act(&mut own);
+    *state = own.into();
+    answer
+}
+
+/// [`change`], for looking.
+fn read<A: Algorithm, T>(
+    limit: &A,
+    state: &State,
+    now_us: u64,
+    look: impl FnOnce(&A::State) -> T,
+) -> T
+where
+    A::State: Part,
+{
+    match A::State::of(state) {
+        Some(own) => look(own),
+        None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
+    }
+}
+
+impl State {
+    /// All units it holds, as if none had left since.
+    fn units(&self) -> u64 {
+        match self {
+            State::Window(window) => window.spent,
+            State::Log(log) => log.units(),
+            State::Windows(windows) => windows.current.saturating_add(windows.previous),
+            State::Fill(fill) => fill.level.ceil(),
+        }
+    }
+}
+
+/// An algorithm's own state as one of the kinds of [`State`].
+trait Part: Into<State> {
+    fn of(state: &State) -> Option<&Self>;
+    fn of_mut(state: &mut State) -> Option<&mut Self>;
+}
+
+macro_rules! part {
+    ($($kind:ident),*) => {$(
+        impl From<$kind> for State {
+            fn from(own: $kind) -> State {
+                State::$kind(own)
+            }
+        }
+
+        impl Part for $kind {
+            fn of(state: &State) -> Option<&$kind> {
+                if let State::$kind(own) = state { Some(own) } else { None }
+            }
+
+            fn of_mut(state: &mut State) -> Option<&mut $kind> {
+                if let State::$kind(own) = state { Some(own) } else { None }
+            }
+        }
+    )*};
+}
+
+part!(Window, Log, Windows, Fill);
+
+macro_rules! from_algorithm {
+    ($($algorithm:ident),*) => {$(
+        impl From<$algorithm> for Limit {
+            fn from(limit: $algorithm) -> Limit {
+                Limit::$algorithm(limit)
+            }
+        }
+    )*};
+}
+
+from_algorithm!(FixedWindow, SlidingWindowLog, SlidingWindowCounter, TokenBucket, LeakyBucket);

@@ -1,0 +1,348 @@
+//! Limits as text: `token-bucket capacity=10 refill=1/s`, and back.
+
+use alloc::format;
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+use super::error::Excerpt;
+use super::{Limit, LimitError, Rate};
+use crate::algorithm::{
+    FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+};
+
+/// Longer than any limit can be written, with room for spaces.
+const MAX_TEXT_BYTES: usize = 1_024;
+
+/// An algorithm's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// `fixed-window`
+    FixedWindow,
+    /// `sliding-window-log`
+    SlidingWindowLog,
+    /// `sliding-window-counter`
+    SlidingWindowCounter,
+    /// `token-bucket`
+    TokenBucket,
+    /// `leaky-bucket`
+    LeakyBucket,
+}
+
+impl Name {
+    /// Every algorithm.
+    pub const ALL: [Name; 5] = [
+        Name::FixedWindow,
+        Name::SlidingWindowLog,
+        Name::SlidingWindowCounter,
+        Name::TokenBucket,
+        Name::LeakyBucket,
+    ];
+
+    pub(super) const LIST: &str =
+        "fixed-window, sliding-window-log, sliding-window-counter, token-bucket, leaky-bucket";
+
+    /// The name as it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Name::FixedWindow => "fixed-window",
+            Name::SlidingWindowLog => "sliding-window-log",
+            Name::SlidingWindowCounter => "sliding-window-counter",
+            Name::TokenBucket => "token-bucket",
+            Name::LeakyBucket => "leaky-bucket",
+        }
+    }
+
+    pub(super) const fn example(self) -> &'static str {
+        match self {
+            Name::FixedWindow => "fixed-window limit=100 window=60s",
+            Name::SlidingWindowLog => "sliding-window-log limit=5 window=15m",
+            Name::SlidingWindowCounter => "sliding-window-counter limit=100 window=60s",
+            Name::TokenBucket => "token-bucket capacity=10 refill=1/s",
+            Name::LeakyBucket => "leaky-bucket capacity=10 leak=1/s mode=policing",
+        }
+    }
+
+    /// The name someone meant who wrote `TokenBucket`, `token_bucket` or `leaky`.
+    pub(super) fn meant_by(text: &str) -> Option<Name> {
+        let letters = |text: &str| {
+            let letters = text.chars().filter(char::is_ascii_alphanumeric);
+            letters.map(|letter| letter.to_ascii_lowercase()).collect::<alloc::string::String>()
+        };
+        let meant = letters(text);
+        if meant.len() < 4 {
+            return None;
+        }
+        Name::ALL.into_iter().find(|name| letters(name.as_str()).starts_with(&meant))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Limit {
+    type Err = LimitError;
+
+    /// Reads the text form: the algorithm, then its parameters in any order.
+    fn from_str(text: &str) -> Result<Limit, LimitError> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(LimitError::TooLong { bytes: text.len() });
+        }
+        let mut words = text.split_whitespace();
+        let first = words.next().ok_or(LimitError::Empty)?;
+        let name = Name::ALL.into_iter().find(|name| name.as_str() == first);
+        let name =
+            name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(first) })?;
+        Ok(match name {
+            Name::FixedWindow => {
+                let [limit, window] = values(name, ["limit", "window"], words)?;
+                FixedWindow::new(units(limit.given(name)?)?, duration(window.given(name)?)?)?.into()
+            }
+            Name::SlidingWindowLog => {
+                let [limit, window] = values(name, ["limit", "window"], words)?;
+                let (limit, window) = (limit.given(name)?, window.given(name)?);
+                SlidingWindowLog::new(units(limit)?, duration(window)?)?.into()
+            }
+            Name::SlidingWindowCounter => {
+                let [limit, window] = values(name, ["limit", "window"], words)?;
+                let (limit, window) = (limit.given(name)?, window.given(name)?);
+                SlidingWindowCounter::new(units(limit)?, duration(window)?)?.into()
+            }
+            Name::TokenBucket => {
+                let [capacity, refill] = values(name, ["capacity", "refill"], words)?;
+                TokenBucket::new(units(capacity.given(name)?)?, rate(refill.given(name)?)?)?.into()
+            }
+            Name::LeakyBucket => {
+                let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], words)?;
+                let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
+                LeakyBucket::new(units(capacity)?, rate(leak)?, self::mode(mode)?)?.into()
+            }
+        })
+    }
+}
+
+impl fmt::Display for Limit {
+    /// The text form, which parses back to an equal limit.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.name())?;
+        let (limit, window_us) = match self {
+            Limit::FixedWindow(it) => (it.limit(), it.window_us()),
+            Limit::SlidingWindowLog(it) => (it.limit(), it.window_us()),
+            Limit::SlidingWindowCounter(it) => (it.limit(), it.window_us()),
+            Limit::TokenBucket(it) => {
+                return write!(f, "capacity={} refill={}", it.capacity(), it.refill());
+            }
+            Limit::LeakyBucket(it) => {
+                let (capacity, leak, mode) = (it.capacity(), it.leak(), it.mode());
+                return write!(f, "capacity={capacity} leak={leak} mode={mode}");
+            }
+        };
+        write!(f, "limit={limit} window=")?;
+        write_duration(f, window_us)
+    }
+}
+
+/// A parameter's name, and its value if it was given.
+#[derive(Clone, Copy)]
+struct Parameter<'t> {
+    name: &'static str,
+    value: Option<&'t str>,
+}
+
+/// A parameter that was given.
+#[derive(Clone, Copy)]
+struct Given<'t> {
+    name: &'static str,
+    value: &'t str,
+}
+
+impl<'t> Parameter<'t> {
+    fn given(self, algorithm: Name) -> Result<Given<'t>, LimitError> {
+        match self.value {
+            Some(value) => Ok(Given { name: self.name, value }),
+            None => Err(LimitError::Missing { algorithm, parameter: self.name }),
+        }
+    }
+}
+
+/// Sorts `name=value` words into the parameters an algorithm has.
+fn values<'t, const N: usize>(
+    algorithm: Name,
+    names: [&'static str; N],
+    words: impl Iterator<Item = &'t str>,
+) -> Result<[Parameter<'t>; N], LimitError> {
+    let mut parameters = names.map(|name| Parameter { name, value: None });
+    for word in words {
+        let Some((name, value)) = word.split_once('=') else {
+            return Err(LimitError::NotAPair { found: Excerpt::of(word) });
+        };
+        let Some(parameter) = parameters.iter_mut().find(|parameter| parameter.name == name) else {
+            return Err(LimitError::UnknownParameter { algorithm, found: Excerpt::of(name) });
+        };
+        if parameter.value.replace(value).is_some() {
+            return Err(LimitError::Repeated { parameter: parameter.name });
+        }
+    }
+    Ok(parameters)
+}
+
+fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
+    digits(value)
+        .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
+}
+
+/// A number of digits alone: `parse` would take a sign as well.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+fn mode(parameter: Parameter<'_>) -> Result<Mode, LimitError> {
+    match parameter.value {
+        None | Some("policing") => Ok(Mode::Policing),
+        Some("shaping") => Ok(Mode::Shaping),
+        Some(other) => Err(LimitError::UnknownMode { found: Excerpt::of(other) }),
+    }
+}
+
+fn duration(given: Given<'_>) -> Result<Duration, LimitError> {
+    let wrong =
+        || LimitError::NotADuration { parameter: given.name, found: Excerpt::of(given.value) };
+    let (count, unit) = split_unit(given.value);
+    let count = digits(count).ok_or_else(wrong)?;
+    let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
+    let us = count.checked_mul(unit.us()).ok_or_else(wrong)?;
+    Ok(Duration::from_micros(us))
+}
+
+/// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
+fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
+    let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
+    let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;
+    let (whole, decimals) = match units.split_once('.') {
+        Some((_, "")) => return Err(wrong()),
+        Some(parts) => parts,
+        None => (units, ""),
+    };
+    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
+    if whole.is_empty() || decimals.len() > 15 {
+        return Err(wrong());
+    }
+    let whole = digits(whole).ok_or_else(wrong)?;
+    let scale = 10_u128.pow(decimals.len() as u32);
+    let part = if decimals.is_empty() { 0 } else { digits(decimals).ok_or_else(wrong)? };
+    let (count, unit) = split_unit(time);
+    let count = if count.is_empty() { 1 } else { digits(count).ok_or_else(wrong)? };
+    let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
+    let per_us = count.checked_mul(unit.us()).ok_or_else(wrong)?;
+    Rate::reduced(
+        given.name,
+        u128::from(whole) * scale + u128::from(part),
+        u128::from(per_us) * scale,
+    )
+}
+
+/// Splits `250ms` into its digits and what follows them.
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
+
+/// A unit of time, as written after a number.
+#[derive(Clone, Copy)]
+pub(super) enum TimeUnit {
+    Microsecond,
+    Millisecond,
+    Second,
+    Minute,
+    Hour,
+    Day,
+}
+
+impl TimeUnit {
+    /// Longest first.
+    const ALL: [TimeUnit; 6] = [
+        TimeUnit::Day,
+        TimeUnit::Hour,
+        TimeUnit::Minute,
+        TimeUnit::Second,
+        TimeUnit::Millisecond,
+        TimeUnit::Microsecond,
+    ];
+
+    pub(super) const fn us(self) -> u64 {
+        match self {
+            TimeUnit::Microsecond => 1,
+            TimeUnit::Millisecond => 1_000,
+            TimeUnit::Second => 1_000_000,
+            TimeUnit::Minute => 60_000_000,
+            TimeUnit::Hour => 3_600_000_000,
+            TimeUnit::Day => 86_400_000_000,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            TimeUnit::Microsecond => "us",
+            TimeUnit::Millisecond => "ms",
+            TimeUnit::Second => "s",
+            TimeUnit::Minute => "m",
+            TimeUnit::Hour => "h",
+            TimeUnit::Day => "d",
+        }
+    }
+
+    /// The unit at the end of a value; `None` when there is none or it is no word at all.
+    fn of(unit: &str, given: Given<'_>) -> Result<Option<TimeUnit>, LimitError> {
+        if let Some(known) = TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit) {
+            return Ok(Some(known));
+        }
+        if unit.is_empty() || !unit.chars().all(char::is_alphabetic) {
+            return Ok(None);
+        }
+        let before = &given.value[..given.value.len() - unit.len()];
+        let suggestion = TimeUnit::meant_by(unit).map(|meant| format!("{before}{meant}"));
+        Err(LimitError::UnknownUnit {
+            parameter: given.name,
+            found: Excerpt::of(given.value),
+            unit: Excerpt::of(unit),
+            suggestion,
+        })
+    }
+
+    fn meant_by(unit: &str) -> Option<TimeUnit> {
+        const BEGINNINGS: [(&str, TimeUnit); 11] = [
+            ("milli", TimeUnit::Millisecond),
+            ("msec", TimeUnit::Millisecond),
+            ("micro", TimeUnit::Microsecond),
+            ("usec", TimeUnit::Microsecond),
+            ("µ", TimeUnit::Microsecond),
+            ("μ", TimeUnit::Microsecond),
+            ("sec", TimeUnit::Second),
+            ("min", TimeUnit::Minute),
+            ("hour", TimeUnit::Hour),
+            ("hr", TimeUnit::Hour),
+            ("day", TimeUnit::Day),
+        ];
+        let unit = unit.to_lowercase();
+        let begins = |&&(beginning, _): &&(&str, TimeUnit)| unit.starts_with(beginning);
+        if let Some((_, meant)) = BEGINNINGS.iter().find(begins) {
+            return Some(*meant);
+        }
+        TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit)
+    }
+}
+
+impl fmt::Display for TimeUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Writes a duration in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
+pub(super) fn write_duration(f: &mut fmt::Formatter<'_>, us: u64) -> fmt::Result {
+    let unit = TimeUnit::ALL.into_iter().find(|unit| us.is_multiple_of(unit.us()));
+    let unit = unit.unwrap_or(TimeUnit::Microsecond);
+    write!(f, "{}{unit}", us / unit.us())
+}

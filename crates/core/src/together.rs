@@ -1,0 +1,157 @@
+//! Several limits decided together: all are charged, or none (P7).
+
+use crate::decision::{Ask, Checked, Decision, Receipt, Retry, Verdict};
+use crate::limit::{Limit, State};
+
+/// One limit's part in a check of several.
+#[derive(Debug)]
+pub struct Charge<'a> {
+    limit: &'a Limit,
+    state: &'a mut State,
+    ask: Ask,
+    role: Role,
+    checked: Option<Checked>,
+}
+
+/// Whether a limit can refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It can.
+    Enforced,
+    /// It cannot: it says what it would have done. It is charged only if the request fits it and
+    /// the enforced limits admit it.
+    Shadow,
+}
+
+impl<'a> Charge<'a> {
+    /// A limit that can refuse.
+    pub fn enforced(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
+        Charge { limit, state, ask: ask.into(), role: Role::Enforced, checked: None }
+    }
+
+    /// A limit that only says what it would have done.
+    pub fn shadow(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
+        Charge { role: Role::Shadow, ..Charge::enforced(limit, state, ask) }
+    }
+
+    /// Whether it can refuse.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// This limit's own answer, once checked. A limit that admits a request which another refuses
+    /// says allowed, and was not charged.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.checked.as_ref().map(|checked| &checked.decision)
+    }
+
+    /// What was charged to this limit; `None` if nothing was, or the receipt was taken already.
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
+        self.checked.as_mut()?.receipt.take()
+    }
+
+    fn peek(&mut self, now_us: u64) -> Decision {
+        // First, so that a refusal too restarts the time of every key on a new clock.
+        self.limit.settle(self.state, now_us);
+        let decision = self.limit.peek(self.state, now_us, self.ask);
+        self.checked = Some(Checked { decision, receipt: None });
+        decision
+    }
+
+    fn check(&mut self, now_us: u64) -> Decision {
+        let checked = self.limit.check(self.state, now_us, self.ask);
+        self.checked.insert(checked).decision
+    }
+
+    fn fits(&self, decision: &Decision, now_us: u64) -> u64 {
+        match self.ask.max_wait_us {
+            Some(_) => self.limit.fits(self.state, now_us, self.ask),
+            None => decision.remaining / self.ask.cost.units(),
+        }
+    }
+}
+
+/// The answer of several limits together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// Allowed if every enforced limit admits it, with the longest of their delays; denied with
+    /// the longest of their waits.
+    pub verdict: Verdict,
+    /// When denied, the index of the charge one must wait for longest; of several, the first.
+    pub refused_by: Option<usize>,
+    /// How many more such requests fit at this instant; `None` without an enforced limit.
+    pub remaining: Option<u64>,
+    /// How long until nothing is spent of any enforced limit.
+    pub reset_after_us: u64,
+}
+
+/// Decides one request on several limits, and charges all of them or none.
+///
+/// ```
+/// use tollgate_core::{Charge, Cost, Limit, check_all};
+///
+/// let per_user: Limit = "token-bucket capacity=10 refill=1/s".parse()?;
+/// let everyone: Limit = "fixed-window limit=3 window=1s".parse()?;
+/// let (mut user, mut all) = (per_user.fresh(), everyone.fresh());
+/// let mut check = |cost: u64| {
+///     let cost = Cost::new(cost).unwrap();
+///     check_all(&mut [
+///         Charge::enforced(&per_user, &mut user, cost),
+///         Charge::enforced(&everyone, &mut all, cost),
+///     ], 0)
+/// };
+/// assert_eq!(check(2).remaining, Some(0)); // `everyone` has 1 left: no second request of 2 fits
+/// assert_eq!(check(2).refused_by, Some(1));
+/// assert_eq!(check(1).remaining, Some(0)); // the refusal cost `per_user` nothing
+/// # assert_eq!(per_user.peek(&user, 0, Cost::ONE.into()).remaining, 7);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+pub fn check_all(charges: &mut [Charge<'_>], now_us: u64) -> Together {
+    match longest_wait(charges, now_us) {
+        Some((refused_by, retry)) => Together {
+            verdict: Verdict::Denied { retry },
+            refused_by: Some(refused_by),
+            ..combined(charges, now_us)
+        },
+        None => {
+            charge_what_fits(charges, now_us);
+            combined(charges, now_us)
+        }
+    }
+}
+
+/// Looks at every limit; the enforced one that must be waited for longest, if any refuses.
+fn longest_wait(charges: &mut [Charge<'_>], now_us: u64) -> Option<(usize, Retry)> {
+    let mut longest = None;
+    for (index, charge) in charges.iter_mut().enumerate() {
+        let Verdict::Denied { retry } = charge.peek(now_us).verdict else { continue };
+        if charge.role == Role::Enforced && longest.is_none_or(|(_, wait)| wait < retry) {
+            longest = Some((index, retry));
+        }
+    }
+    longest
+}
+
+/// Deciding is pure: what fitted a moment ago, at the same time and state, still does.
+fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
+    for charge in charges {
+        if charge.decision().is_some_and(Decision::is_allowed) {
+            charge.check(now_us);
+        }
+    }
+}
+
+/// What the enforced limits' answers come to, if all of them admit the request.
+fn combined(charges: &[Charge<'_>], now_us: u64) -> Together {
+    let mut delay_us = 0;
+    let mut reset_after_us = 0;
+    let mut remaining = None;
+    for charge in charges.iter().filter(|charge| charge.role == Role::Enforced) {
+        let Some(decision) = charge.decision() else { continue };
+        delay_us = delay_us.max(decision.delay_us());
+        reset_after_us = reset_after_us.max(decision.reset_after_us);
+        let fits = charge.fits(decision, now_us);
+        remaining = Some(remaining.map_or(fits, |fewest: u64| fewest.min(fits)));
+    }
+    Together { verdict: Verdict::Allowed { delay_us }, refused_by: None, remaining, reset_after_us }
+}
