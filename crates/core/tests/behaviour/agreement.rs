@@ -1,0 +1,168 @@
+//! Limits against models that keep the whole history, and against each other.
+
+use proptest::prelude::*;
+use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, TokenBucket};
+
+use crate::any;
+use crate::trace::{self, Walk};
+
+/// Every request that was admitted, and what that leaves, worked out anew each time.
+struct History {
+    limit: Limit,
+    admitted: Vec<(u64, u64)>,
+}
+
+impl History {
+    fn spent_between(&self, from_us: u64, to_us: u64) -> u128 {
+        let within = self.admitted.iter().filter(|(at_us, _)| (from_us..to_us).contains(at_us));
+        within.map(|&(_, cost)| u128::from(cost)).sum()
+    }
+
+    /// Whole units spent at `now_us`, rounded the way the limit rounds.
+    fn spent(&self, now_us: u64) -> u128 {
+        match self.limit {
+            Limit::FixedWindow(limit) => {
+                self.spent_between(now_us - now_us % limit.window_us(), now_us + 1)
+            }
+            Limit::SlidingWindowLog(limit) => {
+                self.spent_between(now_us + 1 - limit.window_us(), now_us + 1)
+            }
+            Limit::SlidingWindowCounter(limit) => {
+                let window_us = limit.window_us();
+                let start_us = now_us - now_us % window_us;
+                let previous = self.spent_between(start_us - window_us, start_us);
+                let in_view_us = u128::from(window_us - now_us % window_us);
+                self.spent_between(start_us, now_us + 1)
+                    + previous * in_view_us / u128::from(window_us)
+            }
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+                let rate = self.rate();
+                self.level_parts(now_us).div_ceil(u128::from(rate.per_us()))
+            }
+        }
+    }
+
+    fn rate(&self) -> Rate {
+        match self.limit {
+            Limit::TokenBucket(limit) => limit.refill(),
+            Limit::LeakyBucket(limit) => limit.leak(),
+            _ => unreachable!("only buckets have a rate"),
+        }
+    }
+
+    /// The bucket's level in parts of a unit: the rate's period of them make one.
+    fn level_parts(&self, now_us: u64) -> u128 {
+        let rate = self.rate();
+        let (mut level, mut as_of_us) = (0_u128, 0);
+        for &(at_us, cost) in self.admitted.iter().chain([&(now_us, 0)]) {
+            let drained = u128::from(at_us - as_of_us).saturating_mul(u128::from(rate.units()));
+            level = level.saturating_sub(drained) + u128::from(cost) * u128::from(rate.per_us());
+            as_of_us = at_us;
+        }
+        level
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_limit_decides_as_its_whole_history_says(limit in any::limit(), steps in trace::forward()) {
+        let mut walk = Walk::new(limit);
+        let mut history = History { limit, admitted: Vec::new() };
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let now_us = walk.now_us;
+            let fits = history.spent(now_us) + u128::from(cost.units()) <= u128::from(limit.size());
+            let delay_us = match limit {
+                Limit::LeakyBucket(it) if it.mode() == tollgate_core::Mode::Shaping => {
+                    history.level_parts(now_us).div_ceil(u128::from(history.rate().units()))
+                }
+                _ => 0,
+            };
+            let decision = walk.check(cost).decision;
+            prop_assert_eq!(decision.is_allowed(), fits);
+            if fits {
+                prop_assert_eq!(u128::from(decision.delay_us()), delay_us);
+                history.admitted.push((now_us, cost.units()));
+            }
+            let spent = u128::from(limit.size() - decision.remaining);
+            prop_assert_eq!(spent, history.spent(now_us));
+        }
+    }
+
+    #[test]
+    fn a_token_bucket_and_a_policing_leaky_bucket_decide_alike(
+        (capacity, rate) in any::capacity_and_rate(),
+        steps in trace::any(),
+    ) {
+        let mut tokens = Walk::new(TokenBucket::new(capacity, rate).unwrap().into());
+        let mut level = Walk::new(LeakyBucket::policing(capacity, rate).unwrap().into());
+        for step in &steps {
+            let Some(cost) = tokens.aim(step) else { break };
+            level.now_us = tokens.now_us;
+            prop_assert_eq!(tokens.check(cost), level.check(cost));
+        }
+    }
+
+    #[test]
+    fn shaping_admits_what_policing_does_and_spaces_it_out(
+        (capacity, rate) in any::capacity_and_rate(),
+        steps in trace::any(),
+    ) {
+        let mut shaping = Walk::new(LeakyBucket::shaping(capacity, rate).unwrap().into());
+        let mut policing = Walk::new(LeakyBucket::policing(capacity, rate).unwrap().into());
+        for step in &steps {
+            let Some(cost) = shaping.aim(step) else { break };
+            policing.now_us = shaping.now_us;
+            let (shaped, policed) = (shaping.check(cost).decision, policing.check(cost).decision);
+            prop_assert_eq!(shaped.remaining, policed.remaining);
+            prop_assert_eq!(shaped.reset_after_us, policed.reset_after_us);
+            prop_assert_eq!(shaped.retry_after_us(), policed.retry_after_us());
+            prop_assert_eq!(policed.delay_us(), 0);
+        }
+    }
+
+    #[test]
+    fn what_shaping_admits_leaves_no_faster_than_it_leaks(
+        (capacity, rate) in any::capacity_and_rate(),
+        steps in trace::forward(),
+    ) {
+        let mut walk = Walk::new(LeakyBucket::shaping(capacity, rate).unwrap().into());
+        // When the last to be admitted has left, its own units included, in parts of a microsecond.
+        let parts = u128::from(rate.units());
+        let mut free_at = 0_u128;
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let now_us = u128::from(walk.now_us);
+            let decision = walk.check(cost).decision;
+            if decision.is_allowed() {
+                let leaves_us = now_us + u128::from(decision.delay_us());
+                // At once when it can, never before the one ahead is through.
+                prop_assert_eq!(leaves_us, now_us.max(free_at.div_ceil(parts)));
+                let takes = u128::from(cost.units()) * u128::from(rate.per_us());
+                free_at = free_at.max(now_us * parts) + takes;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_large_limits_people_set_are_exact() {
+    for (limit, now_us, cost, reset_after_us) in [
+        ("fixed-window limit=10000000 window=1d", 1, 10_000_000, 86_399_999_999),
+        (
+            "sliding-window-counter limit=1000000000 window=30d",
+            0,
+            1_000_000_000,
+            2 * 2_592_000_000_000 - 2_591,
+        ),
+        ("token-bucket capacity=1000000 refill=999983/d", 7, 1_000_000, 86_401_468_825),
+        ("leaky-bucket capacity=1000000000 leak=1000000000/30d mode=policing", 0, 1, 2_592),
+    ] {
+        let limit: Limit = limit.parse().unwrap();
+        let mut state = limit.fresh();
+        let decision = limit.check(&mut state, now_us, Ask::new(Cost::new(cost).unwrap())).decision;
+        assert!(decision.is_allowed(), "{limit}");
+        assert_eq!(decision.remaining, limit.size() - cost, "{limit}");
+        assert_eq!(decision.reset_after_us, reset_after_us, "{limit}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Random limits: small ones, where every case comes up soon, and the largest that are accepted.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{
+    FixedWindow, LeakyBucket, Limit, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Mode, Rate,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+};
+
+pub(crate) fn limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![window_limit(), bucket_limit()]
+}
+
+pub(crate) fn window_limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![
+        (units(), window())
+            .prop_map(|(limit, window)| FixedWindow::new(limit, window).unwrap().into()),
+        (units(), window())
+            .prop_map(|(limit, window)| SlidingWindowCounter::new(limit, window).unwrap().into()),
+        (units(), window()).prop_map(|(limit, window)| {
+            SlidingWindowLog::new(limit.min(MAX_LOG_UNITS), window).unwrap().into()
+        }),
+    ]
+}
+
+pub(crate) fn bucket_limit() -> impl Strategy<Value = Limit> {
+    (capacity_and_rate(), 0..3).prop_map(|((capacity, rate), kind)| match kind {
+        0 => TokenBucket::new(capacity, rate).unwrap().into(),
+        1 => LeakyBucket::policing(capacity, rate).unwrap().into(),
+        _ => LeakyBucket::shaping(capacity, rate).unwrap().into(),
+    })
+}
+
+/// A capacity and a rate that make a bucket: it fills within 100 years.
+pub(crate) fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
+    let rate = prop_oneof![
+        4 => (1..20_u64, 1..50_u64),
+        2 => (1..1_000_u64, prop::sample::select(vec![1_000, 7_000, 1_000_000, 60_000_000, 86_400_000_000_u64])),
+        1 => Just((999_983, 86_400_000_000)),
+        1 => (1..=MAX_UNITS, 1..=MAX_WINDOW_US),
+    ];
+    (units(), rate)
+        .prop_map(|(capacity, (units, per_us))| {
+            (capacity, Rate::new(units, Duration::from_micros(per_us)).unwrap())
+        })
+        .prop_filter("fills within 100 years", |&(capacity, rate)| {
+            LeakyBucket::new(capacity, rate, Mode::Policing).is_ok()
+        })
+}
+
+pub(crate) fn units() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 1..10_u64,
+        2 => 1..1_000_u64,
+        1 => prop::sample::select(vec![65_536, 1_000_000, 10_000_000, 1_000_000_000, MAX_UNITS]),
+        1 => 1..=MAX_UNITS,
+    ]
+}
+
+pub(crate) fn window() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        4 => 1..50_u64,
+        2 => prop::sample::select(vec![1_000, 1_000_000, 60_000_000, 86_400_000_000, MAX_WINDOW_US]),
+        1 => 1..=MAX_WINDOW_US,
+    ]
+    .prop_map(Duration::from_micros)
+}

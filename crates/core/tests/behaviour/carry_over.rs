@@ -1,0 +1,192 @@
+//! What is spent when a limit's numbers change.
+
+use proptest::prelude::*;
+use tollgate_core::{Ask, Cost, Limit};
+
+use crate::any;
+use crate::trace::{self, Walk};
+
+proptest! {
+    #[test]
+    fn never_more_remains_than_of_a_fresh_key_and_everything_comes_back(
+        old in any::limit(),
+        new in any::limit(),
+        steps in trace::any(),
+    ) {
+        let mut walk = Walk::new(old);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            walk.check(cost);
+        }
+        let mut state = new.carry_over(&old, walk.state.clone(), walk.now_us);
+        let peek = new.check(&mut state, walk.now_us, Ask::new(Cost::ONE)).decision;
+        prop_assert!(peek.remaining <= new.size());
+        prop_assert!(peek.reset_after_us <= 2 * new.bound().interval_us + 10_000_000);
+        let later_us = walk.now_us + peek.reset_after_us;
+        prop_assert_eq!(new.peek(&state, later_us, Ask::new(Cost::ONE)).remaining, new.size());
+    }
+
+    #[test]
+    fn the_same_numbers_change_nothing(limit in any::limit(), steps in trace::any()) {
+        let mut walk = Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let carried = limit.carry_over(&limit, walk.state.clone(), walk.now_us);
+            let ask = Ask::new(cost);
+            prop_assert_eq!(
+                limit.peek(&carried, walk.now_us, ask),
+                limit.peek(&walk.state, walk.now_us, ask)
+            );
+            walk.check(cost);
+        }
+    }
+
+    #[test]
+    fn a_state_that_another_algorithm_left_is_no_way_round_a_limit(
+        old in any::limit(),
+        new in any::limit(),
+        steps in trace::forward(),
+    ) {
+        let mut walk = Walk::new(old);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            walk.check(cost);
+        }
+        // Without carrying over: nothing panics, and no more remains than of a fresh key.
+        let decision = new.check(&mut walk.state, walk.now_us, Ask::new(Cost::ONE)).decision;
+        prop_assert!(decision.remaining <= new.size());
+    }
+}
+
+/// Spends under one limit, changes to another, and says what remains at once.
+fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
+    let (old, new): (Limit, Limit) = (old.parse().unwrap(), new.parse().unwrap());
+    let mut state = old.fresh();
+    for &(at_us, cost) in spend {
+        let ask = Ask::new(Cost::new(cost).unwrap());
+        assert!(old.check(&mut state, at_us, ask).decision.is_allowed());
+    }
+    let carried = new.carry_over(&old, state, now_us);
+    new.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining
+}
+
+#[test]
+fn what_was_spent_stays_spent() {
+    const S: u64 = 1_000_000;
+    for (spend, old, new, now_us, want) in [
+        // Raised and lowered.
+        ([(0, 60)], "fixed-window limit=100 window=1m", "fixed-window limit=200 window=1m", 0, 140),
+        ([(0, 60)], "fixed-window limit=100 window=1m", "fixed-window limit=50 window=1m", 0, 0),
+        (
+            [(0, 60)],
+            "token-bucket capacity=100 refill=1/s",
+            "token-bucket capacity=200 refill=9/s",
+            0,
+            140,
+        ),
+        (
+            [(0, 60)],
+            "token-bucket capacity=100 refill=1/s",
+            "token-bucket capacity=50 refill=1/s",
+            0,
+            0,
+        ),
+        // Until now it drains at the old rate.
+        (
+            [(0, 60)],
+            "token-bucket capacity=100 refill=1/s",
+            "token-bucket capacity=100 refill=50/s",
+            S,
+            41,
+        ),
+        // A longer window reaches further back, a shorter one less far.
+        (
+            [(61 * S, 60)],
+            "fixed-window limit=100 window=1m",
+            "fixed-window limit=100 window=1h",
+            150 * S,
+            40,
+        ),
+        (
+            [(61 * S, 60)],
+            "fixed-window limit=100 window=1m",
+            "fixed-window limit=100 window=1s",
+            150 * S,
+            100,
+        ),
+        (
+            [(61 * S, 60)],
+            "fixed-window limit=100 window=1m",
+            "fixed-window limit=100 window=10s",
+            119 * S,
+            40,
+        ),
+        (
+            [(10 * S, 60)],
+            "sliding-window-log limit=100 window=1m",
+            "sliding-window-log limit=100 window=1h",
+            90 * S,
+            40,
+        ),
+        (
+            [(10 * S, 60)],
+            "sliding-window-log limit=100 window=1h",
+            "sliding-window-log limit=100 window=1m",
+            90 * S,
+            100,
+        ),
+        (
+            [(59 * S, 60)],
+            "sliding-window-counter limit=100 window=1m",
+            "sliding-window-counter limit=100 window=2m",
+            90 * S,
+            40,
+        ),
+        (
+            [(59 * S, 60)],
+            "sliding-window-counter limit=100 window=1m",
+            "sliding-window-counter limit=100 window=1h",
+            90 * S,
+            40,
+        ),
+        // From one algorithm to another: what is spent now counts as spent now.
+        (
+            [(0, 60)],
+            "token-bucket capacity=100 refill=1/s",
+            "leaky-bucket capacity=100 leak=1/s mode=shaping",
+            10 * S,
+            50,
+        ),
+        (
+            [(0, 60)],
+            "token-bucket capacity=100 refill=1/s",
+            "sliding-window-log limit=100 window=1m",
+            10 * S,
+            50,
+        ),
+        (
+            [(0, 60)],
+            "fixed-window limit=100 window=1m",
+            "token-bucket capacity=10 refill=1/s",
+            10 * S,
+            0,
+        ),
+    ] {
+        assert_eq!(remaining(&spend, old, new, now_us), want, "{old} -> {new}");
+    }
+}
+
+#[test]
+fn both_windows_of_a_counter_are_carried() {
+    let spend = [(30_000_000, 20), (90_000_000, 10)];
+    let old = "sliding-window-counter limit=100 window=1m";
+    // Both minutes are in one hour; both are the minute before and this one.
+    assert_eq!(
+        remaining(&spend, old, "sliding-window-counter limit=100 window=1h", 90_000_000),
+        70
+    );
+    assert_eq!(
+        remaining(&spend, old, "sliding-window-counter limit=200 window=1m", 90_000_000),
+        180
+    );
+}

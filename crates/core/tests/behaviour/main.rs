@@ -1,0 +1,17 @@
+//! What every limit promises, over random limits and traces, and on worked examples.
+
+#![allow(clippy::unwrap_used)]
+
+mod agreement;
+mod any;
+mod bounds;
+mod carry_over;
+mod clocks;
+mod muldiv;
+mod promises;
+mod refunds;
+mod tables;
+mod text;
+mod together;
+mod trace;
+mod worked_examples;

@@ -1,0 +1,109 @@
+//! P1 to P4, after every decision of a random trace, whatever its clock does.
+
+use proptest::prelude::*;
+use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
+
+use crate::any;
+use crate::trace::{self, Walk};
+
+proptest! {
+    #[test]
+    fn every_decision_keeps_its_promises(limit in any::limit(), steps in trace::any()) {
+        let mut walk = Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let peeked = walk.limit.peek(&walk.state, walk.now_us, Ask::new(cost));
+            let before = walk.clone();
+            let decision = walk.check(cost).decision;
+            prop_assert_eq!(peeked.verdict, decision.verdict);
+            prop_assert_eq!(decision.limit, limit.size());
+            remaining_is_exact(&walk, &decision)?;
+            retry_after_is_exact(&walk, &decision, cost)?;
+            reset_after_is_exact(&walk, &decision)?;
+            a_denial_costs_nothing(before, &walk, &decision)?;
+        }
+    }
+
+    #[test]
+    fn a_shaping_limit_promises_the_same_to_the_impatient(
+        (capacity, rate) in any::capacity_and_rate(),
+        steps in trace::forward(),
+        max_wait_us in prop_oneof![0..100_u64, any::<u64>()],
+    ) {
+        let limit = tollgate_core::LeakyBucket::shaping(capacity, rate).unwrap().into();
+        let mut walk = Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let ask = Ask::new(cost).within_us(max_wait_us);
+            let decision = limit.check(&mut walk.state, walk.now_us, ask).decision;
+            prop_assert!(decision.delay_us() <= max_wait_us);
+            let peek = |wait_us: u64, units: u64| {
+                let ask = Ask::new(Cost::new(units).unwrap()).within_us(max_wait_us);
+                limit.peek(&walk.state, walk.now_us + wait_us, ask)
+            };
+            if decision.remaining > 0 {
+                prop_assert!(peek(0, decision.remaining).is_allowed());
+            }
+            prop_assert!(!peek(0, decision.remaining + 1).is_allowed());
+            if let Some(wait_us) = decision.retry_after_us() {
+                prop_assert!(peek(wait_us, cost.units()).is_allowed());
+                prop_assert!(!peek(wait_us - 1, cost.units()).is_allowed());
+            }
+            let fits = limit.fits(&walk.state, walk.now_us, ask);
+            prop_assert!(fits <= decision.remaining / cost.units());
+            let mut state = walk.state.clone();
+            for _ in 0..fits.min(20) {
+                prop_assert!(limit.check(&mut state, walk.now_us, ask).decision.is_allowed());
+            }
+            if fits <= 20 {
+                prop_assert!(!limit.check(&mut state, walk.now_us, ask).decision.is_allowed());
+            }
+        }
+    }
+}
+
+/// P1: a request of `remaining` is allowed at the same instant, one more is not.
+fn remaining_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseError> {
+    if decision.remaining > 0 {
+        prop_assert!(walk.peek_after(0, decision.remaining).is_allowed());
+    }
+    if decision.remaining < MAX_UNITS {
+        prop_assert!(!walk.peek_after(0, decision.remaining + 1).is_allowed());
+    }
+    Ok(())
+}
+
+/// P2: waiting exactly that long succeeds, a microsecond less fails; never is never.
+fn retry_after_is_exact(walk: &Walk, decision: &Decision, cost: Cost) -> Result<(), TestCaseError> {
+    let Verdict::Denied { retry } = decision.verdict else { return Ok(()) };
+    prop_assert_eq!(retry == Retry::Never, cost.units() > walk.limit.size());
+    if let Retry::AfterUs(wait_us) = retry {
+        prop_assert!(wait_us > 0);
+        prop_assert!(walk.peek_after(wait_us, cost.units()).is_allowed());
+        prop_assert!(!walk.peek_after(wait_us - 1, cost.units()).is_allowed());
+    }
+    Ok(())
+}
+
+/// P3: everything is back after `reset_after`, and not a microsecond before.
+fn reset_after_is_exact(walk: &Walk, decision: &Decision) -> Result<(), TestCaseError> {
+    let reset_us = decision.reset_after_us;
+    prop_assert_eq!(walk.remaining_after(reset_us), walk.limit.size());
+    if reset_us > 0 {
+        prop_assert!(walk.remaining_after(reset_us - 1) < walk.limit.size());
+    }
+    Ok(())
+}
+
+/// P4: not a bit of state changes, but that a new clock is noticed.
+fn a_denial_costs_nothing(
+    mut before: Walk,
+    after: &Walk,
+    decision: &Decision,
+) -> Result<(), TestCaseError> {
+    if !decision.is_allowed() {
+        before.limit.settle(&mut before.state, before.now_us);
+        prop_assert_eq!(&before.state, &after.state);
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! A refund never admits more than if the request had not been made.
+
+use proptest::prelude::*;
+use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Receipt, State};
+
+use crate::any;
+use crate::trace::{self, Move, Walk};
+
+#[derive(Clone, Debug)]
+enum Event {
+    Charge(trace::Step),
+    /// Moves the clock, then refunds one of the receipts held.
+    Refund(Move, prop::sample::Index),
+}
+
+fn events(steps: impl Strategy<Value = Vec<trace::Step>>) -> impl Strategy<Value = Vec<Event>> {
+    let refund = prop::option::of(any::<prop::sample::Index>());
+    (steps, prop::collection::vec(refund, 40)).prop_map(|(steps, refunds)| {
+        let event = |(step, refund): (trace::Step, Option<prop::sample::Index>)| match refund {
+            Some(which) => Event::Refund(step.0, which),
+            None => Event::Charge(step),
+        };
+        steps.into_iter().zip(refunds).map(event).collect()
+    })
+}
+
+/// A charge that was admitted; its receipt, until it is refunded.
+struct Admitted {
+    at_us: u64,
+    cost: Cost,
+    receipt: Option<Receipt>,
+}
+
+/// Plays the events; the key as it is then, and what was admitted.
+fn play(limit: Limit, events: &[Event]) -> (Walk, Vec<Admitted>) {
+    let mut walk = Walk::new(limit);
+    let mut admitted: Vec<Admitted> = Vec::new();
+    for event in events {
+        match event {
+            Event::Charge(step) => {
+                let Some(cost) = walk.aim(step) else { break };
+                if let Some(receipt) = walk.check(cost).receipt {
+                    admitted.push(Admitted { at_us: walk.now_us, cost, receipt: Some(receipt) });
+                }
+            }
+            Event::Refund(step, which) => {
+                let Some(_) = walk.aim(&(step.clone(), trace::Price::Units(1))) else { break };
+                let mut held: Vec<_> =
+                    admitted.iter_mut().filter(|charge| charge.receipt.is_some()).collect();
+                if !held.is_empty() {
+                    let which = which.index(held.len());
+                    let receipt = held[which].receipt.take().unwrap();
+                    limit.refund(&mut walk.state, walk.now_us, receipt);
+                }
+            }
+        }
+    }
+    (walk, admitted)
+}
+
+/// The key as it would be if the refunded requests had never been made.
+fn without_refunded(limit: Limit, admitted: &[Admitted]) -> State {
+    let mut state = limit.fresh();
+    for charge in admitted.iter().filter(|charge| charge.receipt.is_some()) {
+        let decision = limit.check(&mut state, charge.at_us, Ask::new(charge.cost)).decision;
+        assert!(decision.is_allowed(), "less was spent, so it fits");
+    }
+    state
+}
+
+proptest! {
+    #[test]
+    fn a_refund_never_over_admits(limit in any::limit(), events in events(trace::forward())) {
+        let (walk, admitted) = play(limit, &events);
+        let never_made = without_refunded(limit, &admitted);
+        let interval_us = limit.bound().interval_us;
+        for wait_us in [0, 1, interval_us / 3, interval_us, 2 * interval_us] {
+            let at_us = walk.now_us + wait_us;
+            let refunded = limit.peek(&walk.state, at_us, Cost::ONE.into()).remaining;
+            let best = limit.peek(&never_made, at_us, Cost::ONE.into()).remaining;
+            prop_assert!(refunded <= best, "{refunded} after refunds, {best} without the requests");
+        }
+    }
+
+    #[test]
+    fn in_windows_a_refund_undoes_the_request(
+        limit in any::window_limit(),
+        events in events(trace::forward()),
+    ) {
+        let (walk, admitted) = play(limit, &events);
+        let never_made = without_refunded(limit, &admitted);
+        let cost = Ask::new(Cost::ONE);
+        let refunded = limit.peek(&walk.state, walk.now_us, cost);
+        prop_assert_eq!(refunded.remaining, limit.peek(&never_made, walk.now_us, cost).remaining);
+    }
+
+    #[test]
+    fn a_refund_at_once_undoes_the_last_charge(limit in any::limit(), steps in trace::any()) {
+        let mut walk = Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            let before = walk.clone();
+            let Some(receipt) = walk.check(cost).receipt else { continue };
+            prop_assert_eq!(receipt.cost(), cost);
+            let mut refunded = walk.state.clone();
+            prop_assert_eq!(limit.refund(&mut refunded, walk.now_us, receipt), cost.units());
+            let peek = |state: &State| limit.peek(state, walk.now_us, Ask::new(cost));
+            prop_assert_eq!(peek(&refunded), peek(&before.state));
+        }
+    }
+
+    #[test]
+    fn whoever_gives_up_its_place_in_line_gives_it_back_only_if_it_is_the_last(
+        (capacity, rate) in any::capacity_and_rate(),
+        costs in prop::collection::vec(1..4_u64, 2..6),
+        leaver in any::<prop::sample::Index>(),
+    ) {
+        let limit: Limit = LeakyBucket::shaping(capacity, rate).unwrap().into();
+        let mut walk = Walk::new(limit);
+        let checks = costs.iter().map(|&cost| walk.check(Cost::new(cost).unwrap()));
+        let mut receipts: Vec<_> = checks.filter_map(|checked| checked.receipt).collect();
+        prop_assume!(receipts.len() > 1);
+        let leaver = leaver.index(receipts.len());
+        let is_last = leaver == receipts.len() - 1;
+        let receipt = receipts.swap_remove(leaver);
+        let cost = receipt.cost().units();
+        let given_back = limit.refund(&mut walk.state, walk.now_us, receipt);
+        prop_assert_eq!(given_back, if is_last { cost } else { 0 });
+    }
+}
+
+#[test]
+fn a_receipt_whose_units_have_left_gives_nothing_back() {
+    for (text, left_us) in [
+        ("fixed-window limit=5 window=1s", 1_000_000),
+        ("sliding-window-log limit=5 window=1s", 1_000_000),
+        ("sliding-window-counter limit=5 window=1s", 2_000_000),
+        ("token-bucket capacity=5 refill=5/s", 1_000_000),
+        ("leaky-bucket capacity=5 leak=5/s mode=policing", 1_000_000),
+        ("leaky-bucket capacity=5 leak=5/s mode=shaping", 1_000_000),
+    ] {
+        let limit: Limit = text.parse().unwrap();
+        let mut state = limit.fresh();
+        let all = Ask::new(Cost::new(5).unwrap());
+        let receipt = limit.check(&mut state, 0, all).receipt.unwrap();
+        assert!(limit.check(&mut state, left_us, all).decision.is_allowed(), "{text}");
+        assert_eq!(limit.refund(&mut state, left_us, receipt), 0, "{text}");
+        assert_eq!(limit.peek(&state, left_us, all).remaining, 0, "{text}");
+    }
+}
+
+/// Reserve first, settle later: on a busy bucket the reservation comes back whole.
+#[test]
+fn a_bucket_gives_back_what_is_still_in_it() {
+    let limit: Limit = "token-bucket capacity=100 refill=1/s".parse().unwrap();
+    let mut state = limit.fresh();
+    let cost = |units| Ask::new(Cost::new(units).unwrap());
+    limit.check(&mut state, 0, cost(50));
+    let reserved = limit.check(&mut state, 0, cost(20)).receipt.unwrap();
+    limit.check(&mut state, 10_000_000, cost(30));
+    assert_eq!(limit.peek(&state, 10_000_000, cost(1)).remaining, 10);
+    assert_eq!(limit.refund(&mut state, 10_000_000, reserved), 20);
+    assert_eq!(limit.peek(&state, 10_000_000, cost(1)).remaining, 30);
+}
+
+/// The one ahead gave its units back, so the one behind left sooner than its receipt first said.
+#[test]
+fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
+    let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
+    let mut state = limit.fresh();
+    let five = Ask::new(Cost::new(5).unwrap());
+    let first = limit.check(&mut state, 0, five).receipt.unwrap();
+    let second = limit.check(&mut state, 0, five).receipt.unwrap();
+    assert_eq!(limit.refund(&mut state, 0, first), 5);
+    limit.check(&mut state, 5_000_000, five);
+    assert_eq!(limit.refund(&mut state, 5_000_000, second), 0);
+    assert_eq!(limit.peek(&state, 5_000_000, five).remaining, 5);
+}

@@ -1,0 +1,162 @@
+//! Each algorithm's behaviour as a table: at this time, this cost, this answer.
+
+use Want::{Allowed, Delayed, Never, RetryAfterMs};
+use tollgate_core::{Ask, Cost, Limit, Retry, Verdict};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Want {
+    Allowed,
+    Delayed { ms: u64 },
+    RetryAfterMs(u64),
+    Never,
+}
+
+fn table(limit: &str, rows: &[(u64, u64, Want)]) {
+    let limit: Limit = limit.parse().unwrap();
+    let mut state = limit.fresh();
+    for &(at_ms, cost, want) in rows {
+        let ask = Ask::new(Cost::new(cost).unwrap());
+        let got = match limit.check(&mut state, at_ms * 1_000, ask).decision.verdict {
+            Verdict::Allowed { delay_us: 0 } => Allowed,
+            Verdict::Allowed { delay_us } => Delayed { ms: delay_us.div_ceil(1_000) },
+            Verdict::Denied { retry: Retry::AfterUs(us) } => RetryAfterMs(us.div_ceil(1_000)),
+            Verdict::Denied { retry: Retry::Never } => Never,
+        };
+        assert_eq!(got, want, "{limit} at {at_ms} ms");
+    }
+}
+
+#[test]
+fn a_fixed_window_admits_twice_its_limit_across_a_boundary() {
+    table(
+        "fixed-window limit=2 window=1s",
+        &[
+            //  at_ms cost want
+            (999, 2, Allowed),
+            (999, 1, RetryAfterMs(1)),
+            (1_000, 2, Allowed),
+            (1_000, 1, RetryAfterMs(1_000)),
+            (1_000, 3, Never),
+            (2_000, 1, Allowed),
+        ],
+    );
+}
+
+#[test]
+fn a_log_entry_leaves_exactly_one_window_after_it_came() {
+    table(
+        "sliding-window-log limit=3 window=1s",
+        &[
+            //  at_ms cost want
+            (0, 1, Allowed),
+            (400, 2, Allowed),
+            (999, 1, RetryAfterMs(1)),
+            (999, 2, RetryAfterMs(401)),
+            (1_000, 1, Allowed),
+            (1_000, 1, RetryAfterMs(400)),
+            (1_000, 4, Never),
+        ],
+    );
+}
+
+#[test]
+fn a_counter_waits_into_the_next_window_when_this_one_is_too_full() {
+    table(
+        "sliding-window-counter limit=10 window=1s",
+        &[
+            //  at_ms cost want
+            (0, 10, Allowed),
+            // Above 9 until 10% and a microsecond of the next window are gone, not until its start.
+            (500, 1, RetryAfterMs(501)),
+            (500, 5, RetryAfterMs(901)),
+            (1_000, 1, RetryAfterMs(1)),
+            (1_001, 1, Allowed),
+            (1_500, 4, Allowed),
+            (1_500, 11, Never),
+        ],
+    );
+}
+
+#[test]
+fn a_token_bucket_spends_the_burst_then_paces() {
+    table(
+        "token-bucket capacity=2 refill=10/s",
+        &[
+            //  at_ms cost want
+            (0, 1, Allowed),
+            (0, 1, Allowed),
+            (0, 1, RetryAfterMs(100)),
+            (99, 1, RetryAfterMs(1)),
+            (100, 1, Allowed),
+            (100, 2, RetryAfterMs(200)),
+            (100, 3, Never),
+            (60_000, 2, Allowed),
+            (60_000, 1, RetryAfterMs(100)),
+        ],
+    );
+}
+
+#[test]
+fn a_policing_leaky_bucket_lets_a_burst_of_its_capacity_through() {
+    table(
+        "leaky-bucket capacity=3 leak=1/s mode=policing",
+        &[
+            //  at_ms cost want
+            (0, 3, Allowed),
+            (0, 1, RetryAfterMs(1_000)),
+            (1_500, 1, Allowed),
+            (1_500, 1, RetryAfterMs(500)),
+        ],
+    );
+}
+
+#[test]
+fn a_shaping_leaky_bucket_spreads_a_burst_out() {
+    table(
+        "leaky-bucket capacity=3 leak=1/s mode=shaping",
+        &[
+            //  at_ms cost want
+            (0, 1, Allowed),
+            (0, 1, Delayed { ms: 1_000 }),
+            (0, 1, Delayed { ms: 2_000 }),
+            (0, 1, RetryAfterMs(1_000)),
+            (1_500, 1, Delayed { ms: 1_500 }),
+            (9_000, 3, Allowed),
+            (9_000, 4, Never),
+        ],
+    );
+}
+
+#[test]
+fn a_caller_that_will_not_wait_is_refused_and_charged_nothing() {
+    let limit: Limit = "leaky-bucket capacity=3 leak=1/s mode=shaping".parse().unwrap();
+    let mut state = limit.fresh();
+    let patient = Ask::new(Cost::ONE);
+    let impatient = patient.within_us(500_000);
+    assert!(limit.check(&mut state, 0, impatient).decision.is_allowed());
+    let refused = limit.check(&mut state, 0, impatient).decision;
+    assert_eq!(refused.retry_after_us(), Some(500_000));
+    assert_eq!(refused.remaining, 0);
+    assert_eq!(limit.check(&mut state, 0, patient).decision.delay_us(), 1_000_000);
+}
+
+#[test]
+fn a_log_lists_what_counts_and_forgets_what_does_not() {
+    let limit: Limit = "sliding-window-log limit=10 window=1s".parse().unwrap();
+    let mut state = limit.fresh();
+    for (at_us, cost) in [(0, 2), (400_000, 1), (400_000, 3)] {
+        limit.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
+    }
+    let list = |now_us| -> Vec<(u64, u64)> {
+        limit
+            .entries(&state, now_us)
+            .unwrap()
+            .map(|entry| (entry.at_us, entry.cost.units()))
+            .collect()
+    };
+    assert_eq!(list(400_000), [(0, 2), (400_000, 1), (400_000, 3)]);
+    assert_eq!(list(1_000_000), [(400_000, 1), (400_000, 3)]);
+    assert_eq!(list(1_400_000), []);
+    let bucket: Limit = "token-bucket capacity=1 refill=1/s".parse().unwrap();
+    assert!(bucket.entries(&bucket.fresh(), 0).is_none());
+}

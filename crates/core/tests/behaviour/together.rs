@@ -1,0 +1,190 @@
+//! P7: several limits, all or none.
+
+use proptest::prelude::*;
+use tollgate_core::{Ask, Charge, Cost, Limit, Retry, Role, State, Together, Verdict, check_all};
+
+use crate::any;
+use crate::trace::{self, Walk};
+
+/// One request on each of the walks' limits.
+fn check(
+    walks: &mut [Walk],
+    costs: &[Cost],
+    roles: &[Role],
+    now_us: u64,
+) -> (Together, Vec<tollgate_core::Decision>) {
+    let limits: Vec<Limit> = walks.iter().map(|walk| walk.limit).collect();
+    let mut charges: Vec<_> = walks
+        .iter_mut()
+        .zip(&limits)
+        .zip(costs.iter().zip(roles))
+        .map(|((walk, limit), (&cost, role))| match role {
+            Role::Enforced => Charge::enforced(limit, &mut walk.state, cost),
+            Role::Shadow => Charge::shadow(limit, &mut walk.state, cost),
+        })
+        .collect();
+    let together = check_all(&mut charges, now_us);
+    let decisions = charges.iter().map(|charge| *charge.decision().unwrap()).collect();
+    (together, decisions)
+}
+
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)]
+}
+
+proptest! {
+    #[test]
+    fn all_are_charged_or_none(
+        limits in prop::collection::vec((any::limit(), role()), 1..5),
+        steps in trace::any(),
+    ) {
+        let (limits, roles): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
+        let mut walks: Vec<Walk> = limits.into_iter().map(Walk::new).collect();
+        for step in &steps {
+            let Some(first) = walks[0].aim(step) else { break };
+            let now_us = walks[0].now_us;
+            // Costs differ from limit to limit, as rules' costs do.
+            let costs: Vec<Cost> = (0..walks.len())
+                .map(|index| if index == 0 { first } else { Cost::new(index as u64).unwrap() })
+                .collect();
+            let mut alone: Vec<Walk> = walks.clone();
+            for walk in &mut alone {
+                walk.limit.settle(&mut walk.state, now_us);
+            }
+            let (together, decisions) = check(&mut walks, &costs, &roles, now_us);
+            let fits: Vec<bool> = alone
+                .iter()
+                .zip(&costs)
+                .map(|(walk, &cost)| walk.limit.peek(&walk.state, now_us, cost.into()).is_allowed())
+                .collect();
+            let admitted = (0..fits.len()).all(|index| fits[index] || roles[index] == Role::Shadow);
+            prop_assert_eq!(together.verdict.is_allowed(), admitted);
+            for (index, walk) in walks.iter().enumerate() {
+                let mut expected = alone[index].state.clone();
+                let ask = Ask::new(costs[index]);
+                let charged = admitted && fits[index];
+                let decision = if charged {
+                    walk.limit.check(&mut expected, now_us, ask).decision
+                } else {
+                    walk.limit.peek(&expected, now_us, ask)
+                };
+                prop_assert_eq!(&walk.state, &expected);
+                prop_assert_eq!(&decisions[index], &decision);
+            }
+            combined_is_exact(&walks, &costs, &roles, now_us, &together)?;
+        }
+    }
+}
+
+/// The combined wait and the combined remaining keep P1 and P2 too.
+fn combined_is_exact(
+    walks: &[Walk],
+    costs: &[Cost],
+    roles: &[Role],
+    now_us: u64,
+    together: &Together,
+) -> Result<(), TestCaseError> {
+    let again_after = |wait_us: u64| check(&mut walks.to_vec(), costs, roles, now_us + wait_us).0;
+    match together.verdict {
+        Verdict::Denied { retry } => {
+            prop_assert!(together.refused_by.is_some_and(|index| roles[index] == Role::Enforced));
+            if let Retry::AfterUs(wait_us) = retry {
+                prop_assert!(again_after(wait_us).verdict.is_allowed());
+                prop_assert!(!again_after(wait_us - 1).verdict.is_allowed());
+            }
+        }
+        Verdict::Allowed { .. } => prop_assert_eq!(together.refused_by, None),
+    }
+    let Some(remaining) = together.remaining else {
+        prop_assert!(roles.iter().all(|&role| role == Role::Shadow));
+        return Ok(());
+    };
+    let mut walks = walks.to_vec();
+    for _ in 0..remaining.min(10) {
+        prop_assert!(check(&mut walks, costs, roles, now_us).0.verdict.is_allowed());
+    }
+    if remaining <= 10 {
+        prop_assert!(!check(&mut walks, costs, roles, now_us).0.verdict.is_allowed());
+    }
+    Ok(())
+}
+
+fn limit(text: &str) -> (Limit, State) {
+    let limit: Limit = text.parse().unwrap();
+    (limit, limit.fresh())
+}
+
+#[test]
+fn a_refused_request_spends_no_other_limits_quota() {
+    let (small, mut one) = limit("fixed-window limit=1 window=1m");
+    let (large, mut many) = limit("token-bucket capacity=100 refill=1/s");
+    let mut check = || {
+        let mut charges = [
+            Charge::enforced(&large, &mut many, Cost::ONE),
+            Charge::enforced(&small, &mut one, Cost::ONE),
+        ];
+        let together = check_all(&mut charges, 0);
+        (together, charges.map(|mut charge| charge.take_receipt().is_some()))
+    };
+    assert_eq!(check().1, [true, true]);
+    let (refused, receipts) = check();
+    assert_eq!(refused.refused_by, Some(1));
+    assert_eq!(refused.verdict.retry_after_us(), Some(60_000_000));
+    assert_eq!(receipts, [false, false]);
+    assert_eq!(large.peek(&many, 0, Cost::ONE.into()).remaining, 99);
+}
+
+#[test]
+fn the_refuser_is_the_limit_one_must_wait_for_longest() {
+    let (second, mut a) = limit("fixed-window limit=1 window=1s");
+    let (minute, mut b) = limit("fixed-window limit=1 window=1m");
+    let (tiny, mut c) = limit("fixed-window limit=1 window=1s");
+    let mut check = |tiny_cost: u64| {
+        let tiny_cost = Cost::new(tiny_cost).unwrap();
+        check_all(
+            &mut [
+                Charge::enforced(&second, &mut a, Cost::ONE),
+                Charge::enforced(&minute, &mut b, Cost::ONE),
+                Charge::enforced(&tiny, &mut c, tiny_cost),
+            ],
+            0,
+        )
+    };
+    assert_eq!(check(1).refused_by, None);
+    assert_eq!(check(1).refused_by, Some(1));
+    // A cost that never fits is the longest wait of all.
+    let never = check(2);
+    assert_eq!(
+        (never.refused_by, never.verdict),
+        (Some(2), Verdict::Denied { retry: Retry::Never })
+    );
+}
+
+#[test]
+fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
+    let (enforced, mut live) = limit("fixed-window limit=3 window=1m");
+    let (candidate, mut trial) = limit("fixed-window limit=1 window=1m");
+    let mut check = || {
+        let mut charges = [
+            Charge::shadow(&candidate, &mut trial, Cost::ONE),
+            Charge::enforced(&enforced, &mut live, Cost::ONE),
+        ];
+        let together = check_all(&mut charges, 0);
+        (
+            together.verdict.is_allowed(),
+            charges[0].decision().unwrap().is_allowed(),
+            together.remaining,
+        )
+    };
+    assert_eq!(check(), (true, true, Some(2)));
+    assert_eq!(check(), (true, false, Some(1)));
+    assert_eq!(check(), (true, false, Some(0)));
+    assert_eq!(check(), (false, false, Some(0)));
+}
+
+#[test]
+fn a_check_of_no_limits_is_allowed() {
+    let together = check_all(&mut [], 0);
+    assert!(together.verdict.is_allowed());
+    assert_eq!(together.remaining, None);
+}
