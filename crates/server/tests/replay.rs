@@ -1,0 +1,312 @@
+//! `tollgate replay`, run as people run it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+use proptest::prelude::*;
+
+const BUCKET: &str = "token-bucket capacity=10 refill=1/s";
+
+fn tollgate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(args).env_remove("TOLLGATE_LIMIT").env_remove("TOLLGATE_STORE");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn replay(limit: &str, trace: &[u8]) -> Output {
+    let child = tollgate(&["replay", "--limit", limit, "-"]).spawn().unwrap();
+    feed(child, trace)
+}
+
+fn feed(mut child: Child, trace: &[u8]) -> Output {
+    let mut stdin = child.stdin.take().unwrap();
+    let trace = trace.to_vec();
+    // A bad line ends the replay early: the rest of the trace then has no reader.
+    let writer = std::thread::spawn(move || stdin.write_all(&trace).ok());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+fn stdout(output: &Output) -> &str {
+    str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn prints_one_decision_a_line_as_documented() {
+    let output = replay(BUCKET, b"at_us,key,cost\n0,a,1\n0,b,11\n500000,a,10\n");
+    assert_eq!(
+        stdout(&output),
+        r#"{"at_us":0,"key":"a","cost":1,"allowed":true,"limit":10,"remaining":9,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0}
+{"at_us":0,"key":"b","cost":11,"allowed":false,"limit":10,"remaining":10,"retry_after_us":null,"reset_after_us":0,"delay_us":0}
+{"at_us":500000,"key":"a","cost":10,"allowed":false,"limit":10,"remaining":9,"retry_after_us":500000,"reset_after_us":500000,"delay_us":0}
+"#
+    );
+    assert!(stderr(&output).starts_with("3 requests of 2 keys: 1 allowed, 2 denied, in "));
+    assert_eq!(stderr(&output).lines().count(), 1);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn reproduces_the_worked_examples() {
+    let data = include_str!("../../core/tests/behaviour/data/worked-examples.json");
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    for example in data["examples"].as_array().unwrap() {
+        let rows = example["requests"].as_array().unwrap();
+        let mut trace = String::from("at_us,key,cost\n");
+        let mut expected = String::new();
+        let limit = example["limit"].as_str().unwrap();
+        let size: u64 = limit.split(['=', ' ']).nth(2).unwrap().parse().unwrap();
+        for row in rows {
+            let (at_us, key, cost) = (&row[0], row[1].as_str().unwrap(), &row[2]);
+            trace += &format!("{at_us},{key},{cost}\n");
+            let (allowed, remaining, retry, reset, delay) =
+                (&row[3], &row[4], &row[5], &row[6], &row[7]);
+            expected += &format!(
+                r#"{{"at_us":{at_us},"key":"{key}","cost":{cost},"allowed":{allowed},"limit":{size},"remaining":{remaining},"retry_after_us":{retry},"reset_after_us":{reset},"delay_us":{delay}}}"#
+            );
+            expected += "\n";
+        }
+        assert_eq!(stdout(&replay(limit, trace.as_bytes())), expected, "{limit}");
+    }
+}
+
+#[test]
+fn reads_a_file_and_takes_its_flags_from_the_environment() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace.csv");
+    std::fs::write(&path, "at_us,key\n0,a\n").unwrap();
+    let mut command = tollgate(&["replay", path.to_str().unwrap()]);
+    command.env("TOLLGATE_LIMIT", BUCKET).env("TOLLGATE_STORE", "memory");
+    let output = command.output().unwrap();
+    assert!(stdout(&output).contains(r#""remaining":9"#), "{}", stderr(&output));
+}
+
+#[test]
+fn reads_the_csv_that_people_have() {
+    let trace = "\u{feff}at_us,key,cost\r\n0,\"a,b\"\"c\",2\r\n\r\n 1 ,user:42, 3 \r\n2,é\u{0},\n3, spaced ";
+    let output = replay(BUCKET, trace.as_bytes());
+    let keys_and_costs: Vec<(String, u64)> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|line| (line["key"].as_str().unwrap().to_owned(), line["cost"].as_u64().unwrap()))
+        .collect();
+    let expected = [("a,b\"c", 2), ("user:42", 3), ("é\0", 1), (" spaced ", 1)];
+    assert_eq!(keys_and_costs, expected.map(|(key, cost)| (key.to_owned(), cost)));
+}
+
+#[test]
+fn a_trace_whose_time_goes_back_is_legal() {
+    let output = replay(BUCKET, b"at_us,key,cost\n5000000,a,10\n4000000,a,1\n");
+    assert!(
+        stdout(&output)
+            .contains(r#""allowed":false,"limit":10,"remaining":0,"retry_after_us":2000000"#)
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn every_bad_trace_is_refused_with_its_line_and_decides_nothing_after_it() {
+    let after = "\n9,after,1\n";
+    let long = format!("0,{},1", "x".repeat(2_000_000));
+    let bad: &[(&str, &[u8])] = &[
+        ("zero cost", b"0,a,0"),
+        ("negative cost", b"0,a,-1"),
+        ("cost of 2^53", b"0,a,9007199254740992"),
+        ("enormous cost", b"0,a,99999999999999999999999999"),
+        ("fractional cost", b"0,a,1.5"),
+        ("cost that is a word", b"0,a,one"),
+        ("negative time", b"-1,a,1"),
+        ("time after the end", b"9007199254740992,a,1"),
+        ("fractional time", b"0.5,a,1"),
+        ("no time", b",a,1"),
+        ("no key", b"0,,1"),
+        ("one column", b"0"),
+        ("four columns", b"0,a,1,1"),
+        ("many columns", b"0,a,1,1,1,1,1,1,1,1,1"),
+        ("open quote", b"0,\"a,1"),
+        ("binary junk", b"\x00\x01\xff\xfe\x80"),
+        ("key that is not UTF-8", b"0,\xff\xfe,1"),
+        ("terminal escapes", b"\x1b[31m,a,1"),
+        ("long line", long.as_bytes()),
+    ];
+    let mut report = String::new();
+    for (name, line) in bad {
+        let trace = [b"at_us,key,cost\n0,first,1\n", *line, after.as_bytes()].concat();
+        let output = replay(BUCKET, &trace);
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert_eq!(stdout(&output).lines().count(), 1, "{name}");
+        assert!(stdout(&output).contains("first"), "{name}");
+        report += &format!("{name}\n  {}", stderr(&output));
+    }
+    for (name, trace) in [
+        ("empty", &b""[..]),
+        ("blank", b"\n\n"),
+        ("no header", b"0,a,1\n"),
+        ("another header", b"time,key,cost\n0,a,1\n"),
+        ("binary from the start", b"\x7fELF\x02\x01\x01\x00\x00"),
+        ("three columns under a header of two", b"at_us,key\n0,a,1\n"),
+    ] {
+        let output = replay(BUCKET, trace);
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{name}");
+        report += &format!("{name}\n  {}", stderr(&output));
+    }
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn bad_flags_are_refused_with_a_remedy() {
+    let mut report = String::new();
+    for args in [
+        &["replay", "-"][..],
+        &["replay", "--limit", "gcra", "-"],
+        &["replay", "--limit", "token-bucket capacity=10 refill=10/sec", "-"],
+        &["replay", "--limit", BUCKET],
+        &["replay", "--limit", BUCKET, "/no/such/trace.csv"],
+        &["replay", "--limit", BUCKET, "/"],
+        &["replay", "--limit", BUCKET, "--store", "redis://user:secret@localhost", "-"],
+    ] {
+        let output = tollgate(args).output().unwrap();
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{args:?}");
+        assert!(!stderr(&output).contains("secret"));
+        report +=
+            &format!("tollgate {}\n{}\n", args.join(" ").replace("secret", "…"), stderr(&output));
+    }
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn help_teaches() {
+    for (name, args) in [("help", &[][..]), ("replay_help", &["replay", "--help"])] {
+        let output = tollgate(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        insta::assert_snapshot!(name, stdout(&output));
+    }
+}
+
+#[test]
+fn decides_what_has_arrived_without_waiting_for_more() {
+    let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut decisions = BufReader::new(child.stdout.take().unwrap());
+    for at_us in 0..3 {
+        let header = if at_us == 0 { "at_us,key\n" } else { "" };
+        write!(stdin, "{header}{at_us},a\n").unwrap();
+        let mut decision = String::new();
+        decisions.read_line(&mut decision).unwrap();
+        assert!(decision.starts_with(&format!("{{\"at_us\":{at_us},")), "{decision}");
+    }
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it_quietly() {
+    let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = feed(
+        child,
+        "at_us,key\n"
+            .to_owned()
+            .as_bytes()
+            .iter()
+            .copied()
+            .chain(b"0,a\n".repeat(50_000))
+            .collect::<Vec<_>>()
+            .as_slice(),
+    );
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+}
+
+/// `script` gives the command a terminal of its own.
+#[test]
+fn a_terminal_on_standard_error_sees_how_far_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trace.csv");
+    std::fs::write(&path, [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat()).unwrap();
+    let bin = env!("CARGO_BIN_EXE_tollgate");
+    let replay = format!("{bin} replay --limit '{BUCKET}' {}", path.display());
+    let watch = |redirect: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{replay} {redirect}"), "/dev/null"]);
+        let output = script.output().expect("the test needs `script`, of the package bsdutils");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let terminal = watch("> /dev/null");
+    assert!(terminal.contains("B/s"), "a bar: {terminal}");
+    assert!(terminal.contains("50000 requests of 1 keys"), "the summary: {terminal}");
+    assert!(!watch("> /dev/null 2> /dev/null").contains("B/s"));
+    // Decisions and bar on one terminal: every decision still has a line to itself.
+    let both = watch("");
+    let decisions =
+        both.lines().filter(|line| line.contains("at_us") && line.trim_end().ends_with('}'));
+    assert_eq!(decisions.count(), 50_000);
+}
+
+/// The trace is many times larger than the memory it takes.
+#[test]
+fn memory_is_bounded_by_the_keys_not_the_trace() {
+    const LINES: u64 = 300_000;
+    const MAX_RESIDENT_KIB: u64 = 16 * 1024;
+    let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut decisions = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut bytes, mut buffer) = (0, vec![0; 64 * 1024]);
+        loop {
+            match decisions.read(&mut buffer).unwrap() {
+                0 => return bytes,
+                read => bytes += read,
+            }
+        }
+    });
+    let padding = "x".repeat(100);
+    stdin.write_all(b"at_us,key\n").unwrap();
+    for at_us in 0..LINES {
+        writeln!(stdin, "{at_us},{padding}{}", at_us % 10).unwrap();
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert!(reader.join().unwrap() > 2 * 1024 * MAX_RESIDENT_KIB as usize);
+    assert!(peak_kib < MAX_RESIDENT_KIB, "{peak_kib} KiB resident");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the bytes: an exit code of 0 or 2, and a message with a line number for 2.
+    #[test]
+    fn no_trace_makes_it_panic(
+        has_header: bool,
+        lines in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..40),
+                "[0-9]{0,20},[a-c\"]{0,3},[0-9-]{0,20}".prop_map(String::into_bytes),
+                "[0-9]{1,15},[a-c],[1-9]".prop_map(String::into_bytes),
+            ],
+            0..8,
+        ),
+    ) {
+        let mut trace = if has_header { b"at_us,key,cost\n".to_vec() } else { Vec::new() };
+        trace.extend(lines.join(&b'\n'));
+        let output = replay("sliding-window-counter limit=3 window=10us", &trace);
+        match output.status.code() {
+            Some(0) => {}
+            Some(2) => {
+                let line = stderr(&output).strip_prefix("error: standard input:").unwrap();
+                prop_assert!(line.starts_with(|first: char| first.is_ascii_digit()), "{line}");
+            }
+            other => prop_assert!(false, "{other:?}: {}", stderr(&output)),
+        }
+    }
+}
