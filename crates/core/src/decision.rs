@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::algorithm::Level;
 use crate::limit::MAX_UNITS;
 
 /// The units a request spends: at least 1, below 2^53.
@@ -199,6 +200,6 @@ pub(crate) enum Place {
     Window { start_us: u64, window_us: u64 },
     /// In the log, at `at_us`.
     Entry { at_us: u64 },
-    /// In the bucket, which had been charged `charged` then, and until `gone_at_us` at the latest.
-    Bucket { charged: u64, gone_at_us: u64 },
+    /// In the bucket, which had been charged `charged` in all and held `after` once charged at `at_us`.
+    Bucket { charged: u64, at_us: u64, after: Level },
 }

@@ -120,6 +120,15 @@ impl Level {
     /// How long this much takes to drain, rounded up.
     #[inline]
     fn drain_time_us(self, rate: Rate) -> u64 {
+        let parts = self.units.checked_mul(rate.per_us.get());
+        match parts.and_then(|parts| parts.checked_add(self.fraction)) {
+            Some(parts) => parts.div_ceil(rate.units.get()),
+            None => self.drain_time_wide_us(rate),
+        }
+    }
+
+    #[cold]
+    fn drain_time_wide_us(self, rate: Rate) -> u64 {
         let (whole_us, parts) = muldiv(self.units, rate.per_us.get(), rate.units);
         let parts = parts.saturating_add(self.fraction);
         whole_us.saturating_add(parts.div_ceil(rate.units.get()))
@@ -129,7 +138,11 @@ impl Level {
     fn at_period(self, from_us: NonZeroU64, to_us: NonZeroU64) -> Level {
         let (fraction, part) = muldiv(self.fraction, to_us.get(), from_us);
         let fraction = fraction + u64::from(part > 0);
-        if fraction < to_us.get() { Level { fraction, ..self } } else { Level::of(self.units + 1) }
+        if fraction < to_us.get() {
+            Level { fraction, ..self }
+        } else {
+            Level::of(self.units.saturating_add(1))
+        }
     }
 }
 
@@ -140,7 +153,8 @@ pub struct Fill {
     pub level: Level,
     /// When it was last charged.
     pub as_of_us: u64,
-    /// The units charged so far, counted round 2^53: tells a refund what came after its charge.
+    /// The units charged so far, counted round 2^53: tells a refund what came after its charge,
+    /// if that is less than 2^53 units.
     pub charged: u64,
 }
 
@@ -226,11 +240,8 @@ impl<K: BucketKind> Algorithm for K {
     ) -> (FillStanding, Receipt) {
         standing.fill = standing.fill.plus(cost);
         *fill = standing.fill;
-        let leaves_us = fill.level.drain_time_us(self.bucket().rate);
-        let place = Place::Bucket {
-            charged: fill.charged,
-            gone_at_us: fill.as_of_us.saturating_add(leaves_us),
-        };
+        let place =
+            Place::Bucket { charged: fill.charged, at_us: fill.as_of_us, after: fill.level };
         (standing, Receipt { cost, place })
     }
 
@@ -274,15 +285,15 @@ impl<K: BucketKind> Algorithm for K {
     /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
     /// only if nobody is behind it.
     fn refund(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) -> u64 {
-        let Place::Bucket { charged, gone_at_us } = receipt.place else { return 0 };
-        if now_us >= gone_at_us {
-            return 0;
-        }
+        let Place::Bucket { charged, at_us, after } = receipt.place else { return 0 };
         let bucket = self.bucket();
         let cost = Level::of(receipt.cost.units());
         let since = fill.charged_since(charged);
         let level = bucket.fill_at(*fill, now_us).level;
-        let left = level.saturating_minus(Level::of(since), bucket.period_us()).min(cost);
+        let above = level.saturating_minus(Level::of(since), bucket.period_us());
+        // Nothing counted since the key was forgotten: then the time alone tells.
+        let by_time = bucket.drained(after, now_us.saturating_sub(at_us));
+        let left = above.min(by_time).min(cost);
         let is_whole_and_last = left == cost && since == 0;
         if self.is_shaping() && !is_whole_and_last {
             return 0;

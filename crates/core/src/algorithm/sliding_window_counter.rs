@@ -68,7 +68,8 @@ impl Windows {
 #[derive(Clone, Copy, Debug)]
 pub struct WindowsStanding {
     windows: Windows,
-    at_us: u64,
+    /// The whole units of the previous window that are still in view.
+    in_view: u64,
     now_us: u64,
 }
 
@@ -93,7 +94,11 @@ impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn standing(&self, windows: &Windows, now_us: u64) -> WindowsStanding {
         let at_us = now_us.max(windows.start_us);
-        WindowsStanding { windows: windows.rolled_to(at_us, self.window_us), at_us, now_us }
+        let windows = windows.rolled_to(at_us, self.window_us);
+        // OK because `at_us` is inside the window rolled to.
+        let in_view_us = self.window_us() - (at_us - windows.start_us);
+        let (in_view, _) = muldiv(windows.previous, in_view_us, self.window_us);
+        WindowsStanding { windows, in_view, now_us }
     }
 
     #[inline]
@@ -122,12 +127,12 @@ impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn remaining(&self, standing: &WindowsStanding, _: Ask) -> u64 {
         // Saturates when the limit was lowered below what is spent.
-        self.limit.saturating_sub(self.estimate(standing))
+        self.limit.saturating_sub(standing.estimate())
     }
 
     #[inline]
     fn reset_after_us(&self, standing: &WindowsStanding) -> u64 {
-        if self.estimate(standing) == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
+        if standing.estimate() == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
     }
 
     fn refund(&self, windows: &mut Windows, _: u64, receipt: Receipt) -> u64 {
@@ -186,17 +191,15 @@ impl Algorithm for SlidingWindowCounter {
     }
 }
 
-impl SlidingWindowCounter {
+impl WindowsStanding {
     /// The whole units of the estimate.
     #[inline]
-    fn estimate(&self, standing: &WindowsStanding) -> u64 {
-        let Windows { start_us, current, previous } = standing.windows;
-        // OK because the standing is inside the window that starts at `start_us`.
-        let in_view_us = self.window_us() - (standing.at_us - start_us);
-        let (still_counted, _) = muldiv(previous, in_view_us, self.window_us);
-        current.saturating_add(still_counted)
+    fn estimate(&self) -> u64 {
+        self.windows.current.saturating_add(self.in_view)
     }
+}
 
+impl SlidingWindowCounter {
     /// The exact wait until the estimate's whole units are at most `most`; they are above it now.
     ///
     /// The previous window's units weigh less and less. If the current ones alone are too many,

@@ -97,7 +97,11 @@ impl Log {
 
     /// The index of the oldest charge that counts at `at_us`: one at t counts before t + window.
     fn first_counting(&self, at_us: u64, window_us: NonZeroU64) -> usize {
-        self.sums.partition_point(|sum| sum.at_us.saturating_add(window_us.get()) <= at_us)
+        let Some(left_us) = at_us.checked_sub(window_us.get()) else { return 0 };
+        if self.sums.front().is_none_or(|oldest| oldest.at_us > left_us) {
+            return 0;
+        }
+        self.sums.partition_point(|sum| sum.at_us <= left_us)
     }
 
     fn entry(&self, index: usize) -> Entry {

@@ -1,7 +1,9 @@
 //! P1 to P4, after every decision of a random trace, whatever its clock does.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
+use tollgate_core::{
+    Ask, Cost, Decision, Fill, Level, MAX_UNITS, Retry, State, Verdict, Window, Windows,
+};
 
 use crate::any;
 use crate::trace::{self, Walk};
@@ -60,6 +62,44 @@ proptest! {
             }
         }
     }
+}
+
+proptest! {
+    /// Whatever a store hands back, also bytes that no limit ever wrote.
+    #[test]
+    fn no_state_makes_a_limit_panic(
+        limits in prop::collection::vec(any::limit(), 2),
+        state in any_state(),
+        now_us: u64,
+        cost in 1..=MAX_UNITS,
+        max_wait_us: Option<u64>,
+    ) {
+        let ask = Ask { cost: Cost::new(cost).unwrap(), max_wait_us };
+        for limit in &limits {
+            let mut state = state.clone();
+            limit.peek(&state, now_us, ask);
+            limit.fits(&state, now_us, ask);
+            let checked = limit.check(&mut state, now_us, ask);
+            limit.check(&mut state, now_us.wrapping_add(cost), ask);
+            if let Some(receipt) = checked.receipt {
+                limit.refund(&mut state, now_us, receipt);
+            }
+            limit.carry_over(&limits[0], state, now_us);
+        }
+    }
+}
+
+fn any_state() -> impl Strategy<Value = State> {
+    let word = || prop_oneof![any::<u64>(), 0..20_u64, Just(u64::MAX)];
+    prop_oneof![
+        (word(), word()).prop_map(|(start_us, spent)| Window { start_us, spent }.into()),
+        (word(), word(), word()).prop_map(|(start_us, current, previous)| {
+            Windows { start_us, current, previous }.into()
+        }),
+        (word(), word(), word(), word()).prop_map(|(units, fraction, as_of_us, charged)| {
+            Fill { level: Level { units, fraction }, as_of_us, charged }.into()
+        }),
+    ]
 }
 
 /// P1: a request of `remaining` is allowed at the same instant, one more is not.

@@ -95,7 +95,7 @@ impl Walk {
         let retry_us = self.last.and_then(|decision| decision.retry_after_us()).unwrap_or(0);
         let reset_us = self.last.map_or(0, |decision| decision.reset_after_us);
         let now_us = self.now_us;
-        self.now_us = match *step {
+        let next_us = match *step {
             Move::Stay => now_us,
             Move::ByUs(us) => now_us + us,
             Move::Part(part) => {
@@ -105,7 +105,11 @@ impl Walk {
             Move::Reset(off) => now_us + reset_us.saturating_add_signed(off),
             Move::BackUs(us) | Move::Restart(us) => now_us - us,
         };
-        (self.now_us <= END_US).then(|| self.price(price))
+        if next_us > END_US {
+            return None;
+        }
+        self.now_us = next_us;
+        Some(self.price(price))
     }
 
     fn price(&self, price: &Price) -> Cost {
