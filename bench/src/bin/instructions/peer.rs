@@ -1,0 +1,82 @@
+//! Governor's direct limiter on its fake clock, in the loop that ours is in.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use governor::clock::{Clock, FakeRelativeClock};
+use governor::middleware::{RateLimitingMiddleware, StateInformationMiddleware};
+use governor::nanos::Nanos;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+
+use crate::rows::Scenario;
+use crate::work::{REQUESTS_BEFORE, STEP_US, step_us};
+
+type Limiter<M> = RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, M>;
+
+/// The loop of [`govern`], with nothing to decide.
+pub(crate) fn clock_alone(scenario: Scenario, count: u64) {
+    each_request(&FakeRelativeClock::default(), step_us(scenario), count, || {
+        black_box(&());
+        black_box(&());
+    });
+}
+
+/// What governor answers unless asked for more.
+pub(crate) fn yes_or_no(scenario: Scenario, count: u64, mut see: impl FnMut(bool)) -> Result<()> {
+    let clock = FakeRelativeClock::default();
+    let limiter = RateLimiter::direct_with_clock(quota()?, clock.clone());
+    govern(&limiter, &clock, scenario, count, |outcome| see(black_box(&outcome).is_ok()));
+    Ok(())
+}
+
+/// What is left of an allowed request, how long a denied one waits.
+pub(crate) fn remaining_or_wait(
+    scenario: Scenario,
+    count: u64,
+    mut see: impl FnMut(bool),
+) -> Result<()> {
+    let clock = FakeRelativeClock::default();
+    let limiter = RateLimiter::direct_with_clock(quota()?, clock.clone())
+        .with_middleware::<StateInformationMiddleware>();
+    govern(&limiter, &clock, scenario, count, |outcome| {
+        see(outcome.is_ok());
+        match outcome {
+            Ok(snapshot) => _ = black_box(snapshot.remaining_burst_capacity()),
+            Err(until) => _ = black_box(until.wait_time_from(clock.now())),
+        }
+    });
+    Ok(())
+}
+
+fn quota() -> Result<Quota> {
+    let per_second = NonZeroU32::new(19).context("a rate of 0")?;
+    let burst = NonZeroU32::new(1_000).context("a burst of 0")?;
+    Ok(Quota::per_second(per_second).allow_burst(burst))
+}
+
+fn govern<M: RateLimitingMiddleware<Nanos>>(
+    limiter: &Limiter<M>,
+    clock: &FakeRelativeClock,
+    scenario: Scenario,
+    count: u64,
+    mut see: impl FnMut(Result<M::PositiveOutcome, M::NegativeOutcome>),
+) {
+    each_request(clock, STEP_US, REQUESTS_BEFORE, || _ = limiter.check());
+    if scenario == Scenario::Denied {
+        while limiter.check().is_ok() {
+            clock.advance(Duration::from_micros(1));
+        }
+    }
+    each_request(clock, step_us(scenario), count, || see(black_box(limiter).check()));
+}
+
+fn each_request(clock: &FakeRelativeClock, step_us: u64, count: u64, mut request: impl FnMut()) {
+    let step = black_box(Duration::from_micros(step_us));
+    for _ in 0..count {
+        clock.advance(step);
+        request();
+    }
+}
