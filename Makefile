@@ -41,8 +41,9 @@ docs: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
 .PHONY: soak
-soak: ## the property tests for longer: SOAK_CASES each
-	PROPTEST_CASES=$${SOAK_CASES:-200000} cargo test --release -p tollgate-core --tests -- --nocapture
+soak: ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
+	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --tests
+	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 
 .PHONY: bench
 bench: ## instructions per decision, ours beside governor

@@ -106,8 +106,9 @@ impl Algorithm for FixedWindow {
         if standing.window.spent == 0 { 0 } else { self.ends_after_us(standing) }
     }
 
-    fn refund(&self, window: &mut Window, _: u64, receipt: Receipt) -> u64 {
-        if receipt.place != self.place(window) {
+    fn refund(&self, window: &mut Window, now_us: u64, receipt: Receipt) -> u64 {
+        let has_ended = now_us >= window.start_us.saturating_add(self.window_us());
+        if has_ended || receipt.place != self.place(window) {
             return 0;
         }
         let given_back = receipt.cost.units().min(window.spent);

@@ -135,14 +135,16 @@ impl Algorithm for SlidingWindowCounter {
         if standing.estimate() == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
     }
 
-    fn refund(&self, windows: &mut Windows, _: u64, receipt: Receipt) -> u64 {
+    fn refund(&self, windows: &mut Windows, now_us: u64, receipt: Receipt) -> u64 {
         let Place::Window { start_us, window_us } = receipt.place else { return 0 };
-        if window_us != self.window_us() {
+        let end_us = start_us.saturating_add(window_us);
+        let is_out_of_view = now_us >= end_us.saturating_add(window_us);
+        if is_out_of_view || window_us != self.window_us() {
             return 0;
         }
         let spent = if start_us == windows.start_us {
             &mut windows.current
-        } else if start_us.saturating_add(self.window_us()) == windows.start_us {
+        } else if end_us == windows.start_us {
             &mut windows.previous
         } else {
             return 0;

@@ -152,6 +152,9 @@ fn a_receipt_whose_units_have_left_gives_nothing_back() {
         let mut state = limit.fresh();
         let all = Ask::new(Cost::new(5).unwrap());
         let receipt = limit.check(&mut state, 0, all).receipt.unwrap();
+        assert_eq!(limit.refund(&mut state, left_us, receipt), 0, "{text}");
+        let mut state = limit.fresh();
+        let receipt = limit.check(&mut state, 0, all).receipt.unwrap();
         assert!(limit.check(&mut state, left_us, all).decision.is_allowed(), "{text}");
         assert_eq!(limit.refund(&mut state, left_us, receipt), 0, "{text}");
         assert_eq!(limit.peek(&state, left_us, all).remaining, 0, "{text}");
