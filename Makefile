@@ -40,6 +40,11 @@ unit: ## unit, property, command-line and documentation tests
 docs: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
+.PHONY: pictures
+pictures: ## draw docs/pictures/*.svg again, from replays
+	cargo build --release -p tollgate-server
+	cargo run --release -p tollgate-pictures
+
 .PHONY: soak
 soak: ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --tests

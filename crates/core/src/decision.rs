@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::algorithm::Level;
-use crate::limit::MAX_UNITS;
+use crate::limit::{MAX_UNITS, Rate};
 
 /// The units a request spends: at least 1, below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,6 +200,7 @@ pub(crate) enum Place {
     Window { start_us: u64, window_us: u64 },
     /// In the log, at `at_us`.
     Entry { at_us: u64 },
-    /// In the bucket, which had been charged `charged` in all and held `after` once charged at `at_us`.
-    Bucket { charged: u64, at_us: u64, after: Level },
+    /// In the bucket, which had been charged `charged` in all and held `after`, leaving at `rate`,
+    /// once charged at `at_us`.
+    Bucket { charged: u64, at_us: u64, after: Level, rate: Rate },
 }

@@ -126,7 +126,7 @@ impl Limit {
     /// Gives back what of a charge still counts at `now_us`; returns the whole units given back.
     ///
     /// Units that have left already are not given back, so a refund never admits more than if the
-    /// request had not been made.
+    /// request had not been made. A bucket may give back less when charges are refunded out of order.
     pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
         each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
     }

@@ -142,14 +142,19 @@ impl Replay {
 
     fn summary(&self, elapsed: std::time::Duration) -> String {
         format!(
-            "{} requests of {} keys: {} allowed, {} denied, in {:.2} s",
-            self.requests(),
-            self.states.len(),
+            "{} of {}: {} allowed, {} denied, in {:.2} s",
+            counted(self.requests(), "request"),
+            counted(self.states.len() as u64, "key"),
             self.allowed,
             self.denied,
             elapsed.as_secs_f64()
         )
     }
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
 }
 
 /// One decision as it is printed.

@@ -241,7 +241,7 @@ fn a_terminal_on_standard_error_sees_how_far_it_is() {
     };
     let terminal = watch("> /dev/null");
     assert!(terminal.contains("B/s"), "a bar: {terminal}");
-    assert!(terminal.contains("50000 requests of 1 keys"), "the summary: {terminal}");
+    assert!(terminal.contains("50000 requests of 1 key"), "the summary: {terminal}");
     assert!(!watch("> /dev/null 2> /dev/null").contains("B/s"));
     // Decisions and bar on one terminal: every decision still has a line to itself.
     let both = watch("");

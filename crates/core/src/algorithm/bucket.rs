@@ -240,8 +240,8 @@ impl<K: BucketKind> Algorithm for K {
     ) -> (FillStanding, Receipt) {
         standing.fill = standing.fill.plus(cost);
         *fill = standing.fill;
-        let place =
-            Place::Bucket { charged: fill.charged, at_us: fill.as_of_us, after: fill.level };
+        let Fill { level: after, as_of_us: at_us, charged } = *fill;
+        let place = Place::Bucket { charged, at_us, after, rate: self.bucket().rate };
         (standing, Receipt { cost, place })
     }
 
@@ -285,15 +285,16 @@ impl<K: BucketKind> Algorithm for K {
     /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
     /// only if nobody is behind it.
     fn refund(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) -> u64 {
-        let Place::Bucket { charged, at_us, after } = receipt.place else { return 0 };
+        let Place::Bucket { charged, at_us, after, rate } = receipt.place else { return 0 };
+        // A key that was forgotten and came back counts from nothing: the time tells what has left.
+        if now_us.saturating_sub(at_us) >= after.drain_time_us(rate) {
+            return 0;
+        }
         let bucket = self.bucket();
         let cost = Level::of(receipt.cost.units());
         let since = fill.charged_since(charged);
         let level = bucket.fill_at(*fill, now_us).level;
-        let above = level.saturating_minus(Level::of(since), bucket.period_us());
-        // Nothing counted since the key was forgotten: then the time alone tells.
-        let by_time = bucket.drained(after, now_us.saturating_sub(at_us));
-        let left = above.min(by_time).min(cost);
+        let left = level.saturating_minus(Level::of(since), bucket.period_us()).min(cost);
         let is_whole_and_last = left == cost && since == 0;
         if self.is_shaping() && !is_whole_and_last {
             return 0;

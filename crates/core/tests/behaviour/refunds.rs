@@ -189,6 +189,31 @@ fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
     assert_eq!(limit.peek(&state, 5_000_000, five).remaining, 5);
 }
 
+proptest! {
+    /// Changed numbers spill and round, but never make a refund worth more than it cost.
+    #[test]
+    fn a_refund_gives_back_at_most_what_was_charged(
+        old in any::limit(),
+        new in any::limit(),
+        steps in trace::any(),
+    ) {
+        let mut walk = Walk::new(old);
+        let mut receipts = Vec::new();
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            receipts.extend(walk.check(cost).receipt);
+        }
+        let mut state = new.carry_over(&old, walk.state, walk.now_us);
+        let remaining = |state: &State| new.peek(state, walk.now_us, Cost::ONE.into()).remaining;
+        for receipt in receipts {
+            let (cost, before) = (receipt.cost().units(), remaining(&state));
+            let given_back = new.refund(&mut state, walk.now_us, receipt);
+            prop_assert!(given_back <= cost);
+            prop_assert!(remaining(&state) - before <= cost);
+        }
+    }
+}
+
 /// What a bucket's receipt gives back does not depend on what clocks and rates did since.
 #[test]
 fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
@@ -202,6 +227,15 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     limit.check(&mut state, 1_000 * S, five);
     assert_eq!(limit.refund(&mut state, 1_001 * S, receipt), 0);
     assert_eq!(limit.peek(&state, 1_001 * S, five).remaining, 6);
+
+    let mut state = limit.fresh();
+    limit.check(&mut state, S, five);
+    let receipt =
+        limit.check(&mut state, S + S / 10, Ask::new(Cost::new(2).unwrap())).receipt.unwrap();
+    let faster: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
+    let mut state = faster.carry_over(&limit, state, 3 * S + 6 * S / 10);
+    assert_eq!(faster.refund(&mut state, 3 * S + 6 * S / 10, receipt), 2);
+    assert_eq!(faster.peek(&state, 3 * S + 6 * S / 10, five).remaining, 7);
 
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, 0, five).receipt.unwrap();

@@ -1,0 +1,55 @@
+//! The documents show what the command prints.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::Command;
+
+/// A command of a `console` block, and the lines under it.
+struct Example {
+    command: String,
+    output: String,
+}
+
+/// The commands follow `$ `, continued by a pipe at a line's end; what they print follows them.
+fn examples(document: &str) -> Vec<Example> {
+    let mut examples: Vec<Example> = Vec::new();
+    let blocks = document.split("```console\n").skip(1);
+    for line in blocks.flat_map(|block| block.split("```").next().unwrap().lines()) {
+        match (line.strip_prefix("$ "), examples.last_mut()) {
+            (Some(command), _) => {
+                examples.push(Example { command: command.to_owned(), output: String::new() });
+            }
+            (None, Some(last)) if last.command.ends_with('|') => last.command += line,
+            (None, Some(last)) => last.output += &format!("{line}\n"),
+            (None, None) => panic!("no command before {line}"),
+        }
+    }
+    examples
+}
+
+/// The time a replay takes is the one thing that differs from run to run.
+fn without_time(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", line.split(", in ").next().unwrap())).collect()
+}
+
+#[test]
+fn every_console_example_prints_what_it_shows() {
+    let bin = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let documents =
+        [include_str!("../../../README.md"), include_str!("../../../docs/algorithms.md")];
+    let examples: Vec<Example> = documents.into_iter().flat_map(examples).collect();
+    assert!(examples.len() > 10);
+    for Example { command, output } in examples {
+        let command = command.replace("target/release/tollgate", "tollgate");
+        let command = command.replace("/tmp/", &format!("{}/", directory.path().display()));
+        let run = Command::new("bash")
+            .args(["-c", &format!("{{ {command}\n}} 2>&1")])
+            .env("PATH", &path)
+            .output();
+        let printed = String::from_utf8(run.unwrap().stdout).unwrap();
+        assert_eq!(without_time(&printed), without_time(&output), "{command}");
+    }
+}
