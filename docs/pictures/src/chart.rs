@@ -1,0 +1,128 @@
+//! Panels: an area of the picture with a scale of time and one of units.
+
+use crate::decided::Step;
+use crate::svg::{Area, Coordinate, Point, Svg};
+
+/// Requests of one half second stand in one column.
+const COLUMN_US: u64 = 500_000;
+
+/// The height of a mark with the gap above it.
+pub(crate) const MARK_HEIGHT: f64 = 5.5;
+
+const TEN_SECONDS_US: u64 = 10_000_000;
+
+/// An area whose left edge is 0 us and whose bottom is 0 units.
+pub(crate) struct Panel {
+    pub(crate) area: Area,
+    pub(crate) until_us: u64,
+    pub(crate) top_units: u64,
+}
+
+impl Panel {
+    pub(crate) fn x(&self, at_us: u64) -> f64 {
+        self.area.left + self.area.width * at_us as f64 / self.until_us as f64
+    }
+
+    pub(crate) fn y(&self, units: u64) -> f64 {
+        self.area.bottom() - self.area.height * units as f64 / self.top_units as f64
+    }
+
+    pub(crate) fn at(&self, at_us: u64, units: u64) -> Point {
+        Point { x: self.x(at_us), y: self.y(units) }
+    }
+
+    /// Every other window of 10 s, shaded.
+    pub(crate) fn windows(&self, svg: &mut Svg) {
+        let width = self.x(TEN_SECONDS_US) - self.x(0);
+        for start_us in (TEN_SECONDS_US..self.until_us).step_by(2 * TEN_SECONDS_US as usize) {
+            svg.rect("window", Area { left: self.x(start_us), width, ..self.area });
+        }
+    }
+
+    /// A vertical line every 10 s, and numbered horizontal ones at `ticks`.
+    pub(crate) fn grid(&self, svg: &mut Svg, ticks: &[u64]) {
+        for at_us in (0..=self.until_us).step_by(TEN_SECONDS_US as usize) {
+            let [from, to] = [self.at(at_us, 0), self.at(at_us, self.top_units)];
+            svg.line("grid", from, to);
+        }
+        for &units in ticks {
+            let at = self.at(0, units);
+            svg.line("grid", at, self.at(self.until_us, units));
+            svg.text("tick end", Point { x: at.x - 8.0, y: at.y + 4.0 }, &units.to_string());
+        }
+    }
+
+    pub(crate) fn baseline(&self, svg: &mut Svg) {
+        svg.line("axis", self.at(0, 0), self.at(self.until_us, 0));
+    }
+
+    /// The seconds under the panel.
+    pub(crate) fn seconds(&self, svg: &mut Svg, every_us: u64) {
+        let y = self.area.bottom() + 16.0;
+        for at_us in (0..=self.until_us).step_by(every_us as usize) {
+            let seconds = format!("{} s", at_us / 1_000_000);
+            svg.text("tick middle", Point { x: self.x(at_us), y }, &seconds);
+        }
+    }
+
+    /// The outline of values that each hold until the next.
+    pub(crate) fn outline(&self, steps: &[Step]) -> String {
+        let mut d = String::new();
+        for &(at_us, units) in steps.iter().filter(|(at_us, _)| *at_us <= self.until_us) {
+            let [x, y] = [self.x(at_us), self.y(units)].map(Coordinate);
+            d += &if d.is_empty() { format!("M{x} {y}") } else { format!("H{x}V{y}") };
+        }
+        d + &format!("H{}", Coordinate(self.area.right()))
+    }
+
+    /// The area under that outline.
+    pub(crate) fn filled(&self, steps: &[Step]) -> String {
+        let [left, bottom] = [self.area.left, self.area.bottom()].map(Coordinate);
+        format!("{}V{bottom}H{left}Z", self.outline(steps))
+    }
+
+    /// Where the mark of each instant stands: in columns that grow away from `baseline_y`.
+    pub(crate) fn columns(&self, instants: &[u64], baseline_y: f64, grow: Grow) -> Vec<Point> {
+        let column = |at_us: u64| at_us / COLUMN_US;
+        let mut points = Vec::with_capacity(instants.len());
+        let (mut last, mut height) = (None, 0.0);
+        for &at_us in instants {
+            height = if last == Some(column(at_us)) { height + MARK_HEIGHT } else { 0.0 };
+            last = Some(column(at_us));
+            let x = self.x(column(at_us) * COLUMN_US + COLUMN_US / 2);
+            let away = MARK_HEIGHT / 2.0 + 1.0 + height;
+            let y = if grow == Grow::Up { baseline_y - away } else { baseline_y + away };
+            points.push(Point { x, y });
+        }
+        points
+    }
+}
+
+/// The way a column of marks grows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grow {
+    Up,
+    Down,
+}
+
+/// The shape of a mark: it tells what the colour tells.
+#[derive(Clone, Copy)]
+pub(crate) enum Mark {
+    Dot,
+    Cross,
+    Diamond,
+}
+
+/// Marks at these points, as path data.
+pub(crate) fn marks(mark: Mark, points: &[Point]) -> String {
+    let shape = |at: &Point| {
+        let [x, y] = [at.x, at.y].map(Coordinate);
+        match mark {
+            // A line of no length with round ends.
+            Mark::Dot => format!("M{x} {y}h0"),
+            Mark::Cross => format!("M{x} {y}m-2-2l4 4m0-4l-4 4"),
+            Mark::Diamond => format!("M{x} {y}m0-3.2l3.2 3.2-3.2 3.2-3.2-3.2Z"),
+        }
+    };
+    points.iter().map(shape).collect()
+}

@@ -1,0 +1,90 @@
+//! What was answered, and counts over it.
+
+use serde::Deserialize;
+use tollgate_core::{Ask, Cost, Limit};
+
+use crate::traffic::Request;
+
+/// One answer: those fields of a line of `tollgate replay` that are drawn.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub struct Decided {
+    /// When the request was made.
+    pub at_us: u64,
+    /// What it would spend.
+    pub cost: u64,
+    /// Whether it may go.
+    pub allowed: bool,
+    /// The largest cost that would fit now.
+    pub remaining: u64,
+    /// How long an allowed request waits before it goes.
+    pub delay_us: u64,
+}
+
+/// What `tollgate replay` would print for this trace, asked of the library.
+pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<Decided>> {
+    let mut state = limit.fresh();
+    let decide = |&Request { at_us, cost }: &Request| {
+        let ask = Ask::new(Cost::new(cost)?);
+        let decision = limit.check(&mut state, at_us, ask).decision;
+        Ok(Decided {
+            at_us,
+            cost,
+            allowed: decision.is_allowed(),
+            remaining: decision.remaining,
+            delay_us: decision.delay_us(),
+        })
+    };
+    requests.iter().map(decide).collect()
+}
+
+/// Units that pass at an instant.
+#[derive(Clone, Copy)]
+pub(crate) struct Passing {
+    pub(crate) at_us: u64,
+    pub(crate) units: u64,
+}
+
+/// What was admitted, when it was asked for.
+pub(crate) fn admitted(decided: &[Decided]) -> Vec<Passing> {
+    let allowed = decided.iter().filter(|it| it.allowed);
+    allowed.map(|it| Passing { at_us: it.at_us, units: it.cost }).collect()
+}
+
+/// What was admitted, when it goes.
+pub(crate) fn leaving(decided: &[Decided]) -> Vec<Passing> {
+    let allowed = decided.iter().filter(|it| it.allowed);
+    allowed.map(|it| Passing { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
+}
+
+/// A value that holds from an instant on.
+pub(crate) type Step = (u64, u64);
+
+/// The units that passed in the window that ends at each instant, where they change.
+pub(crate) fn trailing(passing: &[Passing], window_us: u64) -> Vec<Step> {
+    let changes = |passing: &Passing| [passing.at_us, passing.at_us + window_us];
+    let mut instants: Vec<u64> = passing.iter().flat_map(changes).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let in_window = |end_us: u64| {
+        let counts = |it: &&Passing| it.at_us <= end_us && end_us < it.at_us + window_us;
+        passing.iter().filter(counts).map(|it| it.units).sum()
+    };
+    std::iter::once((0, 0)).chain(instants.into_iter().map(|at| (at, in_window(at)))).collect()
+}
+
+/// The most units that passed in any `interval_us` consecutive microseconds.
+pub(crate) fn most_in(passing: &[Passing], interval_us: u64) -> u64 {
+    let from = |first: &Passing| -> u64 {
+        let counts =
+            |it: &&Passing| first.at_us <= it.at_us && it.at_us < first.at_us + interval_us;
+        passing.iter().filter(counts).map(|it| it.units).sum()
+    };
+    passing.iter().map(from).max().unwrap_or(0)
+}
+
+/// How `remaining` moved, where it changed.
+pub(crate) fn remaining(decided: &[Decided]) -> Vec<Step> {
+    let mut steps: Vec<Step> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
+    steps.dedup_by_key(|(_, remaining)| *remaining);
+    steps
+}

@@ -1,0 +1,59 @@
+//! The six limits that are drawn, all with a nominal 10 in 10 s.
+
+use tollgate_core::Limit;
+
+/// The window of the window limits, and the time the buckets take to be whole again.
+pub(crate) const WINDOW_US: u64 = 10_000_000;
+
+/// One way to decide, as it is drawn.
+pub(crate) struct Decider {
+    /// Its file's name.
+    pub(crate) slug: &'static str,
+    /// Its heading.
+    pub(crate) title: &'static str,
+    /// Its limit, as the command reads it.
+    pub(crate) limit: &'static str,
+}
+
+pub(crate) const ALL: [Decider; 6] = [
+    Decider {
+        slug: "fixed-window",
+        title: "Fixed window",
+        limit: "fixed-window limit=10 window=10s",
+    },
+    Decider {
+        slug: "sliding-window-log",
+        title: "Sliding window log",
+        limit: "sliding-window-log limit=10 window=10s",
+    },
+    Decider {
+        slug: "sliding-window-counter",
+        title: "Sliding window counter",
+        limit: "sliding-window-counter limit=10 window=10s",
+    },
+    Decider {
+        slug: "token-bucket",
+        title: "Token bucket",
+        limit: "token-bucket capacity=10 refill=1/s",
+    },
+    Decider {
+        slug: "leaky-bucket-policing",
+        title: "Leaky bucket, policing",
+        limit: "leaky-bucket capacity=10 leak=1/s mode=policing",
+    },
+    Decider {
+        slug: "leaky-bucket-shaping",
+        title: "Leaky bucket, shaping",
+        limit: "leaky-bucket capacity=10 leak=1/s mode=shaping",
+    },
+];
+
+/// Whether it counts in windows that begin at fixed times.
+pub(crate) fn has_aligned_windows(limit: &Limit) -> bool {
+    matches!(limit, Limit::FixedWindow(_) | Limit::SlidingWindowCounter(_))
+}
+
+/// Whether what it admits leaves later.
+pub(crate) fn is_shaping(limit: &Limit) -> bool {
+    matches!(limit, Limit::LeakyBucket(bucket) if bucket.mode() == tollgate_core::Mode::Shaping)
+}

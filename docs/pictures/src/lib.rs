@@ -1,0 +1,95 @@
+//! Draws the pictures of `docs/algorithms.md` from replayed traffic.
+//!
+//! - `decider`: the six limits that are drawn
+//! - `traffic`: the requests they are given
+//! - `decided`: what they answered, and counts over it
+//! - `svg`, `chart`: text and shapes, then panels with scales
+//! - `timeline`, `compared`, `bounds`: one kind of picture each
+//!
+//! Whoever calls [`pictures`] says how to replay: the program runs `tollgate replay`, the test that
+//! the committed pictures are up to date asks the library with [`decide`].
+
+mod bounds;
+mod chart;
+mod compared;
+mod decided;
+mod decider;
+mod svg;
+mod timeline;
+mod traffic;
+
+use std::fmt;
+
+use anyhow::Context;
+use tollgate_core::Limit;
+
+pub use decided::{Decided, decide};
+use decider::{ALL, Decider};
+pub use traffic::Request;
+
+/// One finished picture.
+pub struct Picture {
+    /// The file's name, without a directory.
+    pub file_name: String,
+    /// The file's text.
+    pub svg: String,
+}
+
+impl fmt::Debug for Picture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.file_name, self.svg.len())
+    }
+}
+
+/// One decider, and what it did with both kinds of traffic.
+struct Run {
+    decider: &'static Decider,
+    limit: Limit,
+    /// The everyday traffic.
+    everyday: Vec<Decided>,
+    /// The same with probes in between: how `remaining` moves while nobody asks.
+    probed: Vec<Decided>,
+    /// The traffic that gets the most out of each of them.
+    attack: Vec<Decided>,
+}
+
+impl Run {
+    /// How many of the everyday requests were allowed, and how many refused.
+    fn allowed_and_refused(&self) -> (usize, usize) {
+        let allowed = self.everyday.iter().filter(|it| it.allowed).count();
+        (allowed, self.everyday.len() - allowed)
+    }
+}
+
+/// Every picture, from the decisions that `replay` makes for a limit on a trace.
+pub fn pictures(
+    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<Decided>>,
+) -> anyhow::Result<Vec<Picture>> {
+    let runs: Vec<Run> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
+    let mut pictures: Vec<Picture> = runs
+        .iter()
+        .map(|run| Picture {
+            file_name: format!("{}.svg", run.decider.slug),
+            svg: timeline::draw(run),
+        })
+        .collect();
+    pictures.push(Picture { file_name: "compared.svg".to_owned(), svg: compared::draw(&runs) });
+    pictures.push(Picture { file_name: "bounds.svg".to_owned(), svg: bounds::draw(&runs) });
+    Ok(pictures)
+}
+
+fn run(
+    decider: &'static Decider,
+    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<Decided>>,
+) -> anyhow::Result<Run> {
+    let limit: Limit = decider.limit.parse().context(decider.limit)?;
+    let everyday = traffic::everyday();
+    let probed = traffic::with_probes(&everyday, limit.size());
+    Ok(Run {
+        decider,
+        limit,
+        everyday: replay(&limit, &everyday)?,
+        probed: replay(&limit, &probed)?,
+        attack: replay(&limit, &traffic::attack())?,
+    })
+}

@@ -1,0 +1,64 @@
+//! Draws `docs/pictures/*.svg` by running `tollgate replay`.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use tollgate_core::Limit;
+use tollgate_pictures::{Decided, Request, pictures};
+
+/// Draw the pictures of docs/algorithms.md from real replays
+#[derive(Debug, Parser)]
+struct Args {
+    /// The `tollgate` command to run
+    #[arg(long, default_value = "target/release/tollgate")]
+    tollgate: PathBuf,
+
+    /// The directory to write the pictures to
+    #[arg(long, default_value = "docs/pictures")]
+    out: PathBuf,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    for picture in pictures(|limit, requests| replay(&args.tollgate, limit, requests))? {
+        let path = args.out.join(&picture.file_name);
+        fs::write(&path, &picture.svg).with_context(|| path.display().to_string())?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// Runs `tollgate replay` with the trace on its standard input.
+fn replay(tollgate: &Path, limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<Decided>> {
+    let mut child = Command::new(tollgate)
+        .args(["replay", "--limit", &limit.to_string(), "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{}: cannot be run; build it first", tollgate.display()))?;
+    let mut stdin = child.stdin.take().context("standard input is a pipe")?;
+    let trace = csv(requests);
+    // Written from a thread: the command answers while it reads, and either pipe may fill up.
+    let writer = thread::spawn(move || stdin.write_all(trace.as_bytes()));
+    let output = child.wait_with_output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{} replay --limit \"{limit}\": {}", tollgate.display(), said.trim());
+    }
+    if let Ok(written) = writer.join() {
+        written.context("the trace could not be written")?;
+    }
+    let lines = str::from_utf8(&output.stdout)?.lines();
+    lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
+}
+
+fn csv(requests: &[Request]) -> String {
+    let header = "at_us,key,cost\n".to_owned();
+    requests.iter().fold(header, |text, it| text + &format!("{},a,{}\n", it.at_us, it.cost))
+}

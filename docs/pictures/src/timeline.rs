@@ -1,0 +1,148 @@
+//! One decider over time: requests, `remaining`, and the units admitted in the last window.
+
+use crate::Run;
+use crate::chart::{Grow, MARK_HEIGHT, Mark, Panel, marks};
+use crate::decided::{admitted, leaving, most_in, remaining, trailing};
+use crate::decider::{WINDOW_US, has_aligned_windows, is_shaping};
+use crate::svg::{Area, Caption, Point, Svg};
+use crate::traffic::{END_US, PARTS};
+
+const WIDTH: u32 = 880;
+const LEFT: f64 = 84.0;
+const PLOT_WIDTH: f64 = 770.0;
+/// The most marks in one column, either way.
+const MOST_MARKS: f64 = 10.0;
+
+pub(crate) fn draw(run: &Run) -> String {
+    let shaping = is_shaping(&run.limit);
+    let mut svg = Svg::new(WIDTH, if shaping { 554 } else { 492 }, &caption(run));
+    let [asked, left, trail] = [
+        panel(Area { top: 106.0, height: 2.0 * MOST_MARKS * MARK_HEIGHT + 8.0, ..PLOT }, 1),
+        panel(Area { top: 252.0, height: 70.0, ..PLOT }, 10),
+        panel(Area { top: 354.0, height: 100.0, ..PLOT }, 22),
+    ];
+    header(run, &mut svg);
+    for panel in [&asked, &left, &trail] {
+        if has_aligned_windows(&run.limit) {
+            panel.windows(&mut svg);
+        }
+    }
+    requests(run, &asked, &mut svg);
+    heading(&left, &mut svg, "Remaining: the largest cost that would fit");
+    left.grid(&mut svg, &[0, 5, 10]);
+    left.baseline(&mut svg);
+    svg.path("curve", &left.outline(&remaining(&run.probed)));
+    last_window(run, &trail, &mut svg);
+    if shaping {
+        let strip = panel(Area { top: 488.0, height: 28.0, ..PLOT }, 1);
+        departures(run, &strip, &mut svg);
+        strip.seconds(&mut svg, 10_000_000);
+    } else {
+        trail.seconds(&mut svg, 10_000_000);
+    }
+    svg.finish()
+}
+
+const PLOT: Area = Area { left: LEFT, top: 0.0, width: PLOT_WIDTH, height: 0.0 };
+
+fn panel(area: Area, top_units: u64) -> Panel {
+    Panel { area, until_us: END_US, top_units }
+}
+
+fn caption(run: &Run) -> Caption {
+    let (allowed, refused) = run.allowed_and_refused();
+    let most = most_in(&admitted(&run.everyday), WINDOW_US);
+    let bound = run.limit.bound_over(WINDOW_US).max_units;
+    Caption {
+        title: format!("{}: the same traffic over 70 s", run.decider.title),
+        description: format!(
+            "{}: of {} requests, {allowed} are allowed and {refused} refused. \
+             At most {most} units are admitted in any 10 s; the worst case is {bound}.",
+            run.limit,
+            allowed + refused
+        ),
+    }
+}
+
+fn header(run: &Run, svg: &mut Svg) {
+    let (allowed, refused) = run.allowed_and_refused();
+    let x = 24.0;
+    svg.text("title", Point { x, y: 34.0 }, run.decider.title);
+    let shaded =
+        if has_aligned_windows(&run.limit) { "; every other window is shaded" } else { "" };
+    let note = format!("{}: {allowed} allowed, {refused} refused{shaded}", run.limit);
+    svg.text("note", Point { x, y: 54.0 }, &note);
+}
+
+/// Allowed requests grow up from the middle, refused ones down.
+fn requests(run: &Run, panel: &Panel, svg: &mut Svg) {
+    let words = "Requests: each mark is one, each column half a second";
+    svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 25.0 }, words);
+    panel.grid(svg, &[]);
+    let middle_y = panel.area.top + panel.area.height / 2.0;
+    let [left, right] = [panel.area.left, panel.area.right()].map(|x| Point { x, y: middle_y });
+    svg.line("axis", left, right);
+    for part in PARTS {
+        let x = (panel.x(part.from_us) + panel.x(part.until_us)) / 2.0;
+        let y = panel.area.top - 8.0;
+        svg.text("tick middle", Point { x, y }, part.name);
+    }
+    for (allowed, class, mark, grow) in
+        [(true, "allowed", Mark::Dot, Grow::Up), (false, "refused", Mark::Cross, Grow::Down)]
+    {
+        let of_kind = run.everyday.iter().filter(|it| it.allowed == allowed);
+        let instants: Vec<u64> = of_kind.map(|it| it.at_us).collect();
+        svg.path(class, &marks(mark, &panel.columns(&instants, middle_y, grow)));
+        let y = if allowed { middle_y - 30.0 } else { middle_y + 30.0 };
+        svg.path(class, &marks(mark, &[Point { x: 20.0, y }]));
+        svg.text("", Point { x: 28.0, y: y + 4.0 }, class);
+    }
+}
+
+fn last_window(run: &Run, panel: &Panel, svg: &mut Svg) {
+    heading(panel, svg, "Units admitted in the 10 s up to each instant");
+    panel.grid(svg, &[0, 10, 20]);
+    panel.baseline(svg);
+    let size = run.limit.size();
+    let bound = run.limit.bound_over(WINDOW_US).max_units;
+    let limit_label = format!("limit {size}");
+    svg.line("limit", panel.at(0, size), panel.at(END_US, size));
+    if bound == size {
+        label(panel, svg, "bound-label", size, &format!("{limit_label}: also the worst case"));
+    } else {
+        svg.line("bound", panel.at(0, bound), panel.at(END_US, bound));
+        label(panel, svg, "note", size, &limit_label);
+        label(panel, svg, "bound-label", bound, &format!("worst case {bound}"));
+    }
+    if is_shaping(&run.limit) {
+        let steps = trailing(&leaving(&run.everyday), WINDOW_US);
+        svg.path("leaving", &panel.outline(&steps));
+        svg.text("", Point { x: panel.x(50_500_000), y: panel.y(14) }, "admitted");
+        svg.text("", Point { x: panel.x(50_500_000), y: panel.y(5) }, "leaving (dashed)");
+    }
+    svg.path("curve", &panel.outline(&trailing(&admitted(&run.everyday), WINDOW_US)));
+}
+
+fn departures(run: &Run, panel: &Panel, svg: &mut Svg) {
+    heading(panel, svg, "When they leave: never less than a second apart");
+    panel.grid(svg, &[]);
+    panel.baseline(svg);
+    let y = panel.area.top + panel.area.height / 2.0;
+    let points: Vec<Point> = leaving(&run.everyday)
+        .iter()
+        .map(|passing| Point { x: panel.x(passing.at_us), y })
+        .collect();
+    svg.path("leaves", &marks(Mark::Diamond, &points));
+    svg.path("leaves", &marks(Mark::Diamond, &[Point { x: 20.0, y }]));
+    svg.text("", Point { x: 28.0, y: y + 4.0 }, "leaves");
+}
+
+fn heading(panel: &Panel, svg: &mut Svg, words: &str) {
+    svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 8.0 }, words);
+}
+
+/// Words under a horizontal line, at its beginning.
+fn label(panel: &Panel, svg: &mut Svg, class: &str, units: u64, words: &str) {
+    let on_line = panel.at(0, units);
+    svg.text(class, Point { x: on_line.x + 6.0, y: on_line.y + 14.0 }, words);
+}

@@ -1,0 +1,42 @@
+//! What is committed is what the algorithms draw and measure today.
+
+use std::fs;
+use std::path::Path;
+
+use tollgate_core::{Fill, Log, State, Window, Windows};
+use tollgate_pictures::{decide, pictures};
+
+/// Every picture is compared before the test fails, so that it names them all.
+#[test]
+fn committed_pictures_are_up_to_date() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let stale: Vec<String> = pictures(decide)
+        .unwrap()
+        .into_iter()
+        .filter(|it| fs::read_to_string(directory.join(&it.file_name)).ok() != Some(it.svg.clone()))
+        .map(|it| format!("docs/pictures/{} is stale; run `make pictures`", it.file_name))
+        .collect();
+    assert!(stale.is_empty(), "{}", stale.join("\n"));
+}
+
+#[test]
+fn no_picture_is_large() {
+    for picture in pictures(decide).unwrap() {
+        assert!(picture.svg.len() < 60_000, "{picture:?}");
+    }
+}
+
+#[test]
+fn the_documented_sizes_are_the_real_ones() {
+    let document = include_str!("../../algorithms.md");
+    assert!(document.contains(&format!("is {} bytes whichever it holds", size_of::<State>())));
+    for (state, bytes) in [
+        ("Window", size_of::<Window>()),
+        ("Log", size_of::<Log>()),
+        ("Windows", size_of::<Windows>()),
+        ("Fill", size_of::<Fill>()),
+    ] {
+        let stated = format!("`{state}`, {bytes} bytes");
+        assert!(document.contains(&stated), "docs/algorithms.md does not say {stated}");
+    }
+}
