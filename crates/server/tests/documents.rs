@@ -22,7 +22,7 @@ fn examples(document: &str) -> Vec<Example> {
             }
             (None, Some(last)) if last.command.ends_with('|') => last.command += line,
             (None, Some(last)) => last.output += &format!("{line}\n"),
-            (None, None) => panic!("no command before {line}"),
+            (None, None) => unreachable!("a console block begins with a command, not {line}"),
         }
     }
     examples

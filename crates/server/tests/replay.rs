@@ -198,7 +198,7 @@ fn decides_what_has_arrived_without_waiting_for_more() {
     let mut decisions = BufReader::new(child.stdout.take().unwrap());
     for at_us in 0..3 {
         let header = if at_us == 0 { "at_us,key\n" } else { "" };
-        write!(stdin, "{header}{at_us},a\n").unwrap();
+        writeln!(stdin, "{header}{at_us},a").unwrap();
         let mut decision = String::new();
         decisions.read_line(&mut decision).unwrap();
         assert!(decision.starts_with(&format!("{{\"at_us\":{at_us},")), "{decision}");
@@ -211,17 +211,8 @@ fn decides_what_has_arrived_without_waiting_for_more() {
 fn a_reader_that_has_seen_enough_ends_it_quietly() {
     let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
     drop(child.stdout.take());
-    let output = feed(
-        child,
-        "at_us,key\n"
-            .to_owned()
-            .as_bytes()
-            .iter()
-            .copied()
-            .chain(b"0,a\n".repeat(50_000))
-            .collect::<Vec<_>>()
-            .as_slice(),
-    );
+    let trace = [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat();
+    let output = feed(child, &trace);
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
 }
 
