@@ -29,9 +29,9 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     let mut output = Output::new(Progress::new(total_bytes));
     let mut replay = Replay::new(args.limit);
     let outcome = replay.decide_all(input, &mut output);
+    output.progress.finish();
     match outcome {
         Ok(()) => {
-            output.progress.finish();
             eprintln!("{}", replay.summary(output.progress.elapsed()));
             Ok(())
         }
@@ -39,7 +39,6 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         Err(ReplayError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(ReplayError::Output(error)) => Err(error).context("standard output"),
         Err(ReplayError::Trace(error)) => {
-            output.progress.finish();
             let trace = if is_stdin(&args.trace) {
                 "standard input".into()
             } else {
@@ -119,12 +118,12 @@ impl Replay {
 
     fn decide(&mut self, request: &Request<'_>) -> Decision {
         let ask = Ask::new(request.cost);
-        let decision = match self.states.get_mut(request.key) {
+        let decision = match self.states.get_mut(&*request.key) {
             Some(state) => self.limit.check(state, request.at_us, ask).decision,
             None => {
                 let mut state = self.limit.fresh();
                 let decision = self.limit.check(&mut state, request.at_us, ask).decision;
-                self.states.insert(request.key.into(), state);
+                self.states.insert(request.key.as_ref().into(), state);
                 decision
             }
         };
@@ -172,10 +171,10 @@ struct Line<'r> {
 }
 
 impl<'r> Line<'r> {
-    fn new(request: &Request<'r>, decision: &Decision) -> Line<'r> {
+    fn new(request: &'r Request<'_>, decision: &Decision) -> Line<'r> {
         Line {
             at_us: request.at_us,
-            key: request.key,
+            key: &request.key,
             cost: request.cost.units(),
             allowed: decision.is_allowed(),
             limit: decision.limit,

@@ -91,7 +91,7 @@ fn reads_a_file_and_takes_its_flags_from_the_environment() {
 
 #[test]
 fn reads_the_csv_that_people_have() {
-    let trace = "\u{feff}at_us,key,cost\r\n0,\"a,b\"\"c\",2\r\n\r\n 1 ,user:42, 3 \r\n2,é\u{0},\n3, spaced ";
+    let trace = "\u{feff}\"at_us\", key,cost\r\n0,\"a,b\"\"c\",2\r\n\r\n 1 ,user:42, 3 \r\n2,é\u{0},\n3, spaced ";
     let output = replay(BUCKET, trace.as_bytes());
     let keys_and_costs: Vec<(String, u64)> = stdout(&output)
         .lines()
@@ -132,6 +132,10 @@ fn every_bad_trace_is_refused_with_its_line_and_decides_nothing_after_it() {
         ("four columns", b"0,a,1,1"),
         ("many columns", b"0,a,1,1,1,1,1,1,1,1,1"),
         ("open quote", b"0,\"a,1"),
+        ("text after a quote", b"0,\"a\"b,1"),
+        ("backslash before a quote", b"0,\"a\\\"b\",1"),
+        ("quote inside a column", b"0,a\"b,1"),
+        ("byte order mark in the middle", b"\xef\xbb\xbf0,a,1"),
         ("binary junk", b"\x00\x01\xff\xfe\x80"),
         ("key that is not UTF-8", b"0,\xff\xfe,1"),
         ("terminal escapes", b"\x1b[31m,a,1"),
@@ -151,6 +155,7 @@ fn every_bad_trace_is_refused_with_its_line_and_decides_nothing_after_it() {
         ("blank", b"\n\n"),
         ("no header", b"0,a,1\n"),
         ("another header", b"time,key,cost\n0,a,1\n"),
+        ("header with a column too many", b"at_us,key,cost,note\n0,a,1,x\n"),
         ("binary from the start", b"\x7fELF\x02\x01\x01\x00\x00"),
         ("three columns under a header of two", b"at_us,key\n0,a,1\n"),
     ] {

@@ -1,24 +1,20 @@
 //! The trace reader: `at_us,key,cost`, one request a line.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
-use std::str;
 
-use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 use tollgate_core::{Cost, CostError, Excerpt, MAX_TIME_US, MAX_UNITS};
 
 /// Far above any key that makes sense; a file without line ends must not fill the memory.
 const MAX_LINE_BYTES: usize = 1024 * 1024;
 
-/// One column more than a request has, to tell a line that has too many.
-const MAX_COLUMNS: usize = 4;
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// One line of a trace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'t> {
     pub(super) at_us: u64,
-    pub(super) key: &'t str,
+    pub(super) key: Cow<'t, str>,
     pub(super) cost: Cost,
 }
 
@@ -40,8 +36,12 @@ enum Problem {
         "the line is longer than {MAX_LINE_BYTES} bytes; put each request on a line of its own"
     )]
     TooLong,
-    #[error("a quote is not closed; a quoted key ends with `\"` on the same line")]
+    #[error("a quote is not closed; a quoted column ends with `\"` on the same line")]
     OpenQuote,
+    #[error(
+        "a quote stands inside a column; put quotes around the column and double the one inside"
+    )]
+    StrayQuote,
     #[error("the line is not UTF-8 text; convert the trace to UTF-8")]
     NotText,
     #[error("the line has 1 column; a request needs `at_us,key`")]
@@ -65,12 +65,11 @@ enum Problem {
 /// Reads a trace line by line, in memory bounded by its longest line.
 pub(super) struct Trace<R> {
     reader: R,
-    csv: Reader,
     line: Vec<u8>,
     line_number: u64,
     read_bytes: u64,
+    /// How many the header names, once it is read.
     columns: Option<usize>,
-    fields: Vec<u8>,
 }
 
 impl<R: Read> Trace<BufReader<R>> {
@@ -82,15 +81,7 @@ impl<R: Read> Trace<BufReader<R>> {
 
 impl<R: BufRead> Trace<R> {
     pub(super) fn new(reader: R) -> Trace<R> {
-        Trace {
-            reader,
-            csv: ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build(),
-            line: Vec::new(),
-            line_number: 0,
-            read_bytes: 0,
-            columns: None,
-            fields: Vec::new(),
-        }
+        Trace { reader, line: Vec::new(), line_number: 0, read_bytes: 0, columns: None }
     }
 
     /// The bytes read so far.
@@ -108,29 +99,21 @@ impl<R: BufRead> Trace<R> {
             return Ok(None);
         }
         let line = self.line_number;
-        request(&mut self.csv, &self.line, &mut self.fields, columns)
-            .map(Some)
-            .map_err(|problem| TraceError { line, problem })
+        let request = text(&self.line).and_then(|text| request(text, columns));
+        request.map(Some).map_err(|problem| TraceError { line, problem })
     }
 
     fn read_header(&mut self) -> Result<usize, TraceError> {
         if !self.read_line()? {
             return Err(TraceError { line: 1, problem: Problem::Empty });
         }
-        let header = self.line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.line).trim_ascii();
-        let columns = match header {
-            b"at_us,key,cost" => 3,
-            b"at_us,key" => 2,
-            other => {
-                let problem = Problem::NotTheHeader(excerpt(other));
-                return Err(TraceError { line: self.line_number, problem });
-            }
-        };
+        let columns =
+            header(&self.line).map_err(|problem| TraceError { line: self.line_number, problem })?;
         self.columns = Some(columns);
         Ok(columns)
     }
 
-    /// Reads the next line that is not blank, ending it with a line feed; false at the end.
+    /// Reads the next line that is not blank, without its end; false when there is none.
     fn read_line(&mut self) -> Result<bool, TraceError> {
         loop {
             self.line_number += 1;
@@ -147,7 +130,6 @@ impl<R: BufRead> Trace<R> {
                 self.line.pop();
             }
             if !self.line.trim_ascii().is_empty() {
-                self.line.push(b'\n');
                 return Ok(true);
             }
         }
@@ -162,41 +144,84 @@ impl<R: BufRead> Trace<R> {
     }
 }
 
-/// Reads one line, which ends with a line feed.
-fn request<'f>(
-    csv: &mut Reader,
-    line: &[u8],
-    fields: &'f mut Vec<u8>,
-    columns: usize,
-) -> Result<Request<'f>, Problem> {
-    fields.resize(line.len(), 0);
-    let mut ends = [0; MAX_COLUMNS];
-    csv.reset();
-    let (result, _, _, count) = csv.read_record(line, fields, &mut ends);
-    match result {
-        ReadRecordResult::Record => {}
-        // Inside a quote, the line feed is part of the key.
-        ReadRecordResult::InputEmpty => return Err(Problem::OpenQuote),
-        _ => return Err(Problem::TooManyColumns(columns)),
+fn text(line: &[u8]) -> Result<&str, Problem> {
+    str::from_utf8(line).map_err(|_| Problem::NotText)
+}
+
+/// How many columns the header names: two, or three with the cost.
+fn header(line: &[u8]) -> Result<usize, Problem> {
+    let not_the_header = || Problem::NotTheHeader(excerpt(line));
+    let mut rest = Some(text(line).map_err(|_| not_the_header())?);
+    rest = rest.map(|text| text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text));
+    let mut columns = 0;
+    for name in ["at_us", "key", "cost"] {
+        let Some(found) = next_column(&mut rest).map_err(|_| not_the_header())? else { break };
+        if found.trim() != name {
+            return Err(not_the_header());
+        }
+        columns += 1;
     }
-    if count > columns {
-        return Err(Problem::TooManyColumns(columns));
-    }
-    let text = str::from_utf8(&fields[..ends[count - 1]]).map_err(|_| Problem::NotText)?;
-    let column = |index: usize| {
-        let start = if index == 0 { 0 } else { ends[index - 1] };
-        text.get(start..ends[index]).ok_or(Problem::NotText)
-    };
-    let at_us = time(column(0)?)?;
-    if count < 2 {
-        return Err(Problem::NoKey);
-    }
-    let key = column(1)?;
+    if columns < 2 || rest.is_some() { Err(not_the_header()) } else { Ok(columns) }
+}
+
+/// Reads one line under a header that names `columns`.
+fn request(line: &str, columns: usize) -> Result<Request<'_>, Problem> {
+    let mut rest = Some(line);
+    let at_us = time(&next_column(&mut rest)?.unwrap_or_default())?;
+    let key = next_column(&mut rest)?.ok_or(Problem::NoKey)?;
     if key.is_empty() {
         return Err(Problem::EmptyKey);
     }
-    let cost = if count == 3 { cost(column(2)?)? } else { Cost::ONE };
-    Ok(Request { at_us, key, cost })
+    let cost = match next_column(&mut rest)? {
+        Some(text) if columns == 3 => cost(&text)?,
+        Some(_) => return Err(Problem::TooManyColumns(columns)),
+        None => Cost::ONE,
+    };
+    if rest.is_some() {
+        Err(Problem::TooManyColumns(columns))
+    } else {
+        Ok(Request { at_us, key, cost })
+    }
+}
+
+/// Takes the next column off the rest of a line; `None` after the last.
+///
+/// A column with a comma or a quote in it is quoted, its own quotes doubled: `"a,b""c"` is `a,b"c`.
+fn next_column<'l>(rest: &mut Option<&'l str>) -> Result<Option<Cow<'l, str>>, Problem> {
+    let Some(line) = rest.take() else { return Ok(None) };
+    let Some(quoted) = line.strip_prefix('"') else {
+        let (column, after) = match line.split_once(',') {
+            Some((column, after)) => (column, Some(after)),
+            None => (line, None),
+        };
+        *rest = after;
+        return if column.contains('"') {
+            Err(Problem::StrayQuote)
+        } else {
+            Ok(Some(column.into()))
+        };
+    };
+    let end = closing_quote(quoted).ok_or(Problem::OpenQuote)?;
+    let (column, after) = (&quoted[..end], &quoted[end + 1..]);
+    *rest = match after.strip_prefix(',') {
+        Some(after) => Some(after),
+        None if after.is_empty() => None,
+        None => return Err(Problem::StrayQuote),
+    };
+    let has_quotes = column.contains('"');
+    Ok(Some(if has_quotes { column.replace("\"\"", "\"").into() } else { column.into() }))
+}
+
+/// Where a quoted column ends: at the first quote that is not doubled.
+fn closing_quote(quoted: &str) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let at = from + quoted[from..].find('"')?;
+        if !quoted[at + 1..].starts_with('"') {
+            return Some(at);
+        }
+        from = at + 2;
+    }
 }
 
 fn time(text: &str) -> Result<u64, Problem> {
