@@ -1,25 +1,24 @@
-//! What every algorithm does, and the flow they share.
-//!
-//! An algorithm says how a key stands at an instant, whether a request fits, and what charging it
-//! changes. [`Algorithm::check`] and [`Algorithm::peek`] put those together the same way for all.
+//! What every algorithm does; one file each. `decide` is what they are made of.
 
 mod bucket;
+mod decide;
 mod fixed_window;
 mod leaky_bucket;
 mod sliding_window_counter;
 mod sliding_window_log;
 mod token_bucket;
 
-use core::fmt::Debug;
-
-pub use bucket::{Bucket, BucketKind, Fill, FillStanding, Level};
-pub use fixed_window::{FixedWindow, Window, WindowStanding};
+pub(crate) use bucket::{Bucket, BucketKind};
+pub use bucket::{Fill, Level};
+pub use fixed_window::{FixedWindow, Window};
 pub use leaky_bucket::{LeakyBucket, Mode};
-pub use sliding_window_counter::{SlidingWindowCounter, Windows, WindowsStanding};
-pub use sliding_window_log::{Entry, Log, LogStanding, SlidingWindowLog};
+pub use sliding_window_counter::{SlidingWindowCounter, WindowPair};
+pub use sliding_window_log::{Entry, Log, SlidingWindowLog};
 pub use token_bucket::TokenBucket;
 
-use crate::decision::{Ask, Checked, Cost, Decision, Receipt, Retry, Verdict};
+pub(crate) use decide::Decide;
+
+use crate::decision::{Ask, Checked, Decision, Receipt};
 
 /// A key's time holds still this long when the caller's clock steps back; a larger step is a new clock.
 pub const MAX_STEP_BACK_US: u64 = 10_000_000;
@@ -45,49 +44,13 @@ pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 /// assert_eq!(refused.retry_after_us(), Some(1_000_000));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-pub trait Algorithm: Debug {
-    /// What is kept for each key; its default is a key that has spent nothing.
-    type State: Clone + Debug + Default + PartialEq;
-
-    /// How a key stands at one instant: its state brought up to that time.
-    type Standing: Copy + Debug;
-
-    /// The limit's size: the most one request can ever cost.
+pub trait Algorithm: Decide {
+    /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
     fn size(&self) -> u64;
 
-    /// The time this key's clock may not run behind (P6): its last charge, or the start of the
-    /// window last charged.
-    fn floor_us(&self, state: &Self::State) -> u64;
-
-    /// Moves the state to a new clock that now shows `now_us`: what was spent stays spent.
-    fn restart(&self, state: &mut Self::State, now_us: u64);
-
-    /// How the key stands at `now_us`, or at its floor if that is later.
-    fn standing(&self, state: &Self::State, now_us: u64) -> Self::Standing;
-
-    /// Whether a request that costs at most [`size`](Self::size) fits.
-    fn verdict(&self, state: &Self::State, standing: &Self::Standing, ask: Ask) -> Verdict;
-
-    /// Charges a request that fits; returns how the key stands then.
-    fn charge(
-        &self,
-        state: &mut Self::State,
-        standing: Self::Standing,
-        cost: Cost,
-    ) -> (Self::Standing, Receipt);
-
-    /// The largest cost that fits (P1).
-    fn remaining(&self, standing: &Self::Standing, ask: Ask) -> u64;
-
-    /// How many requests like this one fit, one after the other, at this instant.
-    fn fits(&self, standing: &Self::Standing, ask: Ask) -> u64 {
-        self.remaining(standing, ask) / ask.cost.units()
-    }
-
-    /// The time until nothing is spent any more (P3).
-    fn reset_after_us(&self, standing: &Self::Standing) -> u64;
-
-    /// Gives back what of a charge still counts at `now_us`; returns the whole units given back.
+    /// Gives back what of a charge still counts at `now_us`; returns how much more remains then.
+    ///
+    /// Never more than if the request had not been made; see [`Limit::refund`](crate::Limit::refund).
     fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64;
 
     /// The interval an operator thinks in: the window, or the time a spent bucket takes to be whole.
@@ -110,10 +73,11 @@ pub trait Algorithm: Debug {
     fn after_spending(&self, units: u64, now_us: u64) -> Self::State;
 
     /// Restarts the state's time if `now_us` shows a new clock: more than [`MAX_STEP_BACK_US`]
-    /// behind its floor. Every check does this first, refused or not, so that nobody is locked out.
+    /// behind the last charge. Every check does this first, refused or not, so that nobody is
+    /// locked out.
     fn settle(&self, state: &mut Self::State, now_us: u64) {
         let now_us = now_us.min(MAX_TIME_US);
-        if is_new_clock(self, state, now_us) {
+        if self.is_new_clock(state, now_us) {
             self.restart(state, now_us);
         }
     }
@@ -124,72 +88,26 @@ pub trait Algorithm: Debug {
         let now_us = now_us.min(MAX_TIME_US);
         self.settle(state, now_us);
         let standing = self.standing(state, now_us);
-        let verdict = verdict(self, state, &standing, ask);
+        let verdict = decide::verdict(self, state, &standing, ask);
         if !verdict.is_allowed() {
-            return Checked { decision: decision(self, verdict, &standing, ask), receipt: None };
+            let decision = decide::decision(self, verdict, &standing, ask);
+            return Checked { decision, receipt: None };
         }
         let (charged, receipt) = self.charge(state, standing, ask.cost);
-        Checked { decision: decision(self, verdict, &charged, ask), receipt: Some(receipt) }
+        let decision = decide::decision(self, verdict, &charged, ask);
+        Checked { decision, receipt: Some(receipt) }
     }
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
     fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {
-        look(self, state, now_us, |state, standing| {
-            decision(self, verdict(self, state, standing, ask), standing, ask)
+        decide::look(self, state, now_us, |state, standing| {
+            let verdict = decide::verdict(self, state, standing, ask);
+            decide::decision(self, verdict, standing, ask)
         })
     }
 
     /// How many requests like this one fit, one after the other, at `now_us`.
-    fn fits_at(&self, state: &Self::State, now_us: u64, ask: Ask) -> u64 {
-        look(self, state, now_us, |_, standing| self.fits(standing, ask))
-    }
-}
-
-/// Looks at a key without changing it; a new clock restarts a copy.
-fn look<A: Algorithm + ?Sized, T>(
-    limit: &A,
-    state: &A::State,
-    now_us: u64,
-    read: impl FnOnce(&A::State, &A::Standing) -> T,
-) -> T {
-    let now_us = now_us.min(MAX_TIME_US);
-    if is_new_clock(limit, state, now_us) {
-        let mut restarted = state.clone();
-        limit.restart(&mut restarted, now_us);
-        return read(&restarted, &limit.standing(&restarted, now_us));
-    }
-    read(state, &limit.standing(state, now_us))
-}
-
-#[inline]
-fn is_new_clock<A: Algorithm + ?Sized>(limit: &A, state: &A::State, now_us: u64) -> bool {
-    limit.floor_us(state).saturating_sub(now_us) > MAX_STEP_BACK_US
-}
-
-#[inline]
-fn verdict<A: Algorithm + ?Sized>(
-    limit: &A,
-    state: &A::State,
-    standing: &A::Standing,
-    ask: Ask,
-) -> Verdict {
-    if ask.cost.units() > limit.size() {
-        return Verdict::Denied { retry: Retry::Never };
-    }
-    limit.verdict(state, standing, ask)
-}
-
-#[inline]
-fn decision<A: Algorithm + ?Sized>(
-    limit: &A,
-    verdict: Verdict,
-    standing: &A::Standing,
-    ask: Ask,
-) -> Decision {
-    Decision {
-        verdict,
-        limit: limit.size(),
-        remaining: limit.remaining(standing, ask),
-        reset_after_us: limit.reset_after_us(standing),
+    fn fits(&self, state: &Self::State, now_us: u64, ask: Ask) -> u64 {
+        decide::look(self, state, now_us, |_, standing| self.fitting(standing, ask))
     }
 }

@@ -15,8 +15,8 @@
 //!
 //! The layout:
 //!
-//! - [`Limit`]: an algorithm with its numbers; parses from and prints to text. [`limit`](Limit)'s
-//!   constructors refuse numbers that would not be exact.
+//! - [`Limit`]: an algorithm with its numbers; parses from and prints to text, and refuses numbers
+//!   that would not be exact.
 //! - [`Algorithm`]: what each algorithm does; one file each, the buckets on one kernel.
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
@@ -34,14 +34,17 @@ mod muldiv;
 mod together;
 
 pub use algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, Fill, FillStanding, FixedWindow, LeakyBucket, Level, Log,
-    LogStanding, MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog,
-    TokenBucket, Window, WindowStanding, Windows, WindowsStanding,
+    Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
+    Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Receipt, Retry, Verdict};
 pub use limit::{
-    Bound, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Name,
-    Rate, State,
+    AlgorithmName, Bound, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS,
+    MAX_WINDOW_US, Rate, State,
 };
 pub use muldiv::muldiv;
 pub use together::{Charge, Role, Together, check_all};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -9,11 +9,11 @@ pub use error::{Excerpt, LimitError};
 pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 pub(crate) use range::{limit_units, log_units, window_us};
 pub use rate::Rate;
-pub use text::Name;
+pub use text::AlgorithmName;
 
 use crate::algorithm::{
     Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log,
-    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, Windows,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
 
@@ -53,7 +53,7 @@ pub enum State {
     /// Of a sliding window log.
     Log(Log),
     /// Of a sliding window counter.
-    Windows(Windows),
+    WindowPair(WindowPair),
     /// Of a token bucket or a leaky bucket.
     Fill(Fill),
 }
@@ -85,13 +85,13 @@ macro_rules! each {
 
 impl Limit {
     /// The algorithm's name.
-    pub const fn name(&self) -> Name {
+    pub const fn name(&self) -> AlgorithmName {
         match self {
-            Limit::FixedWindow(_) => Name::FixedWindow,
-            Limit::SlidingWindowLog(_) => Name::SlidingWindowLog,
-            Limit::SlidingWindowCounter(_) => Name::SlidingWindowCounter,
-            Limit::TokenBucket(_) => Name::TokenBucket,
-            Limit::LeakyBucket(_) => Name::LeakyBucket,
+            Limit::FixedWindow(_) => AlgorithmName::FixedWindow,
+            Limit::SlidingWindowLog(_) => AlgorithmName::SlidingWindowLog,
+            Limit::SlidingWindowCounter(_) => AlgorithmName::SlidingWindowCounter,
+            Limit::TokenBucket(_) => AlgorithmName::TokenBucket,
+            Limit::LeakyBucket(_) => AlgorithmName::LeakyBucket,
         }
     }
 
@@ -120,13 +120,15 @@ impl Limit {
 
     /// How many requests like this one fit, one after the other, at `now_us`.
     pub fn fits(&self, state: &State, now_us: u64, ask: Ask) -> u64 {
-        each!(self, limit => read(limit, state, now_us, |own| limit.fits_at(own, now_us, ask)))
+        each!(self, limit => read(limit, state, now_us, |own| limit.fits(own, now_us, ask)))
     }
 
-    /// Gives back what of a charge still counts at `now_us`; returns the whole units given back.
+    /// Gives back what of a charge still counts at `now_us`; returns how much more remains then.
     ///
     /// Units that have left already are not given back, so a refund never admits more than if the
-    /// request had not been made. A bucket may give back less when charges are refunded out of order.
+    /// request had not been made. It may give back less: from a bucket whose charges are refunded
+    /// out of order, from windows and logs whose clock has restarted since, or whose window has
+    /// changed. A key that was reset has forgotten which receipts are good: drop them with it.
     pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
         each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
     }
@@ -167,26 +169,35 @@ impl Limit {
     pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> State {
         use Limit as L;
         use State as S;
-        match (self, old, state) {
-            (L::FixedWindow(new), L::FixedWindow(old), S::Window(window)) => {
-                S::Window(new.carry_over(old, window, now_us))
+        match (self, old, &state) {
+            (L::FixedWindow(new), L::FixedWindow(old), &S::Window(window)) => {
+                new.carry_over(old, window, now_us).into()
             }
-            (L::SlidingWindowLog(new), L::SlidingWindowLog(old), S::Log(log)) => {
-                S::Log(new.carry_over(old, log, now_us))
+            (L::SlidingWindowLog(_), L::SlidingWindowLog(_), S::Log(_)) => state,
+            (L::SlidingWindowCounter(new), L::SlidingWindowCounter(old), &S::WindowPair(pair)) => {
+                new.carry_over(old, pair, now_us).into()
             }
-            (L::SlidingWindowCounter(new), L::SlidingWindowCounter(old), S::Windows(windows)) => {
-                S::Windows(new.carry_over(old, windows, now_us))
-            }
-            (new, old, state) => match (new.bucket(), old.bucket(), &state) {
-                (Some(new), Some(old), S::Fill(fill)) => {
-                    S::Fill(new.carry_over(old, *fill, now_us))
+            (L::TokenBucket(_) | L::LeakyBucket(_), old, &S::Fill(fill)) => {
+                match (self.bucket(), old.bucket()) {
+                    (Some(new), Some(old)) => new.carry_over(old, fill, now_us).into(),
+                    _ => self.after_spending(old.spent(&state, now_us), now_us),
                 }
-                _ => {
-                    let remaining = old.peek(&state, now_us, Ask::new(Cost::ONE)).remaining;
-                    new.after_spending(old.size() - remaining, now_us)
-                }
-            },
+            }
+            // Named one by one, so that a new algorithm has to say what it carries over.
+            (
+                L::FixedWindow(_)
+                | L::SlidingWindowLog(_)
+                | L::SlidingWindowCounter(_)
+                | L::TokenBucket(_)
+                | L::LeakyBucket(_),
+                ..,
+            ) => self.after_spending(old.spent(&state, now_us), now_us),
         }
+    }
+
+    /// The whole units that are spent at `now_us`.
+    fn spent(&self, state: &State, now_us: u64) -> u64 {
+        self.size() - self.peek(state, now_us, Ask::new(Cost::ONE)).remaining
     }
 
     /// The state of a key that has just spent `units`, or all there is.
@@ -198,7 +209,9 @@ impl Limit {
         match self {
             Limit::TokenBucket(limit) => Some(limit.bucket()),
             Limit::LeakyBucket(limit) => Some(limit.bucket()),
-            _ => None,
+            Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => {
+                None
+            }
         }
     }
 }
@@ -245,7 +258,7 @@ impl State {
         match self {
             State::Window(window) => window.spent,
             State::Log(log) => log.units(),
-            State::Windows(windows) => windows.current.saturating_add(windows.previous),
+            State::WindowPair(windows) => windows.current.saturating_add(windows.previous),
             State::Fill(fill) => fill.level.ceil(),
         }
     }
@@ -277,7 +290,7 @@ macro_rules! part {
     )*};
 }
 
-part!(Window, Log, Windows, Fill);
+part!(Window, Log, WindowPair, Fill);
 
 macro_rules! from_algorithm {
     ($($algorithm:ident),*) => {$(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate_core::{Fill, Log, State, Window, Windows};
+use tollgate_core::{Fill, Log, State, Window, WindowPair};
 use tollgate_pictures::{decide, pictures};
 
 /// Every picture is compared before the test fails, so that it names them all.
@@ -33,7 +33,7 @@ fn the_documented_sizes_are_the_real_ones() {
     for (state, bytes) in [
         ("Window", size_of::<Window>()),
         ("Log", size_of::<Log>()),
-        ("Windows", size_of::<Windows>()),
+        ("WindowPair", size_of::<WindowPair>()),
         ("Fill", size_of::<Fill>()),
     ] {
         let stated = format!("`{state}`, {bytes} bytes");

@@ -5,7 +5,7 @@
 
 use core::num::NonZeroU64;
 
-use super::Algorithm;
+use super::{Algorithm, Decide};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
 use crate::muldiv::muldiv;
@@ -137,7 +137,7 @@ impl Level {
     /// The same amount at another rate, its fraction rounded up.
     fn at_period(self, from_us: NonZeroU64, to_us: NonZeroU64) -> Level {
         let (fraction, part) = muldiv(self.fraction, to_us.get(), from_us);
-        let fraction = fraction + u64::from(part > 0);
+        let fraction = fraction.saturating_add(u64::from(part > 0));
         if fraction < to_us.get() {
             Level { fraction, ..self }
         } else {
@@ -193,14 +193,9 @@ pub trait BucketKind: core::fmt::Debug {
     }
 }
 
-impl<K: BucketKind> Algorithm for K {
+impl<K: BucketKind> Decide for K {
     type State = Fill;
     type Standing = FillStanding;
-
-    #[inline]
-    fn size(&self) -> u64 {
-        self.bucket().capacity
-    }
 
     #[inline]
     fn floor_us(&self, fill: &Fill) -> u64 {
@@ -254,14 +249,13 @@ impl<K: BucketKind> Algorithm for K {
         self.bucket().capacity.saturating_sub(level.ceil())
     }
 
-    fn fits(&self, standing: &FillStanding, ask: Ask) -> u64 {
+    fn fitting(&self, standing: &FillStanding, ask: Ask) -> u64 {
         let cost = ask.cost.units();
         let by_room = self.remaining(standing, ask) / cost;
         match ask.max_wait_us {
             Some(most_us) if self.is_shaping() && by_room > 0 => {
                 // Each but the last must leave a level that drains within the caller's patience.
                 let bucket = self.bucket();
-                let most_us = most_us.min(bucket.time_to_full_us);
                 let (units, fraction) =
                     muldiv(most_us, bucket.rate.units.get(), bucket.period_us());
                 let patience = Level { units, fraction };
@@ -280,6 +274,13 @@ impl<K: BucketKind> Algorithm for K {
         }
         standing.caller_waits_us(level.drain_time_us(self.bucket().rate))
     }
+}
+
+impl<K: BucketKind> Algorithm for K {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.bucket().capacity
+    }
 
     /// Units leave in the order they came, so what is above all that was charged since is this
     /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
@@ -287,10 +288,13 @@ impl<K: BucketKind> Algorithm for K {
     fn refund(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) -> u64 {
         let Place::Bucket { charged, at_us, after, rate } = receipt.place else { return 0 };
         // A key that was forgotten and came back counts from nothing: the time tells what has left.
-        if now_us.saturating_sub(at_us) >= after.drain_time_us(rate) {
+        let bucket = self.bucket();
+        let left_by_old_us = after.drain_time_us(rate);
+        let left_by_new_us =
+            after.at_period(rate.per_us, bucket.period_us()).drain_time_us(bucket.rate);
+        if now_us.saturating_sub(at_us) >= left_by_old_us.max(left_by_new_us) {
             return 0;
         }
-        let bucket = self.bucket();
         let cost = Level::of(receipt.cost.units());
         let since = fill.charged_since(charged);
         let level = bucket.fill_at(*fill, now_us).level;
@@ -303,9 +307,8 @@ impl<K: BucketKind> Algorithm for K {
             // As if it had never been charged: the one before it is the last again.
             fill.charged = fill.charged.wrapping_sub(receipt.cost.units()) & MAX_UNITS;
         }
-        let before = fill.level;
-        fill.level = before.saturating_minus(left, bucket.period_us());
-        before.ceil() - fill.level.ceil()
+        fill.level = fill.level.saturating_minus(left, bucket.period_us());
+        level.ceil() - level.saturating_minus(left, bucket.period_us()).ceil()
     }
 
     #[inline]
@@ -326,7 +329,7 @@ impl<K: BucketKind> Algorithm for K {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Fill {
-        Fill { level: Level::of(units), as_of_us: now_us, charged: units }
+        Fill { level: Level::of(units), as_of_us: now_us, charged: 0 }
     }
 
     fn carry_over(&self, old: &K, fill: Fill, now_us: u64) -> Fill {

@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::Algorithm;
+use super::{Algorithm, Decide};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, limit_units, window_us};
 
@@ -50,14 +50,9 @@ pub struct WindowStanding {
     now_us: u64,
 }
 
-impl Algorithm for FixedWindow {
+impl Decide for FixedWindow {
     type State = Window;
     type Standing = WindowStanding;
-
-    #[inline]
-    fn size(&self) -> u64 {
-        self.limit
-    }
 
     #[inline]
     fn floor_us(&self, window: &Window) -> u64 {
@@ -104,6 +99,13 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn reset_after_us(&self, standing: &WindowStanding) -> u64 {
         if standing.window.spent == 0 { 0 } else { self.ends_after_us(standing) }
+    }
+}
+
+impl Algorithm for FixedWindow {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
     }
 
     fn refund(&self, window: &mut Window, now_us: u64, receipt: Receipt) -> u64 {

@@ -3,8 +3,8 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::Algorithm;
 use super::fixed_window::{latest_in_window_us, window_start_us};
+use super::{Algorithm, Decide};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
 use crate::muldiv::muldiv;
@@ -42,7 +42,7 @@ impl SlidingWindowCounter {
 
 /// A sliding window counter's state: the window last charged, and the one before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Windows {
+pub struct WindowPair {
     /// When the window last charged began.
     pub start_us: u64,
     /// The units charged in it.
@@ -51,58 +51,53 @@ pub struct Windows {
     pub previous: u64,
 }
 
-impl Windows {
+impl WindowPair {
     /// The two windows that count at `at_us`, a time not before `start_us`.
     #[inline]
-    fn rolled_to(self, at_us: u64, window_us: NonZeroU64) -> Windows {
+    fn rolled_to(self, at_us: u64, window_us: NonZeroU64) -> WindowPair {
         let start_us = window_start_us(at_us, window_us);
         if start_us == self.start_us {
             return self;
         }
         let is_next = start_us == self.start_us.saturating_add(window_us.get());
-        Windows { start_us, current: 0, previous: if is_next { self.current } else { 0 } }
+        WindowPair { start_us, current: 0, previous: if is_next { self.current } else { 0 } }
     }
 }
 
-/// [`Windows`] at an instant of their key's time, seen from the caller's.
+/// [`WindowPair`] at an instant of their key's time, seen from the caller's.
 #[derive(Clone, Copy, Debug)]
-pub struct WindowsStanding {
-    windows: Windows,
+pub struct WindowPairStanding {
+    windows: WindowPair,
     /// The whole units of the previous window that are still in view.
     in_view: u64,
     now_us: u64,
 }
 
-impl Algorithm for SlidingWindowCounter {
-    type State = Windows;
-    type Standing = WindowsStanding;
+impl Decide for SlidingWindowCounter {
+    type State = WindowPair;
+    type Standing = WindowPairStanding;
 
     #[inline]
-    fn size(&self) -> u64 {
-        self.limit
-    }
-
-    #[inline]
-    fn floor_us(&self, windows: &Windows) -> u64 {
+    fn floor_us(&self, windows: &WindowPair) -> u64 {
         windows.start_us
     }
 
-    fn restart(&self, windows: &mut Windows, now_us: u64) {
+    fn restart(&self, windows: &mut WindowPair, now_us: u64) {
         windows.start_us = window_start_us(now_us, self.window_us);
     }
 
     #[inline]
-    fn standing(&self, windows: &Windows, now_us: u64) -> WindowsStanding {
+    fn standing(&self, windows: &WindowPair, now_us: u64) -> WindowPairStanding {
         let at_us = now_us.max(windows.start_us);
         let windows = windows.rolled_to(at_us, self.window_us);
         // OK because `at_us` is inside the window rolled to.
         let in_view_us = self.window_us() - (at_us - windows.start_us);
         let (in_view, _) = muldiv(windows.previous, in_view_us, self.window_us);
-        WindowsStanding { windows, in_view, now_us }
+        WindowPairStanding { windows, in_view, now_us }
     }
 
     #[inline]
-    fn verdict(&self, _: &Windows, standing: &WindowsStanding, ask: Ask) -> Verdict {
+    fn verdict(&self, _: &WindowPair, standing: &WindowPairStanding, ask: Ask) -> Verdict {
         if ask.cost.units() <= self.remaining(standing, ask) {
             return Verdict::Allowed { delay_us: 0 };
         }
@@ -114,10 +109,10 @@ impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn charge(
         &self,
-        windows: &mut Windows,
-        mut standing: WindowsStanding,
+        windows: &mut WindowPair,
+        mut standing: WindowPairStanding,
         cost: Cost,
-    ) -> (WindowsStanding, Receipt) {
+    ) -> (WindowPairStanding, Receipt) {
         standing.windows.current += cost.units();
         *windows = standing.windows;
         let place = Place::Window { start_us: windows.start_us, window_us: self.window_us() };
@@ -125,17 +120,24 @@ impl Algorithm for SlidingWindowCounter {
     }
 
     #[inline]
-    fn remaining(&self, standing: &WindowsStanding, _: Ask) -> u64 {
+    fn remaining(&self, standing: &WindowPairStanding, _: Ask) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.estimate())
     }
 
     #[inline]
-    fn reset_after_us(&self, standing: &WindowsStanding) -> u64 {
+    fn reset_after_us(&self, standing: &WindowPairStanding) -> u64 {
         if standing.estimate() == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
     }
+}
 
-    fn refund(&self, windows: &mut Windows, now_us: u64, receipt: Receipt) -> u64 {
+impl Algorithm for SlidingWindowCounter {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
+    }
+
+    fn refund(&self, windows: &mut WindowPair, now_us: u64, receipt: Receipt) -> u64 {
         let Place::Window { start_us, window_us } = receipt.place else { return 0 };
         let end_us = start_us.saturating_add(window_us);
         let is_out_of_view = now_us >= end_us.saturating_add(window_us);
@@ -173,27 +175,36 @@ impl Algorithm for SlidingWindowCounter {
         "limit + ceil(limit * (t - 2) / window)"
     }
 
-    fn after_spending(&self, units: u64, now_us: u64) -> Windows {
-        Windows { start_us: window_start_us(now_us, self.window_us), current: units, previous: 0 }
+    fn after_spending(&self, units: u64, now_us: u64) -> WindowPair {
+        WindowPair {
+            start_us: window_start_us(now_us, self.window_us),
+            current: units,
+            previous: 0,
+        }
     }
 
-    fn carry_over(&self, old: &SlidingWindowCounter, windows: Windows, now_us: u64) -> Windows {
-        let Windows { start_us, current, previous } = windows;
+    fn carry_over(
+        &self,
+        old: &SlidingWindowCounter,
+        windows: WindowPair,
+        now_us: u64,
+    ) -> WindowPair {
+        let WindowPair { start_us, current, previous } = windows;
         let latest_us = latest_in_window_us(start_us, old.window_us, now_us);
         let carried = self.after_spending(current, latest_us);
         let Some(previous_end_us) = start_us.checked_sub(1) else { return carried };
         let previous_start_us = window_start_us(previous_end_us, self.window_us);
         if previous_start_us == carried.start_us {
-            Windows { current: current.saturating_add(previous).min(MAX_UNITS), ..carried }
+            WindowPair { current: current.saturating_add(previous).min(MAX_UNITS), ..carried }
         } else if previous_start_us.saturating_add(self.window_us()) == carried.start_us {
-            Windows { previous, ..carried }
+            WindowPair { previous, ..carried }
         } else {
             carried
         }
     }
 }
 
-impl WindowsStanding {
+impl WindowPairStanding {
     /// The whole units of the estimate.
     #[inline]
     fn estimate(&self) -> u64 {
@@ -207,8 +218,8 @@ impl SlidingWindowCounter {
     /// The previous window's units weigh less and less. If the current ones alone are too many,
     /// the wait goes on into the next window, where they are the previous ones.
     #[inline]
-    fn falls_to_after_us(&self, standing: &WindowsStanding, most: u64) -> u64 {
-        let Windows { start_us, current, previous } = standing.windows;
+    fn falls_to_after_us(&self, standing: &WindowPairStanding, most: u64) -> u64 {
+        let WindowPair { start_us, current, previous } = standing.windows;
         let end_us = start_us.saturating_add(self.window_us());
         let then_us = match most.checked_sub(current) {
             Some(most_previous) => end_us - self.in_view_at_most_us(previous, most_previous),

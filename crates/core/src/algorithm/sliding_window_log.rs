@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::Algorithm;
+use super::{Algorithm, Decide};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, log_units, window_us};
 
@@ -40,7 +40,7 @@ impl SlidingWindowLog {
         log: &'l Log,
         now_us: u64,
     ) -> impl ExactSizeIterator<Item = Entry> + use<'l> {
-        let counting = log.first_counting(now_us.max(log.newest_us()), self.window_us);
+        let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
         (counting..log.sums.len()).map(|index| log.entry(index))
     }
 }
@@ -62,6 +62,8 @@ pub struct Log {
     sums: VecDeque<Sum>,
     /// The running sum before the oldest charge kept.
     base: u64,
+    /// When it was last charged, also if that charge was refunded.
+    charged_us: u64,
 }
 
 /// A charge, as the running sum of costs up to and including it.
@@ -72,11 +74,6 @@ struct Sum {
 }
 
 impl Log {
-    /// When the newest charge was made; 0 without one.
-    fn newest_us(&self) -> u64 {
-        self.sums.back().map_or(0, |sum| sum.at_us)
-    }
-
     /// The running sum of everything charged.
     fn through(&self) -> u64 {
         self.sums.back().map_or(self.base, |sum| sum.through)
@@ -133,31 +130,27 @@ pub struct LogStanding {
     now_us: u64,
 }
 
-impl Algorithm for SlidingWindowLog {
+impl Decide for SlidingWindowLog {
     type State = Log;
     type Standing = LogStanding;
 
     #[inline]
-    fn size(&self) -> u64 {
-        self.limit
-    }
-
-    #[inline]
     fn floor_us(&self, log: &Log) -> u64 {
-        log.newest_us()
+        log.charged_us
     }
 
     fn restart(&self, log: &mut Log, now_us: u64) {
-        let back_us = log.newest_us().saturating_sub(now_us);
+        let back_us = log.charged_us.saturating_sub(now_us);
         for sum in &mut log.sums {
             sum.at_us = sum.at_us.saturating_sub(back_us);
         }
+        log.charged_us = now_us;
     }
 
     #[inline]
     fn standing(&self, log: &Log, now_us: u64) -> LogStanding {
-        let newest_us = log.newest_us();
-        let at_us = now_us.max(newest_us);
+        let newest_us = log.sums.back().map_or(0, |sum| sum.at_us);
+        let at_us = now_us.max(log.charged_us);
         let counting = log.first_counting(at_us, self.window_us);
         let spent = log.through() - log.before(counting);
         LogStanding { counting, spent, newest_us, at_us, now_us }
@@ -186,6 +179,7 @@ impl Algorithm for SlidingWindowLog {
         log.forget(standing.counting);
         let at_us = standing.at_us;
         log.sums.push_back(Sum { at_us, through: log.through() + cost.units() });
+        log.charged_us = at_us;
         standing.counting = 0;
         standing.spent += cost.units();
         standing.newest_us = at_us;
@@ -202,11 +196,18 @@ impl Algorithm for SlidingWindowLog {
     fn reset_after_us(&self, standing: &LogStanding) -> u64 {
         if standing.spent == 0 { 0 } else { self.leaves_after_us(standing.newest_us, standing) }
     }
+}
+
+impl Algorithm for SlidingWindowLog {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
+    }
 
     /// Charges of one time and cost are alike: any of them will do.
     fn refund(&self, log: &mut Log, now_us: u64, receipt: Receipt) -> u64 {
         let Place::Entry { at_us } = receipt.place else { return 0 };
-        let counting = log.first_counting(now_us.max(log.newest_us()), self.window_us);
+        let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
         let first = log.sums.partition_point(|sum| sum.at_us < at_us).max(counting);
         let charge = Entry { at_us, cost: receipt.cost };
         let found = (first..log.sums.len())
@@ -232,7 +233,7 @@ impl Algorithm for SlidingWindowLog {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Log {
-        let mut log = Log::default();
+        let mut log = Log { charged_us: now_us, ..Log::default() };
         if units > 0 {
             log.sums.push_back(Sum { at_us: now_us, through: units });
         }

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::range::{MAX_LOG_UNITS, MAX_UNITS};
 use super::rate::Rate;
-use super::text::{Name, write_duration};
+use super::text::AlgorithmName;
 
 /// Why a limit was refused. The message names the parameter and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum LimitError {
     /// The algorithm has no such parameter.
     UnknownParameter {
         /// The algorithm.
-        algorithm: Name,
+        algorithm: AlgorithmName,
         /// The parameter.
         found: Excerpt,
     },
@@ -44,11 +44,11 @@ pub enum LimitError {
     /// A parameter is missing.
     Missing {
         /// The algorithm.
-        algorithm: Name,
+        algorithm: AlgorithmName,
         /// Which.
         parameter: &'static str,
     },
-    /// A value is not a whole number below 2^64.
+    /// A value is not a whole number.
     NotANumber {
         /// The parameter.
         parameter: &'static str,
@@ -94,8 +94,6 @@ pub enum LimitError {
     TooManyUnits {
         /// The parameter.
         parameter: &'static str,
-        /// Its value.
-        units: u64,
     },
     /// A sliding window log would keep too many entries.
     LogTooLarge {
@@ -103,10 +101,7 @@ pub enum LimitError {
         limit: u64,
     },
     /// A window is longer than 366 days.
-    WindowTooLong {
-        /// The window.
-        window_us: u64,
-    },
+    WindowTooLong,
     /// A duration is not a whole number of microseconds.
     NotWholeMicroseconds {
         /// The parameter.
@@ -132,111 +127,110 @@ pub enum LimitError {
 
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use LimitError::*;
         match self {
-            Empty => {
-                write!(f, "the limit is empty; write one like `{}`", Name::TokenBucket.example())
+            LimitError::Zero { .. }
+            | LimitError::TooManyUnits { .. }
+            | LimitError::LogTooLarge { .. }
+            | LimitError::WindowTooLong
+            | LimitError::NotWholeMicroseconds { .. }
+            | LimitError::RateOutOfRange { .. }
+            | LimitError::FillsTooSlowly { .. } => self.write_out_of_range(f),
+            _ => self.write_misread(f),
+        }
+    }
+}
+
+impl LimitError {
+    /// What is wrong with a text that cannot be read.
+    fn write_misread(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let example = AlgorithmName::TokenBucket.example();
+        match self {
+            LimitError::Empty => write!(f, "the limit is empty; write one like `{example}`"),
+            LimitError::TooLong { bytes } => {
+                write!(f, "the limit is {bytes} bytes long; write one like `{example}`")
             }
-            TooLong { bytes } => {
-                write!(
-                    f,
-                    "the limit is {bytes} bytes long; write one like `{}`",
-                    Name::TokenBucket.example()
-                )
-            }
-            UnknownAlgorithm { found } => {
+            LimitError::UnknownAlgorithm { found } => {
                 write!(f, "unknown algorithm `{found}`; ")?;
-                match Name::meant_by(&found.0) {
+                match AlgorithmName::meant_by(&found.0) {
                     Some(name) => write!(f, "did you mean `{name}`?"),
-                    None => write!(f, "use one of {}", Name::LIST),
+                    None => write!(f, "use one of {}", names()),
                 }
             }
-            NotAPair { found } => {
+            LimitError::NotAPair { found } => {
                 write!(f, "`{found}` is not a parameter; write it as `name=value`")
             }
-            UnknownParameter { algorithm, found } => {
-                write!(
-                    f,
-                    "{algorithm} has no parameter `{found}`; write it like `{}`",
-                    algorithm.example()
-                )
+            LimitError::UnknownParameter { algorithm, found } => {
+                let example = algorithm.example();
+                write!(f, "{algorithm} has no parameter `{found}`; write it like `{example}`")
             }
-            Repeated { parameter } => write!(f, "`{parameter}` is given twice; keep one of them"),
-            Missing { algorithm, parameter } => {
-                write!(
-                    f,
-                    "`{parameter}` is missing; write the limit like `{}`",
-                    algorithm.example()
-                )
+            LimitError::Repeated { parameter } => {
+                write!(f, "`{parameter}` is given twice; keep one of them")
             }
-            NotANumber { parameter, found } => {
-                write!(
-                    f,
-                    "`{parameter}={found}` is not a whole number from 1 to {MAX_UNITS}; use digits alone"
-                )
+            LimitError::Missing { algorithm, parameter } => {
+                let example = algorithm.example();
+                write!(f, "`{parameter}` is missing; write the limit like `{example}`")
             }
-            NotADuration { parameter, found } => {
-                write!(
-                    f,
-                    "`{parameter}={found}` is not a duration; use one whole number and one unit, like `250ms`, `90m` or `24h`"
-                )
+            LimitError::NotANumber { parameter, found } => {
+                write!(f, "`{parameter}={found}` is not a whole number; use digits alone")
             }
-            NotARate { parameter, found } => {
-                write!(
-                    f,
-                    "`{parameter}={found}` is not a rate; use a number and a time, like `10/s`, `0.1/s` or `3/7ms`"
-                )
+            LimitError::NotADuration { parameter, found } => {
+                write!(f, "`{parameter}={found}` is not a duration; ")?;
+                write!(f, "use one whole number and one unit, like `250ms`, `90m` or `24h`")
             }
-            UnknownUnit { parameter, found, unit, suggestion } => {
-                write!(
-                    f,
-                    "`{parameter}={found}` has an unknown unit `{unit}`; use one of us, ms, s, m, h, d"
-                )?;
+            LimitError::NotARate { parameter, found } => {
+                write!(f, "`{parameter}={found}` is not a rate; ")?;
+                write!(f, "use a number and a time, like `10/s`, `0.1/s` or `3/7ms`")
+            }
+            LimitError::UnknownUnit { parameter, found, unit, suggestion } => {
+                write!(f, "`{parameter}={found}` has an unknown unit `{unit}`; ")?;
+                write!(f, "use one of us, ms, s, m, h, d")?;
                 match suggestion {
                     Some(suggestion) => write!(f, "; did you mean `{suggestion}`?"),
                     None => Ok(()),
                 }
             }
-            UnknownMode { found } => {
+            LimitError::UnknownMode { found } => {
                 write!(f, "`mode={found}` is unknown; use `mode=policing` or `mode=shaping`")
             }
-            Zero { parameter } => {
-                write!(f, "`{parameter}` is zero; use a value above zero")
-            }
-            TooManyUnits { parameter, units } => {
-                write!(f, "`{parameter}={units}` is 2^53 or more; use at most {MAX_UNITS}")
-            }
-            LogTooLarge { limit } => {
-                write!(
-                    f,
-                    "`limit={limit}` is above the {MAX_LOG_UNITS} that a sliding-window-log keeps; use sliding-window-counter"
-                )
-            }
-            WindowTooLong { window_us } => {
-                write!(f, "`window=")?;
-                write_duration(f, *window_us)?;
-                write!(f, "` is above 366 days; use a shorter window")
-            }
-            NotWholeMicroseconds { parameter, duration } => {
-                write!(
-                    f,
-                    "`{parameter}` of {duration:?} is not a whole number of microseconds; round it"
-                )
-            }
-            RateOutOfRange { parameter } => {
-                write!(
-                    f,
-                    "`{parameter}` is out of range: in lowest terms, a rate has at most {MAX_UNITS} units and a period of at most 100 years; use a rounder or faster one"
-                )
-            }
-            FillsTooSlowly { capacity, rate, rate_parameter } => {
-                write!(
-                    f,
-                    "`capacity={capacity}` at `{rate_parameter}={rate}` takes over 100 years to fill; raise `{rate_parameter}` or lower `capacity`"
-                )
-            }
+            _ => Ok(()),
         }
     }
+
+    /// What is wrong with numbers that would not be exact.
+    fn write_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitError::Zero { parameter } => {
+                write!(f, "`{parameter}` is zero; use a value above zero")
+            }
+            LimitError::TooManyUnits { parameter } => {
+                write!(f, "`{parameter}` is 2^53 or more; use at most {MAX_UNITS}")
+            }
+            LimitError::LogTooLarge { limit } => {
+                write!(f, "`limit={limit}` is above the {MAX_LOG_UNITS} ")?;
+                write!(f, "that a sliding-window-log keeps; use sliding-window-counter")
+            }
+            LimitError::WindowTooLong => {
+                write!(f, "`window` is above 366 days; use a shorter window")
+            }
+            LimitError::NotWholeMicroseconds { parameter, duration } => {
+                write!(f, "`{parameter}` of {duration:?} is not whole microseconds; round it")
+            }
+            LimitError::RateOutOfRange { parameter } => {
+                write!(f, "`{parameter}` is out of range: in lowest terms, a rate has at most ")?;
+                write!(f, "{MAX_UNITS} units and a period of at most 100 years; ")?;
+                write!(f, "use a rounder or faster one")
+            }
+            LimitError::FillsTooSlowly { capacity, rate, rate_parameter } => {
+                write!(f, "`capacity={capacity}` at `{rate_parameter}={rate}` takes over ")?;
+                write!(f, "100 years to fill; raise `{rate_parameter}` or lower `capacity`")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn names() -> String {
+    AlgorithmName::ALL.map(AlgorithmName::as_str).join(", ")
 }
 
 impl core::error::Error for LimitError {}
@@ -248,10 +242,15 @@ pub struct Excerpt(String);
 impl Excerpt {
     const MAX_CHARS: usize = 40;
 
-    /// The first 40 characters of `text`, escaped.
+    /// The first 40 characters of `text`, with what does not print escaped.
     pub fn of(text: &str) -> Excerpt {
-        let mut excerpt: String =
-            text.chars().take(Excerpt::MAX_CHARS).flat_map(char::escape_debug).collect();
+        let mut excerpt = String::new();
+        for letter in text.chars().take(Excerpt::MAX_CHARS) {
+            match letter {
+                '"' | '\'' | '\\' => excerpt.push(letter),
+                _ => excerpt.extend(letter.escape_debug()),
+            }
+        }
         if text.chars().nth(Excerpt::MAX_CHARS).is_some() {
             excerpt.push('…');
         }

@@ -1,4 +1,4 @@
-//! The numbers a limit accepts. Within them all arithmetic is exact in 64-bit integers here and in
+//! The numbers a limit accepts. Within them all arithmetic is exact, in integers here and in
 //! doubles on Redis.
 
 use core::num::NonZeroU64;
@@ -24,7 +24,7 @@ pub(crate) fn limit_units(parameter: &'static str, units: u64) -> Result<u64, Li
     match units {
         0 => Err(LimitError::Zero { parameter }),
         1..=MAX_UNITS => Ok(units),
-        _ => Err(LimitError::TooManyUnits { parameter, units }),
+        _ => Err(LimitError::TooManyUnits { parameter }),
     }
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn log_units(limit: u64) -> Result<u64, LimitError> {
 pub(crate) fn window_us(window: Duration) -> Result<NonZeroU64, LimitError> {
     let window_us = whole_us("window", window)?;
     if window_us.get() > MAX_WINDOW_US {
-        return Err(LimitError::WindowTooLong { window_us: window_us.get() });
+        return Err(LimitError::WindowTooLong);
     }
     Ok(window_us)
 }

@@ -16,7 +16,7 @@ const MAX_TEXT_BYTES: usize = 1_024;
 
 /// An algorithm's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Name {
+pub enum AlgorithmName {
     /// `fixed-window`
     FixedWindow,
     /// `sliding-window-log`
@@ -29,42 +29,39 @@ pub enum Name {
     LeakyBucket,
 }
 
-impl Name {
+impl AlgorithmName {
     /// Every algorithm.
-    pub const ALL: [Name; 5] = [
-        Name::FixedWindow,
-        Name::SlidingWindowLog,
-        Name::SlidingWindowCounter,
-        Name::TokenBucket,
-        Name::LeakyBucket,
+    pub const ALL: [AlgorithmName; 5] = [
+        AlgorithmName::FixedWindow,
+        AlgorithmName::SlidingWindowLog,
+        AlgorithmName::SlidingWindowCounter,
+        AlgorithmName::TokenBucket,
+        AlgorithmName::LeakyBucket,
     ];
-
-    pub(super) const LIST: &str =
-        "fixed-window, sliding-window-log, sliding-window-counter, token-bucket, leaky-bucket";
 
     /// The name as it is written.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Name::FixedWindow => "fixed-window",
-            Name::SlidingWindowLog => "sliding-window-log",
-            Name::SlidingWindowCounter => "sliding-window-counter",
-            Name::TokenBucket => "token-bucket",
-            Name::LeakyBucket => "leaky-bucket",
+            AlgorithmName::FixedWindow => "fixed-window",
+            AlgorithmName::SlidingWindowLog => "sliding-window-log",
+            AlgorithmName::SlidingWindowCounter => "sliding-window-counter",
+            AlgorithmName::TokenBucket => "token-bucket",
+            AlgorithmName::LeakyBucket => "leaky-bucket",
         }
     }
 
     pub(super) const fn example(self) -> &'static str {
         match self {
-            Name::FixedWindow => "fixed-window limit=100 window=60s",
-            Name::SlidingWindowLog => "sliding-window-log limit=5 window=15m",
-            Name::SlidingWindowCounter => "sliding-window-counter limit=100 window=60s",
-            Name::TokenBucket => "token-bucket capacity=10 refill=1/s",
-            Name::LeakyBucket => "leaky-bucket capacity=10 leak=1/s mode=policing",
+            AlgorithmName::FixedWindow => "fixed-window limit=100 window=60s",
+            AlgorithmName::SlidingWindowLog => "sliding-window-log limit=5 window=15m",
+            AlgorithmName::SlidingWindowCounter => "sliding-window-counter limit=100 window=60s",
+            AlgorithmName::TokenBucket => "token-bucket capacity=10 refill=1/s",
+            AlgorithmName::LeakyBucket => "leaky-bucket capacity=10 leak=1/s mode=policing",
         }
     }
 
     /// The name someone meant who wrote `TokenBucket`, `token_bucket` or `leaky`.
-    pub(super) fn meant_by(text: &str) -> Option<Name> {
+    pub(super) fn meant_by(text: &str) -> Option<AlgorithmName> {
         let letters = |text: &str| {
             let letters = text.chars().filter(char::is_ascii_alphanumeric);
             letters.map(|letter| letter.to_ascii_lowercase()).collect::<alloc::string::String>()
@@ -73,11 +70,11 @@ impl Name {
         if meant.len() < 4 {
             return None;
         }
-        Name::ALL.into_iter().find(|name| letters(name.as_str()).starts_with(&meant))
+        AlgorithmName::ALL.into_iter().find(|name| letters(name.as_str()).starts_with(&meant))
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for AlgorithmName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -93,34 +90,42 @@ impl FromStr for Limit {
         }
         let mut words = text.split_whitespace();
         let first = words.next().ok_or(LimitError::Empty)?;
-        let name = Name::ALL.into_iter().find(|name| name.as_str() == first);
+        let name = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == first);
         let name =
             name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(first) })?;
         Ok(match name {
-            Name::FixedWindow => {
-                let [limit, window] = values(name, ["limit", "window"], words)?;
-                FixedWindow::new(units(limit.given(name)?)?, duration(window.given(name)?)?)?.into()
+            AlgorithmName::FixedWindow => {
+                let (limit, window) = limit_and_window(name, words)?;
+                FixedWindow::new(limit, window)?.into()
             }
-            Name::SlidingWindowLog => {
-                let [limit, window] = values(name, ["limit", "window"], words)?;
-                let (limit, window) = (limit.given(name)?, window.given(name)?);
-                SlidingWindowLog::new(units(limit)?, duration(window)?)?.into()
+            AlgorithmName::SlidingWindowLog => {
+                let (limit, window) = limit_and_window(name, words)?;
+                SlidingWindowLog::new(limit, window)?.into()
             }
-            Name::SlidingWindowCounter => {
-                let [limit, window] = values(name, ["limit", "window"], words)?;
-                let (limit, window) = (limit.given(name)?, window.given(name)?);
-                SlidingWindowCounter::new(units(limit)?, duration(window)?)?.into()
+            AlgorithmName::SlidingWindowCounter => {
+                let (limit, window) = limit_and_window(name, words)?;
+                SlidingWindowCounter::new(limit, window)?.into()
             }
-            Name::TokenBucket => {
+            AlgorithmName::TokenBucket => {
                 let [capacity, refill] = values(name, ["capacity", "refill"], words)?;
-                TokenBucket::new(units(capacity.given(name)?)?, rate(refill.given(name)?)?)?.into()
+                let (capacity, refill) = (capacity.given(name)?, refill.given(name)?);
+                TokenBucket::new(units(capacity)?, rate(refill)?)?.into()
             }
-            Name::LeakyBucket => {
+            AlgorithmName::LeakyBucket => {
                 let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], words)?;
                 let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
                 LeakyBucket::new(units(capacity)?, rate(leak)?, self::mode(mode)?)?.into()
             }
         })
+    }
+}
+
+impl FromStr for Rate {
+    type Err = LimitError;
+
+    /// Reads `10/s`, `0.1/s` or `3/7ms`.
+    fn from_str(text: &str) -> Result<Rate, LimitError> {
+        rate(Given { name: "rate", value: text })
     }
 }
 
@@ -160,7 +165,7 @@ struct Given<'t> {
 }
 
 impl<'t> Parameter<'t> {
-    fn given(self, algorithm: Name) -> Result<Given<'t>, LimitError> {
+    fn given(self, algorithm: AlgorithmName) -> Result<Given<'t>, LimitError> {
         match self.value {
             Some(value) => Ok(Given { name: self.name, value }),
             None => Err(LimitError::Missing { algorithm, parameter: self.name }),
@@ -170,7 +175,7 @@ impl<'t> Parameter<'t> {
 
 /// Sorts `name=value` words into the parameters an algorithm has.
 fn values<'t, const N: usize>(
-    algorithm: Name,
+    algorithm: AlgorithmName,
     names: [&'static str; N],
     words: impl Iterator<Item = &'t str>,
 ) -> Result<[Parameter<'t>; N], LimitError> {
@@ -189,14 +194,25 @@ fn values<'t, const N: usize>(
     Ok(parameters)
 }
 
+fn limit_and_window<'t>(
+    algorithm: AlgorithmName,
+    words: impl Iterator<Item = &'t str>,
+) -> Result<(u64, Duration), LimitError> {
+    let [limit, window] = values(algorithm, ["limit", "window"], words)?;
+    let (limit, window) = (limit.given(algorithm)?, window.given(algorithm)?);
+    Ok((units(limit)?, duration(window)?))
+}
+
 fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
     digits(value)
         .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
 }
 
-/// A number of digits alone: `parse` would take a sign as well.
+/// A number of digits alone: `parse` would take a sign as well. One too large for 64 bits becomes
+/// the largest, for the ranges to refuse.
 fn digits(text: &str) -> Option<u64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 fn mode(parameter: Parameter<'_>) -> Result<Mode, LimitError> {
@@ -213,8 +229,7 @@ fn duration(given: Given<'_>) -> Result<Duration, LimitError> {
     let (count, unit) = split_unit(given.value);
     let count = digits(count).ok_or_else(wrong)?;
     let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
-    let us = count.checked_mul(unit.us()).ok_or_else(wrong)?;
-    Ok(Duration::from_micros(us))
+    Ok(Duration::from_micros(count.saturating_mul(unit.us())))
 }
 
 /// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
@@ -226,22 +241,19 @@ fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
         Some(parts) => parts,
         None => (units, ""),
     };
-    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
-    if whole.is_empty() || decimals.len() > 15 {
-        return Err(wrong());
-    }
     let whole = digits(whole).ok_or_else(wrong)?;
-    let scale = 10_u128.pow(decimals.len() as u32);
     let part = if decimals.is_empty() { 0 } else { digits(decimals).ok_or_else(wrong)? };
     let (count, unit) = split_unit(time);
     let count = if count.is_empty() { 1 } else { digits(count).ok_or_else(wrong)? };
     let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
-    let per_us = count.checked_mul(unit.us()).ok_or_else(wrong)?;
-    Rate::reduced(
-        given.name,
-        u128::from(whole) * scale + u128::from(part),
-        u128::from(per_us) * scale,
-    )
+    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
+    if decimals.len() > 15 {
+        return Err(LimitError::RateOutOfRange { parameter: given.name });
+    }
+    let scale = 10_u128.pow(decimals.len() as u32);
+    let units = u128::from(whole) * scale + u128::from(part);
+    let per_us = u128::from(count.saturating_mul(unit.us())) * scale;
+    Rate::reduced(given.name, units, per_us)
 }
 
 /// Splits `250ms` into its digits and what follows them.

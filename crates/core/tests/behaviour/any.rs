@@ -38,6 +38,7 @@ pub(crate) fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
         4 => (1..20_u64, 1..50_u64),
         2 => (1..1_000_u64, prop::sample::select(vec![1_000, 7_000, 1_000_000, 60_000_000, 86_400_000_000_u64])),
         1 => Just((999_983, 86_400_000_000)),
+        1 => (1_000..10_000_000_u64, 1..=MAX_WINDOW_US),
         1 => (1..=MAX_UNITS, 1..=MAX_WINDOW_US),
     ];
     (units(), rate)

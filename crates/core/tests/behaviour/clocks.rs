@@ -1,7 +1,7 @@
 //! P6: a key's time never runs backwards past its last charge, and a new clock locks nobody out.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US};
+use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use crate::any;
 use crate::trace::{self, START_US, Walk};
@@ -106,4 +106,60 @@ fn a_log_on_a_new_clock_keeps_the_distance_between_its_entries() {
     let times: Vec<_> =
         limit.entries(&state, 50_000_000).unwrap().map(|entry| entry.at_us).collect();
     assert_eq!(times, [20_000_000, 50_000_000]);
+}
+
+#[test]
+fn ten_seconds_behind_is_the_same_clock_and_a_microsecond_more_a_new_one() {
+    const S: u64 = 1_000_000;
+    for text in [
+        "token-bucket capacity=1 refill=1/s",
+        "leaky-bucket capacity=1 leak=1/s mode=shaping",
+        "sliding-window-log limit=1 window=1s",
+        "fixed-window limit=1 window=1s",
+    ] {
+        let limit: Limit = text.parse().unwrap();
+        let mut state = limit.fresh();
+        limit.check(&mut state, 100 * S, Ask::new(Cost::ONE));
+        let wait =
+            |state: &State, now_us| limit.peek(state, now_us, Ask::new(Cost::ONE)).retry_after_us();
+        assert_eq!(wait(&state, 90 * S), Some(11 * S), "{text}");
+        let restarted = if text.starts_with("fixed") { 1 } else { S };
+        assert_eq!(wait(&state, 90 * S - 1), Some(restarted), "{text}");
+    }
+}
+
+#[test]
+fn both_counts_of_a_counter_move_to_a_new_clock() {
+    const MINUTE: u64 = 60_000_000;
+    let limit: Limit = "sliding-window-counter limit=10 window=1m".parse().unwrap();
+    let mut state = limit.fresh();
+    for (at_us, cost) in [(1_000 * MINUTE, 6), (1_001 * MINUTE + MINUTE / 2, 2)] {
+        limit.check(&mut state, at_us, Ask::new(Cost::new(cost).unwrap()));
+    }
+    // Half a minute in, half of the six are in view.
+    let now_us = 500 * MINUTE + MINUTE / 2;
+    assert_eq!(limit.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 5);
+}
+
+/// The state has no room for times before the epoch: there, entries of a restarted log leave late.
+#[test]
+fn a_log_restarted_near_the_epoch_keeps_its_entries_until_one_window_after_it() {
+    let limit: Limit = "sliding-window-log limit=2 window=1m".parse().unwrap();
+    let mut state = limit.fresh();
+    for at_us in [100_000_000, 130_000_000] {
+        limit.check(&mut state, at_us, Ask::new(Cost::ONE));
+    }
+    let refused = limit.check(&mut state, 5_000_000, Ask::new(Cost::ONE)).decision;
+    assert_eq!(refused.retry_after_us(), Some(55_000_000));
+}
+
+/// P4 yields to P6 here: without the restart that the refusal wrote, nobody would get in again.
+#[test]
+fn a_refusal_on_a_new_clock_restarts_the_keys_time() {
+    let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
+    let mut state = limit.fresh();
+    let cost = |units| Ask::new(Cost::new(units).unwrap());
+    limit.check(&mut state, 7_200_000_000, cost(10));
+    assert!(!limit.check(&mut state, 3_600_000_000, cost(11)).decision.is_allowed());
+    assert!(limit.check(&mut state, 3_610_000_000, cost(10)).decision.is_allowed());
 }

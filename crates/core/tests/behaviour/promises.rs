@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Cost, Decision, Fill, Level, MAX_UNITS, Retry, State, Verdict, Window, Windows,
+    Ask, Cost, Decision, Fill, Level, MAX_UNITS, Retry, State, Verdict, Window, WindowPair,
 };
 
 use crate::any;
@@ -69,14 +69,14 @@ proptest! {
     #[test]
     fn no_state_makes_a_limit_panic(
         limits in prop::collection::vec(any::limit(), 2),
-        state in any_state(),
+        hostile in any_state(),
         now_us: u64,
         cost in 1..=MAX_UNITS,
         max_wait_us: Option<u64>,
     ) {
         let ask = Ask { cost: Cost::new(cost).unwrap(), max_wait_us };
         for limit in &limits {
-            let mut state = state.clone();
+            let mut state = hostile.clone();
             limit.peek(&state, now_us, ask);
             limit.fits(&state, now_us, ask);
             let checked = limit.check(&mut state, now_us, ask);
@@ -85,6 +85,8 @@ proptest! {
                 limit.refund(&mut state, now_us, receipt);
             }
             limit.carry_over(&limits[0], state, now_us);
+            limits[0].carry_over(limit, hostile.clone(), now_us);
+            limit.carry_over(&limits[0], hostile.clone(), now_us);
         }
     }
 }
@@ -94,7 +96,7 @@ fn any_state() -> impl Strategy<Value = State> {
     prop_oneof![
         (word(), word()).prop_map(|(start_us, spent)| Window { start_us, spent }.into()),
         (word(), word(), word()).prop_map(|(start_us, current, previous)| {
-            Windows { start_us, current, previous }.into()
+            WindowPair { start_us, current, previous }.into()
         }),
         (word(), word(), word(), word()).prop_map(|(units, fraction, as_of_us, charged)| {
             Fill { level: Level { units, fraction }, as_of_us, charged }.into()

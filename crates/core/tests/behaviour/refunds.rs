@@ -189,6 +189,82 @@ fn a_refund_ahead_in_the_bucket_does_not_leave_units_to_refund_twice() {
     assert_eq!(limit.peek(&state, 5_000_000, five).remaining, 5);
 }
 
+fn cost(units: u64) -> Ask {
+    Ask::new(Cost::new(units).unwrap())
+}
+
+/// What a refund returns is what more there is to spend, halfway through a unit too.
+#[test]
+fn a_refund_says_how_much_more_remains() {
+    let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
+    for (charged, before, given_back) in [(1, 9, 1), (4, 6, 4)] {
+        let mut state = limit.fresh();
+        let receipt = limit.check(&mut state, 0, cost(charged)).receipt.unwrap();
+        assert_eq!(limit.peek(&state, 500_000, cost(1)).remaining, before);
+        assert_eq!(limit.refund(&mut state, 500_000, receipt), given_back);
+        assert_eq!(limit.peek(&state, 500_000, cost(1)).remaining, 10);
+    }
+    // Of 4 and 3, after 5 s 2 are left, all of them the second's.
+    let mut state = limit.fresh();
+    let first = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
+    let second = limit.check(&mut state, 0, cost(3)).receipt.unwrap();
+    assert_eq!(limit.refund(&mut state, 5_000_000, first), 0);
+    assert_eq!(limit.refund(&mut state, 5_000_000, second), 2);
+    // Of 4 and 3, after 2 s 5 are left, 2 of them the first's.
+    let mut state = limit.fresh();
+    let first = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
+    limit.check(&mut state, 0, cost(3));
+    assert_eq!(limit.refund(&mut state, 2_000_000, first), 2);
+    assert_eq!(limit.peek(&state, 2_000_000, cost(1)).remaining, 7);
+}
+
+#[test]
+fn places_in_line_come_back_from_the_end_one_after_the_other() {
+    let limit: Limit = "leaky-bucket capacity=10 leak=1/s mode=shaping".parse().unwrap();
+    let mut state = limit.fresh();
+    let receipts = [2, 3, 4].map(|units| limit.check(&mut state, 0, cost(units)).receipt.unwrap());
+    for (receipt, given_back) in receipts.into_iter().rev().zip([4, 3, 2]) {
+        assert_eq!(limit.refund(&mut state, 0, receipt), given_back);
+    }
+    let leaving = limit.check(&mut state, 0, cost(4)).receipt.unwrap();
+    assert_eq!(limit.refund(&mut state, 1, leaving), 0, "it has begun to leave");
+}
+
+/// A store drops keys that have nothing spent; then the count starts again from nothing.
+#[test]
+fn a_bucket_that_was_forgotten_does_not_refund_an_old_receipt() {
+    let limit: Limit = "token-bucket capacity=10 refill=1/s".parse().unwrap();
+    let receipt = limit.check(&mut limit.fresh(), 0, cost(1)).receipt.unwrap();
+    let mut state = limit.fresh();
+    limit.check(&mut state, 1_000_000, cost(5));
+    assert_eq!(limit.refund(&mut state, 1_000_000, receipt), 0);
+}
+
+#[test]
+fn a_windows_receipt_is_void_once_the_window_has_another_length() {
+    for algorithm in ["fixed-window", "sliding-window-counter"] {
+        let minute: Limit = format!("{algorithm} limit=10 window=1m").parse().unwrap();
+        let hour: Limit = format!("{algorithm} limit=10 window=1h").parse().unwrap();
+        let mut state = minute.fresh();
+        let receipt = minute.check(&mut state, 0, cost(5)).receipt.unwrap();
+        let mut state = hour.carry_over(&minute, state, 0);
+        assert_eq!(hour.refund(&mut state, 0, receipt), 0, "{algorithm}");
+    }
+}
+
+/// The refunded charge was the last: the log's time does not go back behind it.
+#[test]
+fn a_log_remembers_when_it_was_last_charged() {
+    let limit: Limit = "sliding-window-log limit=1 window=100us".parse().unwrap();
+    let mut state = limit.fresh();
+    limit.check(&mut state, 1_000, cost(1));
+    let last = limit.check(&mut state, 1_100, cost(1)).receipt.unwrap();
+    assert_eq!(limit.refund(&mut state, 1_100, last), 1);
+    // At 1,095 the first charge would still count, had time gone back; it is 1,100 still.
+    let decision = limit.check(&mut state, 1_095, cost(1)).decision;
+    assert_eq!(decision.reset_after_us, 105);
+}
+
 proptest! {
     /// Changed numbers spill and round, but never make a refund worth more than it cost.
     #[test]
@@ -239,9 +315,9 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
 
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, 0, five).receipt.unwrap();
-    let slower: Limit = "token-bucket capacity=20 refill=1/m".parse().unwrap();
+    let slower: Limit = "token-bucket capacity=20 refill=1/h".parse().unwrap();
     let mut state = slower.carry_over(&limit, state, 2 * S);
-    assert_eq!(slower.peek(&state, 2 * S, five).remaining, 17);
-    assert_eq!(slower.refund(&mut state, 2 * S, receipt), 3);
-    assert_eq!(slower.peek(&state, 2 * S, five).remaining, 20);
+    assert_eq!(slower.peek(&state, 10 * S, five).remaining, 17);
+    assert_eq!(slower.refund(&mut state, 10 * S, receipt), 3);
+    assert_eq!(slower.peek(&state, 10 * S, five).remaining, 20);
 }

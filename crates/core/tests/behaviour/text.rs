@@ -99,6 +99,23 @@ fn limits_read_as_people_write_them() {
 }
 
 #[test]
+fn the_largest_of_everything_is_accepted_and_one_more_refused() {
+    for (largest, too_large) in [
+        ("token-bucket capacity=36525 refill=1/d", "token-bucket capacity=36526 refill=1/d"),
+        ("token-bucket capacity=1 refill=1/36525d", "token-bucket capacity=1 refill=1/36526d"),
+        ("fixed-window limit=1 window=366d", "fixed-window limit=1 window=31622400000001us"),
+        ("sliding-window-log limit=65536 window=1s", "sliding-window-log limit=65537 window=1s"),
+        (
+            "sliding-window-counter limit=9007199254740991 window=1s",
+            "sliding-window-counter limit=9007199254740992 window=1s",
+        ),
+    ] {
+        assert!(largest.parse::<Limit>().is_ok(), "{largest}");
+        assert!(too_large.parse::<Limit>().is_err(), "{too_large}");
+    }
+}
+
+#[test]
 fn a_rate_is_a_fraction_in_lowest_terms() {
     let rate = |units, per| Rate::new(units, per).unwrap();
     assert_eq!(rate(60, Duration::from_secs(60)), Rate::per_second(1).unwrap());
@@ -106,6 +123,8 @@ fn a_rate_is_a_fraction_in_lowest_terms() {
     assert_eq!((odd.units(), odd.per_us()), (3, 7_000));
     assert_eq!(Rate::per_day(24).unwrap(), Rate::per_hour(1).unwrap());
     assert_eq!(Rate::per_minute(60).unwrap(), Rate::per_second(1).unwrap());
+    assert_eq!("0.1/s".parse(), Rate::per_minute(6));
+    assert!("10".parse::<Rate>().is_err());
 }
 
 #[test]

@@ -188,3 +188,48 @@ fn a_check_of_no_limits_is_allowed() {
     assert!(together.verdict.is_allowed());
     assert_eq!(together.remaining, None);
 }
+
+#[test]
+fn of_limits_that_must_be_waited_for_equally_the_first_is_named() {
+    let (minute, mut a) = limit("fixed-window limit=1 window=1m");
+    let (other, mut b) = limit("fixed-window limit=1 window=1m");
+    let mut check = || {
+        let mut charges = [
+            Charge::enforced(&minute, &mut a, Cost::ONE),
+            Charge::enforced(&other, &mut b, Cost::ONE),
+        ];
+        check_all(&mut charges, 0).refused_by
+    };
+    assert_eq!(check(), None);
+    assert_eq!(check(), Some(0));
+}
+
+#[test]
+fn the_longest_delay_and_the_last_reset_count_whichever_limit_has_them() {
+    let (slow, mut a) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
+    let (fast, mut b) = limit("leaky-bucket capacity=10 leak=10/s mode=shaping");
+    let mut check = |slow_first: bool| {
+        let (slow, fast) = (
+            Charge::enforced(&slow, &mut a, Cost::ONE),
+            Charge::enforced(&fast, &mut b, Cost::ONE),
+        );
+        let mut charges = if slow_first { [slow, fast] } else { [fast, slow] };
+        let together = check_all(&mut charges, 0);
+        (together.verdict.delay_us(), together.reset_after_us)
+    };
+    assert_eq!(check(true), (0, 1_000_000));
+    assert_eq!(check(true), (1_000_000, 2_000_000));
+    assert_eq!(check(false), (2_000_000, 3_000_000));
+}
+
+/// A caller that waits 2.5 s: two more fit behind the one it has, not the nine there is room for.
+#[test]
+fn how_many_more_fit_depends_on_the_callers_patience() {
+    let (queue, mut state) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
+    let ask = Ask::new(Cost::ONE).within_us(2_500_000);
+    let mut check = || check_all(&mut [Charge::enforced(&queue, &mut state, ask)], 0);
+    assert_eq!(check().remaining, Some(2));
+    assert_eq!(check().remaining, Some(1));
+    assert_eq!(check().remaining, Some(0));
+    assert_eq!(check().verdict.retry_after_us(), Some(500_000));
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Algorithm, Ask, Cost, Limit, SlidingWindowCounter, Windows};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, SlidingWindowCounter, WindowPair};
 
 #[derive(Deserialize)]
 struct Examples {
@@ -67,7 +67,7 @@ fn the_counter_estimates_as_the_articles_do() {
         let window = Duration::from_secs(example.window_s);
         let limit = SlidingWindowCounter::new(example.limit, window).unwrap();
         let start_us = 60 * limit.window_us();
-        let windows = Windows { start_us, current: example.current, previous: example.previous };
+        let windows = WindowPair { start_us, current: example.current, previous: example.previous };
         let now_us = start_us + example.elapsed_s * 1_000_000;
         let decision = limit.peek(&windows, now_us, Ask::new(Cost::ONE));
         assert_eq!(decision.is_allowed(), example.allowed);
