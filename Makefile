@@ -30,10 +30,12 @@ lint: ## formatting and clippy
 .PHONY: deny
 deny: ## licences, sources and duplicate crates
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@$(DENY_VERSION)
+	cargo fetch --locked
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
 unit: ## unit, property, command-line and documentation tests
+	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	cargo test --workspace --all-features
 
 .PHONY: docs
