@@ -169,6 +169,9 @@ impl Limit {
     pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> State {
         use Limit as L;
         use State as S;
+        if let (Some(new), Some(old), S::Fill(fill)) = (self.bucket(), old.bucket(), &state) {
+            return new.carry_over(old, *fill, now_us).into();
+        }
         match (self, old, &state) {
             (L::FixedWindow(new), L::FixedWindow(old), &S::Window(window)) => {
                 new.carry_over(old, window, now_us).into()
@@ -176,12 +179,6 @@ impl Limit {
             (L::SlidingWindowLog(_), L::SlidingWindowLog(_), S::Log(_)) => state,
             (L::SlidingWindowCounter(new), L::SlidingWindowCounter(old), &S::WindowPair(pair)) => {
                 new.carry_over(old, pair, now_us).into()
-            }
-            (L::TokenBucket(_) | L::LeakyBucket(_), old, &S::Fill(fill)) => {
-                match (self.bucket(), old.bucket()) {
-                    (Some(new), Some(old)) => new.carry_over(old, fill, now_us).into(),
-                    _ => self.after_spending(old.spent(&state, now_us), now_us),
-                }
             }
             // Named one by one, so that a new algorithm has to say what it carries over.
             (
