@@ -23,7 +23,7 @@ pub trait Decide: Debug {
     /// Whether `now_us` is so far behind that it must be another clock's.
     #[inline]
     fn is_new_clock(&self, state: &Self::State, now_us: u64) -> bool {
-        self.floor_us(state).saturating_sub(now_us) > MAX_STEP_BACK_US
+        self.floor_us(state) > now_us.saturating_add(MAX_STEP_BACK_US)
     }
 
     /// Moves the state to a new clock that now shows `now_us`: what was spent stays spent.

@@ -95,10 +95,15 @@ impl Log {
     /// The index of the oldest charge that counts at `at_us`: one at t counts before t + window.
     fn first_counting(&self, at_us: u64, window_us: NonZeroU64) -> usize {
         let Some(left_us) = at_us.checked_sub(window_us.get()) else { return 0 };
-        if self.sums.front().is_none_or(|oldest| oldest.at_us > left_us) {
-            return 0;
-        }
-        self.sums.partition_point(|sum| sum.at_us <= left_us)
+        self.first_without(|sum| sum.at_us <= left_us)
+    }
+
+    /// The index of the first charge without a property that only the oldest have.
+    #[inline]
+    fn first_without(&self, property: impl Fn(&Sum) -> bool) -> usize {
+        // As a rule few charges leave at once: looking at four before searching all saves 15 ns.
+        let near = (0..4).find(|&index| !self.sums.get(index).is_some_and(&property));
+        near.unwrap_or_else(|| self.sums.partition_point(property))
     }
 
     fn entry(&self, index: usize) -> Entry {
@@ -109,7 +114,12 @@ impl Log {
     /// Drops the `count` oldest charges.
     fn forget(&mut self, count: usize) {
         self.base = if count < self.sums.len() { self.before(count) } else { 0 };
-        self.sums.drain(..count);
+        match count {
+            0 => {}
+            // As a rule one leaves for each that comes, and `drain` takes 7 ns more for it.
+            1 => _ = self.sums.pop_front(),
+            _ => _ = self.sums.drain(..count),
+        }
     }
 
     fn remove(&mut self, index: usize) {
@@ -165,7 +175,7 @@ impl Decide for SlidingWindowLog {
         // OK because no cost above the limit gets here, and this one does not fit.
         let must_leave = standing.spent - (self.limit - cost);
         let left = log.before(standing.counting) + must_leave;
-        let last_to_leave = log.sums.partition_point(|sum| sum.through < left);
+        let last_to_leave = log.first_without(|sum| sum.through < left);
         let at_us = log.sums.get(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
         Verdict::Denied { retry: Retry::AfterUs(self.leaves_after_us(at_us, standing)) }
     }
