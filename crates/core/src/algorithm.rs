@@ -51,7 +51,15 @@ pub trait Algorithm: Decide {
     /// Gives back what of a charge still counts at `now_us`; returns how much more remains then.
     ///
     /// Never more than if the request had not been made; see [`Limit::refund`](crate::Limit::refund).
-    fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64;
+    fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64 {
+        let ask = Ask::new(receipt.cost());
+        let remaining = |state: &Self::State| {
+            decide::look(self, state, now_us, |_, standing| self.remaining(standing, ask))
+        };
+        let before = remaining(state);
+        self.give_back(state, now_us, receipt);
+        remaining(state).saturating_sub(before)
+    }
 
     /// The interval an operator thinks in: the window, or the time a spent bucket takes to be whole.
     fn interval_us(&self) -> u64;

@@ -272,26 +272,19 @@ impl<K: BucketKind> Decide for K {
         }
         standing.caller_waits_us(level.drain_time_us(self.bucket().rate))
     }
-}
-
-impl<K: BucketKind> Algorithm for K {
-    #[inline]
-    fn size(&self) -> u64 {
-        self.bucket().capacity
-    }
 
     /// Units leave in the order they came, so what is above all that was charged since is this
     /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
     /// only if nobody is behind it.
-    fn refund(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) -> u64 {
-        let Place::Bucket { charged, at_us, after, rate } = receipt.place else { return 0 };
+    fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) {
+        let Place::Bucket { charged, at_us, after, rate } = receipt.place else { return };
         // A key that was forgotten and came back counts from nothing: the time tells what has left.
         let bucket = self.bucket();
         let left_by_old_us = after.drain_time_us(rate);
         let left_by_new_us =
             after.at_period(rate.per_us, bucket.period_us()).drain_time_us(bucket.rate);
         if now_us.saturating_sub(at_us) >= left_by_old_us.max(left_by_new_us) {
-            return 0;
+            return;
         }
         let cost = Level::of(receipt.cost.units());
         let since = fill.charged_since(charged);
@@ -299,14 +292,20 @@ impl<K: BucketKind> Algorithm for K {
         let left = level.saturating_minus(Level::of(since), bucket.period_us()).min(cost);
         let is_whole_and_last = left == cost && since == 0;
         if self.is_shaping() && !is_whole_and_last {
-            return 0;
+            return;
         }
         if is_whole_and_last {
             // As if it had never been charged: the one before it is the last again.
             fill.charged = fill.charged.wrapping_sub(receipt.cost.units()) & MAX_UNITS;
         }
         fill.level = fill.level.saturating_minus(left, bucket.period_us());
-        level.ceil() - level.saturating_minus(left, bucket.period_us()).ceil()
+    }
+}
+
+impl<K: BucketKind> Algorithm for K {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.bucket().capacity
     }
 
     #[inline]

@@ -43,6 +43,9 @@ pub trait Decide: Debug {
         cost: Cost,
     ) -> (Self::Standing, Receipt);
 
+    /// Takes off what of a charge still counts at `now_us`.
+    fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: Receipt);
+
     /// The largest cost that fits (P1).
     fn remaining(&self, standing: &Self::Standing, ask: Ask) -> u64;
 

@@ -100,22 +100,19 @@ impl Decide for FixedWindow {
     fn reset_after_us(&self, standing: &WindowStanding) -> u64 {
         if standing.window.spent == 0 { 0 } else { self.ends_after_us(standing) }
     }
+
+    fn give_back(&self, window: &mut Window, now_us: u64, receipt: Receipt) {
+        let has_ended = now_us >= window.start_us.saturating_add(self.window_us());
+        if !has_ended && receipt.place == self.place(window) {
+            window.spent = window.spent.saturating_sub(receipt.cost.units());
+        }
+    }
 }
 
 impl Algorithm for FixedWindow {
     #[inline]
     fn size(&self) -> u64 {
         self.limit
-    }
-
-    fn refund(&self, window: &mut Window, now_us: u64, receipt: Receipt) -> u64 {
-        let has_ended = now_us >= window.start_us.saturating_add(self.window_us());
-        if has_ended || receipt.place != self.place(window) {
-            return 0;
-        }
-        let given_back = receipt.cost.units().min(window.spent);
-        window.spent -= given_back;
-        given_back
     }
 
     #[inline]

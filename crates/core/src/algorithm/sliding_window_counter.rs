@@ -129,31 +129,29 @@ impl Decide for SlidingWindowCounter {
     fn reset_after_us(&self, standing: &WindowPairStanding) -> u64 {
         if standing.estimate() == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
     }
-}
 
-impl Algorithm for SlidingWindowCounter {
-    #[inline]
-    fn size(&self) -> u64 {
-        self.limit
-    }
-
-    fn refund(&self, windows: &mut WindowPair, now_us: u64, receipt: Receipt) -> u64 {
-        let Place::Window { start_us, window_us } = receipt.place else { return 0 };
+    fn give_back(&self, windows: &mut WindowPair, now_us: u64, receipt: Receipt) {
+        let Place::Window { start_us, window_us } = receipt.place else { return };
         let end_us = start_us.saturating_add(window_us);
         let is_out_of_view = now_us >= end_us.saturating_add(window_us);
         if is_out_of_view || window_us != self.window_us() {
-            return 0;
+            return;
         }
         let spent = if start_us == windows.start_us {
             &mut windows.current
         } else if end_us == windows.start_us {
             &mut windows.previous
         } else {
-            return 0;
+            return;
         };
-        let given_back = receipt.cost.units().min(*spent);
-        *spent -= given_back;
-        given_back
+        *spent = spent.saturating_sub(receipt.cost.units());
+    }
+}
+
+impl Algorithm for SlidingWindowCounter {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
     }
 
     #[inline]

@@ -74,6 +74,36 @@ struct Sum {
 }
 
 impl Log {
+    /// The bytes it keeps on the heap, used or not.
+    pub fn heap_bytes(&self) -> usize {
+        self.sums.capacity() * size_of::<Sum>()
+    }
+
+    /// The bytes that the next charge may need beyond those.
+    pub fn growth_bytes(&self) -> usize {
+        if self.sums.len() < self.sums.capacity() {
+            return 0;
+        }
+        self.sums.capacity().max(4) * size_of::<Sum>()
+    }
+
+    /// Grows now, if the next charge would.
+    pub fn reserve_one(&mut self) {
+        self.sums.reserve(1);
+    }
+
+    /// Makes room for a charge without more memory: the two newest become one, at the later time.
+    ///
+    /// Conservative: the older one's units count as long as the newer one's.
+    pub fn coarsen(&mut self) {
+        let newest = self.sums.pop_back();
+        match (newest, self.sums.back_mut()) {
+            (Some(newest), Some(last)) => *last = newest,
+            (Some(only), None) => self.sums.push_back(only),
+            (None, _) => {}
+        }
+    }
+
     /// The running sum of everything charged.
     fn through(&self) -> u64 {
         self.sums.back().map_or(self.base, |sum| sum.through)
@@ -206,26 +236,26 @@ impl Decide for SlidingWindowLog {
     fn reset_after_us(&self, standing: &LogStanding) -> u64 {
         if standing.spent == 0 { 0 } else { self.leaves_after_us(standing.newest_us, standing) }
     }
-}
-
-impl Algorithm for SlidingWindowLog {
-    #[inline]
-    fn size(&self) -> u64 {
-        self.limit
-    }
 
     /// Charges of one time and cost are alike: any of them will do.
-    fn refund(&self, log: &mut Log, now_us: u64, receipt: Receipt) -> u64 {
-        let Place::Entry { at_us } = receipt.place else { return 0 };
+    fn give_back(&self, log: &mut Log, now_us: u64, receipt: Receipt) {
+        let Place::Entry { at_us } = receipt.place else { return };
         let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
         let first = log.sums.partition_point(|sum| sum.at_us < at_us).max(counting);
         let charge = Entry { at_us, cost: receipt.cost };
         let found = (first..log.sums.len())
             .take_while(|&index| log.sums[index].at_us == at_us)
             .find(|&index| log.entry(index) == charge);
-        let Some(index) = found else { return 0 };
-        log.remove(index);
-        receipt.cost.units()
+        if let Some(index) = found {
+            log.remove(index);
+        }
+    }
+}
+
+impl Algorithm for SlidingWindowLog {
+    #[inline]
+    fn size(&self) -> u64 {
+        self.limit
     }
 
     #[inline]

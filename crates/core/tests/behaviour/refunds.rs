@@ -218,6 +218,18 @@ fn a_refund_says_how_much_more_remains() {
     assert_eq!(limit.peek(&state, 2_000_000, cost(1)).remaining, 7);
 }
 
+/// In the previous window a unit counts only in part.
+#[test]
+fn a_refund_in_the_previous_window_says_what_more_remains_now() {
+    let limit: Limit = "sliding-window-counter limit=10 window=1m".parse().unwrap();
+    let mut state = limit.fresh();
+    limit.check(&mut state, 0, cost(2));
+    let receipt = limit.check(&mut state, 0, cost(5)).receipt.unwrap();
+    assert_eq!(limit.peek(&state, 90_000_000, cost(1)).remaining, 7);
+    assert_eq!(limit.refund(&mut state, 90_000_000, receipt), 2);
+    assert_eq!(limit.peek(&state, 90_000_000, cost(1)).remaining, 9);
+}
+
 #[test]
 fn places_in_line_come_back_from_the_end_one_after_the_other() {
     let limit: Limit = "leaky-bucket capacity=10 leak=1/s mode=shaping".parse().unwrap();

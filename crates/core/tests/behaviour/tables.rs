@@ -1,7 +1,9 @@
 //! Each algorithm's behaviour as a table: at this time, this cost, this answer.
 
 use Want::{Allowed, Delayed, Never, RetryAfterMs};
-use tollgate_core::{Ask, Cost, Limit, Retry, Verdict};
+use std::time::Duration;
+
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Log, Retry, SlidingWindowLog, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Want {
@@ -159,4 +161,22 @@ fn a_log_lists_what_counts_and_forgets_what_does_not() {
     assert_eq!(list(1_400_000), []);
     let bucket: Limit = "token-bucket capacity=1 refill=1/s".parse().unwrap();
     assert!(bucket.entries(&bucket.fresh(), 0).is_none());
+}
+
+/// Where a store has no memory for another entry, the log forgets times rather than units.
+#[test]
+fn a_coarsened_log_holds_the_same_units_for_longer() {
+    let limit = SlidingWindowLog::new(10, Duration::from_secs(1)).unwrap();
+    let mut log = Log::default();
+    for (at_us, units) in [(0, 2), (100_000, 3), (400_000, 4)] {
+        limit.check(&mut log, at_us, Ask::new(Cost::new(units).unwrap()));
+    }
+    log.coarsen();
+    let entries: Vec<_> =
+        limit.entries(&log, 400_000).map(|entry| (entry.at_us, entry.cost.units())).collect();
+    assert_eq!(entries, [(0, 2), (400_000, 7)]);
+    log.coarsen();
+    log.coarsen();
+    assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).remaining, 1);
+    assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).reset_after_us, 1_000_000);
 }
