@@ -44,7 +44,3 @@ pub use limit::{
 };
 pub use muldiv::muldiv;
 pub use together::{Charge, Role, Together, check_all};
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

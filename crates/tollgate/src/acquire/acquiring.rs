@@ -1,0 +1,299 @@
+//! One caller's way through its line, as a future.
+
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Sleep;
+use tollgate_core::{Cost, Limit, Mode, Verdict};
+
+use super::forecast::Forecast;
+use super::lines::{Rest, Standing, Turn};
+use super::{Acquire, Acquired};
+use crate::answer::Answer;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::scope::Scope;
+
+/// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
+/// millisecond, unless somebody keeps a future without polling it.
+const GRACE_US: u64 = 10_000;
+
+/// The future of an [`Acquire`].
+#[derive(Debug)]
+#[must_use = "nothing is acquired until this is awaited"]
+pub struct Acquiring<'a> {
+    request: Acquire<'a>,
+    /// When it first had to wait.
+    arrived_us: Option<u64>,
+    step: Step<'a>,
+}
+
+/// Where it is. What a step holds is given back when it is dropped.
+#[derive(Debug)]
+enum Step<'a> {
+    Arriving,
+    /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
+    Behind {
+        turn: Turn<'a>,
+        deadline: Option<Timer>,
+    },
+    /// At the front, with the question put to the store.
+    Asking {
+        turn: Turn<'a>,
+        answer: Answer<Decision>,
+    },
+    /// At the front, until it is worth asking again.
+    Resting {
+        turn: Turn<'a>,
+        due_us: u64,
+        timer: Timer,
+    },
+    /// Charged and out of the line, until its delay has passed.
+    Delayed {
+        charge: Charge<'a>,
+        timer: Timer,
+    },
+    Over,
+}
+
+/// What a step leads to.
+enum Next<'a> {
+    Go(Step<'a>),
+    Stay(Step<'a>),
+    Done(Acquired),
+}
+
+type Timer = Pin<Box<Sleep>>;
+
+impl<'a> Acquiring<'a> {
+    pub(super) fn new(request: Acquire<'a>) -> Acquiring<'a> {
+        Acquiring { request, arrived_us: None, step: Step::Arriving }
+    }
+
+    fn advance(&mut self, step: Step<'a>, context: &mut Context<'_>) -> Result<Next<'a>, Error> {
+        match step {
+            Step::Arriving => self.arrive(),
+            Step::Behind { turn, deadline } => self.stand(turn, deadline, context),
+            Step::Asking { turn, answer } => self.ask(turn, answer, context),
+            Step::Resting { turn, due_us, timer } => Ok(self.rest(turn, due_us, timer, context)),
+            Step::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
+            Step::Over => Ok(Next::Stay(Step::Over)),
+        }
+    }
+
+    fn arrive(&mut self) -> Result<Next<'a>, Error> {
+        let Acquire { scope, key, cost, max_wait_us } = self.request;
+        let cost = cost?;
+        if cost.units() > scope.limit().size() {
+            return self.refuse(None);
+        }
+        let (turn, standing) = scope.limiter.inner.lines.join(scope, key, cost)?;
+        if standing == Standing::Front {
+            return Ok(self.put(turn));
+        }
+        let arrived_us = self.arrived_us();
+        let Some(max_wait_us) = max_wait_us else {
+            return Ok(Next::Go(Step::Behind { turn, deadline: None }));
+        };
+        // How the key stands first: one that goes in between is then missed, not counted twice, and
+        // nobody is refused for it.
+        let forecast = Forecast::of(scope, key, arrived_us)?;
+        let wait_us = forecast.wait_us(&turn.costs_ahead(), cost, max_wait_us);
+        if wait_us > max_wait_us {
+            return self.refuse(Some(wait_us));
+        }
+        let deadline = Some(timer(max_wait_us.saturating_add(GRACE_US)));
+        Ok(Next::Go(Step::Behind { turn, deadline }))
+    }
+
+    fn stand(
+        &mut self,
+        turn: Turn<'a>,
+        mut deadline: Option<Timer>,
+        context: &mut Context<'_>,
+    ) -> Result<Next<'a>, Error> {
+        let arrived_us = self.arrived_us();
+        let deadline_us =
+            self.request.max_wait_us.map_or(u64::MAX, |us| arrived_us.saturating_add(us));
+        match turn.stand(deadline_us, context.waker()) {
+            Standing::Front => Ok(self.put(turn)),
+            Standing::TooLate { due_us } => self.refuse(Some(due_us.saturating_sub(arrived_us))),
+            Standing::Behind => {
+                let is_stuck =
+                    deadline.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
+                if is_stuck {
+                    return self.refuse(Some(self.waited_us()));
+                }
+                Ok(Next::Stay(Step::Behind { turn, deadline }))
+            }
+        }
+    }
+
+    /// Puts the question to the store.
+    fn put(&self, turn: Turn<'a>) -> Next<'a> {
+        let Acquire { scope, key, cost, max_wait_us } = self.request;
+        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units));
+        if let Some(max_wait_us) = max_wait_us {
+            let left_us = max_wait_us.saturating_sub(self.waited_us());
+            check = check.max_wait(Duration::from_micros(left_us));
+        }
+        Next::Go(Step::Asking { turn, answer: check.into_future() })
+    }
+
+    fn ask(
+        &mut self,
+        turn: Turn<'a>,
+        mut answer: Answer<Decision>,
+        context: &mut Context<'_>,
+    ) -> Result<Next<'a>, Error> {
+        let Poll::Ready(decision) = Pin::new(&mut answer).poll(context) else {
+            return Ok(Next::Stay(Step::Asking { turn, answer }));
+        };
+        let decision = decision?;
+        match decision.verdict() {
+            Verdict::Allowed { delay_us: 0 } => Ok(Next::Done(self.admitted(decision))),
+            Verdict::Allowed { delay_us } => {
+                self.arrived_us();
+                let charge = Charge::new(&self.request, decision);
+                Ok(Next::Go(Step::Delayed { charge, timer: timer(delay_us) }))
+            }
+            Verdict::Denied { .. } => self.wait_or_refuse(turn, decision),
+        }
+    }
+
+    fn wait_or_refuse(&mut self, turn: Turn<'a>, denial: Decision) -> Result<Next<'a>, Error> {
+        let is_first = self.arrived_us.is_none();
+        let arrived_us = self.arrived_us();
+        let now_us = self.now_us();
+        let waited_us = now_us.saturating_sub(arrived_us);
+        let Some(retry_us) = denial.decided().retry_after_us() else {
+            return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait: None }));
+        };
+        let wait_us = waited_us.saturating_add(self.until_it_goes_us(retry_us, &denial));
+        if self.request.max_wait_us.is_some_and(|most_us| wait_us > most_us) {
+            let would_wait = Some(Duration::from_micros(wait_us));
+            return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait }));
+        }
+        if is_first {
+            turn.has_room()?;
+        }
+        let due_us = now_us.saturating_add(retry_us);
+        // At least 1 us, which a denial always says: a store that said 0 would make this spin.
+        Ok(Next::Go(Step::Resting { turn, due_us, timer: timer(retry_us.max(1)) }))
+    }
+
+    /// How long until a denied request could go. A shaping limit lets it go when all that is before
+    /// it has left, which is when nothing is spent any more: in a place now, or in one later.
+    fn until_it_goes_us(&self, retry_us: u64, denial: &Decision) -> u64 {
+        match self.request.scope.limit() {
+            Limit::LeakyBucket(limit) if limit.mode() == Mode::Shaping => {
+                denial.decided().reset_after_us.max(retry_us)
+            }
+            _ => retry_us,
+        }
+    }
+
+    fn rest(
+        &self,
+        turn: Turn<'a>,
+        due_us: u64,
+        mut timer: Timer,
+        context: &mut Context<'_>,
+    ) -> Next<'a> {
+        let is_due = timer.as_mut().poll(context).is_ready();
+        if is_due || turn.rest(due_us, context.waker()) == Rest::Nudged {
+            return self.put(turn);
+        }
+        Next::Stay(Step::Resting { turn, due_us, timer })
+    }
+
+    fn delay(&self, charge: Charge<'a>, mut timer: Timer, context: &mut Context<'_>) -> Next<'a> {
+        if timer.as_mut().poll(context).is_pending() {
+            return Next::Stay(Step::Delayed { charge, timer });
+        }
+        match charge.deliver() {
+            Some(decision) => Next::Done(self.admitted(decision)),
+            // Not reached: a charge is delivered once.
+            None => Next::Stay(Step::Over),
+        }
+    }
+
+    fn admitted(&self, decision: Decision) -> Acquired {
+        Acquired::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
+    }
+
+    /// Refuses a request that did not get to ask.
+    fn refuse(&self, would_wait_us: Option<u64>) -> Result<Next<'a>, Error> {
+        let Acquire { scope, key, cost, .. } = self.request;
+        let decision = scope.peek(key).cost(cost?.units()).now()?;
+        let would_wait = would_wait_us.map(Duration::from_micros);
+        Ok(Next::Done(Acquired::Refused { decision, would_wait }))
+    }
+
+    /// When it first had to wait: now, if it did not have to before.
+    fn arrived_us(&mut self) -> u64 {
+        let now_us = self.now_us();
+        *self.arrived_us.get_or_insert(now_us)
+    }
+
+    fn waited_us(&self) -> u64 {
+        self.arrived_us.map_or(0, |arrived_us| self.now_us().saturating_sub(arrived_us))
+    }
+
+    fn now_us(&self) -> u64 {
+        self.request.scope.limiter.inner.clock.now_us()
+    }
+}
+
+impl Future for Acquiring<'_> {
+    type Output = Result<Acquired, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            let step = mem::replace(&mut this.step, Step::Over);
+            match this.advance(step, context)? {
+                Next::Go(step) => this.step = step,
+                Next::Stay(step) => {
+                    this.step = step;
+                    return Poll::Pending;
+                }
+                Next::Done(acquired) => return Poll::Ready(Ok(acquired)),
+            }
+        }
+    }
+}
+
+/// A charge that has not been delivered. Dropping it refunds it.
+#[derive(Debug)]
+struct Charge<'a> {
+    scope: &'a Scope,
+    key: &'a [u8],
+    decision: Option<Decision>,
+}
+
+impl<'a> Charge<'a> {
+    fn new(request: &Acquire<'a>, decision: Decision) -> Charge<'a> {
+        Charge { scope: request.scope, key: request.key, decision: Some(decision) }
+    }
+
+    fn deliver(mut self) -> Option<Decision> {
+        self.decision.take()
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.decision.take().and_then(Decision::into_receipt) {
+            // Nobody is left to tell; in memory it cannot fail.
+            let _ = self.scope.refund_now(self.key, receipt);
+        }
+    }
+}
+
+fn timer(wait_us: u64) -> Timer {
+    Box::pin(tokio::time::sleep(Duration::from_micros(wait_us)))
+}

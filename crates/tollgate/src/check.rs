@@ -1,0 +1,107 @@
+//! One request, as it is put together.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use tollgate_core::{Ask, Cost, CostError, Role};
+
+use crate::answer::Answer;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::limiter::Inner;
+use crate::scope::Scope;
+
+/// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
+#[derive(Clone, Debug)]
+#[must_use = "nothing is decided until this is awaited, or `now` is called"]
+pub struct Check<'a> {
+    pub(crate) scope: &'a Scope,
+    pub(crate) key: &'a [u8],
+    pub(crate) role: Role,
+    pub(crate) at_us: Option<u64>,
+    intent: Intent,
+    cost: Result<Cost, CostError>,
+    max_wait_us: Option<u64>,
+}
+
+/// Whether a request is charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Intent {
+    Charge,
+    Look,
+}
+
+impl<'a> Check<'a> {
+    #[inline]
+    pub(crate) fn new(scope: &'a Scope, key: &'a [u8], intent: Intent) -> Check<'a> {
+        Check {
+            scope,
+            key,
+            role: Role::Enforced,
+            at_us: None,
+            intent,
+            cost: Ok(Cost::ONE),
+            max_wait_us: None,
+        }
+    }
+
+    /// What the request spends, instead of 1. At least 1, below 2^53.
+    #[inline]
+    pub fn cost(self, units: u64) -> Check<'a> {
+        Check { cost: Cost::new(units), ..self }
+    }
+
+    /// The longest delay the caller accepts from a shaping limit; a longer one is a refusal that
+    /// charges nothing.
+    pub fn max_wait(self, max_wait: Duration) -> Check<'a> {
+        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        Check { max_wait_us: Some(max_wait_us), ..self }
+    }
+
+    /// In a check of several limits: this one says what it would have done, and refuses nothing.
+    pub fn shadow(self) -> Check<'a> {
+        Check { role: Role::Shadow, ..self }
+    }
+
+    /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: to replay
+    /// what happened. A key's time does not run backwards by less than 10 s.
+    pub fn at_us(self, now_us: u64) -> Check<'a> {
+        Check { at_us: Some(now_us), ..self }
+    }
+
+    /// Decides without waiting.
+    #[inline]
+    pub fn now(&self) -> Result<Decision, Error> {
+        let Inner { memory, clock, .. } = &*self.scope.limiter.inner;
+        let ask = self.ask()?;
+        let now_us = self.at_us.unwrap_or_else(|| clock.now_us());
+        Ok(match self.intent {
+            Intent::Charge => {
+                let checked = memory.check(&self.scope.kept, self.key, now_us, ask);
+                Decision::new(checked.decision, checked.receipt)
+            }
+            Intent::Look => {
+                Decision::new(memory.peek(&self.scope.kept, self.key, now_us, ask), None)
+            }
+        })
+    }
+
+    pub(crate) fn is_peek(&self) -> bool {
+        matches!(self.intent, Intent::Look)
+    }
+
+    #[inline]
+    pub(crate) fn ask(&self) -> Result<Ask, Error> {
+        Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
+    }
+}
+
+impl IntoFuture for Check<'_> {
+    type Output = Result<Decision, Error>;
+    type IntoFuture = Answer<Decision>;
+
+    #[inline]
+    fn into_future(self) -> Answer<Decision> {
+        Answer::ready(self.now())
+    }
+}

@@ -1,0 +1,119 @@
+//! Where the time comes from: the machine, or a test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The limiter's one source of time, in microseconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// The wall clock once, then a counter that only moves forward.
+    System {
+        started_us: u64,
+        counter: quanta::Clock,
+        started: u64,
+    },
+    Manual(Arc<AtomicU64>),
+    /// A time once, then tokio's clock.
+    Tokio {
+        started_us: u64,
+        started: tokio::time::Instant,
+    },
+}
+
+impl Clock {
+    /// The machine's clock. It is read once; from then on time only moves forward, whatever is done
+    /// to the wall clock.
+    pub fn system() -> Clock {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let counter = quanta::Clock::new();
+        let started = counter.raw();
+        let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        Clock { source: Source::System { started_us, counter, started } }
+    }
+
+    /// tokio's clock, which shows `now_us` now. For tests of what waits: `tokio::time::pause` and
+    /// `advance` move sleeping and deciding together.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Clock;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let clock = Clock::tokio(0);
+    /// tokio::time::advance(Duration::from_secs(2)).await;
+    /// assert_eq!(clock.now_us(), 2_000_000);
+    /// # }
+    /// ```
+    pub fn tokio(now_us: u64) -> Clock {
+        Clock { source: Source::Tokio { started_us: now_us, started: tokio::time::Instant::now() } }
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now_us(&self) -> u64 {
+        match &self.source {
+            Source::System { started_us, counter, started } => {
+                let elapsed_ns = counter.delta_as_nanos(*started, counter.raw());
+                started_us.saturating_add(elapsed_ns / 1_000)
+            }
+            Source::Manual(now_us) => now_us.load(Ordering::Relaxed),
+            Source::Tokio { started_us, started } => {
+                let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                started_us.saturating_add(elapsed_us)
+            }
+        }
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::system()
+    }
+}
+
+impl From<&ManualClock> for Clock {
+    fn from(manual: &ManualClock) -> Clock {
+        Clock { source: Source::Manual(Arc::clone(&manual.now_us)) }
+    }
+}
+
+/// A clock that stands still until a test moves it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Clock, ManualClock};
+///
+/// let manual = ManualClock::at_us(0);
+/// let clock = Clock::from(&manual);
+/// manual.advance(Duration::from_millis(5));
+/// assert_eq!(clock.now_us(), 5_000);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock {
+    now_us: Arc<AtomicU64>,
+}
+
+impl ManualClock {
+    /// A clock that shows `now_us`.
+    pub fn at_us(now_us: u64) -> ManualClock {
+        ManualClock { now_us: Arc::new(AtomicU64::new(now_us)) }
+    }
+
+    /// Shows `now_us` from now on, also if that is earlier.
+    pub fn set_us(&self, now_us: u64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
+    }
+
+    /// Moves forward, by whole microseconds.
+    pub fn advance(&self, by: Duration) {
+        let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.now_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,123 @@
+//! Exact rate limiting: five algorithms, one set of semantics.
+//!
+//! A [`Limiter`] keeps what every key has spent. A [`Scope`] is a limit with a name; ask it about a
+//! key:
+//!
+//! ```
+//! use tollgate::{Limit, Limiter};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::memory();
+//! let limit: Limit = "token-bucket capacity=60 refill=1/s".parse()?;
+//! let api = limiter.scope("api", limit)?;
+//!
+//! let decision = api.check("user:42").now()?;
+//! assert!(decision.is_allowed());
+//! assert_eq!(decision.remaining(), 59);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! In async code, await the same check; in memory it is ready at once, and on a store across the
+//! network it will not be:
+//!
+//! ```
+//! # use tollgate::{Limit, Limiter};
+//! # async fn answer() -> Result<(), Box<dyn std::error::Error>> {
+//! # let api = Limiter::memory().scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+//! let decision = api.check("user:42").cost(5).await?;
+//! if let Some(wait) = decision.retry_after() {
+//!     println!("refused; come back in exactly {wait:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A request that must fit several limits is charged to all of them or to none. A shadow limit is
+//! one you are trying out: it says what it would have done.
+//!
+//! ```
+//! # use tollgate::{Limit, Limiter};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::memory();
+//! let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+//! let site = limiter.scope("site", "sliding-window-counter limit=1000 window=1s".parse::<Limit>()?)?;
+//! let stricter = limiter.scope("stricter", "token-bucket capacity=3 refill=1/s".parse::<Limit>()?)?;
+//!
+//! let request = [user.check("user:42"), site.check(""), stricter.check("user:42").shadow()];
+//! let together = limiter.check_all_now(&request)?;
+//! assert!(together.is_allowed());
+//! assert_eq!(together.remaining(), Some(59)); // the tightest of the enforced ones
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What is refused costs nothing. What was charged for nothing can be given back, with the receipt
+//! that the decision carries:
+//!
+//! ```
+//! # use tollgate::{Limit, Limiter};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::memory();
+//! let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m".parse::<Limit>()?)?;
+//! if let Some(receipt) = logins.check("203.0.113.9").now()?.into_receipt() {
+//!     logins.refund_now("203.0.113.9", receipt)?;
+//! }
+//! logins.reset_now("203.0.113.9")?; // or forget all of it, after a successful login
+//! assert_eq!(logins.peek("203.0.113.9").now()?.remaining(), 5);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Work of your own that can wait is not checked but acquired: it waits its turn, in order, or is told
+//! at once that its turn would come too late.
+//!
+//! ```
+//! use std::time::Duration;
+//! # use tollgate::{Clock, Limit, Limiter};
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
+//! let mail = limiter.scope("mail", "leaky-bucket capacity=100 leak=2/s mode=shaping".parse::<Limit>()?)?;
+//! for _ in 0..3 {
+//!     assert!(mail.acquire("smtp").max_wait(Duration::from_secs(60)).await?.is_admitted());
+//! } // one every half second
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
+//! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
+//! share one state for each limit until there is room again ([`Limiter::usage`] counts them).
+//!
+//! Tests bring their own time: [`ManualClock`].
+
+mod acquire;
+mod answer;
+mod check;
+mod clock;
+mod decision;
+mod error;
+mod limiter;
+mod scope;
+mod store;
+mod together;
+
+pub use acquire::{Acquire, Acquired, Acquiring};
+pub use answer::Answer;
+pub use check::Check;
+pub use clock::{Clock, ManualClock};
+pub use decision::Decision;
+pub use error::Error;
+pub use limiter::{Builder, Limiter};
+pub use scope::Scope;
+pub use store::memory::Usage;
+pub use together::Together;
+pub use tollgate_core::{
+    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Rate, Receipt,
+    Retry, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
+};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,113 @@
+//! A limit under a name, and what can be done with a key of it.
+
+use std::sync::Arc;
+
+use tollgate_core::{Entry, Limit, Receipt};
+
+use crate::acquire::Acquire;
+use crate::answer::Answer;
+use crate::check::{Check, Intent};
+use crate::error::Error;
+use crate::limiter::{Inner, Limiter};
+use crate::store::memory;
+
+/// A limit under a name. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    pub(crate) limiter: Limiter,
+    pub(crate) kept: Arc<memory::Scope>,
+}
+
+impl Scope {
+    pub(crate) fn new(limiter: Limiter, kept: Arc<memory::Scope>) -> Scope {
+        Scope { limiter, kept }
+    }
+
+    /// The limiter that it belongs to.
+    pub fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.kept.name
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &Limit {
+        &self.kept.limit
+    }
+
+    /// Decides one request of `key` and charges it if it is allowed; a cost of 1 unless said.
+    #[inline]
+    pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a> {
+        Check::new(self, key.as_ref(), Intent::Charge)
+    }
+
+    /// Decides one request of `key` and charges nothing.
+    pub fn peek<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a> {
+        Check::new(self, key.as_ref(), Intent::Look)
+    }
+
+    /// Waits until one request of `key` may go, in order with the others that acquire it; a cost of 1
+    /// unless said.
+    pub fn acquire<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Acquire<'a> {
+        Acquire::new(self, key.as_ref())
+    }
+
+    /// Gives back what of a charge to `key` still counts; how much more remains then.
+    ///
+    /// ```
+    /// # use tollgate::{Limit, Limiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let tokens = limiter.scope("llm", "token-bucket capacity=10000 refill=100/s".parse::<Limit>()?)?;
+    /// let reserved = tokens.check("user:42").cost(1_000).now()?.into_receipt();
+    /// if let Some(receipt) = reserved {
+    ///     tokens.refund_now("user:42", receipt)?; // and charge what it really took
+    /// }
+    /// # assert_eq!(tokens.peek("user:42").now()?.remaining(), 10_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn refund_now<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        receipt: Receipt,
+    ) -> Result<u64, Error> {
+        let Inner { memory, clock, lines } = &*self.limiter.inner;
+        let back = memory.refund(&self.kept, key.as_ref(), clock.now_us(), receipt);
+        lines.nudge(self, key.as_ref());
+        Ok(back)
+    }
+
+    /// [`refund_now`](Self::refund_now), for any store.
+    pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> Answer<u64> {
+        Answer::ready(self.refund_now(key, receipt))
+    }
+
+    /// Forgets `key`: it has spent nothing. Its receipts go with it.
+    pub fn reset_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<(), Error> {
+        let Inner { memory, lines, .. } = &*self.limiter.inner;
+        memory.reset(&self.kept, key.as_ref());
+        lines.nudge(self, key.as_ref());
+        Ok(())
+    }
+
+    /// [`reset_now`](Self::reset_now), for any store.
+    pub fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<()> {
+        Answer::ready(self.reset_now(key))
+    }
+
+    /// The charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
+    /// sliding window log.
+    pub fn entries_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Vec<Entry>, Error> {
+        let Inner { memory, clock, .. } = &*self.limiter.inner;
+        Ok(memory.entries(&self.kept, key.as_ref(), clock.now_us()))
+    }
+
+    /// [`entries_now`](Self::entries_now), for any store.
+    pub fn entries<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<Vec<Entry>> {
+        Answer::ready(self.entries_now(key))
+    }
+}

@@ -1,0 +1,3 @@
+//! Where state lives.
+
+pub(crate) mod memory;

@@ -1,0 +1,38 @@
+//! The bytes that all shards share.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A ceiling in bytes, and how many of them are taken. Touched only when something grows or goes.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// `None` is no ceiling.
+    max_bytes: Option<usize>,
+    used: AtomicUsize,
+}
+
+impl Budget {
+    pub(super) fn new(max_bytes: Option<usize>, used: usize) -> Budget {
+        Budget { max_bytes, used: AtomicUsize::new(used) }
+    }
+
+    pub(super) fn has_ceiling(&self) -> bool {
+        self.max_bytes.is_some()
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` if that many are left.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let taken = |used: usize| {
+            let used = used.saturating_add(bytes);
+            self.max_bytes.is_none_or(|max_bytes| used <= max_bytes).then_some(used)
+        };
+        self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    pub(super) fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
