@@ -1,0 +1,129 @@
+use tokio::time::Instant;
+use tollgate::{CostError, Error};
+
+use crate::setup::{Polled, ms, remaining, scope, waited, would_wait};
+
+const EVERY_LIMIT: [&str; 6] = [
+    "fixed-window limit=4 window=40ms",
+    "sliding-window-log limit=4 window=40ms",
+    "sliding-window-counter limit=4 window=40ms",
+    "token-bucket capacity=4 refill=1/10ms",
+    "leaky-bucket capacity=4 leak=1/10ms mode=policing",
+    "leaky-bucket capacity=4 leak=1/10ms mode=shaping",
+];
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_limit_never_waits() {
+    for limit in EVERY_LIMIT {
+        let scope = scope(limit);
+        let refused = Polled::new(scope.acquire("key").cost(5)).poll().unwrap().unwrap();
+        assert_eq!(would_wait(&refused), None, "{limit}");
+        assert_eq!(refused.decision().retry_after(), None);
+        scope.check("key").cost(4).now().unwrap();
+        let _front = Polled::new(scope.acquire("key").cost(4)).must_wait();
+        let refused = Polled::new(scope.acquire("key").cost(5)).poll().unwrap().unwrap();
+        assert_eq!(would_wait(&refused), None, "{limit}, with a line");
+        assert_eq!(refused.into_receipt(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_of_0_is_an_error() {
+    let scope = scope(EVERY_LIMIT[0]);
+    let result = scope.acquire("key").cost(0).await;
+    assert_eq!(result, Err(Error::Cost(CostError::Zero)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_wait_than_the_caller_accepts_is_refused_at_once_and_charges_nothing() {
+    let scope = scope("token-bucket capacity=4 refill=1/10ms");
+    scope.check("key").cost(4).now().unwrap();
+    let began = Instant::now();
+    let refused = scope.acquire("key").cost(2).max_wait(ms(19)).await.unwrap();
+    assert_eq!(would_wait(&refused), Some(ms(20)));
+    assert_eq!(refused.decision().retry_after(), Some(ms(20)));
+    assert_eq!((began.elapsed(), scope.limiter().waiting()), (ms(0), 0));
+    let admitted = scope.acquire("key").cost(2).max_wait(ms(20)).await.unwrap();
+    assert_eq!(waited(&admitted), ms(20));
+    assert_eq!(remaining(&scope), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_of_those_ahead_counts() {
+    // limit, how long one waits that asks 2 behind three that ask 4, 3 and 1, all spent
+    let table = [
+        ("fixed-window limit=4 window=40ms", 120),
+        ("sliding-window-log limit=4 window=40ms", 120),
+        ("token-bucket capacity=4 refill=1/10ms", 100),
+        ("leaky-bucket capacity=4 leak=1/10ms mode=policing", 100),
+        ("leaky-bucket capacity=4 leak=1/10ms mode=shaping", 120),
+    ];
+    for (limit, want_ms) in table {
+        let scope = scope(limit);
+        scope.check("key").cost(4).now().unwrap();
+        let ahead = [4, 3, 1].map(|cost| Polled::new(scope.acquire("key").cost(cost)).must_wait());
+        let own = |max_wait| scope.acquire("key").cost(2).max_wait(max_wait);
+        let refused = Polled::new(own(ms(want_ms - 1))).poll().unwrap().unwrap();
+        let would = would_wait(&refused).unwrap();
+        // It stops counting once it is too long.
+        assert!(would > ms(want_ms - 1) && would <= ms(want_ms), "{limit}: {would:?}");
+        let admitted = Polled::new(own(ms(want_ms))).must_wait();
+        let [a, b, c] = ahead;
+        let (.., admitted) = tokio::join!(a.finish(), b.finish(), c.finish(), admitted.finish());
+        assert_eq!(waited(&admitted), ms(want_ms), "{limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_was_overtaken_is_refused_as_soon_as_it_is_too_late() {
+    let scope = scope("fixed-window limit=1 window=100ms");
+    scope.check("key").now().unwrap();
+    let began = Instant::now();
+    let first = Polled::new(scope.acquire("key").max_wait(ms(150))).must_wait();
+    let second = Polled::new(scope.acquire("key").max_wait(ms(250))).must_wait();
+    let overtaking = async {
+        tokio::time::advance(ms(100)).await;
+        assert!(scope.check("key").now().unwrap().is_allowed());
+    };
+    let ended = |refused| (would_wait(&refused), began.elapsed());
+    let ((), first, second) = tokio::join!(
+        biased;
+        overtaking,
+        async { ended(first.finish().await) },
+        async { second.finish().await },
+    );
+    assert_eq!(first, (Some(ms(200)), ms(100)));
+    assert_eq!(waited(&second), ms(200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_learn_at_once_that_the_front_will_make_them_late() {
+    let scope = scope("fixed-window limit=2 window=100ms");
+    scope.check("key").cost(2).now().unwrap();
+    let began = Instant::now();
+    // Tasks of their own, or polling one would poll the other.
+    let [front, behind] = [scope.clone(), scope.clone()];
+    let front = tokio::spawn(async move { front.acquire("key").cost(2).await.unwrap() });
+    tokio::task::yield_now().await;
+    let behind = tokio::spawn(async move {
+        let refused = behind.acquire("key").max_wait(ms(250)).await.unwrap();
+        (would_wait(&refused), began.elapsed())
+    });
+    for _ in 0..2 {
+        tokio::time::sleep(ms(100)).await;
+        scope.check("key").now().unwrap();
+    }
+    assert_eq!(waited(&front.await.unwrap()), ms(300));
+    assert_eq!(behind.await.unwrap(), (Some(ms(300)), ms(200)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_that_nobody_polls_does_not_hold_the_others_past_their_patience() {
+    let scope = scope("token-bucket capacity=1 refill=1/10ms");
+    scope.check("key").now().unwrap();
+    let _kept = Polled::new(scope.acquire("key")).must_wait();
+    let began = Instant::now();
+    let refused = scope.acquire("key").max_wait(ms(50)).await.unwrap();
+    assert!(!refused.is_admitted());
+    assert_eq!(began.elapsed(), ms(60));
+}

@@ -1,0 +1,66 @@
+//! A limiter on tokio's clock, and futures that are polled by hand.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::{Acquire, Acquired, Acquiring, Clock, Error, Limit, Limiter, Scope};
+
+/// Some midnight: a start of every window that divides a day.
+pub(crate) const START_US: u64 = 1_699_920_000_000_000;
+
+pub(crate) fn scope(limit: &str) -> Scope {
+    let limiter = Limiter::builder().clock(Clock::tokio(START_US)).build();
+    limiter.scope("test", limit.parse::<Limit>().unwrap()).unwrap()
+}
+
+/// An acquire that a test polls itself.
+pub(crate) struct Polled<'a>(Pin<Box<Acquiring<'a>>>);
+
+impl<'a> Polled<'a> {
+    pub(crate) fn new(acquire: Acquire<'a>) -> Polled<'a> {
+        Polled(Box::pin(acquire.into_future()))
+    }
+
+    /// Polls once; nobody is woken later.
+    pub(crate) fn poll(&mut self) -> Option<Result<Acquired, Error>> {
+        match self.0.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Polls once; it has to wait.
+    pub(crate) fn must_wait(mut self) -> Polled<'a> {
+        assert!(self.poll().is_none());
+        self
+    }
+
+    /// Waits to the end.
+    pub(crate) async fn finish(self) -> Acquired {
+        self.0.await.unwrap()
+    }
+}
+
+pub(crate) fn waited(acquired: &Acquired) -> Duration {
+    match acquired {
+        Acquired::Admitted { waited, .. } => *waited,
+        Acquired::Refused { .. } => panic!("{acquired:?}"),
+    }
+}
+
+pub(crate) fn would_wait(acquired: &Acquired) -> Option<Duration> {
+    match acquired {
+        Acquired::Refused { would_wait, .. } => *would_wait,
+        Acquired::Admitted { .. } => panic!("{acquired:?}"),
+    }
+}
+
+pub(crate) fn remaining(scope: &Scope) -> u64 {
+    scope.peek("key").now().unwrap().remaining()
+}
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

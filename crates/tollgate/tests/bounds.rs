@@ -1,0 +1,361 @@
+//! P9: memory has a ceiling in bytes that a client inventing keys cannot lift, and at the ceiling
+//! nobody's state is forgiven.
+//!
+//! `SOAK_KEYS` says how many keys the attacker invents, instead of 200,000.
+
+#![allow(clippy::unwrap_used)]
+
+use std::thread;
+use std::time::Duration;
+
+use tollgate::{Limit, Limiter, ManualClock, Scope};
+
+const MAX_BYTES: usize = 2 << 20;
+const START_US: u64 = 1_000_000_800_000_000;
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Every algorithm but the log, each with room for 10, which an hour later is there again.
+const LIMITS: [&str; 5] = [
+    "fixed-window limit=10 window=1h",
+    "sliding-window-counter limit=10 window=30m",
+    "token-bucket capacity=10 refill=10/h",
+    "leaky-bucket capacity=10 leak=10/h mode=policing",
+    "leaky-bucket capacity=10 leak=10/h mode=shaping",
+];
+
+/// Its keys take more memory as they spend.
+const LOG: &str = "sliding-window-log limit=10 window=1h";
+
+fn attack_keys() -> u64 {
+    std::env::var("SOAK_KEYS").map_or(200_000, |keys| keys.parse().unwrap())
+}
+
+fn open(max_bytes: usize) -> (ManualClock, Limiter) {
+    let clock = ManualClock::at_us(START_US);
+    let limiter = Limiter::builder().clock(&clock).max_bytes(max_bytes).build();
+    (clock, limiter)
+}
+
+fn scope(limiter: &Limiter, name: &str, text: &str) -> Scope {
+    limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
+}
+
+fn assert_within(limiter: &Limiter, max_bytes: usize, text: &str) {
+    let usage = limiter.usage();
+    assert!(usage.bytes <= max_bytes, "{text}: {} of {max_bytes} bytes", usage.bytes);
+}
+
+/// One check of each of `keys`; how many were allowed.
+fn attack(limiter: &Limiter, scope: &Scope, keys: impl Iterator<Item = u64>) -> u64 {
+    let mut allowed = 0;
+    for key in keys {
+        let key = key.to_le_bytes();
+        allowed += u64::from(scope.check(&key).now().unwrap().is_allowed());
+        if u64::from_le_bytes(key).is_multiple_of(5_000) {
+            assert_within(limiter, MAX_BYTES, "during the attack");
+        }
+    }
+    assert_within(limiter, MAX_BYTES, "after the attack");
+    allowed
+}
+
+/// Clients known before the attack: each has spent another part of its quota.
+fn known_clients(scope: &Scope) -> Vec<(String, u64)> {
+    let clients: Vec<(String, u64)> =
+        (0..200).map(|client| (format!("client {client}"), client % 10)).collect();
+    for (client, remaining) in &clients {
+        for _ in *remaining..10 {
+            assert!(scope.check(client).now().unwrap().is_allowed());
+        }
+    }
+    clients
+}
+
+#[test]
+fn an_attacker_inventing_keys_lifts_no_ceiling_and_hurts_no_known_client() {
+    LIMITS.into_iter().for_each(survive_an_attack);
+}
+
+#[test]
+fn an_attacker_inventing_logs_lifts_no_ceiling_and_hurts_no_known_client() {
+    survive_an_attack(LOG);
+}
+
+fn survive_an_attack(text: &str) {
+    let (_, limiter) = open(MAX_BYTES);
+    let (limit, other) = (scope(&limiter, "limit", text), scope(&limiter, "other", text));
+    let clients = known_clients(&limit);
+    let known = limiter.usage().keys;
+    assert_eq!(limiter.usage().overflowed, 0, "{text}");
+
+    let keys = attack_keys();
+    let allowed = attack(&limiter, &limit, 0..keys);
+    let usage = limiter.usage();
+    let own = (usage.keys - known) as u64;
+    assert!(own < keys, "{text}: the ceiling was reached");
+    assert!(own > 3_000, "{text}: {own} keys in {MAX_BYTES} bytes");
+    assert_eq!(usage.overflowed, keys - own, "{text}: all others share a state");
+    assert_eq!(allowed, own + 10, "{text}: which admits one limit's worth");
+
+    // Another scope's newcomers have a state of their own to share.
+    let others = attack(&limiter, &other, 0..1_000);
+    assert_eq!(others, 10, "{text}");
+
+    for (client, remaining) in &clients {
+        let peeked = limit.peek(client).now().unwrap();
+        assert_eq!(peeked.remaining(), *remaining, "{text}: {client} is as before");
+        let checked = limit.check(client).now().unwrap();
+        // A log with room for more units, but no memory for another entry, may refuse.
+        let is_allowed = *remaining > 0 && (text != LOG || checked.is_allowed());
+        assert_eq!(checked.is_allowed(), is_allowed, "{text}: {client}");
+        let left = remaining - u64::from(is_allowed);
+        assert_eq!(limit.peek(client).now().unwrap().remaining(), left, "{text}: {client}");
+    }
+    assert_within(&limiter, MAX_BYTES, text);
+}
+
+#[test]
+fn when_the_attacks_keys_are_whole_again_newcomers_have_their_own_state() {
+    LIMITS.into_iter().for_each(recover_from_an_attack);
+}
+
+#[test]
+fn when_the_attacks_logs_are_empty_again_newcomers_have_their_own_state() {
+    recover_from_an_attack(LOG);
+}
+
+fn recover_from_an_attack(text: &str) {
+    let (clock, limiter) = open(MAX_BYTES);
+    let scope = scope(&limiter, "limit", text);
+    attack(&limiter, &scope, 0..50_000);
+    clock.advance(HOUR + Duration::from_secs(11));
+    let overflowed = limiter.usage().overflowed;
+    assert!(overflowed > 0, "{text}: the ceiling was reached");
+    for newcomer in 0..800 {
+        let key = format!("newcomer {newcomer}");
+        for left in [9, 8] {
+            assert_eq!(scope.check(&key).now().unwrap().remaining(), left, "{text}: {key}");
+        }
+    }
+    assert_eq!(limiter.usage().overflowed, overflowed, "{text}");
+    assert_within(&limiter, MAX_BYTES, text);
+}
+
+/// Waves of keys that each come once: more than ever fit at a time.
+#[test]
+fn keys_that_come_and_go_are_let_go() {
+    LIMITS.into_iter().for_each(let_go);
+}
+
+#[test]
+fn logs_that_come_and_go_are_let_go() {
+    let_go(LOG);
+}
+
+fn let_go(text: &str) {
+    let (clock, limiter) = open(MAX_BYTES);
+    let scope = scope(&limiter, "limit", text);
+    for wave in 0..100 {
+        let allowed = attack(&limiter, &scope, wave * 800..(wave + 1) * 800);
+        assert_eq!(allowed, 800, "{text}, wave {wave}");
+        clock.advance(HOUR + Duration::from_secs(11));
+    }
+    assert_eq!(limiter.usage().overflowed, 0, "{text}");
+    assert!(limiter.usage().keys < 40_000, "{text}: {} keys", limiter.usage().keys);
+}
+
+/// A key that has something spent stays, however long it has been there.
+#[test]
+fn a_live_key_outlives_any_number_that_come_and_go() {
+    let (clock, limiter) = open(MAX_BYTES);
+    let slow = scope(&limiter, "slow", "token-bucket capacity=10 refill=1/d");
+    let fast = scope(&limiter, "fast", "token-bucket capacity=10 refill=10/s");
+    for client in 0..500_u64 {
+        assert!(slow.check(&client.to_le_bytes()).cost(10).now().unwrap().is_allowed());
+    }
+    for wave in 0..60 {
+        clock.advance(Duration::from_secs(20 * 60));
+        attack(&limiter, &fast, wave * 2_000..(wave + 1) * 2_000);
+    }
+    for client in 0..500_u64 {
+        assert!(!slow.check(&client.to_le_bytes()).now().unwrap().is_allowed(), "{client}");
+    }
+}
+
+#[test]
+fn refused_and_looked_at_keys_take_no_memory() {
+    LIMITS.into_iter().for_each(take_no_memory);
+}
+
+#[test]
+fn refused_and_looked_at_logs_take_no_memory() {
+    take_no_memory(LOG);
+}
+
+fn take_no_memory(text: &str) {
+    let (_, limiter) = open(MAX_BYTES);
+    let scope = scope(&limiter, "limit", text);
+    scope.check("known").now().unwrap();
+    let before = limiter.usage();
+    for key in 0..20_000_u64 {
+        let key = key.to_le_bytes();
+        assert!(!scope.check(&key).cost(11).now().unwrap().is_allowed(), "{text}");
+        assert_eq!(scope.peek(&key).now().unwrap().remaining(), 10, "{text}");
+        scope.reset_now(&key).unwrap();
+        assert_eq!(scope.entries_now(&key).unwrap(), [], "{text}");
+        let checks = [scope.check(&key), scope.check("known").cost(11)];
+        assert!(!limiter.check_all_now(&checks).unwrap().is_allowed(), "{text}");
+    }
+    assert_eq!(limiter.usage().keys, before.keys, "{text}");
+    assert_eq!(limiter.usage(), before, "{text}");
+}
+
+#[test]
+fn reset_keys_make_room_for_others() {
+    LIMITS.into_iter().for_each(make_room);
+}
+
+#[test]
+fn reset_logs_make_room_for_others() {
+    make_room(LOG);
+}
+
+fn make_room(text: &str) {
+    let (_, limiter) = open(MAX_BYTES);
+    let scope = scope(&limiter, "limit", text);
+    for wave in 0..20_u64 {
+        let keys = (0..800).map(|key| (wave * 800 + key).to_le_bytes());
+        for key in keys.clone() {
+            assert_eq!(scope.check(&key).now().unwrap().remaining(), 9, "{text}");
+        }
+        assert_eq!(limiter.usage().keys, 800, "{text}");
+        keys.for_each(|key| scope.reset_now(&key).unwrap());
+        assert_eq!(limiter.usage().keys, 0, "{text}");
+    }
+    assert_eq!(limiter.usage().overflowed, 0, "{text}");
+    assert_within(&limiter, MAX_BYTES, text);
+}
+
+/// Few keys, each with a large log, are an attack on memory too.
+#[test]
+fn large_logs_lift_no_ceiling_and_admit_no_more_than_their_limit() {
+    let (_, limiter) = open(MAX_BYTES);
+    let scope = scope(&limiter, "log", "sliding-window-log limit=1000 window=1h");
+    let keys: Vec<String> = (0..400).map(|key| format!("key {key}")).collect();
+    let mut admitted = vec![0_u64; keys.len()];
+    for _ in 0..1_100 {
+        for (key, admitted) in keys.iter().zip(&mut admitted) {
+            *admitted += u64::from(scope.check(key).now().unwrap().is_allowed());
+        }
+        assert_within(&limiter, MAX_BYTES, "large logs");
+    }
+    // 6.4 MB of entries do not fit in 2 MiB: the logs forget times, never units.
+    for (key, admitted) in keys.iter().zip(&admitted) {
+        assert_eq!(*admitted, 1_000, "{key}");
+    }
+    assert_eq!(limiter.usage().overflowed, 0);
+}
+
+/// At the ceiling a log that is full, half full or has just filled what memory it has.
+#[test]
+fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
+    for limit in [1, 4, 5, 8] {
+        for spent in 1..=limit {
+            let (_, limiter) = open(1 << 20);
+            let text = format!("sliding-window-log limit={limit} window=1h");
+            let filler = scope(&limiter, "filler", "sliding-window-log limit=10 window=1h");
+            let scope = scope(&limiter, "log", &text);
+            let receipts: Vec<_> = (0..spent)
+                .map(|_| scope.check("client").now().unwrap().into_receipt().unwrap())
+                .collect();
+            assert_eq!(limiter.usage().keys, 1, "{text}: the client has its own state");
+            for key in 0..12_000_u64 {
+                filler.check(&key.to_le_bytes()).now().unwrap();
+            }
+            assert!(limiter.usage().overflowed > 0, "{text}: the ceiling was reached");
+            let left = limit - spent;
+            let place = format!("{text}, {spent} spent");
+            assert_eq!(scope.peek("client").now().unwrap().remaining(), left, "{place}");
+            assert_eq!(scope.entries_now("client").unwrap().len() as u64, spent, "{place}");
+            let admitted =
+                (0..2 * limit).filter(|_| scope.check("client").now().unwrap().is_allowed());
+            let admitted = admitted.count() as u64;
+            assert_eq!(admitted, left, "{place}");
+            // Those that became one with a later charge can no longer be told apart.
+            let refunds = receipts.into_iter().map(|receipt| scope.refund_now("client", receipt));
+            let given_back: u64 = refunds.map(Result::unwrap).sum();
+            assert!(given_back <= spent, "{place}, then {given_back} given back");
+        }
+    }
+}
+
+/// Full logs of every size, so that some have just filled what memory they have.
+#[test]
+fn a_throttled_log_stays_throttled_at_the_ceiling() {
+    let (_, limiter) = open(MAX_BYTES);
+    let scopes: Vec<(u64, Scope)> = (1..=20)
+        .map(|limit| {
+            let text = format!("sliding-window-log limit={limit} window=1h");
+            (limit, scope(&limiter, &text, &text))
+        })
+        .collect();
+    for (limit, scope) in &scopes {
+        for _ in 0..*limit {
+            assert!(scope.check("victim").now().unwrap().is_allowed());
+        }
+    }
+    let filler = scope(&limiter, "filler", LOG);
+    for key in 0..50_000_u64 {
+        filler.check(&key.to_le_bytes()).now().unwrap();
+    }
+    for (limit, scope) in &scopes {
+        let peeked = scope.peek("victim").now().unwrap();
+        assert_eq!((peeked.is_allowed(), peeked.remaining()), (false, 0), "limit={limit}");
+        assert!(!scope.check("victim").now().unwrap().is_allowed(), "limit={limit}");
+    }
+}
+
+#[test]
+fn an_attack_by_checks_of_several_limits_lifts_no_ceiling_either() {
+    for text in LIMITS {
+        let (_, limiter) = open(MAX_BYTES);
+        let (limit, other) = (scope(&limiter, "limit", text), scope(&limiter, "other", text));
+        let everyone = scope(&limiter, "everyone", "fixed-window limit=1000000 window=1h");
+        let clients = known_clients(&limit);
+        let mut allowed = 0;
+        for key in 0..50_000_u64 {
+            let bytes = key.to_le_bytes();
+            let checks = [limit.check(&bytes), everyone.check("all"), other.check(&bytes)];
+            allowed += u64::from(limiter.check_all_now(&checks).unwrap().is_allowed());
+            if key.is_multiple_of(1_000) {
+                assert_within(&limiter, MAX_BYTES, text);
+            }
+        }
+        assert!(limiter.usage().overflowed > 0, "{text}: the ceiling was reached");
+        let left = everyone.peek("all").now().unwrap().remaining();
+        assert_eq!(left, 1_000_000 - allowed, "{text}: all or none");
+        for (client, remaining) in &clients {
+            let peeked = limit.peek(client).now().unwrap();
+            assert_eq!(peeked.remaining(), *remaining, "{text}: {client} is as before");
+        }
+    }
+}
+
+#[test]
+fn an_attack_by_many_threads_admits_no_more_than_by_one() {
+    for text in LIMITS {
+        let (_, limiter) = open(MAX_BYTES);
+        let limit = scope(&limiter, "limit", text);
+        let allowed: u64 = thread::scope(|threads| {
+            let (limiter, limit) = (&limiter, &limit);
+            let attacker =
+                |from: u64| move || attack(limiter, limit, from * 15_000..(from + 1) * 15_000);
+            let running: Vec<_> = (0..4).map(|from| threads.spawn(attacker(from))).collect();
+            running.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        let usage = limiter.usage();
+        assert!(usage.overflowed > 0, "{text}: the ceiling was reached");
+        assert_eq!(allowed, usage.keys as u64 + 10, "{text}");
+        assert_eq!(usage.overflowed, 60_000 - usage.keys as u64, "{text}");
+    }
+}

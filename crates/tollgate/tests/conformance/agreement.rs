@@ -1,0 +1,360 @@
+//! Decisions are the algorithms' own, field by field, for many keys at once.
+//!
+//! A store may forget a key that has had nothing spent for over 10 s: on a clock that does not step
+//! back further than that nobody can tell, on one that does the key may be a fresh one. So a key is
+//! followed as all it can be, and every answer must be one of theirs.
+
+use proptest::prelude::*;
+use tollgate::{Check, Limiter, Receipt, Scope};
+use tollgate_core::{
+    Ask, Charge, Cost, Limit, MAX_STEP_BACK_US, Role, State, Together as Expected, check_all,
+};
+
+use crate::store::{Make, START_US, block_on, cases, named, open};
+use crate::trace::{Step, Walk};
+use crate::{any, keys, trace};
+
+/// One key of one scope, as everything it can be.
+struct Known {
+    /// The first has forgotten nothing.
+    versions: Vec<Walk>,
+}
+
+impl Known {
+    fn new(limit: Limit, now_us: u64) -> Known {
+        let mut walk = Walk::new(limit);
+        walk.now_us = now_us;
+        Known { versions: vec![walk] }
+    }
+
+    /// After any request at `now_us`, the key may have been forgotten.
+    fn may_be_forgotten(&mut self, now_us: u64) {
+        let Walk { limit, state, .. } = &self.versions[0];
+        let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
+        let is_whole = limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size();
+        let fresh = limit.fresh();
+        if is_whole && self.versions.iter().all(|version| version.state != fresh) {
+            let mut forgotten = self.versions[0].clone();
+            forgotten.state = fresh;
+            self.versions.push(forgotten);
+        }
+    }
+
+    /// Keeps the versions that give this answer.
+    fn answered<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        answer: &T,
+        is_steady: bool,
+        decide: impl Fn(&mut Walk) -> T,
+    ) -> Result<(), TestCaseError> {
+        let mut expected = Vec::new();
+        let mut versions = Vec::new();
+        for mut version in self.versions.drain(..) {
+            expected.push(decide(&mut version));
+            if expected.last() == Some(answer) {
+                versions.push(version);
+            }
+        }
+        prop_assert!(!versions.is_empty(), "{answer:?} is none of {expected:?}");
+        prop_assert!(!is_steady || versions.len() == expected.len(), "forgotten: {expected:?}");
+        self.versions = versions;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Check,
+    Peek,
+    Reset,
+    /// Together with others, each of a scope and a key.
+    Together(Vec<(prop::sample::Index, prop::sample::Index, Role)>),
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
+    let others = prop::collection::vec(
+        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), role),
+        0..4,
+    );
+    prop_oneof![
+        6 => Just(Request::Check),
+        1 => Just(Request::Peek),
+        1 => Just(Request::Reset),
+        3 => others.prop_map(Request::Together),
+    ]
+}
+
+struct World {
+    limiter: Limiter,
+    scopes: Vec<Scope>,
+    keys: Vec<Vec<u8>>,
+    /// By scope, then by key.
+    known: Vec<Vec<Known>>,
+    now_us: u64,
+    latest_us: u64,
+    is_steady: bool,
+}
+
+impl World {
+    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> World {
+        let (_, limiter) = open(make);
+        let scope = |(index, limit): (usize, &Limit)| {
+            named(&limiter, &index.to_string(), &limit.to_string())
+        };
+        let scopes: Vec<Scope> = limits.iter().enumerate().map(scope).collect();
+        let now_us = trace::START_US;
+        let known = limits
+            .iter()
+            .map(|&limit| keys.iter().map(|_| Known::new(limit, now_us)).collect())
+            .collect();
+        World { limiter, scopes, keys, known, now_us, latest_us: now_us, is_steady: true }
+    }
+
+    /// Moves the clock as this key has it; what the request costs.
+    fn aim(&mut self, at: (usize, usize), step: &Step) -> Option<Cost> {
+        let walk = &mut self.known[at.0][at.1].versions[0];
+        walk.now_us = self.now_us;
+        let cost = walk.aim(step)?;
+        self.now_us = walk.now_us;
+        self.latest_us = self.latest_us.max(self.now_us);
+        self.is_steady &= self.now_us + MAX_STEP_BACK_US >= self.latest_us;
+        Some(cost)
+    }
+
+    async fn make(
+        &mut self,
+        at: (usize, usize),
+        cost: Cost,
+        request: &Request,
+    ) -> Result<(), TestCaseError> {
+        let (now_us, is_steady) = (self.now_us, self.is_steady);
+        let (scope, key) = (&self.scopes[at.0], &self.keys[at.1]);
+        let known = &mut self.known[at.0][at.1];
+        match request {
+            Request::Check => {
+                let answer = scope.check(key).cost(cost.units()).at_us(now_us).await.unwrap();
+                known.answered(answer.decided(), is_steady, |walk| {
+                    walk.now_us = now_us;
+                    walk.check(cost).decision
+                })?;
+                prop_assert_eq!(answer.is_allowed(), answer.into_receipt().is_some());
+            }
+            Request::Peek => {
+                let answer = scope.peek(key).cost(cost.units()).at_us(now_us).await.unwrap();
+                known.answered(answer.decided(), is_steady, |walk| {
+                    walk.limit.peek(&walk.state, now_us, Ask::new(cost))
+                })?;
+            }
+            Request::Reset => {
+                scope.reset(key).await.unwrap();
+                *known = Known::new(*scope.limit(), now_us);
+            }
+            Request::Together(others) => self.together(at, cost, others).await?,
+        }
+        self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
+        Ok(())
+    }
+
+    /// Several limits at once; the others cost 1, 2, ... and the same twice is charged once.
+    async fn together(
+        &mut self,
+        first: (usize, usize),
+        cost: Cost,
+        others: &[(prop::sample::Index, prop::sample::Index, Role)],
+    ) -> Result<(), TestCaseError> {
+        let mut parts = vec![(first, cost, Role::Enforced)];
+        for (index, (scope, key, role)) in others.iter().enumerate() {
+            let at = (scope.index(self.scopes.len()), key.index(self.keys.len()));
+            if parts.iter().all(|(other, ..)| *other != at) {
+                parts.push((at, Cost::new(index as u64 + 1).unwrap(), *role));
+            }
+        }
+        let checks: Vec<Check<'_>> = parts
+            .iter()
+            .map(|&((scope, key), cost, role)| {
+                let check = self.scopes[scope].check(&self.keys[key]).cost(cost.units());
+                let check = check.at_us(self.now_us);
+                if role == Role::Shadow { check.shadow() } else { check }
+            })
+            .collect();
+        let answer = self.limiter.check_all(&checks).await.unwrap();
+        drop(checks);
+        let each: Vec<_> = answer.each().iter().map(|each| *each.decided()).collect();
+        let mut states: Vec<State> = parts
+            .iter()
+            .map(|((scope, key), ..)| self.known[*scope][*key].versions[0].state.clone())
+            .collect();
+        // On an unsteady clock each one's own answer says which of its versions it is.
+        if !self.is_steady {
+            for (index, &((scope, key), cost, _)) in parts.iter().enumerate() {
+                let charged = answer.is_allowed();
+                let (now_us, decided) = (self.now_us, each[index]);
+                let known = &mut self.known[scope][key];
+                known.answered(&decided, false, |walk| {
+                    decide_alone(&mut walk.clone(), now_us, cost, charged)
+                })?;
+                states[index] = known.versions[0].state.clone();
+                known.versions.iter_mut().for_each(|walk| {
+                    decide_alone(walk, now_us, cost, charged);
+                });
+            }
+        }
+        let expected = expect(&parts, &self.scopes, &mut states, self.now_us);
+        prop_assert_eq!(&each, &expected.1);
+        let combined = Expected {
+            verdict: answer.verdict(),
+            refused_by: answer.refused_by(),
+            remaining: answer.remaining(),
+            reset_after_us: u64::try_from(answer.reset_after().as_micros()).unwrap(),
+        };
+        prop_assert_eq!(combined, expected.0);
+        if self.is_steady {
+            for (index, &((scope, key), cost, _)) in parts.iter().enumerate() {
+                let (now_us, charged) = (self.now_us, answer.is_allowed());
+                self.known[scope][key].answered(&each[index], true, |walk| {
+                    decide_alone(walk, now_us, cost, charged)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One limit's part in a check of several that is charged or not.
+fn decide_alone(
+    walk: &mut Walk,
+    now_us: u64,
+    cost: Cost,
+    charged: bool,
+) -> tollgate_core::Decision {
+    walk.now_us = now_us;
+    walk.limit.settle(&mut walk.state, now_us);
+    let peeked = walk.limit.peek(&walk.state, now_us, Ask::new(cost));
+    if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
+}
+
+type Part = ((usize, usize), Cost, Role);
+
+fn expect(
+    parts: &[Part],
+    scopes: &[Scope],
+    states: &mut [State],
+    now_us: u64,
+) -> (Expected, Vec<tollgate_core::Decision>) {
+    let mut charges: Vec<Charge<'_>> = parts
+        .iter()
+        .zip(states)
+        .map(|(((scope, _), cost, role), state)| match role {
+            Role::Enforced => Charge::enforced(scopes[*scope].limit(), state, *cost),
+            Role::Shadow => Charge::shadow(scopes[*scope].limit(), state, *cost),
+        })
+        .collect();
+    let together = check_all(&mut charges, now_us);
+    (together, charges.iter().map(|charge| *charge.decision().unwrap()).collect())
+}
+
+/// The keys of one case: some that differ in little.
+fn some_keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    prop::sample::subsequence(keys::awkward(), 1..8)
+}
+
+pub(crate) fn every_decision_is_the_algorithms_own(make: Make) {
+    let index = any::<prop::sample::Index>;
+    let requests = (trace::any(), prop::collection::vec((index(), index(), request()), 40));
+    let limits = prop::collection::vec(any::limit(), 1..4);
+    proptest!(cases(128), |(limits in limits, keys in some_keys(), (steps, requests) in requests)| {
+        let mut world = World::new(make, &limits, keys);
+        for (step, (scope, key, request)) in steps.iter().zip(&requests) {
+            let at = (scope.index(world.scopes.len()), key.index(world.keys.len()));
+            let Some(cost) = world.aim(at, step) else { break };
+            block_on(world.make(at, cost, request))?;
+        }
+    });
+}
+
+/// On a clock that only moves forward, so that a forgotten key cannot be told from a whole one.
+pub(crate) fn every_refund_is_the_algorithms_own(make: Make) {
+    let index = any::<prop::sample::Index>;
+    let refunds = prop::collection::vec((index(), prop::option::of(index())), 40);
+    let limit =
+        any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47);
+    proptest!(cases(128), |(limit in limit, keys in some_keys(), steps in trace::forward(), refunds in refunds)| {
+        let (clock, limiter) = open(make);
+        let scope = limiter.scope("random", limit).unwrap();
+        let mut walks: Vec<Walk> = keys.iter().map(|_| Walk::new(limit)).collect();
+        let mut receipts: Vec<(usize, Receipt, Receipt)> = Vec::new();
+        let mut now_us = trace::START_US;
+        for (step, (key, refund)) in steps.iter().zip(refunds) {
+            let key = key.index(keys.len());
+            walks[key].now_us = now_us;
+            let Some(cost) = walks[key].aim(step) else { break };
+            now_us = walks[key].now_us;
+            clock.set_us(now_us);
+            if let Some(which) = refund.filter(|_| !receipts.is_empty()) {
+                let (key, own, expected) = receipts.swap_remove(which.index(receipts.len()));
+                let given_back = block_on(scope.refund(&keys[key], own)).unwrap();
+                prop_assert_eq!(given_back, limit.refund(&mut walks[key].state, now_us, expected));
+            } else {
+                let answer = block_on(scope.check(&keys[key]).cost(cost.units()).into_future()).unwrap();
+                let expected = walks[key].check(cost);
+                prop_assert_eq!(answer.decided(), &expected.decision);
+                let both = (answer.into_receipt(), expected.receipt);
+                if let (Some(own), Some(expected)) = both {
+                    prop_assert_eq!(own.cost(), expected.cost());
+                    receipts.push((key, own, expected));
+                }
+            }
+            let peeked = block_on(scope.peek(&keys[key]).into_future()).unwrap();
+            let expected = limit.peek(&walks[key].state, now_us, Ask::new(Cost::ONE));
+            prop_assert_eq!(peeked.decided(), &expected);
+            let listed = limit.entries(&walks[key].state, now_us);
+            let listed: Vec<_> = listed.map(Iterator::collect).unwrap_or_default();
+            prop_assert_eq!(block_on(scope.entries(&keys[key])).unwrap(), listed);
+        }
+    });
+}
+
+/// Enough keys, and enough that come and go, for a store to grow and to forget.
+pub(crate) fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
+    const KEYS: usize = 8_000;
+    const S: u64 = 1_000_000;
+    let (clock, limiter) = open(make);
+    let limits = [
+        "fixed-window limit=3 window=7s",
+        "sliding-window-log limit=4 window=11s",
+        "sliding-window-counter limit=5 window=9s",
+        "token-bucket capacity=3 refill=2/7s",
+        "leaky-bucket capacity=3 leak=1/3s mode=shaping",
+    ];
+    let scopes = limits.map(|text| named(&limiter, text, text));
+    let keys: Vec<String> =
+        (0..KEYS).map(|key| format!("{key:0width$}", width = 1 + key % 24)).collect();
+    let mut states: Vec<State> =
+        (0..KEYS).map(|key| scopes[key % scopes.len()].limit().fresh()).collect();
+    let mut now_us = START_US;
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    block_on(async {
+        for round in 0..40_u64 {
+            // By a little, back by up to 9 s, and by more than anything stays spent.
+            now_us = match round % 5 {
+                4 => now_us + 40 * S,
+                2 => now_us - 9 * S + round,
+                _ => now_us + 2 * S + round * 1_001,
+            };
+            clock.set_us(now_us);
+            for _ in 0..1_500 {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let key = (random % KEYS as u64) as usize;
+                let cost = 1 + (random >> 40) % 3;
+                let scope = &scopes[key % scopes.len()];
+                let ask = Ask::new(Cost::new(cost).unwrap());
+                let expected = scope.limit().check(&mut states[key], now_us, ask).decision;
+                let decision = scope.check(&keys[key]).cost(cost).await.unwrap();
+                assert_eq!(*decision.decided(), expected, "key {key} in round {round}");
+            }
+        }
+    });
+}

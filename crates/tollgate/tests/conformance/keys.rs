@@ -1,0 +1,187 @@
+//! Whose state is whose.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tollgate::{Cost, Entry, Error, Limit};
+
+use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
+
+/// Keys that one could take for another: lengths round every boundary, prefixes of each other,
+/// NULs at their ends, what separates key parts elsewhere, and bytes that are no text.
+pub(crate) fn awkward() -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for length in [0, 1, 2, 7, 8, 14, 15, 16, 17, 31, 32, 33, 100_000] {
+        for byte in [0, b'a', 0xff, 15] {
+            keys.push(vec![byte; length]);
+            let mut other_end = vec![byte; length];
+            if let Some(last) = other_end.last_mut() {
+                *last ^= 1;
+                keys.push(other_end);
+            }
+        }
+    }
+    for text in
+        ["{a}", "{a}b", "a{b}", "{}", "}{", "a:b", "a:", ":a", "a\0b", "a\0", "\0a", "a\nb", "%00"]
+    {
+        keys.push(text.into());
+    }
+    keys.extend([b"\xc3".to_vec(), b"\xc3\x28".to_vec(), b"\xed\xa0\x80".to_vec(), "é".into()]);
+    let mut seen = HashSet::new();
+    keys.retain(|key| seen.insert(key.clone()));
+    keys
+}
+
+pub(crate) async fn a_key_nobody_has_seen_has_everything(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        let fresh = scope.peek("nobody").await.unwrap();
+        assert!(fresh.is_allowed(), "{text}");
+        assert_eq!((fresh.limit(), fresh.remaining()), (10, 10), "{text}");
+        assert_eq!(
+            (fresh.reset_after(), fresh.delay()),
+            (Duration::ZERO, Duration::ZERO),
+            "{text}"
+        );
+        assert_eq!(scope.entries("nobody").await.unwrap(), [], "{text}");
+        assert!(scope.check("nobody").cost(10).await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+pub(crate) async fn keys_that_look_alike_are_apart(make: Make) {
+    let (_, limiter) = open(make);
+    let limit: Limit = "fixed-window limit=1000000 window=1h".parse().unwrap();
+    let scope = limiter.scope("many", limit).unwrap();
+    let keys = awkward();
+    for (index, key) in keys.iter().enumerate() {
+        let decision = scope.check(key).cost(index as u64 + 1).await.unwrap();
+        assert_eq!(decision.remaining(), 999_999 - index as u64, "a new key is fresh");
+    }
+    for (index, key) in keys.iter().enumerate() {
+        let decision = scope.peek(key).await.unwrap();
+        assert_eq!(decision.remaining(), 999_999 - index as u64, "and stays its own");
+    }
+}
+
+pub(crate) async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = scope(&limiter, "fixed-window limit=1 window=1h");
+    for length in 0..=40 {
+        let alike = vec![0; length];
+        assert!(scope.check(&alike).await.unwrap().is_allowed(), "{length} bytes");
+        for place in 0..length {
+            let mut key = alike.clone();
+            key[place] = 1;
+            assert!(scope.check(&key).await.unwrap().is_allowed(), "byte {place} of {length}");
+            assert!(!scope.check(&key).await.unwrap().is_allowed(), "byte {place} of {length}");
+        }
+    }
+}
+
+pub(crate) async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let names = ["a", "b", "a:b", "", "a\0"].map(|name| format!("{name} {text}"));
+        let scopes = names.each_ref().map(|name| named(&limiter, name, text));
+        for (index, scope) in scopes.iter().enumerate() {
+            let cost = index as u64 + 1;
+            assert_eq!(scope.check("k").cost(cost).await.unwrap().remaining(), 10 - cost, "{text}");
+        }
+        scopes[0].reset("k").await.unwrap();
+        let together =
+            limiter.check_all(&[scopes[0].check("k"), scopes[1].check("k")]).await.unwrap();
+        let remaining: Vec<u64> = together.each().iter().map(|each| each.remaining()).collect();
+        assert_eq!(remaining, [9, 7], "{text}");
+        assert_eq!(scopes[2].peek("k").await.unwrap().remaining(), 7, "{text}");
+    }
+    // A key cannot stand for a scope's name and another key.
+    let (one, two) = (named(&limiter, "a", LIMITS[0]), named(&limiter, "a:k", LIMITS[0]));
+    one.check("k:x").cost(10).await.unwrap();
+    assert_eq!(two.peek("x").await.unwrap().remaining(), 10);
+}
+
+pub(crate) async fn the_same_name_twice_is_the_same_scope(make: Make) {
+    let (_, limiter) = open(make);
+    let (first, second) = (scope(&limiter, LIMITS[0]), scope(&limiter, LIMITS[0]));
+    first.check("a").cost(4).await.unwrap();
+    assert_eq!(second.check("a").await.unwrap().remaining(), 5);
+    assert_eq!((second.name(), second.limit()), (LIMITS[0], &LIMITS[0].parse().unwrap()));
+}
+
+pub(crate) async fn a_name_stands_for_one_limit(make: Make) {
+    let (_, limiter) = open(make);
+    named(&limiter, "login", LIMITS[0]).check("a").cost(4).await.unwrap();
+    for other in [LIMITS[1], "fixed-window limit=11 window=1m", "fixed-window limit=10 window=2m"] {
+        let refused = limiter.scope("login", other.parse::<Limit>().unwrap()).unwrap_err();
+        let existing = LIMITS[0].to_owned();
+        assert_eq!(refused, Error::NameTaken { name: "login".into(), existing });
+    }
+    assert_eq!(named(&limiter, "login", LIMITS[0]).peek("a").await.unwrap().remaining(), 6);
+}
+
+pub(crate) async fn clones_share_everything(make: Make) {
+    let (_, limiter) = open(make);
+    let clone = limiter.clone();
+    let (first, second) = (scope(&limiter, LIMITS[3]), scope(&clone, LIMITS[3]));
+    first.check("a").cost(4).await.unwrap();
+    assert_eq!(second.clone().check("a").await.unwrap().remaining(), 5);
+    assert!(limiter.check_all(&[first.check("a"), second.check("b")]).await.unwrap().is_allowed());
+}
+
+pub(crate) async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        for key in ["a", "b"] {
+            assert!(scope.check(key).cost(10).await.unwrap().is_allowed(), "{text}");
+        }
+        scope.reset("a").await.unwrap();
+        let fresh = scope.peek("a").await.unwrap();
+        assert_eq!((fresh.remaining(), fresh.reset_after()), (10, Duration::ZERO), "{text}");
+        assert_eq!(scope.entries("a").await.unwrap(), [], "{text}");
+        assert!(!scope.check("b").await.unwrap().is_allowed(), "{text}");
+        assert_eq!(scope.check("a").await.unwrap().remaining(), 9, "{text}");
+    }
+}
+
+pub(crate) async fn a_reset_of_an_unknown_key_does_nothing(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        scope.reset("nobody").await.unwrap();
+        scope.check("a").cost(3).await.unwrap();
+        scope.reset("b").await.unwrap();
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 7, "{text}");
+    }
+}
+
+pub(crate) async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) {
+    let (clock, limiter) = open(make);
+    let scope = scope(&limiter, LIMITS[1]);
+    let entry =
+        |after_us, cost| Entry { at_us: START_US + after_us, cost: Cost::new(cost).unwrap() };
+    for (after_us, cost) in [(0, 3), (0, 3), (10 * S, 1), (20 * S, 9), (20 * S, 2)] {
+        clock.set_us(START_US + after_us);
+        scope.check("a").cost(cost).await.unwrap();
+    }
+    scope.check("b").await.unwrap();
+    let all = [entry(0, 3), entry(0, 3), entry(10 * S, 1), entry(20 * S, 2)];
+    assert_eq!(scope.entries("a").await.unwrap(), all);
+    clock.set_us(START_US + 60 * S - 1);
+    assert_eq!(scope.entries("a").await.unwrap(), all);
+    clock.set_us(START_US + 60 * S);
+    assert_eq!(scope.entries("a").await.unwrap(), all[2..]);
+    clock.set_us(START_US + 80 * S);
+    assert_eq!(scope.entries("a").await.unwrap(), []);
+}
+
+pub(crate) async fn only_a_log_lists_its_charges(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        scope.check("a").await.unwrap();
+        let listed = usize::from(text.starts_with("sliding-window-log"));
+        assert_eq!(scope.entries("a").await.unwrap().len(), listed, "{text}");
+    }
+}

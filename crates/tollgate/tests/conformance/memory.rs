@@ -1,0 +1,91 @@
+//! The memory store.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tollgate::{Limiter, ManualClock};
+
+use crate::store::{LIMITS, S, named, open, scope};
+use crate::suite::suite;
+
+suite!(make);
+
+fn make(clock: &ManualClock) -> Limiter {
+    Limiter::builder().clock(clock).build()
+}
+
+/// The answer, which must be there at the first poll.
+fn at_once<T: Debug>(future: impl IntoFuture<Output = T>) -> T {
+    match pin!(future.into_future()).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("not ready at the first poll"),
+    }
+}
+
+#[test]
+fn every_future_is_ready_at_the_first_poll() {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        let decision = at_once(scope.check("a")).unwrap();
+        assert_eq!(decision.remaining(), 9, "{text}");
+        assert_eq!(at_once(scope.peek("a")).unwrap().remaining(), 9, "{text}");
+        assert_eq!(at_once(scope.refund("a", decision.into_receipt().unwrap())), Ok(1), "{text}");
+        assert_eq!(at_once(scope.entries("a")).unwrap().len(), 0, "{text}");
+        at_once(scope.reset("a")).unwrap();
+        let together = at_once(limiter.check_all(&[scope.check("a"), scope.check("b")])).unwrap();
+        assert!(together.is_allowed(), "{text}");
+        assert_eq!(at_once(limiter.batch(&[&[scope.check("a")]])).unwrap().len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn deciding_now_and_awaiting_agree() {
+    let (clock, limiter) = open(make);
+    for text in LIMITS {
+        let (now, awaited) = (named(&limiter, &format!("now {text}"), text), scope(&limiter, text));
+        for (step_us, cost) in [(0, 4), (3 * S, 5), (0, 2), (S / 2, 2), (0, 11), (61 * S, 10)] {
+            clock.advance(std::time::Duration::from_micros(step_us));
+            let peeked = now.peek("a").cost(cost).now().unwrap();
+            assert_eq!(peeked, at_once(awaited.peek("a").cost(cost)).unwrap(), "{text}");
+            let decided = now.check("a").cost(cost).now().unwrap();
+            assert_eq!(decided, at_once(awaited.check("a").cost(cost)).unwrap(), "{text}");
+            assert_eq!(now.entries_now("a"), at_once(awaited.entries("a")), "{text}");
+        }
+        let receipts = [&now, &awaited].map(|scope| {
+            scope.reset_now("a").unwrap();
+            scope.check("a").cost(3).now().unwrap().into_receipt().unwrap()
+        });
+        let [first, second] = receipts;
+        assert_eq!(now.refund_now("a", first), at_once(awaited.refund("a", second)), "{text}");
+        let both = |scope: &tollgate::Scope, at_once_too: bool| {
+            let checks = [scope.check("a").cost(3), scope.check("b").cost(2)];
+            let together = if at_once_too {
+                at_once(limiter.check_all(&checks))
+            } else {
+                limiter.check_all_now(&checks)
+            };
+            format!("{:?}", together.unwrap())
+        };
+        for _ in 0..5 {
+            assert_eq!(both(&now, false), both(&awaited, true), "{text}");
+        }
+    }
+}
+
+/// Enough pairs that some agree in all that a table looks at before it compares the scopes.
+#[test]
+fn the_same_keys_in_many_scopes_are_apart() {
+    let (_, limiter) = open(make);
+    let scopes: Vec<_> =
+        (0..32).map(|name| named(&limiter, &format!("scope {name}"), LIMITS[0])).collect();
+    for key in 0..4_000_u64 {
+        let key = key.to_le_bytes();
+        for (index, scope) in scopes.iter().enumerate() {
+            let cost = 1 + index as u64 % 10;
+            let decision = scope.check(&key).cost(cost).now().unwrap();
+            assert_eq!(decision.remaining(), 10 - cost, "{}", scope.name());
+        }
+    }
+}

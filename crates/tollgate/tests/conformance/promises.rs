@@ -1,0 +1,233 @@
+//! P1 to P4, on every algorithm.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate::{Error, Limit, ManualClock, Retry, Scope, Verdict};
+use tollgate_core::{MAX_TIME_US, MAX_UNITS};
+
+use crate::store::{LIMITS, Make, START_US, block_on, cases, open, scope};
+use crate::{any, trace};
+
+/// Spends 4, then 3 half a second later: no number of the key's state is round.
+async fn spend_some(scope: &Scope, clock: &ManualClock) {
+    assert!(scope.check("a").cost(4).await.unwrap().is_allowed());
+    clock.advance(Duration::from_millis(500));
+    assert!(scope.check("a").cost(3).await.unwrap().is_allowed());
+}
+
+pub(crate) async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        spend_some(&scope, &clock).await;
+        let remaining = scope.peek("a").await.unwrap().remaining();
+        assert!(!scope.check("a").cost(remaining + 1).await.unwrap().is_allowed(), "{text}");
+        let last = scope.check("a").cost(remaining).await.unwrap();
+        assert!(last.is_allowed(), "{text}");
+        assert_eq!(last.remaining(), 0, "{text}");
+        assert!(!scope.check("a").await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+pub(crate) async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        spend_some(&scope, &clock).await;
+        for cost in [5, 8, 10] {
+            let refused = scope.check("a").cost(cost).await.unwrap();
+            let Some(wait) = refused.retry_after() else { panic!("{text}: {cost} fits") };
+            clock.advance(wait - Duration::from_micros(1));
+            let again = scope.check("a").cost(cost).await.unwrap();
+            assert_eq!(again.retry_after(), Some(Duration::from_micros(1)), "{text}");
+            clock.advance(Duration::from_micros(1));
+            assert!(scope.check("a").cost(cost).await.unwrap().is_allowed(), "{text}");
+        }
+    }
+}
+
+pub(crate) async fn everything_is_back_after_the_reset_and_not_a_microsecond_before(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        spend_some(&scope, &clock).await;
+        let reset_after = scope.check("a").await.unwrap().reset_after();
+        clock.advance(reset_after - Duration::from_micros(1));
+        let almost = scope.peek("a").await.unwrap();
+        assert!(almost.remaining() < almost.limit(), "{text}");
+        assert_eq!(almost.reset_after(), Duration::from_micros(1), "{text}");
+        clock.advance(Duration::from_micros(1));
+        let whole = scope.peek("a").await.unwrap();
+        assert_eq!((whole.remaining(), whole.reset_after()), (10, Duration::ZERO), "{text}");
+        assert!(scope.check("a").cost(10).await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+pub(crate) async fn a_cost_above_the_limit_never_succeeds(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        for key in ["fresh", "spent"] {
+            for cost in [11, MAX_UNITS] {
+                let refused = scope.check(key).cost(cost).await.unwrap();
+                assert_eq!(refused.verdict(), Verdict::Denied { retry: Retry::Never }, "{text}");
+                assert_eq!(refused.retry_after(), None, "{text}");
+            }
+            scope.check("spent").cost(3).await.unwrap();
+        }
+    }
+}
+
+pub(crate) async fn a_denial_costs_nothing(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        spend_some(&scope, &clock).await;
+        let before = scope.peek("a").await.unwrap();
+        for cost in [10, 11, MAX_UNITS, 10] {
+            assert!(!scope.check("a").cost(cost).await.unwrap().is_allowed(), "{text}");
+        }
+        assert_eq!(scope.peek("a").await.unwrap(), before, "{text}");
+        clock.advance(before.reset_after());
+        assert_eq!(scope.check("a").await.unwrap().remaining(), 9, "{text}");
+    }
+}
+
+pub(crate) async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        for cost in [3, 4, 4, 2, 1, 1, 11] {
+            let peeked = scope.peek("a").cost(cost).await.unwrap();
+            assert_eq!(scope.peek("a").cost(cost).await.unwrap(), peeked, "{text}");
+            let checked = scope.check("a").cost(cost).await.unwrap();
+            assert_eq!(checked.verdict(), peeked.verdict(), "{text}");
+            let spent = if checked.is_allowed() { cost } else { 0 };
+            assert_eq!(checked.remaining(), peeked.remaining() - spent, "{text}");
+            assert_eq!(peeked.into_receipt(), None, "{text}");
+        }
+    }
+}
+
+pub(crate) async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
+    let (clock, limiter) = open(make);
+    let scope = scope(&limiter, "leaky-bucket capacity=3 leak=2/s mode=shaping");
+    for delay_ms in [0, 500, 1_000] {
+        let decision = scope.check("a").await.unwrap();
+        assert_eq!(decision.delay(), Duration::from_millis(delay_ms));
+    }
+    let refused = scope.check("a").await.unwrap();
+    assert_eq!(refused.delay(), Duration::ZERO);
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
+    clock.advance(Duration::from_millis(500));
+    assert_eq!(scope.check("a").await.unwrap().delay(), Duration::from_millis(1_000));
+}
+
+pub(crate) async fn the_longest_wait_is_part_of_the_decision(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = scope(&limiter, "leaky-bucket capacity=10 leak=1/s mode=shaping");
+    let patience = Duration::from_millis(1_500);
+    assert_eq!(scope.check("a").max_wait(patience).await.unwrap().delay(), Duration::ZERO);
+    assert_eq!(
+        scope.check("a").max_wait(patience).await.unwrap().delay(),
+        Duration::from_millis(1_000)
+    );
+    let refused = scope.check("a").max_wait(patience).await.unwrap();
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
+    assert_eq!(refused.remaining(), 0);
+    let patient = scope.check("a").max_wait(Duration::MAX).await.unwrap();
+    assert_eq!(patient.delay(), Duration::from_millis(2_000));
+    assert_eq!(patient.remaining(), 7);
+}
+
+pub(crate) async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        scope.check("a").cost(3).await.unwrap();
+        for cost in [0, MAX_UNITS + 1, u64::MAX] {
+            assert!(matches!(scope.check("a").cost(cost).await, Err(Error::Cost(_))), "{text}");
+            assert!(matches!(scope.peek("a").cost(cost).await, Err(Error::Cost(_))), "{text}");
+        }
+        // The last cost said is the one that counts.
+        assert_eq!(scope.check("a").cost(0).cost(2).await.unwrap().remaining(), 5, "{text}");
+    }
+}
+
+/// 65,536 charges of 1, each kept.
+pub(crate) async fn the_largest_log_admits_exactly_its_limit(make: Make) {
+    let (clock, limiter) = open(make);
+    let scope = scope(&limiter, "sliding-window-log limit=65536 window=1h");
+    for spent in 1..=65_536 {
+        clock.advance(Duration::from_micros(1));
+        let decision = scope.check("a").await.unwrap();
+        assert!(decision.is_allowed(), "after {spent}");
+        assert_eq!(decision.remaining(), 65_536 - spent);
+    }
+    let refused = scope.check("a").await.unwrap();
+    assert_eq!(
+        refused.retry_after(),
+        Some(Duration::from_secs(3_600) - Duration::from_micros(65_535))
+    );
+    assert_eq!(scope.entries("a").await.unwrap().len(), 65_536);
+}
+
+pub(crate) async fn the_largest_numbers_are_exact(make: Make) {
+    let (clock, limiter) = open(make);
+    for text in [
+        "fixed-window limit=9007199254740991 window=366d",
+        "sliding-window-counter limit=9007199254740991 window=366d",
+        "token-bucket capacity=1000000 refill=999983/d",
+        "leaky-bucket capacity=9007199254740991 leak=9007199254740991/d mode=shaping",
+    ] {
+        let scope = scope(&limiter, text);
+        let limit: Limit = text.parse().unwrap();
+        let mut state = limit.fresh();
+        for (at_us, cost) in [
+            (START_US, limit.size() - 1),
+            (START_US + 7, 1),
+            (START_US + 8, 1),
+            (START_US + 86_400_000_001, limit.size() / 3),
+            (START_US + 40_000_000_000_000, limit.size()),
+            (MAX_TIME_US, limit.size()),
+        ] {
+            let ask = tollgate_core::Ask::new(tollgate::Cost::new(cost).unwrap());
+            clock.set_us(at_us);
+            let decision = scope.check("a").cost(cost).await.unwrap();
+            assert_eq!(*decision.decided(), limit.check(&mut state, at_us, ask).decision, "{text}");
+        }
+    }
+}
+
+/// P1, P2 and P3 after every decision of a random trace, asked of the limiter itself.
+pub(crate) fn every_decision_keeps_its_promises(make: Make) {
+    proptest!(cases(64), |(limit in any::limit(), steps in trace::any())| {
+        let (_, limiter) = open(make);
+        let scope = limiter.scope("random", limit).unwrap();
+        let mut walk = trace::Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            walk.check(cost);
+            block_on(keeps_its_promises(&scope, walk.now_us, cost.units()))?;
+        }
+    });
+}
+
+async fn keeps_its_promises(scope: &Scope, now_us: u64, cost: u64) -> Result<(), TestCaseError> {
+    let peek = async |wait_us: u64, cost: u64| {
+        scope.peek("a").cost(cost).at_us(now_us + wait_us).await.unwrap()
+    };
+    let decision = scope.check("a").cost(cost).at_us(now_us).await.unwrap();
+    let (limit, remaining) = (decision.limit(), decision.remaining());
+    prop_assert!(remaining == 0 || peek(0, remaining).await.is_allowed());
+    prop_assert!(remaining == MAX_UNITS || !peek(0, remaining + 1).await.is_allowed());
+    if let Some(wait_us) = decision.decided().retry_after_us() {
+        prop_assert!(peek(wait_us, cost).await.is_allowed());
+        prop_assert!(!peek(wait_us - 1, cost).await.is_allowed());
+    }
+    let reset_us = decision.decided().reset_after_us;
+    prop_assert_eq!(peek(reset_us, 1).await.remaining(), limit);
+    prop_assert!(reset_us == 0 || peek(reset_us - 1, 1).await.remaining() < limit);
+    Ok(())
+}

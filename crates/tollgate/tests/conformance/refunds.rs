@@ -1,0 +1,106 @@
+//! Refunds: by receipt, once, and never more than still counts.
+
+use std::time::Duration;
+
+use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
+
+pub(crate) async fn a_refund_gives_back_what_was_charged(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        scope.check("a").cost(2).await.unwrap();
+        let before = scope.peek("a").await.unwrap();
+        let receipt = scope.check("a").cost(8).await.unwrap().into_receipt().unwrap();
+        assert_eq!(receipt.cost().units(), 8, "{text}");
+        assert_eq!(scope.refund("a", receipt).await, Ok(8), "{text}");
+        assert_eq!(scope.peek("a").await.unwrap(), before, "{text}");
+        assert!(scope.check("a").cost(8).await.unwrap().is_allowed(), "{text}");
+        assert!(!scope.check("a").await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+pub(crate) async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let first = scope.check("a").cost(5).await.unwrap();
+        // A counter's charge is in view to the end of the next window.
+        clock.advance(Duration::from_secs(120));
+        assert_eq!(scope.check("a").cost(10).await.unwrap().remaining(), 0, "{text}");
+        let receipt = first.into_receipt().unwrap();
+        assert_eq!(scope.refund("a", receipt).await, Ok(0), "{text}");
+        assert!(!scope.check("a").await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+/// Also when part of it has left: then that is less than was charged.
+pub(crate) async fn a_refund_says_how_much_more_remains(make: Make) {
+    for text in LIMITS {
+        for after_ms in [0, 1, 1_500, 59_999, 60_000, 61_000, 90_000, 117_000, 120_000] {
+            let (clock, limiter) = open(make);
+            let scope = scope(&limiter, text);
+            scope.check("a").cost(2).await.unwrap();
+            let receipt = scope.check("a").cost(5).await.unwrap().into_receipt().unwrap();
+            clock.advance(Duration::from_millis(after_ms));
+            let before = scope.peek("a").await.unwrap().remaining();
+            let more = scope.refund("a", receipt).await.unwrap();
+            let after = scope.peek("a").await.unwrap().remaining();
+            assert_eq!(more, after - before, "{text}, after {after_ms} ms");
+        }
+    }
+}
+
+pub(crate) async fn a_receipt_of_another_key_or_scope_gives_nothing_extra(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
+        let receipt = one.check("a").cost(4).await.unwrap().into_receipt().unwrap();
+        assert_eq!(two.refund("a", receipt).await, Ok(0), "{text}: it has spent nothing");
+        let receipt = one.check("a").cost(4).await.unwrap().into_receipt().unwrap();
+        assert_eq!(one.refund("b", receipt).await, Ok(0), "{text}: it has spent nothing");
+        assert_eq!(one.peek("a").await.unwrap().remaining(), 2, "{text}");
+        for scope in [&one, &two] {
+            assert_eq!(scope.peek("b").await.unwrap().remaining(), 10, "{text}");
+        }
+    }
+}
+
+pub(crate) async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let receipt = scope.check("a").cost(4).await.unwrap().into_receipt().unwrap();
+        scope.reset("a").await.unwrap();
+        assert_eq!(scope.refund("a", receipt).await, Ok(0), "{text}");
+        let fresh = scope.peek("a").await.unwrap();
+        assert_eq!((fresh.remaining(), fresh.reset_after()), (10, Duration::ZERO), "{text}");
+    }
+}
+
+pub(crate) async fn a_denied_request_has_no_receipt(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        scope.check("a").cost(9).await.unwrap();
+        for cost in [2, 10, 11] {
+            let refused = scope.check("a").cost(cost).await.unwrap();
+            assert!(!refused.is_allowed(), "{text}");
+            assert_eq!(refused.into_receipt(), None, "{text}");
+        }
+    }
+}
+
+pub(crate) async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
+    let (clock, limiter) = open(make);
+    let scope = scope(&limiter, LIMITS[1]);
+    let mut receipts = Vec::new();
+    for second in 0..4 {
+        clock.set_us(START_US + second * S);
+        receipts.push(scope.check("a").cost(second + 1).await.unwrap().into_receipt().unwrap());
+    }
+    assert_eq!(scope.refund("a", receipts.remove(1)).await, Ok(2));
+    let costs: Vec<u64> =
+        scope.entries("a").await.unwrap().iter().map(|entry| entry.cost.units()).collect();
+    assert_eq!(costs, [1, 3, 4]);
+    assert_eq!(scope.peek("a").await.unwrap().remaining(), 2);
+}

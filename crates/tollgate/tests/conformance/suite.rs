@@ -1,0 +1,106 @@
+//! Every behaviour and property, as tests of one store.
+
+/// `suite!(make)` runs everything on the limiters that `make` opens. One left out of these lists is
+/// dead code, which the compiler points out.
+macro_rules! suite {
+    ($make:expr) => {
+        crate::suite::suite! { @behaviours $make,
+            promises: [
+                a_request_of_what_remains_is_allowed_and_one_more_is_not,
+                waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails,
+                everything_is_back_after_the_reset_and_not_a_microsecond_before,
+                a_cost_above_the_limit_never_succeeds,
+                a_denial_costs_nothing,
+                a_peek_charges_nothing_and_a_check_does_what_it_said,
+                a_shaping_limit_says_how_long_to_wait,
+                the_longest_wait_is_part_of_the_decision,
+                a_cost_that_is_no_cost_is_an_error_and_charges_nothing,
+                the_largest_log_admits_exactly_its_limit,
+                the_largest_numbers_are_exact,
+            ]
+            keys: [
+                a_key_nobody_has_seen_has_everything,
+                keys_that_look_alike_are_apart,
+                keys_that_differ_in_one_byte_are_apart,
+                two_scopes_with_equal_numbers_share_nothing,
+                the_same_name_twice_is_the_same_scope,
+                a_name_stands_for_one_limit,
+                clones_share_everything,
+                a_reset_key_has_spent_nothing_and_others_are_as_before,
+                a_reset_of_an_unknown_key_does_nothing,
+                a_log_lists_the_charges_that_count_oldest_first,
+                only_a_log_lists_its_charges,
+            ]
+            clocks: [
+                time_holds_still_while_the_clock_is_a_little_behind,
+                a_new_clock_keeps_what_was_spent_and_locks_nobody_out,
+                a_time_given_with_the_check_is_the_time_it_is_decided_at,
+                the_end_of_time_is_a_time_like_any_other,
+            ]
+            refunds: [
+                a_refund_gives_back_what_was_charged,
+                a_refund_of_what_has_left_gives_nothing_back,
+                a_refund_says_how_much_more_remains,
+                a_receipt_of_another_key_or_scope_gives_nothing_extra,
+                a_refund_to_an_unknown_key_gives_nothing,
+                a_denied_request_has_no_receipt,
+                a_refunded_charge_is_not_listed_any_more,
+            ]
+            together: [
+                a_refused_request_spends_no_other_limits_quota,
+                what_was_charged_together_stays_charged,
+                many_new_keys_charged_at_once_are_all_charged,
+                the_refuser_is_the_limit_one_must_wait_for_longest,
+                how_many_more_fit_is_what_the_tightest_limit_says,
+                the_same_scope_and_key_twice_is_one_charge_with_the_costs_added,
+                a_shadow_never_refuses_and_is_charged_only_when_it_fits,
+                shadows_alone_refuse_nothing,
+                a_look_among_several_checks_is_an_error_and_charges_nothing,
+                a_check_of_no_limits_is_allowed,
+                receipts_of_a_check_of_several_give_each_charge_back,
+                one_bad_cost_charges_nothing_anywhere,
+                limits_of_different_limiters_are_refused,
+                a_check_of_several_is_decided_at_the_time_given,
+            ]
+            batches: [
+                the_requests_of_a_batch_are_decided_in_order_each_on_its_own,
+                a_bad_request_in_a_batch_fails_alone,
+                an_empty_batch_has_no_answers,
+            ]
+        }
+        crate::suite::suite! { @properties $make,
+            promises: [every_decision_keeps_its_promises]
+            agreement: [
+                every_decision_is_the_algorithms_own,
+                every_refund_is_the_algorithms_own,
+                a_crowd_of_keys_decides_as_each_would_alone,
+            ]
+            threads: [
+                any_number_of_threads_admit_exactly_the_limit,
+                threads_on_a_few_keys_admit_exactly_each_ones_limit,
+                of_many_threads_that_bring_in_a_key_one_is_the_first,
+                limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit,
+                checks_of_many_keys_at_once_are_all_or_none_under_threads,
+                charges_and_refunds_of_many_threads_add_up,
+            ]
+        }
+    };
+    (@behaviours $make:expr, $($module:ident: [$($name:ident,)*])*) => {
+        $($(
+            #[tokio::test]
+            async fn $name() {
+                crate::$module::$name($make).await;
+            }
+        )*)*
+    };
+    (@properties $make:expr, $($module:ident: [$($name:ident $(,)?)*])*) => {
+        $($(
+            #[test]
+            fn $name() {
+                crate::$module::$name($make);
+            }
+        )*)*
+    };
+}
+
+pub(crate) use suite;

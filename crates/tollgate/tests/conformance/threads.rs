@@ -1,0 +1,152 @@
+//! P5: any number of threads admit exactly what one caller would.
+//!
+//! The clock stands still, so that how many are admitted does not depend on who comes when.
+
+use std::sync::Barrier;
+use std::thread;
+
+use tokio::runtime::{Builder, Handle};
+use tollgate::{Check, Limiter, Scope};
+
+use crate::store::{Make, named, open};
+
+const THREADS: usize = 8;
+
+/// Every algorithm, each with room for 1,000.
+const LIMITS: [&str; 6] = [
+    "fixed-window limit=1000 window=1m",
+    "sliding-window-log limit=1000 window=1m",
+    "sliding-window-counter limit=1000 window=1m",
+    "token-bucket capacity=1000 refill=1/s",
+    "leaky-bucket capacity=1000 leak=1/s mode=policing",
+    "leaky-bucket capacity=1000 leak=1/s mode=shaping",
+];
+
+/// Runs `act` on every thread at the same moment, with the thread's number; the sum of what they say.
+fn on_threads(act: impl Fn(usize, &Handle) -> u64 + Sync) -> u64 {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let start = Barrier::new(THREADS);
+    thread::scope(|threads| {
+        let run = |number| {
+            let (start, act, handle) = (&start, &act, runtime.handle());
+            move || {
+                start.wait();
+                act(number, handle)
+            }
+        };
+        let running: Vec<_> = (0..THREADS).map(|number| threads.spawn(run(number))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+fn allowed(handle: &Handle, check: Check<'_>) -> bool {
+    handle.block_on(check.into_future()).unwrap().is_allowed()
+}
+
+fn allowed_together(handle: &Handle, limiter: &Limiter, checks: &[Check<'_>]) -> bool {
+    handle.block_on(limiter.check_all(checks)).unwrap().is_allowed()
+}
+
+fn remaining(scope: &Scope, key: &str) -> u64 {
+    crate::store::block_on(scope.peek(key).into_future()).unwrap().remaining()
+}
+
+pub(crate) fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
+    for text in LIMITS {
+        for cost in [1, 7] {
+            let (_, limiter) = open(make);
+            let scope = named(&limiter, "one", text);
+            let admitted = on_threads(|_, handle| {
+                (0..400).filter(|_| allowed(handle, scope.check("a").cost(cost))).count() as u64
+            });
+            assert_eq!(admitted, 1_000 / cost, "{text}, cost {cost}");
+            assert_eq!(remaining(&scope, "a"), 1_000 % cost, "{text}, cost {cost}");
+        }
+    }
+}
+
+pub(crate) fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
+    const KEYS: [&str; 3] = ["a", "b", "a key that is longer than most"];
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "few", text);
+        let admitted = on_threads(|number, handle| {
+            let key = |turn: usize| KEYS[(number + turn) % KEYS.len()];
+            (0..1_200).filter(|&turn| allowed(handle, scope.check(key(turn)))).count() as u64
+        });
+        assert_eq!(admitted, 3_000, "{text}");
+        assert_eq!(KEYS.map(|key| remaining(&scope, key)), [0; 3], "{text}");
+    }
+}
+
+pub(crate) fn of_many_threads_that_bring_in_a_key_one_is_the_first(make: Make) {
+    let (_, limiter) = open(make);
+    for text in ["fixed-window limit=1 window=1m", "sliding-window-log limit=1 window=1m"] {
+        let scope = named(&limiter, text, text);
+        let keys: Vec<String> = (0..5_000).map(|key| format!("key {key}")).collect();
+        let admitted = on_threads(|_, handle| {
+            keys.iter().filter(|key| allowed(handle, scope.check(key))).count() as u64
+        });
+        assert_eq!(admitted, 5_000, "{text}");
+    }
+}
+
+pub(crate) fn limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let wide = named(&limiter, "wide", text);
+        let narrow = named(&limiter, "narrow", &text.replace("1000", "700"));
+        let admitted = on_threads(|number, handle| {
+            let forth = [wide.check("a"), narrow.check("a")];
+            let back = [narrow.check("a"), wide.check("a")];
+            let checks = if number % 2 == 0 { forth } else { back };
+            let admitted = (0..200).filter(|_| allowed_together(handle, &limiter, &checks));
+            admitted.count() as u64
+        });
+        assert_eq!(admitted, 700, "{text}");
+        assert_eq!(remaining(&wide, "a"), 300, "{text}: charged with the other, or not at all");
+        assert_eq!(remaining(&narrow, "a"), 0, "{text}");
+    }
+}
+
+/// Every check charges three of twelve keys, some of them alone as well.
+pub(crate) fn checks_of_many_keys_at_once_are_all_or_none_under_threads(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "keys", text);
+        let keys: Vec<String> = (0..12).map(|key| format!("key {key}")).collect();
+        let spent = on_threads(|number, handle| {
+            let mut spent = 0;
+            for turn in 0..300 {
+                let key =
+                    |nth: usize| &keys[(number * 5 + turn * (nth + 1) + nth * 4) % keys.len()];
+                let checks = [0, 1, 2].map(|nth| scope.check(key(nth)).cost(3));
+                spent += if allowed_together(handle, &limiter, &checks) { 9 } else { 0 };
+                spent += if allowed(handle, scope.check(key(0))) { 1 } else { 0 };
+            }
+            spent
+        });
+        let left: u64 = keys.iter().map(|key| remaining(&scope, key)).sum();
+        assert_eq!(spent, 12_000 - left, "{text}: what was admitted was charged");
+    }
+}
+
+pub(crate) fn charges_and_refunds_of_many_threads_add_up(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = named(&limiter, "refunds", text);
+        let spent = on_threads(|_, handle| {
+            let mut spent = 0;
+            for turn in 0..200 {
+                let checked = handle.block_on(scope.check("a").cost(3).into_future()).unwrap();
+                let Some(receipt) = checked.into_receipt() else { continue };
+                spent += 3;
+                if turn % 3 == 0 {
+                    spent -= handle.block_on(scope.refund("a", receipt)).unwrap();
+                }
+            }
+            spent
+        });
+        assert_eq!(remaining(&scope, "a"), 1_000 - spent, "{text}");
+    }
+}

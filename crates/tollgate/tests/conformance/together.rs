@@ -1,0 +1,250 @@
+//! P7: several limits, all or none.
+
+use std::time::Duration;
+
+use tollgate::{Check, Decision, Error, Retry, Together, Verdict};
+use tollgate_core::MAX_UNITS;
+
+use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
+
+fn remaining(together: &Together) -> Vec<u64> {
+    together.each().iter().map(Decision::remaining).collect()
+}
+
+pub(crate) async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
+    for text in LIMITS {
+        for other in LIMITS {
+            let (_, limiter) = open(make);
+            let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", other));
+            two.check("a").cost(8).await.unwrap();
+            let before = one.peek("a").cost(3).await.unwrap();
+            let checks = [one.check("a").cost(3), two.check("a").cost(3)];
+            let refused = limiter.check_all(&checks).await.unwrap();
+            assert!(!refused.is_allowed(), "{text}, {other}");
+            assert_eq!(refused.refused_by(), Some(1), "{text}, {other}");
+            assert_eq!(remaining(&refused), [10, 2], "{text}, {other}");
+            assert!(refused.each()[0].is_allowed(), "{text}, {other}");
+            assert!(refused.into_each().into_iter().all(|each| each.into_receipt().is_none()));
+            assert_eq!(one.peek("a").cost(3).await.unwrap(), before, "{text}, {other}");
+            assert_eq!(two.peek("a").await.unwrap().remaining(), 2, "{text}, {other}");
+        }
+    }
+}
+
+pub(crate) async fn what_was_charged_together_stays_charged(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
+        for left in [7, 4, 1] {
+            let checks = [one.check("a").cost(3), two.check("b").cost(3)];
+            let together = limiter.check_all(&checks).await.unwrap();
+            assert!(together.is_allowed(), "{text}");
+            assert_eq!(remaining(&together), [left, left], "{text}");
+            assert_eq!(one.peek("a").await.unwrap().remaining(), left, "{text}");
+            assert_eq!(two.peek("b").await.unwrap().remaining(), left, "{text}");
+        }
+        assert_eq!(one.peek("b").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+/// A store that makes room for one of them must not do so at another's expense.
+pub(crate) async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        for round in 0..50 {
+            let keys: Vec<String> = (0..64).map(|key| format!("{round}/{key}")).collect();
+            let checks: Vec<Check<'_>> = keys.iter().map(|key| scope.check(key).cost(3)).collect();
+            assert!(limiter.check_all(&checks).await.unwrap().is_allowed(), "{text}");
+            for key in &keys {
+                assert_eq!(scope.peek(key).await.unwrap().remaining(), 7, "{text}, key {key}");
+            }
+        }
+    }
+}
+
+pub(crate) async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Make) {
+    let (_, limiter) = open(make);
+    let second = scope(&limiter, "fixed-window limit=1 window=1s");
+    let minute = scope(&limiter, "fixed-window limit=1 window=1m");
+    let same = named(&limiter, "same", "fixed-window limit=1 window=1m");
+    let check = async |last_cost: u64| {
+        let checks = [second.check("a"), minute.check("a"), same.check("a").cost(last_cost)];
+        limiter.check_all(&checks).await.unwrap()
+    };
+    assert_eq!(check(1).await.refused_by(), None);
+    let refused = check(1).await;
+    assert_eq!(refused.refused_by(), Some(1), "of two equal waits, the first");
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
+    // A cost that never fits is the longest wait of all.
+    let never = check(2).await;
+    assert_eq!(never.refused_by(), Some(2));
+    assert_eq!(never.verdict(), Verdict::Denied { retry: Retry::Never });
+    assert_eq!(never.retry_after(), None);
+}
+
+pub(crate) async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make) {
+    let (_, limiter) = open(make);
+    let (wide, narrow) = (
+        scope(&limiter, "token-bucket capacity=100 refill=1/s"),
+        scope(&limiter, "leaky-bucket capacity=10 leak=2/s mode=shaping"),
+    );
+    for (cost, left, delay_ms) in [(2, 4, 0), (3, 1, 1_000), (3, 0, 2_500)] {
+        let checks = [wide.check("a").cost(30), narrow.check("a").cost(cost)];
+        let together = limiter.check_all(&checks).await.unwrap();
+        assert!(together.is_allowed());
+        let fits = remaining(&together);
+        assert_eq!(together.remaining(), Some((fits[0] / 30).min(fits[1] / cost)));
+        assert_eq!(fits[1] / cost, left);
+        assert_eq!(together.delay(), Duration::from_millis(delay_ms));
+    }
+    let full = limiter.check_all(&[wide.check("a").cost(30), narrow.check("a")]).await.unwrap();
+    assert_eq!((full.remaining(), full.refused_by()), (Some(0), Some(0)));
+    assert_eq!(full.reset_after(), Duration::from_secs(90), "the later of the two");
+}
+
+pub(crate) async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (scope, other) = (scope(&limiter, text), named(&limiter, "other", text));
+        let check = async |first: u64, second: u64| {
+            let checks = [
+                scope.check("a").cost(first),
+                other.check("a"),
+                scope.check("a").cost(second),
+                scope.check("b"),
+            ];
+            limiter.check_all(&checks).await.unwrap()
+        };
+        // 6 and 5 would each fit.
+        let refused = check(6, 5).await;
+        assert_eq!((refused.is_allowed(), refused.refused_by()), (false, Some(0)), "{text}");
+        assert_eq!(refused.verdict(), Verdict::Denied { retry: Retry::Never }, "{text}");
+        assert_eq!(remaining(&refused), [10, 10, 10, 10], "{text}");
+        let refused = check(MAX_UNITS, MAX_UNITS).await;
+        assert_eq!(refused.verdict(), Verdict::Denied { retry: Retry::Never }, "{text}");
+
+        let together = check(2, 3).await;
+        assert!(together.is_allowed(), "{text}");
+        assert_eq!(remaining(&together), [5, 9, 5, 9], "{text}");
+        assert_eq!(together.remaining(), Some(1), "{text}: five more are left, and five are asked");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 5, "{text}");
+        // One charge has one receipt, for all of it.
+        let receipts: Vec<_> =
+            together.into_each().into_iter().map(Decision::into_receipt).collect();
+        let [Some(both), Some(_), None, Some(_)] = <[_; 4]>::try_from(receipts).unwrap() else {
+            panic!("{text}: the first of the two has the receipt");
+        };
+        assert_eq!(scope.refund("a", both).await, Ok(5), "{text}");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+pub(crate) async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (enforced, candidate) = (scope(&limiter, text), named(&limiter, "new", text));
+        let check = async |cost: u64| {
+            let checks = [candidate.check("a").shadow().cost(cost), enforced.check("a").cost(4)];
+            let together = limiter.check_all(&checks).await.unwrap();
+            (together.is_allowed(), together.each()[0].is_allowed(), remaining(&together))
+        };
+        assert_eq!(check(7).await, (true, true, vec![3, 6]), "{text}");
+        assert_eq!(check(7).await, (true, false, vec![3, 2]), "{text}");
+        // Refused by the other: the shadow, which has room for it, is not charged.
+        assert_eq!(check(1).await, (false, true, vec![3, 2]), "{text}");
+        assert_eq!(check(MAX_UNITS).await, (false, false, vec![3, 2]), "{text}");
+        assert_eq!(candidate.peek("a").await.unwrap().remaining(), 3, "{text}");
+    }
+}
+
+pub(crate) async fn shadows_alone_refuse_nothing(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        for left in [4, 4] {
+            let checks = [scope.check("a").cost(6).shadow()];
+            let together = limiter.check_all(&checks).await.unwrap();
+            assert_eq!((together.is_allowed(), together.remaining()), (true, None), "{text}");
+            assert_eq!(together.reset_after(), Duration::ZERO, "{text}");
+            assert_eq!(remaining(&together), [left], "{text}");
+        }
+    }
+}
+
+pub(crate) async fn a_look_among_several_checks_is_an_error_and_charges_nothing(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
+        one.check("a").cost(3).await.unwrap();
+        let checks = [one.peek("a").cost(2), two.check("a").cost(2)];
+        let error = limiter.check_all(&checks).await.unwrap_err();
+        assert_eq!(error, tollgate::Error::PeekAmongChecks, "{text}");
+        assert_eq!(one.peek("a").await.unwrap().remaining(), 7, "{text}");
+        assert_eq!(two.peek("a").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+pub(crate) async fn a_check_of_no_limits_is_allowed(make: Make) {
+    let (_, limiter) = open(make);
+    let together = limiter.check_all(&[]).await.unwrap();
+    assert!(together.is_allowed());
+    assert_eq!((together.remaining(), together.refused_by()), (None, None));
+    assert_eq!(together.each(), []);
+}
+
+pub(crate) async fn receipts_of_a_check_of_several_give_each_charge_back(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
+        one.check("a").await.unwrap();
+        let checks = [one.check("a").cost(4), two.check("b").cost(5)];
+        let together = limiter.check_all(&checks).await.unwrap();
+        for (each, (scope, key, cost)) in
+            together.into_each().into_iter().zip([(&one, "a", 4), (&two, "b", 5)])
+        {
+            let receipt = each.into_receipt().unwrap();
+            assert_eq!(scope.refund(key, receipt).await, Ok(cost), "{text}");
+        }
+        assert_eq!(one.peek("a").await.unwrap().remaining(), 9, "{text}");
+        assert_eq!(two.peek("b").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+pub(crate) async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let scope = scope(&limiter, text);
+        for cost in [0, MAX_UNITS + 1] {
+            let checks = [scope.check("a"), scope.check("b").cost(cost)];
+            let refused = limiter.check_all(&checks).await;
+            assert!(matches!(refused, Err(Error::Cost(_))), "{text}");
+        }
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+pub(crate) async fn limits_of_different_limiters_are_refused(make: Make) {
+    let ((_, limiter), (_, stranger)) = (open(make), open(make));
+    let (own, foreign) = (scope(&limiter, LIMITS[0]), scope(&stranger, LIMITS[0]));
+    let refused = limiter.check_all(&[own.check("a"), foreign.check("a")]).await;
+    assert!(matches!(refused, Err(Error::DifferentLimiters)));
+    assert_eq!(own.peek("a").await.unwrap().remaining(), 10);
+}
+
+pub(crate) async fn a_check_of_several_is_decided_at_the_time_given(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let at_us = START_US + 30 * S;
+        let checks =
+            [scope.check("a").cost(10).at_us(at_us), scope.check("b").cost(10).at_us(at_us)];
+        assert!(limiter.check_all(&checks).await.unwrap().is_allowed(), "{text}");
+        let refused = limiter.check_all(&checks).await.unwrap();
+        clock.set_us(at_us);
+        for key in ["a", "b"] {
+            let alone = scope.peek(key).cost(10).await.unwrap();
+            assert_eq!(alone.retry_after(), refused.retry_after(), "{text}");
+        }
+    }
+}
