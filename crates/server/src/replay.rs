@@ -3,14 +3,14 @@
 mod progress;
 mod trace;
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use tollgate_core::{Ask, Decision, Limit, State};
+use tollgate::{Limit, Limiter, Scope};
+use tollgate_core::Decision;
 
 use crate::cli::ReplayArgs;
 use progress::Progress;
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
     }
     let (input, total_bytes) = open(&args.trace)?;
     let mut output = Output::new(Progress::new(total_bytes));
-    let mut replay = Replay::new(args.limit);
+    let mut replay = Replay::new(args.limit)?;
     let outcome = replay.decide_all(input, &mut output);
     output.progress.finish();
     match outcome {
@@ -38,6 +38,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<()> {
         // Whoever reads the decisions has seen enough.
         Err(ReplayError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(ReplayError::Output(error)) => Err(error).context("standard output"),
+        Err(ReplayError::Store(error)) => Err(error).context("the store"),
         Err(ReplayError::Trace(error)) => {
             let trace = if is_stdin(&args.trace) {
                 "standard input".into()
@@ -78,19 +79,23 @@ enum ReplayError {
     Trace(#[from] trace::TraceError),
     #[error(transparent)]
     Output(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] tollgate::Error),
 }
 
-/// Every key's state, and a count of what was decided.
+/// A limiter with the one limit, and a count of what was decided.
 struct Replay {
-    limit: Limit,
-    states: HashMap<Box<str>, State>,
+    limiter: Limiter,
+    scope: Scope,
     allowed: u64,
     denied: u64,
 }
 
 impl Replay {
-    fn new(limit: Limit) -> Replay {
-        Replay { limit, states: HashMap::new(), allowed: 0, denied: 0 }
+    fn new(limit: Limit) -> Result<Replay, tollgate::Error> {
+        let limiter = Limiter::builder().keep_every_key().build();
+        let scope = limiter.scope("replay", limit)?;
+        Ok(Replay { limiter, scope, allowed: 0, denied: 0 })
     }
 
     fn decide_all(&mut self, input: impl Read, output: &mut Output) -> Result<(), ReplayError> {
@@ -111,28 +116,20 @@ impl Replay {
                 output.flush(trace.read_bytes())?;
             }
             let Some(request) = trace.next_request()? else { return Ok(()) };
-            let decision = self.decide(&request);
+            let decision = self.decide(&request)?;
             output.line(&Line::new(&request, &decision))?;
         }
     }
 
-    fn decide(&mut self, request: &Request<'_>) -> Decision {
-        let ask = Ask::new(request.cost);
-        let decision = match self.states.get_mut(&*request.key) {
-            Some(state) => self.limit.check(state, request.at_us, ask).decision,
-            None => {
-                let mut state = self.limit.fresh();
-                let decision = self.limit.check(&mut state, request.at_us, ask).decision;
-                self.states.insert(request.key.as_ref().into(), state);
-                decision
-            }
-        };
+    fn decide(&mut self, request: &Request<'_>) -> Result<Decision, tollgate::Error> {
+        let check = self.scope.check(&*request.key).cost(request.cost.units()).at_us(request.at_us);
+        let decision = *check.now()?.decided();
         if decision.is_allowed() {
             self.allowed += 1
         } else {
             self.denied += 1
         }
-        decision
+        Ok(decision)
     }
 
     fn requests(&self) -> u64 {
@@ -141,19 +138,14 @@ impl Replay {
 
     fn summary(&self, elapsed: std::time::Duration) -> String {
         format!(
-            "{} of {}: {} allowed, {} denied, in {:.2} s",
-            counted(self.requests(), "request"),
-            counted(self.states.len() as u64, "key"),
+            "requests: {}, allowed: {}, denied: {}, keys charged: {}, in {:.2} s",
+            self.requests(),
             self.allowed,
             self.denied,
+            self.limiter.usage().keys,
             elapsed.as_secs_f64()
         )
     }
-}
-
-fn counted(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
 }
 
 /// One decision as it is printed.

@@ -49,7 +49,9 @@ fn prints_one_decision_a_line_as_documented() {
 {"at_us":500000,"key":"a","cost":10,"allowed":false,"limit":10,"remaining":9,"retry_after_us":500000,"reset_after_us":500000,"delay_us":0}
 "#
     );
-    assert!(stderr(&output).starts_with("3 requests of 2 keys: 1 allowed, 2 denied, in "));
+    assert!(
+        stderr(&output).starts_with("requests: 3, allowed: 1, denied: 2, keys charged: 1, in ")
+    );
     assert_eq!(stderr(&output).lines().count(), 1);
     assert_eq!(output.status.code(), Some(0));
 }
@@ -237,7 +239,7 @@ fn a_terminal_on_standard_error_sees_how_far_it_is() {
     };
     let terminal = watch("> /dev/null");
     assert!(terminal.contains("B/s"), "a bar: {terminal}");
-    assert!(terminal.contains("50000 requests of 1 key"), "the summary: {terminal}");
+    assert!(terminal.contains("requests: 50000, allowed: 10"), "the summary: {terminal}");
     assert!(!watch("> /dev/null 2> /dev/null").contains("B/s"));
     // Decisions and bar on one terminal: every decision still has a line to itself.
     let both = watch("");
