@@ -14,7 +14,7 @@ mod chart;
 mod compared;
 mod decided;
 mod decider;
-mod svg;
+pub mod svg;
 mod timeline;
 mod traffic;
 

@@ -27,26 +27,36 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,
 .area{fill:#b9d8ea}\
 .leaving-area{fill:#8fcdb9}";
 
-#[derive(Clone, Copy)]
-pub(crate) struct Point {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
+/// A place in the picture, in pixels from its top left.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// To the right.
+    pub x: f64,
+    /// Down.
+    pub y: f64,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Area {
-    pub(crate) left: f64,
-    pub(crate) top: f64,
-    pub(crate) width: f64,
-    pub(crate) height: f64,
+/// A rectangle of the picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    /// Its left edge.
+    pub left: f64,
+    /// Its upper edge.
+    pub top: f64,
+    /// To its right edge.
+    pub width: f64,
+    /// To its lower edge.
+    pub height: f64,
 }
 
 impl Area {
-    pub(crate) fn right(&self) -> f64 {
+    /// The right edge.
+    pub fn right(&self) -> f64 {
         self.left + self.width
     }
 
-    pub(crate) fn bottom(&self) -> f64 {
+    /// The lower edge.
+    pub fn bottom(&self) -> f64 {
         self.top + self.height
     }
 }
@@ -66,18 +76,23 @@ impl fmt::Display for Coordinate {
 }
 
 /// What a picture is, for those who see it and those who hear it read.
-pub(crate) struct Caption {
-    pub(crate) title: String,
-    pub(crate) description: String,
+#[derive(Clone, Debug)]
+pub struct Caption {
+    /// In a few words.
+    pub title: String,
+    /// In sentences, for those who do not see it.
+    pub description: String,
 }
 
 /// A picture being drawn; what is drawn later lies above.
-pub(crate) struct Svg {
+#[derive(Debug)]
+pub struct Svg {
     text: String,
 }
 
 impl Svg {
-    pub(crate) fn new(width: u32, height: u32, caption: &Caption) -> Svg {
+    /// An empty page.
+    pub fn new(width: u32, height: u32, caption: &Caption) -> Svg {
         let (title, description) = (escaped(&caption.title), escaped(&caption.description));
         let text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" \
@@ -93,7 +108,13 @@ impl Svg {
         svg
     }
 
-    pub(crate) fn rect(&mut self, class: &str, area: Area) {
+    /// Looks of a picture's own classes, as CSS.
+    pub fn style(&mut self, css: &str) {
+        self.push(format_args!("<style>{css}</style>"));
+    }
+
+    /// A rectangle.
+    pub fn rect(&mut self, class: &str, area: Area) {
         let [x, y] = [area.left, area.top].map(Coordinate);
         let [width, height] = [area.width, area.height].map(Coordinate);
         self.push(format_args!(
@@ -101,25 +122,28 @@ impl Svg {
         ));
     }
 
-    pub(crate) fn line(&mut self, class: &str, from: Point, to: Point) {
+    /// A straight line.
+    pub fn line(&mut self, class: &str, from: Point, to: Point) {
         let [x1, y1, x2, y2] = [from.x, from.y, to.x, to.y].map(Coordinate);
         self.push(format_args!("<path class=\"{class}\" d=\"M{x1} {y1}L{x2} {y2}\"/>"));
     }
 
     /// A path with the data `d`; nothing if there is none.
-    pub(crate) fn path(&mut self, class: &str, d: &str) {
+    pub fn path(&mut self, class: &str, d: &str) {
         if !d.is_empty() {
             self.push(format_args!("<path class=\"{class}\" d=\"{d}\"/>"));
         }
     }
 
-    pub(crate) fn text(&mut self, class: &str, at: Point, words: &str) {
+    /// Words, from this point on.
+    pub fn text(&mut self, class: &str, at: Point, words: &str) {
         let [x, y] = [at.x, at.y].map(Coordinate);
         let words = escaped(words);
         self.push(format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{words}</text>"));
     }
 
-    pub(crate) fn finish(mut self) -> String {
+    /// The finished text.
+    pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }

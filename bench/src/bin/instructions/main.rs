@@ -5,22 +5,21 @@
 //! put `valgrind --tool=callgrind` before that to see where a cell's instructions go.
 //!
 //! The layout: [`rows`] is what is measured, [`work`] and [`peer`] are the loops, ours and
-//! governor's, [`callgrind`] counts one run, [`table`] prints.
+//! governor's, [`callgrind`] counts one run.
 
 mod callgrind;
 mod peer;
 mod rows;
-mod table;
 mod work;
 
 use std::env;
-use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
 use callgrind::instructions_per_request;
 use rows::{ROWS, Row, Scenario};
+use tollgate_bench::{show_progress, table};
 
 const NOTES: &str = "\
 Instructions per request, loop included; a division counts as one, however long it takes.
@@ -78,11 +77,4 @@ fn measured(row: &Row) -> Result<Vec<String>> {
     }
     show_progress("");
     Ok(cells)
-}
-
-/// Writes over the last line of progress.
-fn show_progress(text: &str) {
-    if stderr().is_terminal() {
-        eprint!("\r\x1b[K{text}");
-    }
 }

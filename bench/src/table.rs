@@ -1,7 +1,7 @@
 //! Aligned Markdown tables.
 
 /// A table of a header and rows, names to the left and numbers to the right.
-pub(crate) fn markdown(lines: &[Vec<String>]) -> String {
+pub fn markdown(lines: &[Vec<String>]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column| lines.iter().filter_map(|line| line.get(column)).map(String::len).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();

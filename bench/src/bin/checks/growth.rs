@@ -1,0 +1,143 @@
+//! What 1,000,000 new keys cost: memory, and the slowest calls. Each time in a process of its own,
+//! so that nobody inherits memory that another has already fetched from the kernel.
+
+use std::env;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::competitors::{Competitor, Limits, ours};
+use crate::traffic::{KEYS, Sequence, keys};
+
+/// How often it is repeated; the least of each number counts, as others use the machine too.
+const REPEATS: usize = 5;
+
+const LOG: &str = "sliding-window-log limit=100 window=1h";
+const LOG_KEYS: usize = 10_000;
+const LOG_ENTRIES: usize = 100;
+
+/// From no key to 1,000,000.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Growth {
+    pub(crate) bytes_per_key: f64,
+    pub(crate) worst_us: f64,
+    /// One call in 10,000 took longer.
+    pub(crate) p9999_us: f64,
+}
+
+impl Growth {
+    /// The least of each number.
+    fn least(self, other: Growth) -> Growth {
+        Growth {
+            bytes_per_key: self.bytes_per_key.min(other.bytes_per_key),
+            worst_us: self.worst_us.min(other.worst_us),
+            p9999_us: self.p9999_us.min(other.p9999_us),
+        }
+    }
+}
+
+pub(crate) fn measure(competitor: &Competitor) -> Result<Growth> {
+    let mut least: Option<Growth> = None;
+    for _ in 0..REPEATS {
+        let growth = match *child(&["grow", competitor.name])? {
+            [bytes_per_key, worst_us, p9999_us] => Growth { bytes_per_key, worst_us, p9999_us },
+            ref numbers => anyhow::bail!("`checks grow` printed {numbers:?}"),
+        };
+        least = Some(least.map_or(growth, |least| least.least(growth)));
+    }
+    least.context("no repeat")
+}
+
+/// The bytes that our log takes for an entry, when 10,000 keys have 100 each.
+pub(crate) fn bytes_per_log_entry() -> Result<f64> {
+    child(&["fill-logs"])?.first().copied().context("`checks fill-logs` printed nothing")
+}
+
+/// Runs this program again; the numbers it prints.
+fn child(args: &[&str]) -> Result<Vec<f64>> {
+    let this = env::current_exe().context("cannot find this executable")?;
+    let output = Command::new(this).args(args).output().context("cannot run this executable")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "checks {}: {}", args.join(" "), said.trim());
+    let numbers = str::from_utf8(&output.stdout)?.split_whitespace();
+    numbers.map(|number| number.parse().with_context(|| number.to_owned())).collect()
+}
+
+/// What [`measure`] runs.
+pub(crate) fn grow(name: &str) -> Result<()> {
+    let keys = keys(KEYS);
+    // Not zeros: those the kernel would hand out only once they are written to.
+    let mut calls_ns = vec![1; KEYS];
+    let before = resident_bytes()?;
+    let subject = Competitor::named(name)?.build(Limits::Generous)?;
+    subject.timed_calls(&keys, &mut calls_ns);
+    let grown = resident_bytes()? - before;
+    ensure!(subject.overflowed() == 0, "{name} had no room for {KEYS} keys");
+    calls_ns.sort_unstable();
+    let [worst_us, p9999_us] =
+        [1.0, 0.9999].map(|share| f64::from(quantile(&calls_ns, share)) / 1_000.0);
+    println!("{} {worst_us} {p9999_us}", grown / KEYS as f64);
+    Ok(())
+}
+
+/// What [`bytes_per_log_entry`] runs.
+pub(crate) fn fill_logs() -> Result<()> {
+    let sequence = Sequence { keys: keys(LOG_KEYS), times: LOG_ENTRIES };
+    let before = resident_bytes()?;
+    let subject = ours(LOG)?;
+    let allowed = subject.pass(&sequence);
+    let grown = resident_bytes()? - before;
+    ensure!(allowed == sequence.checks(), "the log allowed {allowed} of {}", sequence.checks());
+    println!("{}", grown / allowed as f64);
+    Ok(())
+}
+
+/// The value that this share of them does not exceed; of sorted values.
+fn quantile(sorted: &[u32], share: f64) -> u32 {
+    let count = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(count.saturating_sub(1)).copied().unwrap_or(0)
+}
+
+/// The memory of this process that is really there.
+fn resident_bytes() -> Result<f64> {
+    let path = "/proc/self/smaps_rollup";
+    let text = fs::read_to_string(path).with_context(|| format!("{path}: Linux is needed"))?;
+    resident_kib(&text).map(|kib| kib * 1024.0).with_context(|| format!("{path} has no `Rss:`"))
+}
+
+/// The number after `Rss:`.
+fn resident_kib(smaps: &str) -> Option<f64> {
+    let line = smaps.lines().find_map(|line| line.strip_prefix("Rss:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_the_value_that_many_do_not_exceed() {
+        let values: Vec<u32> = (1..=10_000).collect();
+        assert_eq!(quantile(&values, 1.0), 10_000);
+        assert_eq!(quantile(&values, 0.9999), 9_999);
+        assert_eq!(quantile(&values, 0.5), 5_000);
+        assert_eq!(quantile(&[], 0.5), 0);
+    }
+
+    #[test]
+    fn the_least_of_each_number_is_kept() {
+        let one = Growth { bytes_per_key: 50.0, worst_us: 90.0, p9999_us: 3.0 };
+        let other = Growth { bytes_per_key: 51.0, worst_us: 80.0, p9999_us: 2.0 };
+        let want = Growth { bytes_per_key: 50.0, worst_us: 80.0, p9999_us: 2.0 };
+        assert_eq!(one.least(other), want);
+    }
+
+    #[test]
+    fn reads_the_resident_set() {
+        let smaps = "55d0-7fff ---p 00000000 00:00 0 [rollup]\nRss:        1234 kB\nPss: 9 kB\n";
+        assert_eq!(resident_kib(smaps), Some(1234.0));
+        assert_eq!(resident_kib("Pss: 9 kB\n"), None);
+        assert!(resident_bytes().unwrap() > 0.0);
+    }
+}

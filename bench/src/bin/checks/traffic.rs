@@ -1,0 +1,155 @@
+//! The keys, and the orders they are asked for in: all made before anything is timed.
+
+use std::array;
+
+pub(crate) const KEYS: usize = 1_000_000;
+pub(crate) const MAX_THREADS: usize = 2;
+
+/// What one thread asks for in one pass.
+const CHECKS: usize = 500_000;
+
+/// Which keys a pass asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Workload {
+    /// The same one again and again.
+    OneKey,
+    /// The nth most popular of 1,000,000 at 1/n of the first one's rate (s = 1.0).
+    Zipf,
+    /// Any of 1,000,000.
+    Uniform,
+}
+
+impl Workload {
+    pub(crate) const ALL: [Workload; 3] = [Workload::OneKey, Workload::Zipf, Workload::Uniform];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Workload::OneKey => "one key",
+            Workload::Zipf => "Zipf",
+            Workload::Uniform => "uniform",
+        }
+    }
+}
+
+/// What one thread asks for: its keys one after the other, that many times over.
+///
+/// The strings lie in memory in the order they are used, as those of requests that come in do; a
+/// limiter is not charged for fetching its caller's keys from all over memory.
+pub(crate) struct Sequence {
+    pub(crate) keys: Vec<String>,
+    pub(crate) times: usize,
+}
+
+impl Sequence {
+    pub(crate) fn checks(&self) -> usize {
+        self.keys.len() * self.times
+    }
+}
+
+/// Every workload's sequences, one for each thread.
+pub(crate) struct Traffic {
+    one_key: [Sequence; MAX_THREADS],
+    zipf: [Sequence; MAX_THREADS],
+    uniform: [Sequence; MAX_THREADS],
+}
+
+impl Traffic {
+    pub(crate) fn new() -> Traffic {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let zipf = Zipf::new(KEYS);
+        Traffic {
+            one_key: array::from_fn(|_| Sequence { keys: vec![key(0); 64], times: CHECKS / 32 }),
+            zipf: array::from_fn(|_| sequence(|| zipf.rank(random.unit()))),
+            uniform: array::from_fn(|_| sequence(|| (random.unit() * KEYS as f64) as usize)),
+        }
+    }
+
+    pub(crate) fn sequences(&self, workload: Workload) -> &[Sequence; MAX_THREADS] {
+        match workload {
+            Workload::OneKey => &self.one_key,
+            Workload::Zipf => &self.zipf,
+            Workload::Uniform => &self.uniform,
+        }
+    }
+}
+
+/// The first `count` keys.
+pub(crate) fn keys(count: usize) -> Vec<String> {
+    (0..count).map(key).collect()
+}
+
+/// The id of a rank, 13 bytes. Ranks are scattered over the ids, so that popular keys are not
+/// neighbours in anyone's memory.
+fn key(rank: usize) -> String {
+    // 611,953 and 1,000,000 share no factor: every id belongs to one rank.
+    format!("user:{:08}", rank * 611_953 % KEYS)
+}
+
+fn sequence(mut rank: impl FnMut() -> usize) -> Sequence {
+    Sequence { keys: (0..CHECKS).map(|_| key(rank())).collect(), times: 1 }
+}
+
+/// Marsaglia's xorshift64.
+struct Random(u64);
+
+impl Random {
+    /// A number in 0..1.
+    fn unit(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Zipf's law with s = 1.
+struct Zipf {
+    /// The share of each rank and all before it.
+    shares: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(count: usize) -> Zipf {
+        let total: f64 = (1..=count).map(|rank| 1.0 / rank as f64).sum();
+        let share = |sum: &mut f64, rank: usize| {
+            *sum += 1.0 / rank as f64 / total;
+            Some(*sum)
+        };
+        Zipf { shares: (1..=count).scan(0.0, share).collect() }
+    }
+
+    /// The rank, from 0, at this point of 0..1.
+    fn rank(&self, point: f64) -> usize {
+        self.shares.partition_point(|&share| share <= point).min(self.shares.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_key_is_another_and_has_13_bytes() {
+        let keys: HashSet<String> = keys(KEYS).into_iter().collect();
+        assert_eq!(keys.len(), KEYS);
+        assert!(keys.iter().all(|key| key.len() == 13));
+    }
+
+    #[test]
+    fn a_rank_gets_its_part_of_zipfs_law() {
+        // 1 + 1/2 + 1/3 + 1/4 = 25/12: the first has 12/25, the first two 18/25.
+        let zipf = Zipf::new(4);
+        let ranks = [0.0, 0.47, 0.49, 0.71, 0.73, 0.999_999, 1.0].map(|point| zipf.rank(point));
+        assert_eq!(ranks, [0, 0, 1, 1, 2, 3, 3]);
+    }
+
+    #[test]
+    fn random_numbers_fill_the_range_evenly() {
+        let mut random = Random(1);
+        let mut tenths = [0; 10];
+        (0..100_000).for_each(|_| tenths[(random.unit() * 10.0) as usize] += 1);
+        assert!(tenths.iter().all(|count| (9_500..10_500).contains(count)), "{tenths:?}");
+    }
+}

@@ -1,0 +1,12 @@
+//! What the benchmarks share.
+
+pub mod table;
+
+use std::io::{IsTerminal, stderr};
+
+/// Writes over the last line of progress, if someone is watching.
+pub fn show_progress(text: &str) {
+    if stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
+    }
+}
