@@ -51,8 +51,10 @@ pictures: ## draw docs/pictures/*.svg again, from replays
 soak: ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --tests
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
+	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --tests
 
 .PHONY: bench
-bench: ## instructions per decision, ours beside governor
+bench: ## instructions per decision and time per check, ours beside the peers
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
+	cargo run --release -p tollgate-bench --bin checks
