@@ -27,13 +27,16 @@ impl Known {
         Known { versions: vec![walk] }
     }
 
-    /// After any request at `now_us`, the key may have been forgotten.
+    /// At any request at `now_us`, the key may have been forgotten, if it is whole in any version.
     fn may_be_forgotten(&mut self, now_us: u64) {
-        let Walk { limit, state, .. } = &self.versions[0];
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
-        let is_whole = limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size();
-        let fresh = limit.fresh();
-        if is_whole && self.versions.iter().all(|version| version.state != fresh) {
+        let is_whole = |Walk { limit, state, .. }: &Walk| {
+            limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size()
+        };
+        let fresh = self.versions[0].limit.fresh();
+        if self.versions.iter().any(is_whole)
+            && self.versions.iter().all(|version| version.state != fresh)
+        {
             let mut forgotten = self.versions[0].clone();
             forgotten.state = fresh;
             self.versions.push(forgotten);
@@ -129,6 +132,8 @@ impl World {
         request: &Request,
     ) -> Result<(), TestCaseError> {
         let (now_us, is_steady) = (self.now_us, self.is_steady);
+        // Also before: a check of several makes room for its new keys first.
+        self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
         let (scope, key) = (&self.scopes[at.0], &self.keys[at.1]);
         let known = &mut self.known[at.0][at.1];
         match request {
