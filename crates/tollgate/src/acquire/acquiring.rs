@@ -100,7 +100,7 @@ impl<'a> Acquiring<'a> {
         };
         // How the key stands first: one that goes in between is then missed, not counted twice, and
         // nobody is refused for it.
-        let forecast = Forecast::of(scope, key, arrived_us)?;
+        let forecast = Forecast::of(scope, key, arrived_us);
         let wait_us = forecast.wait_us(&turn.costs_ahead(), cost, max_wait_us);
         if wait_us > max_wait_us {
             return self.refuse(Some(wait_us));

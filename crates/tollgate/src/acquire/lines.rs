@@ -25,8 +25,7 @@ use crate::scope::Scope;
 /// Enough that acquires of different keys seldom meet.
 const SHARDS: usize = 64;
 
-/// The most that wait behind one key's front. A forecast walks them, up to 30 ns each: 0.12 ms, and
-/// 2 ms more to rebuild a log of 65,536 entries.
+/// The most that wait behind one key's front. A forecast walks them, up to 30 ns each: 0.12 ms.
 const MAX_BEHIND: usize = 4_096;
 
 /// Every line of a limiter.

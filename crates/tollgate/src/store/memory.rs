@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use tollgate_core::{Algorithm, Ask, Checked, Decision, Entry, Limit, Log, Receipt, State};
+use tollgate_core::{
+    Algorithm, Ask, Checked, Decision, Entry, Fill, Limit, Log, Receipt, State, Window, WindowPair,
+};
 
 use crate::error::Error;
 use budget::Budget;
@@ -164,6 +166,20 @@ impl Memory {
         each!(&scope.limit, limit => {
             self.look(scope, key, |state| limit.refund(state, now_us, receipt))
         })
+    }
+
+    /// A copy of a key's state.
+    pub(crate) fn state(&self, scope: &Scope, key: &[u8]) -> State {
+        match &scope.limit {
+            Limit::FixedWindow(_) => self.look(scope, key, |own: &mut Window| (*own).into()),
+            Limit::SlidingWindowCounter(_) => {
+                self.look(scope, key, |own: &mut WindowPair| (*own).into())
+            }
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+                self.look(scope, key, |own: &mut Fill| (*own).into())
+            }
+            Limit::SlidingWindowLog(_) => self.look(scope, key, |own: &mut Log| own.clone().into()),
+        }
     }
 
     /// The charges of a key that count, oldest first; none unless the limit is a log.
