@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-use crate::algorithm::Level;
-use crate::limit::{MAX_UNITS, Rate};
+use crate::limit::MAX_UNITS;
 
 /// The units a request spends: at least 1, below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,13 +193,13 @@ impl Receipt {
 }
 
 /// Where a charge sits in its key's state.
+#[allow(unreachable_pub)]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// In the window of `window_us` that starts at `start_us`.
     Window { start_us: u64, window_us: u64 },
     /// In the log, at `at_us`.
     Entry { at_us: u64 },
-    /// In the bucket, which had been charged `charged` in all and held `after`, leaving at `rate`,
-    /// once charged at `at_us`.
-    Bucket { charged: u64, at_us: u64, after: Level, rate: Rate },
+    /// In the bucket, which had then been charged `charged` in all, and was whole again at `over_us`.
+    Bucket { charged: u64, over_us: u64 },
 }

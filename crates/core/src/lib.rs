@@ -34,8 +34,8 @@ mod muldiv;
 mod together;
 
 pub use algorithm::{
-    Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
-    Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
+    Algorithm, BriefLog, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US,
+    MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Receipt, Retry, Verdict};
 pub use limit::{

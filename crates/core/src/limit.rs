@@ -32,6 +32,7 @@ use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)] // a tag of its own: one among a variant's fields takes six instructions more to read
 pub enum Limit {
     /// A counter that starts again at every window.
     FixedWindow(FixedWindow),
@@ -127,8 +128,8 @@ impl Limit {
     ///
     /// Units that have left already are not given back, so a refund never admits more than if the
     /// request had not been made. It may give back less: from a bucket whose charges are refunded
-    /// out of order, from windows and logs whose clock has restarted since, or whose window has
-    /// changed. A key that was reset has forgotten which receipts are good: drop them with it.
+    /// out of order or whose rate was lowered, from windows and logs whose clock has restarted
+    /// since, or whose window has changed. A key that was reset has forgotten which receipts are good: drop them with it.
     pub fn refund(&self, state: &mut State, now_us: u64, receipt: Receipt) -> u64 {
         each!(self, limit => change(limit, state, now_us, |own| limit.refund(own, now_us, receipt)))
     }

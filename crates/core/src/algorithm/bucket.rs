@@ -71,7 +71,7 @@ impl Bucket {
     /// What is left of `level` after `elapsed_us`, if it was at most the capacity.
     #[inline]
     fn drained(&self, level: Level, elapsed_us: u64) -> Level {
-        if elapsed_us >= self.time_to_full_us {
+        if elapsed_us >= self.time_to_full_us || elapsed_us >= level.drain_time_us(self.rate) {
             return Level::default();
         }
         let (units, fraction) = muldiv(elapsed_us, self.rate.units.get(), self.period_us());
@@ -103,15 +103,13 @@ impl Level {
 
     #[inline]
     fn saturating_minus(self, other: Level, period_us: NonZeroU64) -> Level {
-        if self <= other {
-            return Level::default();
-        }
-        // Not a branch: which fraction is larger is as good as random, and guessing costs 3 ns.
         let borrows = self.fraction < other.fraction;
+        let taken = other.units.saturating_add(u64::from(borrows));
+        let Some(units) = self.units.checked_sub(taken) else { return Level::default() };
+        // Not a branch: which fraction is larger is as good as random, and guessing costs 3 ns.
         let borrowed = select_unpredictable(borrows, period_us.get(), 0);
-        // OK because `self` is the larger: with the smaller fraction it has a unit more to borrow.
-        let units = self.units - other.units - u64::from(borrows);
-        let fraction = self.fraction.saturating_add(borrowed).saturating_sub(other.fraction);
+        // Wraps on the way to a fraction below the period.
+        let fraction = self.fraction.wrapping_add(borrowed).wrapping_sub(other.fraction);
         Level { units, fraction }
     }
 
@@ -120,6 +118,8 @@ impl Level {
     fn drain_time_us(self, rate: Rate) -> u64 {
         let parts = self.units.checked_mul(rate.per_us.get());
         match parts.and_then(|parts| parts.checked_add(self.fraction)) {
+            // Most rates are one unit in so many microseconds.
+            Some(parts) if rate.units.get() == 1 => parts,
             Some(parts) => parts.div_ceil(rate.units.get()),
             None => self.drain_time_wide_us(rate),
         }
@@ -159,7 +159,8 @@ pub struct Fill {
 impl Fill {
     #[inline]
     fn plus(self, cost: Cost) -> Fill {
-        let level = Level { units: self.level.units.saturating_add(cost.units()), ..self.level };
+        // OK because what fits leaves no more than the capacity, here and below.
+        let level = Level { units: self.level.units.wrapping_add(cost.units()), ..self.level };
         Fill { level, charged: self.charged.wrapping_add(cost.units()) & MAX_UNITS, ..self }
     }
 
@@ -173,6 +174,8 @@ impl Fill {
 #[derive(Clone, Copy, Debug)]
 pub struct FillStanding {
     fill: Fill,
+    /// The level's units, rounded up.
+    whole: u64,
     now_us: u64,
 }
 
@@ -200,13 +203,15 @@ impl<K: BucketKind> Decide for K {
         fill.as_of_us
     }
 
+    #[inline]
     fn restart(&self, fill: &mut Fill, now_us: u64) {
         fill.as_of_us = now_us;
     }
 
     #[inline]
     fn standing(&self, fill: &Fill, now_us: u64) -> FillStanding {
-        FillStanding { fill: self.bucket().fill_at(*fill, now_us), now_us }
+        let fill = self.bucket().fill_at(*fill, now_us);
+        FillStanding { fill, whole: fill.level.ceil(), now_us }
     }
 
     #[inline]
@@ -216,7 +221,7 @@ impl<K: BucketKind> Decide for K {
         let delay_us = self.delay_us(level);
         let impatient_us = ask.max_wait_us.map_or(0, |most_us| delay_us.saturating_sub(most_us));
         let fitting = bucket.capacity.saturating_sub(ask.cost.units());
-        if level.ceil() <= fitting && impatient_us == 0 {
+        if standing.whole <= fitting && impatient_us == 0 {
             return Verdict::Allowed { delay_us };
         }
         let excess = level.saturating_minus(Level::of(fitting), bucket.period_us());
@@ -225,17 +230,14 @@ impl<K: BucketKind> Decide for K {
     }
 
     #[inline]
-    fn charge(
-        &self,
-        fill: &mut Fill,
-        mut standing: FillStanding,
-        cost: Cost,
-    ) -> (FillStanding, Receipt) {
-        standing.fill = standing.fill.plus(cost);
-        *fill = standing.fill;
-        let Fill { level: after, as_of_us: at_us, charged } = *fill;
-        let place = Place::Bucket { charged, at_us, after, rate: self.bucket().rate };
-        (standing, Receipt { cost, place })
+    fn charge(&self, fill: &mut Fill, standing: FillStanding, cost: Cost) -> FillStanding {
+        *fill = standing.fill.plus(cost);
+        FillStanding { fill: *fill, whole: standing.whole.wrapping_add(cost.units()), ..standing }
+    }
+
+    #[inline]
+    fn place(&self, standing: &FillStanding, over_us: u64) -> Place {
+        Place::Bucket { charged: standing.fill.charged, over_us }
     }
 
     #[inline]
@@ -244,7 +246,7 @@ impl<K: BucketKind> Decide for K {
         if ask.max_wait_us.is_some_and(|most_us| self.delay_us(level) > most_us) {
             return 0;
         }
-        self.bucket().capacity.saturating_sub(level.ceil())
+        self.bucket().capacity.saturating_sub(standing.whole)
     }
 
     fn fitting(&self, standing: &FillStanding, ask: Ask) -> u64 {
@@ -277,15 +279,12 @@ impl<K: BucketKind> Decide for K {
     /// charge's own, and is given back. A place in a shaping bucket is given back only whole, and
     /// only if nobody is behind it.
     fn give_back(&self, fill: &mut Fill, now_us: u64, receipt: Receipt) {
-        let Place::Bucket { charged, at_us, after, rate } = receipt.place else { return };
+        let Place::Bucket { charged, over_us } = receipt.place else { return };
         // A key that was forgotten and came back counts from nothing: the time tells what has left.
-        let bucket = self.bucket();
-        let left_by_old_us = after.drain_time_us(rate);
-        let left_by_new_us =
-            after.at_period(rate.per_us, bucket.period_us()).drain_time_us(bucket.rate);
-        if now_us.saturating_sub(at_us) >= left_by_old_us.max(left_by_new_us) {
+        if now_us >= over_us {
             return;
         }
+        let bucket = self.bucket();
         let cost = Level::of(receipt.cost.units());
         let since = fill.charged_since(charged);
         let level = bucket.fill_at(*fill, now_us).level;

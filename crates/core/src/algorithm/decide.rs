@@ -5,7 +5,7 @@
 use core::fmt::Debug;
 
 use super::{Algorithm, MAX_STEP_BACK_US, MAX_TIME_US};
-use crate::decision::{Ask, Cost, Decision, Receipt, Retry, Verdict};
+use crate::decision::{Ask, Cost, Decision, Place, Receipt, Retry, Verdict};
 
 /// Sealed: public for the sake of [`Algorithm`], and not to be named outside.
 #[allow(unreachable_pub)]
@@ -41,7 +41,10 @@ pub trait Decide: Debug {
         state: &mut Self::State,
         standing: Self::Standing,
         cost: Cost,
-    ) -> (Self::Standing, Receipt);
+    ) -> Self::Standing;
+
+    /// Where in the state the charge is that led to this standing, all of which is over at `over_us`.
+    fn place(&self, standing: &Self::Standing, over_us: u64) -> Place;
 
     /// Takes off what of a charge still counts at `now_us`.
     fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: Receipt);

@@ -65,9 +65,13 @@ impl Decide for FixedWindow {
 
     #[inline]
     fn standing(&self, window: &Window, now_us: u64) -> WindowStanding {
-        let start_us = window_start_us(now_us.max(window.start_us), self.window_us);
-        let spent = if start_us == window.start_us { window.spent } else { 0 };
-        WindowStanding { window: Window { start_us, spent }, now_us }
+        let at_us = now_us.max(window.start_us);
+        // Still the same window, as a rule with a busy key; to find another takes a division.
+        if at_us - window.start_us < self.window_us() {
+            return WindowStanding { window: *window, now_us };
+        }
+        let start_us = window_start_us(at_us, self.window_us);
+        WindowStanding { window: Window { start_us, spent: 0 }, now_us }
     }
 
     #[inline]
@@ -84,10 +88,15 @@ impl Decide for FixedWindow {
         window: &mut Window,
         mut standing: WindowStanding,
         cost: Cost,
-    ) -> (WindowStanding, Receipt) {
+    ) -> WindowStanding {
         standing.window.spent += cost.units();
         *window = standing.window;
-        (standing, Receipt { cost, place: self.place(window) })
+        standing
+    }
+
+    #[inline]
+    fn place(&self, standing: &WindowStanding, _: u64) -> Place {
+        self.place_in(&standing.window)
     }
 
     #[inline]
@@ -103,7 +112,7 @@ impl Decide for FixedWindow {
 
     fn give_back(&self, window: &mut Window, now_us: u64, receipt: Receipt) {
         let has_ended = now_us >= window.start_us.saturating_add(self.window_us());
-        if !has_ended && receipt.place == self.place(window) {
+        if !has_ended && receipt.place == self.place_in(window) {
             window.spent = window.spent.saturating_sub(receipt.cost.units());
         }
     }
@@ -142,7 +151,8 @@ impl Algorithm for FixedWindow {
 }
 
 impl FixedWindow {
-    fn place(&self, window: &Window) -> Place {
+    #[inline]
+    fn place_in(&self, window: &Window) -> Place {
         Place::Window { start_us: window.start_us, window_us: self.window_us() }
     }
 

@@ -41,7 +41,24 @@ impl SlidingWindowLog {
         now_us: u64,
     ) -> impl ExactSizeIterator<Item = Entry> + use<'l> {
         let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
-        (counting..log.sums.len()).map(|index| log.entry(index))
+        (counting..log.len()).map(|index| log.entry(index))
+    }
+
+    /// The bytes by which a charge at `now_us` would make the log grow.
+    pub fn growth_bytes(&self, log: &Log, now_us: u64) -> usize {
+        if log.older.len() < log.older.capacity() {
+            return 0;
+        }
+        let leaving = if self.is_new_clock(log, now_us) {
+            0
+        } else {
+            log.first_counting(now_us.max(log.charged_us), self.window_us)
+        };
+        // All that stay will be older than the newest.
+        if log.len() - leaving <= log.older.capacity() {
+            return 0;
+        }
+        log.older.capacity().max(4) * size_of::<Sum>()
     }
 }
 
@@ -56,10 +73,13 @@ pub struct Entry {
 
 /// A sliding window log's state: the charges that may still count, oldest first.
 ///
-/// Kept as running sums, so that a decision is a binary search: 65,536 charges take 16 steps.
+/// Kept as running sums, so that a decision is a binary search: 65,536 charges take 16 steps. The
+/// newest is apart from the others: a log of one charge needs no memory beside its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    sums: VecDeque<Sum>,
+    older: VecDeque<Sum>,
+    /// `None` only if there are no older ones either.
+    newest: Option<Sum>,
     /// The running sum before the oldest charge kept.
     base: u64,
     /// When it was last charged, also if that charge was refunded.
@@ -67,46 +87,80 @@ pub struct Log {
 }
 
 /// A charge, as the running sum of costs up to and including it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     at_us: u64,
     through: u64,
 }
 
+/// A [`Log`] of at most one charge, as three numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BriefLog {
+    /// When it was last charged, also if that charge was refunded.
+    pub charged_us: u64,
+    /// When the charge that is kept was made.
+    pub at_us: u64,
+    /// What it spent; 0 if none is kept.
+    pub units: u64,
+}
+
+impl From<BriefLog> for Log {
+    #[inline]
+    fn from(BriefLog { charged_us, at_us, units }: BriefLog) -> Log {
+        let newest = (units > 0).then_some(Sum { at_us, through: units });
+        Log { older: VecDeque::new(), newest, base: 0, charged_us }
+    }
+}
+
 impl Log {
+    /// The log as three numbers; `None` if it has more than one charge.
+    #[inline]
+    pub fn brief(&self) -> Option<BriefLog> {
+        self.older.is_empty().then(|| self.coarsened())
+    }
+
+    /// The log as one charge of all its units, at the time of the newest.
+    ///
+    /// Conservative: units count no shorter than they did.
+    #[inline]
+    pub fn coarsened(&self) -> BriefLog {
+        let at_us = self.newest.map_or(0, |sum| sum.at_us);
+        BriefLog { charged_us: self.charged_us, at_us, units: self.units() }
+    }
+
     /// The bytes it keeps on the heap, used or not.
     pub fn heap_bytes(&self) -> usize {
-        self.sums.capacity() * size_of::<Sum>()
+        self.older.capacity() * size_of::<Sum>()
     }
 
-    /// The bytes that the next charge may need beyond those.
-    pub fn growth_bytes(&self) -> usize {
-        if self.sums.len() < self.sums.capacity() {
-            return 0;
-        }
-        self.sums.capacity().max(4) * size_of::<Sum>()
-    }
-
-    /// Grows now, if the next charge would.
+    /// Makes room for one more charge.
     pub fn reserve_one(&mut self) {
-        self.sums.reserve(1);
+        self.older.reserve(1);
     }
 
     /// Makes room for a charge without more memory: the two newest become one, at the later time.
+    /// Whether there were two.
     ///
     /// Conservative: the older one's units count as long as the newer one's.
-    pub fn coarsen(&mut self) {
-        let newest = self.sums.pop_back();
-        match (newest, self.sums.back_mut()) {
-            (Some(newest), Some(last)) => *last = newest,
-            (Some(only), None) => self.sums.push_back(only),
-            (None, _) => {}
+    pub fn coarsen(&mut self) -> bool {
+        self.older.pop_back().is_some()
+    }
+
+    fn len(&self) -> usize {
+        self.older.len() + usize::from(self.newest.is_some())
+    }
+
+    #[inline]
+    fn sum(&self, index: usize) -> Option<Sum> {
+        match self.older.get(index) {
+            Some(sum) => Some(*sum),
+            None => self.newest.filter(|_| index == self.older.len()),
         }
     }
 
     /// The running sum of everything charged.
     fn through(&self) -> u64 {
-        self.sums.back().map_or(self.base, |sum| sum.through)
+        self.newest.map_or(self.base, |sum| sum.through)
     }
 
     /// All units kept, whether they still count or not.
@@ -116,7 +170,7 @@ impl Log {
 
     /// The running sum before the charge at `index`.
     fn before(&self, index: usize) -> u64 {
-        match index.checked_sub(1).and_then(|earlier| self.sums.get(earlier)) {
+        match index.checked_sub(1).and_then(|earlier| self.sum(earlier)) {
             Some(sum) => sum.through,
             None => self.base,
         }
@@ -132,30 +186,49 @@ impl Log {
     #[inline]
     fn first_without(&self, property: impl Fn(&Sum) -> bool) -> usize {
         // As a rule few charges leave at once: looking at four before searching all saves 15 ns.
-        let near = (0..4).find(|&index| !self.sums.get(index).is_some_and(&property));
-        near.unwrap_or_else(|| self.sums.partition_point(property))
+        let near = (0..4).find(|&index| !self.sum(index).is_some_and(|sum| property(&sum)));
+        near.unwrap_or_else(|| {
+            let older = self.older.partition_point(&property);
+            let all = older == self.older.len();
+            older + usize::from(all && self.newest.is_some_and(|sum| property(&sum)))
+        })
     }
 
     fn entry(&self, index: usize) -> Entry {
-        let Sum { at_us, through } = self.sums[index];
-        Entry { at_us, cost: Cost::of(through - self.before(index)) }
+        let Sum { at_us, through } = self.sum(index).unwrap_or_default();
+        Entry { at_us, cost: Cost::of(through.saturating_sub(self.before(index))) }
+    }
+
+    fn push(&mut self, sum: Sum) {
+        if let Some(before) = self.newest.replace(sum) {
+            self.older.push_back(before);
+        }
     }
 
     /// Drops the `count` oldest charges.
     fn forget(&mut self, count: usize) {
-        self.base = if count < self.sums.len() { self.before(count) } else { 0 };
+        if count == self.len() {
+            self.older.clear();
+            self.newest = None;
+            self.base = 0;
+            return;
+        }
+        self.base = self.before(count);
         match count {
             0 => {}
             // As a rule one leaves for each that comes, and `drain` takes 7 ns more for it.
-            1 => _ = self.sums.pop_front(),
-            _ => _ = self.sums.drain(..count),
+            1 => _ = self.older.pop_front(),
+            _ => _ = self.older.drain(..count),
         }
     }
 
     fn remove(&mut self, index: usize) {
         let cost = self.entry(index).cost.units();
-        self.sums.remove(index);
-        self.sums.range_mut(index..).for_each(|sum| sum.through -= cost);
+        if self.older.remove(index).is_none() {
+            self.newest = self.older.pop_back();
+            return;
+        }
+        self.older.range_mut(index..).chain(&mut self.newest).for_each(|sum| sum.through -= cost);
     }
 }
 
@@ -181,7 +254,7 @@ impl Decide for SlidingWindowLog {
 
     fn restart(&self, log: &mut Log, now_us: u64) {
         let back_us = log.charged_us.saturating_sub(now_us);
-        for sum in &mut log.sums {
+        for sum in log.older.iter_mut().chain(&mut log.newest) {
             sum.at_us = sum.at_us.saturating_sub(back_us);
         }
         log.charged_us = now_us;
@@ -189,7 +262,7 @@ impl Decide for SlidingWindowLog {
 
     #[inline]
     fn standing(&self, log: &Log, now_us: u64) -> LogStanding {
-        let newest_us = log.sums.back().map_or(0, |sum| sum.at_us);
+        let newest_us = log.newest.map_or(0, |sum| sum.at_us);
         let at_us = now_us.max(log.charged_us);
         let counting = log.first_counting(at_us, self.window_us);
         let spent = log.through() - log.before(counting);
@@ -206,24 +279,24 @@ impl Decide for SlidingWindowLog {
         let must_leave = standing.spent - (self.limit - cost);
         let left = log.before(standing.counting) + must_leave;
         let last_to_leave = log.first_without(|sum| sum.through < left);
-        let at_us = log.sums.get(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
+        let at_us = log.sum(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
         Verdict::Denied { retry: Retry::AfterUs(self.leaves_after_us(at_us, standing)) }
     }
 
-    fn charge(
-        &self,
-        log: &mut Log,
-        mut standing: LogStanding,
-        cost: Cost,
-    ) -> (LogStanding, Receipt) {
+    fn charge(&self, log: &mut Log, mut standing: LogStanding, cost: Cost) -> LogStanding {
         log.forget(standing.counting);
         let at_us = standing.at_us;
-        log.sums.push_back(Sum { at_us, through: log.through() + cost.units() });
+        log.push(Sum { at_us, through: log.through() + cost.units() });
         log.charged_us = at_us;
         standing.counting = 0;
         standing.spent += cost.units();
         standing.newest_us = at_us;
-        (standing, Receipt { cost, place: Place::Entry { at_us } })
+        standing
+    }
+
+    #[inline]
+    fn place(&self, standing: &LogStanding, _: u64) -> Place {
+        Place::Entry { at_us: standing.newest_us }
     }
 
     #[inline]
@@ -241,11 +314,12 @@ impl Decide for SlidingWindowLog {
     fn give_back(&self, log: &mut Log, now_us: u64, receipt: Receipt) {
         let Place::Entry { at_us } = receipt.place else { return };
         let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
-        let first = log.sums.partition_point(|sum| sum.at_us < at_us).max(counting);
+        let first = log.first_without(|sum| sum.at_us < at_us).max(counting);
         let charge = Entry { at_us, cost: receipt.cost };
-        let found = (first..log.sums.len())
-            .take_while(|&index| log.sums[index].at_us == at_us)
-            .find(|&index| log.entry(index) == charge);
+        let found = (first..log.len())
+            .map(|index| (index, log.entry(index)))
+            .take_while(|(_, entry)| entry.at_us == at_us)
+            .find_map(|(index, entry)| (entry == charge).then_some(index));
         if let Some(index) = found {
             log.remove(index);
         }
@@ -273,11 +347,7 @@ impl Algorithm for SlidingWindowLog {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Log {
-        let mut log = Log { charged_us: now_us, ..Log::default() };
-        if units > 0 {
-            log.sums.push_back(Sum { at_us: now_us, through: units });
-        }
-        log
+        BriefLog { charged_us: now_us, at_us: now_us, units }.into()
     }
 
     /// Charges keep their times; the new window decides which of them count.

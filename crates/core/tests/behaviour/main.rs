@@ -7,6 +7,7 @@ mod any;
 mod bounds;
 mod carry_over;
 mod clocks;
+mod logs;
 mod muldiv;
 mod promises;
 mod refunds;

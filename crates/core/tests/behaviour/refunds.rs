@@ -325,11 +325,14 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     assert_eq!(faster.refund(&mut state, 3 * S + 6 * S / 10, receipt), 2);
     assert_eq!(faster.peek(&state, 3 * S + 6 * S / 10, five).remaining, 7);
 
-    let mut state = limit.fresh();
-    let receipt = limit.check(&mut state, 0, five).receipt.unwrap();
+    // At a slower rate it is good for as long as it would have been at the old one.
     let slower: Limit = "token-bucket capacity=20 refill=1/h".parse().unwrap();
-    let mut state = slower.carry_over(&limit, state, 2 * S);
-    assert_eq!(slower.peek(&state, 10 * S, five).remaining, 17);
-    assert_eq!(slower.refund(&mut state, 10 * S, receipt), 3);
-    assert_eq!(slower.peek(&state, 10 * S, five).remaining, 20);
+    for (refunded_us, back) in [(5 * S - 1, 3), (5 * S, 0)] {
+        let mut state = limit.fresh();
+        let receipt = limit.check(&mut state, 0, five).receipt.unwrap();
+        let mut state = slower.carry_over(&limit, state, 2 * S);
+        assert_eq!(slower.peek(&state, refunded_us, five).remaining, 17);
+        assert_eq!(slower.refund(&mut state, refunded_us, receipt), back);
+        assert_eq!(slower.peek(&state, refunded_us, five).remaining, 17 + back);
+    }
 }
