@@ -3,13 +3,14 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, CostError, Role};
+use tollgate_core::{Ask, Checked, Cost, CostError, Limit, Role};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Inner;
 use crate::scope::Scope;
+use crate::store::memory::Charged;
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
 #[derive(Clone, Debug)]
@@ -70,27 +71,42 @@ impl<'a> Check<'a> {
     }
 
     /// Decides without waiting.
-    #[inline]
+    // Always: as a rule the caller's compiler sees that it is a plain check.
+    #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
+        if let Intent::Look = self.intent {
+            return self.look();
+        }
+        match self.scope.limit() {
+            Limit::FixedWindow(limit) => self.charge(limit),
+            Limit::SlidingWindowLog(limit) => self.charge(limit),
+            Limit::SlidingWindowCounter(limit) => self.charge(limit),
+            Limit::TokenBucket(limit) => self.charge(limit),
+            Limit::LeakyBucket(limit) => self.charge(limit),
+        }
+    }
+
+    #[inline(always)]
+    fn charge<A: Charged>(&self, limit: &A) -> Result<Decision, Error> {
+        let Check { scope, key, at_us, max_wait_us, .. } = *self;
+        match (self.cost, at_us, max_wait_us) {
+            (Ok(Cost::ONE), None, None) => charge_plainly(scope, limit, key),
+            _ => charge(scope, limit, key, at_us, self.ask()?),
+        }
+    }
+
+    fn look(&self) -> Result<Decision, Error> {
         let Inner { memory, clock, .. } = &*self.scope.limiter.inner;
-        let ask = self.ask()?;
         let now_us = self.at_us.unwrap_or_else(|| clock.now_us());
-        Ok(match self.intent {
-            Intent::Charge => {
-                let checked = memory.check(&self.scope.kept, self.key, now_us, ask);
-                Decision::new(checked.decision, checked.receipt)
-            }
-            Intent::Look => {
-                Decision::new(memory.peek(&self.scope.kept, self.key, now_us, ask), None)
-            }
-        })
+        let decision = memory.peek(&self.scope.kept, self.key, now_us, self.ask()?);
+        Ok(Checked { decision, receipt: None }.into())
     }
 
     pub(crate) fn is_peek(&self) -> bool {
         matches!(self.intent, Intent::Look)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ask(&self) -> Result<Ask, Error> {
         Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
     }
@@ -103,5 +119,40 @@ impl IntoFuture for Check<'_> {
     #[inline]
     fn into_future(self) -> Answer<Decision> {
         Answer::ready(self.now())
+    }
+}
+
+/// A cost of 1, now, with any delay.
+// Never: one for each algorithm writes its answer once, to where the caller wants it.
+#[inline(never)]
+fn charge_plainly<A: Charged>(scope: &Scope, limit: &A, key: &[u8]) -> Result<Decision, Error> {
+    decide(scope, limit, key, None, Ask::new(Cost::ONE))
+}
+
+#[inline(never)]
+fn charge<A: Charged>(
+    scope: &Scope,
+    limit: &A,
+    key: &[u8],
+    at_us: Option<u64>,
+    ask: Ask,
+) -> Result<Decision, Error> {
+    decide(scope, limit, key, at_us, ask)
+}
+
+#[inline(always)]
+fn decide<A: Charged>(
+    scope: &Scope,
+    limit: &A,
+    key: &[u8],
+    at_us: Option<u64>,
+    ask: Ask,
+) -> Result<Decision, Error> {
+    let Inner { memory, clock, .. } = &*scope.limiter.inner;
+    let place = memory.place(&scope.kept, key);
+    let now_us = at_us.unwrap_or_else(|| clock.now_us());
+    match memory.check_known(limit, place, now_us, ask) {
+        Some(checked) => Ok(checked.into()),
+        None => Ok(memory.check_any(&scope.kept, limit, key, now_us, ask).into()),
     }
 }

@@ -34,6 +34,7 @@ impl Scope {
     }
 
     /// The limit.
+    #[inline]
     pub fn limit(&self) -> &Limit {
         &self.kept.limit
     }

@@ -74,8 +74,7 @@ pub(crate) fn decide_together(limiter: &Limiter, checks: &[Check<'_>]) -> Result
     let at_us = checks.iter().find_map(|check| check.at_us);
     let now_us = at_us.unwrap_or_else(|| clock.now_us());
     let (decided, each) = memory.together(&parts, now_us);
-    let each = each.into_iter().map(|checked| Decision::new(checked.decision, checked.receipt));
-    Ok(Together { decided, each: each.collect() })
+    Ok(Together { decided, each: each.into_iter().map(Decision::from).collect() })
 }
 
 fn part<'a>(limiter: &Limiter, check: &Check<'a>) -> Result<Part<'a>, Error> {

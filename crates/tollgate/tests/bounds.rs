@@ -256,6 +256,62 @@ fn large_logs_lift_no_ceiling_and_admit_no_more_than_their_limit() {
     assert_eq!(limiter.usage().overflowed, 0);
 }
 
+/// A log of one charge is as small as any other state; of a second it takes memory, and gives it back.
+#[test]
+fn a_log_takes_memory_from_its_second_charge_on() {
+    let (clock, limiter) = open(MAX_BYTES);
+    let log = scope(&limiter, "log", LOG);
+    let keys: Vec<String> = (0..1_000).map(|key| format!("key {key}")).collect();
+    let charge = |keys: &[String]| {
+        keys.iter().for_each(|key| assert!(log.check(key).now().unwrap().is_allowed()));
+        limiter.usage().bytes
+    };
+    let brief = charge(&keys);
+    assert!(brief < 100_000, "{brief} bytes for 1,000 keys");
+    // An hour later the first has left when the second comes.
+    clock.advance(HOUR);
+    assert_eq!(charge(&keys), brief);
+    let longer = charge(&keys);
+    assert!(longer >= brief + 100_000, "{brief}, then {longer}");
+    for _ in 2..10 {
+        charge(&keys);
+    }
+    keys.iter().for_each(|key| log.reset_now(key).unwrap());
+    // What finds a log by its number stays for the next.
+    assert!(limiter.usage().bytes < brief + 120_000, "{} bytes", limiter.usage().bytes);
+}
+
+/// Whatever happens to logs at the ceiling, in the end all that they took is given back.
+#[test]
+fn logs_give_back_what_they_took() {
+    let (clock, limiter) = open(1 << 20);
+    let (log, other) = (scope(&limiter, "log", LOG), scope(&limiter, "other", LOG));
+    let keys: Vec<String> = (0..2_000).map(|key| format!("key {key}")).collect();
+    let mut emptied = Vec::new();
+    for _ in 0..3 {
+        for round in 0..12_usize {
+            for (nth, key) in keys.iter().enumerate().filter(|(nth, _)| nth % 12 >= round) {
+                let checked = log.check(key).now().unwrap();
+                if let (Some(receipt), 0) = (checked.into_receipt(), (nth + round) % 5) {
+                    log.refund_now(key, receipt).unwrap();
+                }
+                limiter.check_all_now(&[log.check(key), other.check(key)]).unwrap();
+                clock.advance(Duration::from_millis(1));
+            }
+            assert_within(&limiter, 1 << 20, "while logs grow");
+        }
+        for key in &keys {
+            log.reset_now(key).unwrap();
+            other.reset_now(key).unwrap();
+        }
+        emptied.push(limiter.usage());
+    }
+    assert!(emptied[0].overflowed > 0 || emptied[0].bytes > 300_000, "{:?}", emptied[0]);
+    assert_eq!(emptied[2].keys, 0);
+    // The overflow states keep theirs, and nothing else does.
+    assert!(emptied[2].bytes <= emptied[0].bytes + 1_000, "{emptied:?}");
+}
+
 /// At the ceiling a log that is full, half full or has just filled what memory it has.
 #[test]
 fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
@@ -269,7 +325,7 @@ fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
                 .map(|_| scope.check("client").now().unwrap().into_receipt().unwrap())
                 .collect();
             assert_eq!(limiter.usage().keys, 1, "{text}: the client has its own state");
-            for key in 0..12_000_u64 {
+            for key in 0..30_000_u64 {
                 filler.check(&key.to_le_bytes()).now().unwrap();
             }
             assert!(limiter.usage().overflowed > 0, "{text}: the ceiling was reached");

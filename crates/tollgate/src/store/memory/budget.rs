@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A ceiling in bytes, and how many of them are taken. Touched only when something grows or goes.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     /// `None` is no ceiling.
     max_bytes: Option<usize>,
     used: AtomicUsize,
@@ -30,6 +30,15 @@ impl Budget {
             self.max_bytes.is_none_or(|max_bytes| used <= max_bytes).then_some(used)
         };
         self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    /// Corrects what was taken to what was used, which may be a little more.
+    pub(super) fn settle(&self, taken: usize, used: usize) {
+        if used > taken {
+            self.used.fetch_add(used - taken, Ordering::Relaxed);
+        } else {
+            self.give_back(taken - used);
+        }
     }
 
     pub(super) fn give_back(&self, bytes: usize) {

@@ -1,4 +1,4 @@
-//! What a slot remembers of a key, in 16 bytes.
+//! Who a slot belongs to, in 16 bytes: a key, and a part of its scope's index.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -7,15 +7,18 @@ use siphasher::sip128::SipHasher13;
 
 const INLINE_BYTES: usize = 15;
 
-/// Stands where an inline key has its length.
-const IS_FINGERPRINT: u8 = 0xff;
+/// The bits of a scope's index that an identity has.
+pub(super) const SCOPE_BITS: u32 = 4;
 
-/// A key of up to 15 bytes itself, of a longer one a keyed fingerprint of 120 bits.
+/// A key of 1 to 15 bytes itself, of any other a keyed fingerprint of 120 bits.
 ///
 /// Short keys cannot collide. For two long ones to do so by chance, 10 million keys have odds of
 /// 1 in 10^22; by design, nobody can without the secret that this process drew at its start.
+///
+/// In the last byte, the lower half is the length of a key that is kept itself, and 0 for a
+/// fingerprint; the upper half belongs to the scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Identity([u64; 2]);
+pub(super) struct Identity(pub(super) [u64; 2]);
 
 /// The secrets that make identities and places.
 pub(super) struct Identify {
@@ -31,47 +34,62 @@ impl Identify {
         Identify { fingerprint, place }
     }
 
+    /// The identity of a key in a scope, of whose index it has these bits.
     #[inline]
-    pub(super) fn identity(&self, key: &[u8]) -> Identity {
-        if key.len() > INLINE_BYTES { self.fingerprint(key) } else { Identity::inline(key) }
+    pub(super) fn identity(&self, key: &[u8], scope: u32) -> Identity {
+        let [low, high] = match key.len() {
+            1..=INLINE_BYTES => inline(key),
+            _ => self.fingerprint(key),
+        };
+        Identity([low, high | u64::from(scope) << (64 - SCOPE_BITS)])
     }
 
     #[cold]
-    fn fingerprint(&self, key: &[u8]) -> Identity {
+    fn fingerprint(&self, key: &[u8]) -> [u64; 2] {
         let mut bytes = self.fingerprint.hash(key).as_bytes();
-        bytes[INLINE_BYTES] = IS_FINGERPRINT;
+        bytes[INLINE_BYTES] = 0;
         let whole = u128::from_le_bytes(bytes);
-        Identity([whole as u64, (whole >> 64) as u64])
+        [whole as u64, (whole >> 64) as u64]
     }
 
-    /// Where in the store to look.
+    /// Where in the store to look for it, with its scope's salt.
     #[inline]
-    pub(super) fn hash(&self, scope: u32, identity: Identity) -> u64 {
+    pub(super) fn hash(&self, Identity([low, high]): Identity, salt: u64) -> u64 {
         let mut hasher = self.place.build_hasher();
-        let [low, high] = identity.0;
-        hasher.write_u128(u128::from(high) << 64 | u128::from(low));
-        hasher.write_u32(scope);
+        hasher.write_u128(u128::from(high) << 64 | u128::from(low ^ salt));
         hasher.finish()
+    }
+
+    /// What tells a scope's keys from those of another: nobody can choose keys of two scopes that
+    /// meet in one place.
+    pub(super) fn salt(&self, scope: u32) -> u64 {
+        self.place.hash_one(scope)
     }
 }
 
 impl Identity {
-    /// A key of at most 15 bytes, zeros after it, and its length in the last byte.
-    ///
-    /// The second half is read from the key's end, which spares a copy of unknown length.
-    #[inline]
-    fn inline(key: &[u8]) -> Identity {
-        let length = (key.len() as u64) << 56;
-        match (key.first_chunk::<8>(), key.last_chunk::<8>()) {
-            (Some(first), Some(last)) => {
-                let beyond = 8 * (16 - key.len() as u32);
-                let rest = u64::from_le_bytes(*last).checked_shr(beyond).unwrap_or(0);
-                Identity([u64::from_le_bytes(*first), rest | length])
-            }
-            _ => {
-                let bytes = key.iter().rev();
-                Identity([bytes.fold(0, |word, &byte| word << 8 | u64::from(byte)), length])
-            }
+    /// The bits of its scope's index.
+    pub(super) fn scope(self) -> u32 {
+        // OK because the shift leaves 4 bits.
+        (self.0[1] >> (64 - SCOPE_BITS)) as u32
+    }
+}
+
+/// A key of at most 15 bytes, zeros after it, and its length in the last byte.
+///
+/// The second half is read from the key's end, which spares a copy of unknown length.
+#[inline]
+fn inline(key: &[u8]) -> [u64; 2] {
+    let length = (key.len() as u64) << 56;
+    match (key.first_chunk::<8>(), key.last_chunk::<8>()) {
+        (Some(first), Some(last)) => {
+            let beyond = 8 * (16 - key.len() as u32);
+            let rest = u64::from_le_bytes(*last).checked_shr(beyond).unwrap_or(0);
+            [u64::from_le_bytes(*first), rest | length]
+        }
+        _ => {
+            let bytes = key.iter().rev();
+            [bytes.fold(0, |word, &byte| word << 8 | u64::from(byte)), length]
         }
     }
 }

@@ -1,95 +1,136 @@
-//! The logs of a shard: too large for a slot, which keeps a number instead.
+//! The logs of a shard that are too large for a slot, which keeps a number instead.
 
 use std::mem;
 
-use tollgate_core::{Algorithm, Ask, Log, SlidingWindowLog};
+use tollgate_core::{Algorithm, Ask, BriefLog, Log, SlidingWindowLog};
 
 use super::budget::Budget;
 use super::slot::Words;
 
-/// What a log takes beside its entries: itself, and its number once that is free again.
-const BYTES_PER_LOG: usize = size_of::<Log>() + size_of::<usize>();
+/// What they grow by, in place: nothing moves, and so the allocator's heap has no holes.
+const CHUNK_LOGS: usize = 16;
+
+/// With what the allocator takes, the list of chunks, and the numbers once they are free again.
+const CHUNK_BYTES: usize =
+    BYTES_PER_ALLOCATION + 2 * size_of::<usize>() + CHUNK_LOGS * (size_of::<Log>() + 8);
+
+/// What the allocator takes beside what was asked of it: a header, and what is left over.
+const BYTES_PER_ALLOCATION: usize = 24;
 
 /// Logs by number.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
-    logs: Vec<Log>,
-    free: Vec<usize>,
+    #[allow(clippy::vec_box)] // so that they stay where they are
+    chunks: Vec<Box<[Log; CHUNK_LOGS]>>,
+    /// Those with a number, free or not.
+    numbered: usize,
+    free: Vec<u32>,
 }
 
 impl Logs {
-    pub(super) fn get(&self, words: Words) -> Option<&Log> {
-        self.logs.get(index(words)?)
+    #[inline]
+    pub(super) fn get_mut(&mut self, words: Words) -> Option<&mut Log> {
+        let index = index(words)?;
+        self.chunks.get_mut(index / CHUNK_LOGS).map(|chunk| &mut chunk[index % CHUNK_LOGS])
     }
 
-    /// Makes room for one more, by an eighth; whether there is.
-    pub(super) fn make_room(&mut self, budget: &Budget) -> bool {
-        if !self.free.is_empty() || self.logs.len() < self.logs.capacity() {
-            return true;
+    /// Looks at a log, wherever it is.
+    pub(super) fn look<T>(&self, words: Words, look: impl FnOnce(&Log) -> T) -> T {
+        let chunk = |index: usize| self.chunks.get(index / CHUNK_LOGS);
+        match index(words).and_then(|index| Some(&chunk(index)?[index % CHUNK_LOGS])) {
+            Some(log) => look(log),
+            None => look(&brief(words).into()),
         }
-        let more = self.logs.len() / 8 + 4;
-        if !budget.take(more * BYTES_PER_LOG) {
-            return false;
-        }
-        self.logs.reserve_exact(more);
-        self.free.reserve_exact(self.logs.capacity());
-        true
     }
 
-    /// Takes the log out; its number stays its own until it is put back.
+    /// Takes a log out; its number stays its own until it is put back.
     pub(super) fn take(&mut self, words: Words) -> Log {
-        index(words).and_then(|index| self.logs.get_mut(index)).map(mem::take).unwrap_or_default()
+        match self.get_mut(words) {
+            Some(log) => mem::take(log),
+            None => brief(words).into(),
+        }
     }
 
-    /// Puts a log back, or a new one in.
-    pub(super) fn put(&mut self, words: Words, log: Log) -> Words {
-        let index = match index(words) {
-            Some(index) => index,
-            None => self.free.pop().unwrap_or_else(|| {
-                self.logs.push(Log::default());
-                self.logs.len() - 1
-            }),
-        };
-        self.logs[index] = log;
-        // One above the index, so that words of a fresh state name none.
-        Words([index as u64 + 1, 0, 0, 0])
+    /// Puts a log back where it was, or in. One of more than one charge gets a number; without memory
+    /// for that, its charges become one.
+    pub(super) fn put(&mut self, words: Words, log: Log, budget: &Budget) -> Words {
+        if let Some(own) = self.get_mut(words) {
+            *own = log;
+            return words;
+        }
+        let free = if log.brief().is_some() { None } else { self.free_number(budget) };
+        if let Some(number) = free {
+            let words = Words([0, 0, 0, u64::from(number)]);
+            return self.put(words, log, budget);
+        }
+        budget.give_back(held_bytes(&log));
+        let BriefLog { charged_us, at_us, units } = log.coarsened();
+        Words([charged_us, at_us, units, 0])
+    }
+
+    /// A number that no log has; `None` without memory for it.
+    fn free_number(&mut self, budget: &Budget) -> Option<u32> {
+        if let Some(number) = self.free.pop() {
+            return Some(number);
+        }
+        // One above the index, so that 0 names none.
+        let number = u32::try_from(self.numbered + 1).ok()?;
+        if self.numbered == self.chunks.len() * CHUNK_LOGS {
+            if !budget.take(CHUNK_BYTES) {
+                return None;
+            }
+            self.chunks.push(Box::default());
+        }
+        self.numbered += 1;
+        Some(number)
     }
 
     pub(super) fn forget(&mut self, words: Words, budget: &Budget) {
-        if let Some(index) = index(words) {
-            budget.give_back(self.take(words).heap_bytes());
-            self.free.push(index);
+        let Words([.., number]) = words;
+        if let (Ok(number), Some(log)) = (u32::try_from(number), self.get_mut(words)) {
+            budget.give_back(held_bytes(&mem::take(log)));
+            self.free.push(number);
         }
     }
 }
 
-fn index(Words([number, ..]): Words) -> Option<usize> {
+fn index(Words([.., number]): Words) -> Option<usize> {
     usize::try_from(number.checked_sub(1)?).ok()
 }
 
-/// Runs `charge` on a log whose growth the budget allows, or that needs none.
+fn brief(Words([charged_us, at_us, units, _]): Words) -> BriefLog {
+    BriefLog { charged_us, at_us, units }
+}
+
+/// What a log's entries take of the budget.
+fn held_bytes(log: &Log) -> usize {
+    match log.heap_bytes() {
+        0 => 0,
+        bytes => bytes + BYTES_PER_ALLOCATION,
+    }
+}
+
+/// Sees to it that a log has the memory for a charge at this time, if it will be charged.
 ///
-/// Without memory for another entry the two newest become one: the log then holds the same units
-/// for a little longer, which nobody is forgiven and nobody refused for.
-pub(super) fn within_budget<T>(
+/// Without that the two newest charges become one: the log then holds the same units for a little
+/// longer, which nobody is forgiven and nobody refused for. `false` if there are no two: the charge
+/// must then become one with what is there, see [`Log::coarsened`].
+pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
     (now_us, ask): (u64, Ask),
     budget: &Budget,
-    charge: impl FnOnce(&mut Log) -> T,
-) -> T {
-    let before = log.heap_bytes();
-    let growth = log.growth_bytes();
-    let will_grow = growth > 0 && limit.peek(log, now_us, ask).is_allowed();
-    let mut taken = 0;
-    if will_grow && budget.take(growth) {
-        taken = growth;
-    } else if will_grow {
-        log.coarsen();
+) -> bool {
+    let growth = limit.growth_bytes(log, now_us);
+    if growth == 0 || !limit.peek(log, now_us, ask).is_allowed() {
+        return true;
     }
-    let answer = charge(log);
-    // A ring that was emptied first, or grew by more than doubling, settles the difference.
-    let grown = log.heap_bytes() - before.min(log.heap_bytes());
-    budget.give_back(taken.saturating_sub(grown));
-    answer
+    let before = held_bytes(log);
+    let taken = growth + BYTES_PER_ALLOCATION;
+    if !budget.take(taken) {
+        return log.coarsen();
+    }
+    log.reserve_one();
+    budget.settle(taken, held_bytes(log) - before);
+    true
 }

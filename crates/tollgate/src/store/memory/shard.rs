@@ -28,7 +28,7 @@ pub(super) struct Census<'a> {
     pub(super) now_us: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shard {
     table: Table,
     logs: Logs,
@@ -37,36 +37,40 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// What the allocator takes for a shard's lists, beside what is in them.
+    pub(super) const LIST_BYTES: usize = 4 * 16;
+
+    /// A shard that will grow to about so many bytes.
+    pub(super) fn for_bytes(bytes: usize) -> Shard {
+        let table = Table::with_room_for(bytes / Table::CHUNK_BYTES);
+        Shard { table, logs: Logs::default(), cursor: 0 }
+    }
+
     pub(super) fn keys(&self) -> usize {
         self.table.live()
     }
 
-    #[inline]
     pub(super) fn find(&self, place: Place) -> Option<At> {
-        self.table.find(place.hash, |slot| slot.is(place.scope, place.identity))
+        self.table.find(place.hash, |slot| slot.is_at(place))
     }
 
-    /// Runs `act` on the state in a slot.
-    #[inline]
-    pub(super) fn change<S: Kept, T>(&mut self, at: At, act: impl FnOnce(&mut S) -> T) -> T {
-        let slot = self.table.slot_mut(at);
-        let words = slot.state();
-        let mut state = S::take(words, &mut self.logs);
-        let answer = act(&mut state);
-        slot.set_state(state.put(words, &mut self.logs));
-        answer
+    /// A key's slot, if it has one, and where that may point to.
+    #[inline(always)]
+    pub(super) fn slot_mut(&mut self, place: Place) -> Option<(&mut Slot, &mut Logs)> {
+        let slot = self.table.find_mut(place.hash, |slot| slot.is_at(place))?;
+        Some((slot, &mut self.logs))
     }
 
     /// Keeps the state of a key that has none yet; [`make_room`](Self::make_room) has made room.
-    pub(super) fn insert<S: Kept>(&mut self, place: Place, state: S) {
-        let words = state.put(Words::default(), &mut self.logs);
-        self.table.insert(place.hash, Slot::new(place.scope, place.identity, words));
+    pub(super) fn insert<S: Kept>(&mut self, place: Place, state: S, budget: &Budget) {
+        let words = state.keep(&mut self.logs, budget);
+        self.table.insert(place.hash, Slot::new(place, words));
     }
 
     /// Whether a key would be allowed this, as far as its own state goes.
     pub(super) fn admits(&self, place: Place, limit: &Limit, now_us: u64, ask: Ask) -> bool {
         let slot = self.find(place).map(|at| self.table.slot(at));
-        let decision = slot.and_then(|slot| slot.peek(limit, &self.logs, now_us, ask));
+        let decision = slot.map(|slot| slot.peek(limit, &self.logs, now_us, ask));
         decision.unwrap_or_else(|| limit.peek(&limit.fresh(), now_us, ask)).is_allowed()
     }
 
@@ -77,56 +81,47 @@ impl Shard {
     }
 
     /// Puts a state of any kind into its slot, or into a new one.
-    pub(super) fn put_state(&mut self, place: Place, state: State) {
+    pub(super) fn put_state(&mut self, place: Place, state: State, budget: &Budget) {
         match self.find(place) {
             Some(at) => {
                 let slot = self.table.slot_mut(at);
-                slot.set_state(slot.state().put_state(state, &mut self.logs));
+                slot.set_state(slot.state().put_state(state, &mut self.logs, budget));
             }
             None => {
-                let words = Words::default().put_state(state, &mut self.logs);
-                self.table.insert(place.hash, Slot::new(place.scope, place.identity, words));
+                let words = Words::default().put_state(state, &mut self.logs, budget);
+                self.table.insert(place.hash, Slot::new(place, words));
             }
         }
     }
 
     /// Drops a key of this limit.
-    pub(super) fn remove(&mut self, at: At, limit: &Limit, budget: &Budget) {
+    pub(super) fn remove(&mut self, at: At, hash: u64, limit: &Limit, budget: &Budget) {
         if let Limit::SlidingWindowLog(_) = limit {
             self.logs.forget(self.table.slot(at).state(), budget);
         }
-        self.table.remove(at);
+        self.table.remove(at, hash);
     }
 
-    /// Looks for dead slots, and grows if that is not enough; whether `more` keys fit now.
-    pub(super) fn make_room(&mut self, more: usize, limit: &Limit, census: &Census<'_>) -> bool {
+    /// Drops a few of the dead, and grows if that is not enough; whether `more` keys fit now.
+    pub(super) fn make_room(&mut self, more: usize, census: &Census<'_>) -> bool {
         if census.budget.has_ceiling() {
             self.bury(LOOKS_PER_INSERT * more, census);
         }
-        if !self.table.has_room_for(more) {
-            self.make_slots(more, census);
+        if self.table.has_room_for(more) || self.grow_table_for(more, census) {
+            return true;
         }
-        let has_logs = match limit {
-            Limit::SlidingWindowLog(_) => self.logs.make_room(census.budget),
-            _ => true,
-        };
-        has_logs && self.table.has_room_for(more)
+        self.bury(LOOKS_WHEN_FULL, census);
+        self.table.has_room_for(more)
     }
 
     #[cold]
-    fn make_slots(&mut self, more: usize, census: &Census<'_>) {
-        let grown = self.table.grown_for(more);
-        let bytes = (grown - self.table.capacity()) * Table::BYTES_PER_SLOT;
-        if census.budget.take(bytes) {
-            self.resize(grown, census);
-            return;
+    fn grow_table_for(&mut self, more: usize, census: &Census<'_>) -> bool {
+        let chunks = self.table.chunks_for(more);
+        let can_grow = census.budget.take(chunks * Table::CHUNK_BYTES);
+        if can_grow {
+            self.table.grow(chunks, |slot| slot.hash(census.identify));
         }
-        if self.table.has_deleted() {
-            self.resize(self.table.capacity(), census);
-        }
-        if !self.table.has_room_for(more) {
-            self.bury(LOOKS_WHEN_FULL, census);
-        }
+        can_grow
     }
 
     /// Drops the dead among the next `looks` slots.
@@ -137,13 +132,9 @@ impl Shard {
             let Some((at, slot)) = self.table.live_slot(self.cursor) else { continue };
             let Some(scope) = scopes.get(slot.scope() as usize) else { continue };
             if slot.is_dead(&scope.limit, &self.logs, census.now_us) {
-                self.remove(at, &scope.limit, census.budget);
+                let hash = slot.hash(census.identify);
+                self.remove(at, hash, &scope.limit, census.budget);
             }
         }
-    }
-
-    fn resize(&mut self, capacity: usize, census: &Census<'_>) {
-        let hash = |slot: &Slot| census.identify.hash(slot.scope(), slot.identity());
-        self.table = self.table.resized(capacity, hash);
     }
 }

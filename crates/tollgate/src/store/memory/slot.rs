@@ -5,58 +5,76 @@ use tollgate_core::{
     WindowPair,
 };
 
-use super::identity::Identity;
+use super::Place;
+use super::budget::Budget;
+use super::identity::{self, Identify, Identity};
 use super::logs::Logs;
 
+/// The bits of a scope's index that a word of the slot has; the identity has the others.
+pub(super) const SCOPE_BITS: u32 = 64 - NUMBER_BITS;
+
 /// The largest index of a scope that a slot has room for.
-pub(super) const MAX_SCOPE: u32 = (1 << 22) - 1;
+pub(super) const MAX_SCOPE: u32 = (1 << (identity::SCOPE_BITS + SCOPE_BITS)) - 1;
 
 /// Every number of a state is below 2^53, which leaves the top of a word free.
 const NUMBER_BITS: u32 = 53;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 
-/// A key: who it is, which scope it is in, and its state.
+/// A key: who it is, which scope it is in, and its state, in 44 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot {
+#[repr(C, packed(4))]
+pub(crate) struct Slot {
     identity: Identity,
-    /// Four numbers; above the first and the last, the halves of the scope's index.
-    words: [u64; 4],
+    /// Three numbers; above the first two, the top of the fourth, above the third, the scope.
+    words: [u64; 3],
+    /// The lower 32 bits of the fourth number.
+    rest: u32,
 }
 
 impl Slot {
-    pub(super) fn new(scope: u32, identity: Identity, state: Words) -> Slot {
-        let mut slot = Slot { identity, words: [0; 4] };
-        slot.words[0] = u64::from(scope >> 11) << NUMBER_BITS;
-        slot.words[3] = u64::from(scope & 0x7ff) << NUMBER_BITS;
+    pub(super) fn new(place: Place, state: Words) -> Slot {
+        let words = [0, 0, u64::from(place.scope) << NUMBER_BITS];
+        let mut slot = Slot { identity: place.identity, words, rest: 0 };
         slot.set_state(state);
         slot
     }
 
     #[inline]
-    pub(super) fn is(&self, scope: u32, identity: Identity) -> bool {
-        self.identity == identity && self.scope() == scope
+    pub(super) fn is_at(&self, place: Place) -> bool {
+        let Slot { identity, words, .. } = *self;
+        identity == place.identity && words[2] >> NUMBER_BITS == u64::from(place.scope)
     }
 
-    #[inline]
+    /// The scope's index.
     pub(super) fn scope(&self) -> u32 {
-        // OK because the shifts leave 11 bits of each.
-        ((self.words[0] >> NUMBER_BITS) << 11 | self.words[3] >> NUMBER_BITS) as u32
+        let Slot { identity, .. } = *self;
+        identity.scope() << SCOPE_BITS | self.low_scope()
     }
 
-    pub(super) fn identity(&self) -> Identity {
-        self.identity
+    fn low_scope(&self) -> u32 {
+        // OK because the shift leaves 11 bits.
+        ({ self.words }[2] >> NUMBER_BITS) as u32
+    }
+
+    pub(super) fn hash(&self, identify: &Identify) -> u64 {
+        identify.hash(self.identity, identify.salt(self.scope()))
     }
 
     #[inline]
     pub(super) fn state(&self) -> Words {
-        let [first, second, third, fourth] = self.words;
-        Words([first & NUMBER, second, third, fourth & NUMBER])
+        let [first, second, third] = self.words;
+        let above = |word: u64| word >> NUMBER_BITS;
+        let fourth = u64::from(self.rest) | above(first) << 32 | above(second) << 43;
+        Words([first & NUMBER, second & NUMBER, third & NUMBER, fourth])
     }
 
     #[inline]
     pub(super) fn set_state(&mut self, Words([first, second, third, fourth]): Words) {
-        let above = |word: u64| word & !NUMBER;
-        self.words = [above(self.words[0]) | first, second, third, above(self.words[3]) | fourth];
+        let [.., scope] = self.words;
+        let part = |from: u32| fourth >> from << NUMBER_BITS;
+        self.words = [first | part(32), second | part(43), third | (scope & !NUMBER)];
+        // The lower 32 bits are what is meant.
+        self.rest = fourth as u32;
     }
 
     /// Whether nothing has been spent for so long that a fresh key would decide alike, also if the
@@ -64,31 +82,25 @@ impl Slot {
     pub(super) fn is_dead(&self, limit: &Limit, logs: &Logs, now_us: u64) -> bool {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.peek(limit, logs, then_us, Ask::new(Cost::ONE));
-        decision.is_none_or(|decision| decision.remaining == decision.limit)
+        decision.remaining == decision.limit
     }
 
-    /// What the key would be answered; `None` if its log is missing.
-    pub(super) fn peek(
-        &self,
-        limit: &Limit,
-        logs: &Logs,
-        now_us: u64,
-        ask: Ask,
-    ) -> Option<Decision> {
+    /// What the key would be answered.
+    pub(super) fn peek(&self, limit: &Limit, logs: &Logs, now_us: u64, ask: Ask) -> Decision {
         let words = self.state();
-        Some(match limit {
+        match limit {
             Limit::FixedWindow(limit) => limit.peek(&Window::from(words), now_us, ask),
             Limit::SlidingWindowCounter(limit) => limit.peek(&WindowPair::from(words), now_us, ask),
             Limit::TokenBucket(limit) => limit.peek(&Fill::from(words), now_us, ask),
             Limit::LeakyBucket(limit) => limit.peek(&Fill::from(words), now_us, ask),
-            Limit::SlidingWindowLog(limit) => limit.peek(logs.get(words)?, now_us, ask),
-        })
+            Limit::SlidingWindowLog(limit) => logs.look(words, |log| limit.peek(log, now_us, ask)),
+        }
     }
 }
 
 /// A state's numbers, each below 2^53.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words(pub(super) [u64; 4]);
+pub(crate) struct Words(pub(super) [u64; 4]);
 
 impl From<Words> for Window {
     #[inline]
@@ -123,28 +135,28 @@ impl Words {
     }
 
     /// Puts such a state back; returns its words.
-    pub(super) fn put_state(self, state: State, logs: &mut Logs) -> Words {
+    pub(super) fn put_state(self, state: State, logs: &mut Logs, budget: &Budget) -> Words {
         match state {
-            State::Window(own) => own.put(self, logs),
-            State::WindowPair(own) => own.put(self, logs),
-            State::Fill(own) => own.put(self, logs),
-            State::Log(own) => own.put(self, logs),
+            State::Window(own) => own.into(),
+            State::WindowPair(own) => own.into(),
+            State::Fill(own) => own.into(),
+            State::Log(own) => logs.put(self, own, budget),
         }
     }
 }
 
 /// A state that a slot can keep.
 pub(crate) trait Kept: Clone + Default + PartialEq {
-    /// Takes the state out of its words, or from where they point to.
-    fn take(words: Words, logs: &mut Logs) -> Self;
+    /// Runs `act` on the state in a slot, or where that points to.
+    fn change<T>(
+        slot: &mut Slot,
+        logs: &mut Logs,
+        budget: &Budget,
+        act: impl FnOnce(&mut Self) -> T,
+    ) -> T;
 
-    /// Puts it back; returns its words.
-    fn put(self, words: Words, logs: &mut Logs) -> Words;
-
-    /// The bytes it takes beside its words.
-    fn heap_bytes(&self) -> usize {
-        0
-    }
+    /// The words of a state that is new here.
+    fn keep(self, logs: &mut Logs, budget: &Budget) -> Words;
 
     /// The state inside one of any kind.
     fn of(state: &mut State) -> Option<&mut Self>;
@@ -152,16 +164,29 @@ pub(crate) trait Kept: Clone + Default + PartialEq {
 
 macro_rules! kept_in_words {
     ($state:ident, $own:ident => $words:expr) => {
+        impl From<$state> for Words {
+            #[inline]
+            fn from($own: $state) -> Words {
+                Words($words)
+            }
+        }
+
         impl Kept for $state {
             #[inline]
-            fn take(words: Words, _: &mut Logs) -> $state {
-                words.into()
+            fn change<T>(
+                slot: &mut Slot,
+                _: &mut Logs,
+                _: &Budget,
+                act: impl FnOnce(&mut Self) -> T,
+            ) -> T {
+                let mut state = slot.state().into();
+                let answer = act(&mut state);
+                slot.set_state(state.into());
+                answer
             }
 
-            #[inline]
-            fn put(self, _: Words, _: &mut Logs) -> Words {
-                let $own = self;
-                Words($words)
+            fn keep(self, _: &mut Logs, _: &Budget) -> Words {
+                self.into()
             }
 
             fn of(state: &mut State) -> Option<&mut $state> {
@@ -176,16 +201,25 @@ kept_in_words!(WindowPair, it => [it.start_us, it.current, it.previous, 0]);
 kept_in_words!(Fill, it => [it.as_of_us, it.level.units, it.level.fraction, it.charged]);
 
 impl Kept for Log {
-    fn take(words: Words, logs: &mut Logs) -> Log {
-        logs.take(words)
+    #[inline]
+    fn change<T>(
+        slot: &mut Slot,
+        logs: &mut Logs,
+        budget: &Budget,
+        act: impl FnOnce(&mut Log) -> T,
+    ) -> T {
+        let words = slot.state();
+        if let Some(log) = logs.get_mut(words) {
+            return act(log);
+        }
+        let mut log = logs.take(words);
+        let answer = act(&mut log);
+        slot.set_state(logs.put(words, log, budget));
+        answer
     }
 
-    fn put(self, words: Words, logs: &mut Logs) -> Words {
-        logs.put(words, self)
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.heap_bytes()
+    fn keep(self, logs: &mut Logs, budget: &Budget) -> Words {
+        logs.put(Words::default(), self, budget)
     }
 
     fn of(state: &mut State) -> Option<&mut Log> {

@@ -1,159 +1,266 @@
-//! An open-addressing table: a byte for each slot says whether it may be the one.
+//! An open-addressing table: buckets of seven slots, each with a byte that says whether it may be
+//! the one.
 //!
-//! The bytes are apart from the slots, in groups of eight that are compared at once: those of a
-//! million keys fit a processor's cache, so that a search waits for memory once, for its slot. The
-//! size need not be a power of two: growing by a sixteenth keeps the table over nine tenths full.
+//! The bytes lie apart from the slots, those of all tables side by side: a million of them fit a
+//! processor's cache, so that a search waits for memory once, for its slot. The table grows by a
+//! few buckets at a time, in place: a slot's home is a share of the buckets, so any number of them
+//! will do, and the slots that were there move over one by one. Nothing is ever given back, and so
+//! the allocator's heap has no holes.
+
+use std::mem;
 
 use super::slot::Slot;
 
-const GROUP: usize = 8;
+const BUCKET_SLOTS: usize = 7;
+const CHUNK_BUCKETS: usize = 4;
 
 const EMPTY: u8 = 0;
-/// Was in use: a search has to go on past it.
-const DELETED: u8 = 1;
+/// In use, but not yet moved to its home among more buckets.
+const UNSETTLED: u8 = 1;
 
-#[derive(Debug, Default)]
+/// A word's bits that belong to slots; the last byte does not.
+const TAG_BITS: u64 = u64::MAX >> 8;
+
+#[derive(Debug)]
 pub(super) struct Table {
-    tags: Box<[[u8; GROUP]]>,
-    slots: Box<[[Slot; GROUP]]>,
+    tags: Vec<Tags>,
+    #[allow(clippy::vec_box)] // so that they stay where they are
+    chunks: Vec<Box<Chunk>>,
     live: usize,
-    deleted: usize,
 }
+
+/// What the table grows by: the slots of so many buckets.
+type Chunk = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
+
+/// A byte for each slot of a bucket, and how many slots found no room here and went further.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tags([u8; BUCKET_SLOTS + 1]);
 
 /// Where a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
-    group: usize,
+    bucket: usize,
     slot: usize,
 }
 
 impl Table {
-    pub(super) const BYTES_PER_SLOT: usize = size_of::<Slot>() + 1;
+    pub(super) const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
+
+    /// With what the allocator takes, and twice its share of the lists, which may double.
+    pub(super) const CHUNK_BYTES: usize =
+        size_of::<Chunk>() + 16 + 2 * (CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>());
+
+    /// An empty table, which may grow to `chunks` without moving what finds them.
+    pub(super) fn with_room_for(chunks: usize) -> Table {
+        let tags = Vec::with_capacity(chunks * CHUNK_BUCKETS);
+        Table { tags, chunks: Vec::with_capacity(chunks), live: 0 }
+    }
 
     pub(super) fn capacity(&self) -> usize {
-        self.tags.len() * GROUP
+        self.chunks.len() * Self::CHUNK_SLOTS
     }
 
     pub(super) fn live(&self) -> usize {
         self.live
     }
 
-    pub(super) fn has_deleted(&self) -> bool {
-        self.deleted > 0
-    }
-
-    /// The next larger capacity with room for `more`.
-    pub(super) fn grown_for(&self, more: usize) -> usize {
-        let by_part = self.capacity() + self.capacity() / 16 + 1;
-        let by_need = (self.live + self.deleted + more) * 32 / 31 + 1;
-        by_part.max(by_need).next_multiple_of(GROUP)
+    /// The chunks it has to grow by for `more` to fit; a thirty-second of what it has at least.
+    pub(super) fn chunks_for(&self, more: usize) -> usize {
+        let slots = (self.live + more) * 32 / 31 + 1;
+        let missing = slots.saturating_sub(self.capacity()).div_ceil(Self::CHUNK_SLOTS);
+        missing.max(self.chunks.len() / 32).max(1)
     }
 
     /// Whether `more` fit; searches are short up to thirty-one parts of thirty-two.
     pub(super) fn has_room_for(&self, more: usize) -> bool {
-        32 * (self.live + self.deleted + more) <= 31 * self.capacity()
+        32 * (self.live + more) <= 31 * self.capacity()
     }
 
-    #[inline]
-    pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<At> {
-        let tag = tag(hash);
-        let count = self.tags.len();
-        let mut at = first_group(hash, count);
-        for _ in 0..count {
-            let tags = u64::from_le_bytes(self.tags[at]);
-            let mut candidates = zero_bytes(tags ^ repeated(tag));
-            while candidates != 0 {
-                let slot = candidates.trailing_zeros() as usize / 8;
-                // The tag again: the comparison above may take the byte after a match for one.
-                if self.tags[at][slot] == tag && is(&self.slots[at][slot]) {
-                    return Some(At { group: at, slot });
-                }
-                candidates &= candidates - 1;
+    /// The slot of this hash that is the one.
+    #[inline(always)]
+    pub(super) fn find_mut(&mut self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
+        let home = home(hash, self.tags.len());
+        // As a rule it is at home, and the first there that may be the one. That much is part of the
+        // caller; the search that it saves is not.
+        if let Some(slot) = self.tags.get(home)?.matching(tag(hash)).next() {
+            let likely = At { bucket: home, slot };
+            if is(self.slot(likely)) {
+                return Some(self.slot_mut(likely));
             }
-            if zero_bytes(tags) != 0 {
+        }
+        self.search_mut(hash, is)
+    }
+
+    #[inline(never)]
+    fn search_mut(&mut self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
+        let at = self.find(hash, is)?;
+        Some(self.slot_mut(at))
+    }
+
+    /// Where the slot of this hash is that is the one.
+    pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<At> {
+        let first = home(hash, self.tags.len());
+        let mut at = first;
+        loop {
+            let tags = *self.tags.get(at)?;
+            for slot in tags.matching(tag(hash)) {
+                let found = At { bucket: at, slot };
+                if is(self.slot(found)) {
+                    return Some(found);
+                }
+            }
+            at = next(at, self.tags.len());
+            if tags.gone_further() == 0 || at == first {
                 return None;
             }
-            at = if at + 1 == count { 0 } else { at + 1 };
         }
-        None
     }
 
     #[inline]
     pub(super) fn slot(&self, at: At) -> &Slot {
-        &self.slots[at.group][at.slot]
+        &self.chunks[at.bucket / CHUNK_BUCKETS][at.bucket % CHUNK_BUCKETS][at.slot]
     }
 
     #[inline]
     pub(super) fn slot_mut(&mut self, at: At) -> &mut Slot {
-        &mut self.slots[at.group][at.slot]
+        &mut self.chunks[at.bucket / CHUNK_BUCKETS][at.bucket % CHUNK_BUCKETS][at.slot]
     }
 
     /// The `nth` slot, if it is in use.
     pub(super) fn live_slot(&self, nth: usize) -> Option<(At, &Slot)> {
-        let at = At { group: nth / GROUP, slot: nth % GROUP };
-        (self.tags.get(at.group)?[at.slot] > DELETED).then(|| (at, &self.slots[at.group][at.slot]))
+        let at = At { bucket: nth / BUCKET_SLOTS, slot: nth % BUCKET_SLOTS };
+        (self.tags.get(at.bucket)?.0[at.slot] != EMPTY).then(|| (at, self.slot(at)))
     }
 
     /// Puts a slot in that is not there yet; the caller has seen that it has room.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) {
-        let count = self.tags.len();
-        let first = first_group(hash, count);
-        for at in (first..count).chain(0..first) {
-            let Some(free) = self.tags[at].iter().position(|&tag| tag <= DELETED) else { continue };
-            self.deleted -= usize::from(self.tags[at][free] == DELETED);
-            self.live += 1;
-            self.tags[at][free] = tag(hash);
-            self.slots[at][free] = slot;
-            return;
-        }
+        self.live += 1;
+        self.settle(hash, slot);
     }
 
-    pub(super) fn remove(&mut self, at: At) {
-        let group = &mut self.tags[at.group];
-        // A group with an empty slot already ends every search that comes to it.
-        let ends_searches = group.contains(&EMPTY);
-        group[at.slot] = if ends_searches { EMPTY } else { DELETED };
-        self.deleted += usize::from(!ends_searches);
+    /// Takes out the slot of this hash.
+    pub(super) fn remove(&mut self, at: At, hash: u64) {
+        let count = self.tags.len();
+        let mut passed = home(hash, count);
+        while passed != at.bucket {
+            self.tags[passed].one_fewer_gone_further();
+            passed = next(passed, count);
+        }
+        self.tags[at.bucket].0[at.slot] = EMPTY;
         self.live -= 1;
     }
 
-    /// The same slots in a table of another size.
-    pub(super) fn resized(&self, capacity: usize, hash: impl Fn(&Slot) -> u64) -> Table {
-        let groups = capacity.div_ceil(GROUP);
-        let mut table = Table {
-            tags: vec![[EMPTY; GROUP]; groups].into_boxed_slice(),
-            slots: vec![[Slot::default(); GROUP]; groups].into_boxed_slice(),
-            live: 0,
-            deleted: 0,
-        };
-        for (_, slot) in (0..self.capacity()).filter_map(|nth| self.live_slot(nth)) {
-            table.insert(hash(slot), *slot);
+    /// Grows by some chunks, and moves every slot to its home among them.
+    pub(super) fn grow(&mut self, chunks: usize, hash: impl Fn(&Slot) -> u64) {
+        for tags in &mut self.tags {
+            *tags = tags.unsettled();
         }
-        table
+        self.chunks.extend((0..chunks).map(|_| Box::new(Chunk::default())));
+        self.tags.resize(self.chunks.len() * CHUNK_BUCKETS, Tags::default());
+        // From the end, since homes move towards it: most slots then find theirs already left.
+        for bucket in (0..self.tags.len()).rev() {
+            for slot in 0..BUCKET_SLOTS {
+                if self.tags[bucket].0[slot] == UNSETTLED {
+                    self.tags[bucket].0[slot] = EMPTY;
+                    let mut unsettled = Some(*self.slot(At { bucket, slot }));
+                    while let Some(slot) = unsettled {
+                        unsettled = self.settle(hash(&slot), slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a slot into the first place that is free or unsettled; returns what was there.
+    fn settle(&mut self, hash: u64, slot: Slot) -> Option<Slot> {
+        let count = self.tags.len();
+        let mut at = home(hash, count);
+        for _ in 0..count {
+            let tags = &mut self.tags[at];
+            if let Some(free) = tags.first_free() {
+                let before = mem::replace(&mut tags.0[free], tag(hash));
+                let other = mem::replace(self.slot_mut(At { bucket: at, slot: free }), slot);
+                return (before == UNSETTLED).then_some(other);
+            }
+            tags.one_more_gone_further();
+            at = next(at, count);
+        }
+        None
     }
 }
 
-/// The group at which a search begins.
+impl Tags {
+    /// The slots with this tag, and perhaps one that has another and is in use.
+    #[inline]
+    fn matching(self, tag: u8) -> impl Iterator<Item = usize> {
+        let mut found = zero_bytes(self.word() ^ repeated(tag)) & TAG_BITS;
+        std::iter::from_fn(move || {
+            let slot = (found != 0).then(|| found.trailing_zeros() as usize / 8);
+            found &= found.wrapping_sub(1);
+            slot
+        })
+    }
+
+    fn first_free(self) -> Option<usize> {
+        let free = zero_bytes(self.word() & !repeated(UNSETTLED)) & TAG_BITS;
+        (free != 0).then(|| free.trailing_zeros() as usize / 8)
+    }
+
+    /// The slots that found no room here; so many at most as a byte can say.
+    #[inline]
+    fn gone_further(self) -> u8 {
+        self.0[BUCKET_SLOTS]
+    }
+
+    fn one_more_gone_further(&mut self) {
+        self.0[BUCKET_SLOTS] = self.gone_further().saturating_add(1);
+    }
+
+    /// From the most that a byte can say there is no way back until the table grows.
+    fn one_fewer_gone_further(&mut self) {
+        if self.gone_further() < u8::MAX {
+            self.0[BUCKET_SLOTS] = self.gone_further().saturating_sub(1);
+        }
+    }
+
+    fn unsettled(self) -> Tags {
+        let mut tags = self.0.map(|tag| if tag == EMPTY { EMPTY } else { UNSETTLED });
+        tags[BUCKET_SLOTS] = 0;
+        Tags(tags)
+    }
+
+    #[inline]
+    fn word(self) -> u64 {
+        u64::from_le_bytes(self.0)
+    }
+}
+
+/// The bucket at which a search begins.
 #[inline]
-fn first_group(hash: u64, groups: usize) -> usize {
+fn home(hash: u64, buckets: usize) -> usize {
     // OK because the product of two 32-bit numbers, shifted back, is below the second.
-    (((hash & 0xffff_ffff) * groups as u64) >> 32) as usize
+    (((hash & 0xffff_ffff) * buckets as u64) >> 32) as usize
+}
+
+#[inline]
+fn next(at: usize, buckets: usize) -> usize {
+    if at + 1 == buckets { 0 } else { at + 1 }
 }
 
 /// What a slot in use is marked with: the top of its hash, and neither of the other marks.
 #[inline]
 fn tag(hash: u64) -> u8 {
     // OK because the shift leaves eight bits.
-    ((hash >> 56) as u8).max(DELETED + 1)
+    ((hash >> 56) as u8).max(UNSETTLED + 1)
+}
+
+/// The top bit of every byte that is 0, and of one that is 1 and above such a byte.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(repeated(1)) & !word & repeated(0x80)
 }
 
 #[inline]
 fn repeated(byte: u8) -> u64 {
     u64::from(byte) * 0x0101_0101_0101_0101
-}
-
-/// The top bit of every byte that is zero, and perhaps of one just above such a byte.
-#[inline]
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(repeated(1)) & !word & repeated(0x80)
 }

@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 
 use super::budget::Budget;
-use super::logs::within_budget;
+use super::logs;
 use super::shard::Shard;
 use super::{Memory, Place, Scope};
 
@@ -35,6 +35,8 @@ struct Held<'a> {
     home: Home,
     part: Part<'a>,
     state: State,
+    /// A log that can be charged only by making all its charges one.
+    is_coarse: bool,
 }
 
 /// The locks of a check, in the order in which everyone takes them: shards, then overflow states.
@@ -56,7 +58,10 @@ impl Memory {
         for (part, &home) in parts.iter().zip(&homes) {
             match held.iter_mut().find(|held| held.home == home) {
                 Some(same) => same.add(part),
-                None => held.push(Held { home, part: *part, state: locks.take(part.scope, home) }),
+                None => {
+                    let state = locks.take(part.scope, home);
+                    held.push(Held { home, part: *part, state, is_coarse: false });
+                }
             }
         }
         let (mut together, mut answers) = decide(&mut held, now_us, &self.budget);
@@ -76,7 +81,7 @@ impl Memory {
 
     /// Every shard once, in order, so that no two callers can wait for each other.
     fn lock_shards(&self, places: &[Place]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
-        let mut shards: Vec<usize> = places.iter().map(|place| place.shard()).collect();
+        let mut shards: Vec<usize> = places.iter().map(|place| place.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
@@ -100,7 +105,7 @@ impl Memory {
             let shard = locks.shard(place);
             // Room for as many as there are parts, since one that is known may be dead, and be
             // dropped to make room for another.
-            if !is_charged || shard.make_room(parts.len(), &part.scope.limit, &census) {
+            if !is_charged || shard.make_room(parts.len(), &census) {
                 return Home::Slot(place);
             }
             if shard.find(place).is_some() {
@@ -134,15 +139,14 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
 }
 
 impl Held<'_> {
-    /// Makes sure that a log needs no more memory than there is, as
-    /// [`within_budget`](super::logs::within_budget) does; what it does not use goes back.
+    /// Sees to it that a log has the memory for its charge, as a check of one limit does.
     fn make_room(&mut self, now_us: u64, budget: &Budget) {
         let (Limit::SlidingWindowLog(limit), State::Log(log)) =
             (&self.part.scope.limit, &mut self.state)
         else {
             return;
         };
-        within_budget(log, limit, (now_us, self.part.ask), budget, |log| log.reserve_one());
+        self.is_coarse = !logs::reserve(log, limit, (now_us, self.part.ask), budget);
     }
 
     /// One charge with the costs added, as patient as the less patient. A shadow beside an enforced
@@ -164,7 +168,7 @@ impl Held<'_> {
 
 impl<'m> Locks<'m> {
     fn shard(&mut self, place: Place) -> &mut Shard {
-        let wanted = place.shard();
+        let wanted = place.shard;
         let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
         // OK because every place's shard was locked.
         &mut self.shards[at].1
@@ -199,15 +203,16 @@ impl<'m> Locks<'m> {
         }
     }
 
-    fn put(&mut self, held: Held<'_>, budget: &Budget) {
+    fn put(&mut self, mut held: Held<'_>, budget: &Budget) {
+        if let (true, State::Log(log)) = (held.is_coarse, &mut held.state) {
+            *log = log.coarsened().into();
+        }
         match held.home {
             Home::Slot(place) => {
                 let is_fresh = held.state == held.part.scope.limit.fresh();
                 let shard = self.shard(place);
                 if !is_fresh || shard.find(place).is_some() {
-                    shard.put_state(place, held.state);
-                } else if let State::Log(log) = held.state {
-                    budget.give_back(log.heap_bytes());
+                    shard.put_state(place, held.state, budget);
                 }
             }
             Home::Overflow(index) => {
