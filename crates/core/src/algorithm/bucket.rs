@@ -71,7 +71,11 @@ impl Bucket {
     /// What is left of `level` after `elapsed_us`, if it was at most the capacity.
     #[inline]
     fn drained(&self, level: Level, elapsed_us: u64) -> Level {
-        if elapsed_us >= self.time_to_full_us || elapsed_us >= level.drain_time_us(self.rate) {
+        // As a rule with a busy key, and then with one that comes seldom.
+        if elapsed_us == 0 {
+            return level;
+        }
+        if elapsed_us >= level.drain_time_us(self.rate) {
             return Level::default();
         }
         let (units, fraction) = muldiv(elapsed_us, self.rate.units.get(), self.period_us());
