@@ -1,8 +1,8 @@
 //! The memory store: every key's state in this process, in bounded memory.
 //!
 //! - `identity`: what a slot remembers of a key
-//! - `slot`: a key's state as four words; `logs`: the states too large for that
-//! - `table`: open addressing, nine tenths full, growing by an eighth
+//! - `slot`: a key and its state in 44 bytes; `logs`: the states too large for that
+//! - `table`: open addressing, over nine tenths full, growing in place
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `together`: several limits of one check
 //!
