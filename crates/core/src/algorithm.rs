@@ -52,6 +52,7 @@ pub trait Algorithm: Decide {
     ///
     /// Never more than if the request had not been made; see [`Limit::refund`](crate::Limit::refund).
     fn refund(&self, state: &mut Self::State, now_us: u64, receipt: Receipt) -> u64 {
+        let now_us = now_us.min(MAX_TIME_US);
         let ask = Ask::new(receipt.cost());
         let remaining = |state: &Self::State| {
             decide::look(self, state, now_us, |_, standing| self.remaining(standing, ask))

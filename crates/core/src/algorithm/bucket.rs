@@ -264,7 +264,7 @@ impl<K: BucketKind> Decide for K {
                     muldiv(most_us, bucket.rate.units.get(), bucket.period_us());
                 let patience = Level { units, fraction };
                 let slack = patience.saturating_minus(standing.fill.level, bucket.period_us());
-                by_room.min(slack.units / cost + 1)
+                by_room.min((slack.units / cost).saturating_add(1))
             }
             _ => by_room,
         }

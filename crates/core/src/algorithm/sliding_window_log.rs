@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::{Algorithm, Decide};
+use super::{Algorithm, Decide, MAX_TIME_US};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, log_units, window_us};
 
@@ -40,12 +40,14 @@ impl SlidingWindowLog {
         log: &'l Log,
         now_us: u64,
     ) -> impl ExactSizeIterator<Item = Entry> + use<'l> {
-        let counting = log.first_counting(now_us.max(log.charged_us), self.window_us);
+        let at_us = now_us.min(MAX_TIME_US).max(log.charged_us);
+        let counting = log.first_counting(at_us, self.window_us);
         (counting..log.len()).map(|index| log.entry(index))
     }
 
     /// The bytes by which a charge at `now_us` would make the log grow.
     pub fn growth_bytes(&self, log: &Log, now_us: u64) -> usize {
+        let now_us = now_us.min(MAX_TIME_US);
         if log.older.len() < log.older.capacity() {
             return 0;
         }

@@ -180,3 +180,19 @@ fn a_coarsened_log_holds_the_same_units_for_longer() {
     assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).remaining, 1);
     assert_eq!(limit.peek(&log, 400_000, Ask::new(Cost::ONE)).reset_after_us, 1_000_000);
 }
+
+#[test]
+fn a_caller_with_endless_patience_fits_as_often_as_there_is_room() {
+    let limit: Limit = "leaky-bucket capacity=7 leak=2/us mode=shaping".parse().unwrap();
+    let patient = Ask::new(Cost::new(3).unwrap()).within_us(u64::MAX);
+    assert_eq!(limit.fits(&limit.fresh(), 0, patient), 2);
+}
+
+#[test]
+fn after_the_end_of_time_a_refund_and_a_list_are_of_its_last_moment() {
+    let limit: Limit = "sliding-window-log limit=3 window=1s".parse().unwrap();
+    let mut state = limit.fresh();
+    let receipt = limit.check(&mut state, u64::MAX, Ask::new(Cost::ONE)).receipt.unwrap();
+    assert_eq!(limit.entries(&state, u64::MAX).unwrap().len(), 1);
+    assert_eq!(limit.refund(&mut state, u64::MAX, receipt), 1);
+}
