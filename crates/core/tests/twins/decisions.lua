@@ -1,0 +1,166 @@
+-- Plays traces through the twins.
+-- ARGV[i]    a trace, a line each: the limit, then the steps
+--              limit   algorithm, its numbers, and the units by which a log is to age
+--              step    check|peek|fits now_us cost max_wait_us|any
+--                      refund now_us number, of the allowed check whose charge to give back
+--                      reset now_us
+-- Returns    for each trace a line a step: the answer, then the state after it
+-- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
+--            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0; start 0 spent 1"
+
+-- Of a log's entries, the oldest and the newest that are shown.
+local SHOWN = 8
+
+-- A log in a table, as plain as can be.
+local table_log = {}
+
+function table_log.fresh()
+  local log = { entries = {}, count = 0, base = 0, charged_us = 0 }
+  for name, method in pairs(table_log) do
+    log[name] = method
+  end
+  return log
+end
+
+function table_log.read(log, index)
+  local entry = log.entries[index + 1]
+  return entry.at_us, entry.through
+end
+
+function table_log.append(log, at_us, through)
+  log.count = log.count + 1
+  log.entries[log.count] = { at_us = at_us, through = through }
+end
+
+function table_log.drop(log, count)
+  for _ = 1, count do
+    log:delete(0)
+  end
+end
+
+function table_log.delete(log, index)
+  table.remove(log.entries, index + 1)
+  log.count = log.count - 1
+end
+
+function table_log.lower(log, index, back_us, units)
+  for position = index + 1, log.count do
+    local entry = log.entries[position]
+    entry.at_us = math.max(entry.at_us - back_us, 0)
+    entry.through = entry.through - units
+  end
+end
+
+function table_log.copy(log)
+  local copy = table_log.fresh()
+  copy.base, copy.charged_us = log.base, log.charged_us
+  for index = 0, log.count - 1 do
+    copy:append(log:read(index))
+  end
+  return copy
+end
+
+-- Raises a log's running sums once, as years of charges would.
+local function age(log, units)
+  if log.count > 0 and not log.has_aged then
+    log:lower(0, 0, -units)
+    log.base = log.base + units
+    log.has_aged = true
+  end
+end
+
+local function digits(number)
+  return number and string.format("%.0f", number) or "nil"
+end
+
+-- The limit, what makes a fresh state, and by how much a log is to age.
+local function parse_limit(line)
+  local name, size, rate, per_us = line:match("(%S+) (%d+) (%d+) ?(%d*)")
+  size, rate, per_us = tonumber(size), tonumber(rate), tonumber(per_us)
+  if name == "fixed-window" then
+    return fixed_window.new(size, rate), fixed_window.fresh
+  elseif name == "sliding-window-counter" then
+    return sliding_window_counter.new(size, rate), sliding_window_counter.fresh
+  elseif name == "sliding-window-log" then
+    local units = per_us
+    return sliding_window_log.new(size, rate), table_log.fresh, units
+  elseif name == "token-bucket" then
+    return token_bucket.new(size, rate, per_us), bucket.fresh
+  elseif name == "policing" then
+    return leaky_bucket.policing(size, rate, per_us), bucket.fresh
+  elseif name == "shaping" then
+    return leaky_bucket.shaping(size, rate, per_us), bucket.fresh
+  end
+  error("unknown limit " .. line)
+end
+
+local function show_state(limit, state, now_us)
+  if limit.decide == fixed_window then
+    return "start " .. digits(state.start_us) .. " spent " .. digits(state.spent)
+  elseif limit.decide == sliding_window_counter then
+    return "start " .. digits(state.start_us) .. " current " .. digits(state.current)
+      .. " previous " .. digits(state.previous)
+  elseif limit.decide == sliding_window_log then
+    local at_us = math.max(math.min(now_us, MAX_TIME_US), state.charged_us)
+    local counting = sliding_window_log.first_counting(state, at_us, limit.window_us)
+    local shown = { digits(state.count - counting) .. " entries" }
+    for index = counting, state.count - 1 do
+      if index - counting < SHOWN or index + SHOWN >= state.count then
+        local entry_at_us, cost = sliding_window_log.entry(state, index)
+        shown[#shown + 1] = digits(entry_at_us) .. ":" .. digits(cost)
+      end
+    end
+    return table.concat(shown, " ")
+  end
+  return "level " .. digits(state.units) .. "+" .. digits(state.fraction)
+    .. " as of " .. digits(state.as_of_us) .. " charged " .. digits(state.charged)
+end
+
+local function show_decision(limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us)
+  return (is_allowed and "allowed" or "denied") .. " of " .. digits(limit.size)
+    .. ", " .. digits(remaining) .. " left, retry " .. digits(retry_after_us)
+    .. ", reset " .. digits(reset_after_us) .. ", delay " .. digits(delay_us)
+end
+
+local function play(trace)
+  local lines = trace:gmatch("[^\n]+")
+  local limit, fresh, age_units = parse_limit(lines())
+  local state, receipts, shown = fresh(), {}, {}
+  for line in lines do
+    local step, now_us, cost, max_wait_us = line:match("(%S+) (%d+) ?(%d*) ?(%S*)")
+    now_us, cost, max_wait_us = tonumber(now_us), tonumber(cost), tonumber(max_wait_us)
+    if age_units then
+      age(state, age_units)
+    end
+    local answer
+    if step == "check" then
+      local checked = { algorithm.check(limit, state, now_us, cost, max_wait_us) }
+      if checked[1] then
+        receipts[#receipts + 1] = { cost = cost, place = checked[6], place_too = checked[7] }
+      end
+      answer = show_decision(limit, unpack(checked, 1, 5))
+    elseif step == "peek" then
+      answer = show_decision(limit, algorithm.peek(limit, state, now_us, cost, max_wait_us))
+    elseif step == "fits" then
+      answer = "fits " .. digits(algorithm.fits(limit, state, now_us, cost, max_wait_us))
+    elseif step == "refund" then
+      local receipt = receipts[cost]
+      local back = algorithm.refund(
+        limit, state, now_us, receipt.cost, receipt.place, receipt.place_too)
+      answer = "refunded " .. digits(back)
+    elseif step == "reset" then
+      state = fresh()
+      answer = "reset"
+    else
+      error("unknown step " .. line)
+    end
+    shown[#shown + 1] = answer .. "; " .. show_state(limit, state, now_us)
+  end
+  return table.concat(shown, "\n")
+end
+
+local answers = {}
+for index, trace in ipairs(ARGV) do
+  answers[index] = play(trace)
+end
+return answers

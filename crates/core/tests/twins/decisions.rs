@@ -1,0 +1,135 @@
+//! Every algorithm's decisions, refunds and states, in Lua as in Rust.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{
+    FixedWindow, LeakyBucket, Limit, MAX_LOG_UNITS, MAX_UNITS, Rate, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket,
+};
+
+use crate::any;
+use crate::servers::{Servers, prove};
+use crate::trace::{self, Played, Step};
+
+fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
+    let texts: Vec<_> = traces.iter().map(|played| played.text.clone()).collect();
+    for (flavour, answers) in servers.eval(include_str!("decisions.lua"), &texts) {
+        prop_assert_eq!(answers.len(), traces.len());
+        for (answer, played) in answers.iter().zip(traces) {
+            let lines: Vec<_> = answer.lines().collect();
+            prop_assert_eq!(&lines, &played.lines, "{} on\n{}", flavour, played.text);
+        }
+    }
+    Ok(())
+}
+
+/// A limit, the units by which a log is to age, when the trace begins, and the trace.
+type Case = (Limit, u64, u64, Vec<Step>);
+
+fn twins_agree_on(limit: impl Strategy<Value = Limit>) {
+    twins_agree_over(limit, trace::steps(), 1..8);
+}
+
+fn twins_agree_over(
+    limit: impl Strategy<Value = Limit>,
+    steps: impl Strategy<Value = Vec<Step>>,
+    at_once: Range<usize>,
+) {
+    // A log's running sums begin again past 2^52: some are about to.
+    let age = prop_oneof![2 => Just(0), 1 => (1 << 52) - 100..=1_u64 << 52];
+    let case = (limit, age, trace::start_us(), steps);
+    prove(prop::collection::vec(case, at_once), |servers, cases: Vec<Case>| {
+        let played: Vec<_> = cases
+            .iter()
+            .map(|(limit, age, start_us, steps)| trace::play(*limit, *age, *start_us, steps))
+            .collect();
+        agree(servers, &played)
+    });
+}
+
+#[test]
+fn fixed_windows_agree() {
+    let limit = (any::units(), any::window());
+    twins_agree_on(
+        limit.prop_map(|(limit, window)| FixedWindow::new(limit, window).unwrap().into()),
+    );
+}
+
+#[test]
+fn sliding_window_counters_agree() {
+    let limit = (any::units(), any::window());
+    twins_agree_on(
+        limit.prop_map(|(limit, window)| SlidingWindowCounter::new(limit, window).unwrap().into()),
+    );
+}
+
+#[test]
+fn sliding_window_logs_agree() {
+    let limit = (any::units(), any::window());
+    twins_agree_on(limit.prop_map(|(limit, window)| {
+        SlidingWindowLog::new(limit.min(MAX_LOG_UNITS), window).unwrap().into()
+    }));
+}
+
+#[test]
+fn crowded_sliding_window_logs_agree() {
+    let limit = (50..2_000_u64, 50..2_000_u64);
+    let limit = limit.prop_map(|(limit, window_us)| {
+        SlidingWindowLog::new(limit, Duration::from_micros(window_us)).unwrap().into()
+    });
+    twins_agree_over(limit, trace::crowded_steps(), 1..2);
+}
+
+/// Also buckets so large that their products pass 2^53, at rates where every remainder comes up.
+fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
+    let large = (1_u64 << 50..=MAX_UNITS, 3..30_u64, 1..30_u64)
+        .prop_map(|(capacity, units, per_us)| {
+            (capacity, Rate::new(units, Duration::from_micros(per_us)).unwrap())
+        })
+        .prop_filter("fills within 100 years", |&(capacity, rate)| {
+            TokenBucket::new(capacity, rate).is_ok()
+        });
+    prop_oneof![4 => any::capacity_and_rate(), 1 => large]
+}
+
+#[test]
+fn token_buckets_agree() {
+    twins_agree_on(
+        capacity_and_rate()
+            .prop_map(|(capacity, rate)| TokenBucket::new(capacity, rate).unwrap().into()),
+    );
+}
+
+#[test]
+fn policing_leaky_buckets_agree() {
+    twins_agree_on(
+        capacity_and_rate()
+            .prop_map(|(capacity, rate)| LeakyBucket::policing(capacity, rate).unwrap().into()),
+    );
+}
+
+#[test]
+fn shaping_leaky_buckets_agree() {
+    twins_agree_on(
+        capacity_and_rate()
+            .prop_map(|(capacity, rate)| LeakyBucket::shaping(capacity, rate).unwrap().into()),
+    );
+}
+
+#[test]
+fn receipts_from_before_a_reset_count_alike() {
+    let servers = Servers::start();
+    for limit in [
+        "fixed-window limit=5 window=1s",
+        "sliding-window-counter limit=5 window=1s",
+        "sliding-window-log limit=5 window=1s",
+        "token-bucket capacity=5 refill=3/7ms",
+        "leaky-bucket capacity=5 leak=3/7ms mode=shaping",
+    ] {
+        let limit = limit.parse().unwrap();
+        let play = |off| trace::play(limit, 0, 1_700_000_000_000_000, &trace::stale_receipt(off));
+        agree(&servers, &[-1, 0, 1].map(play)).unwrap();
+    }
+}

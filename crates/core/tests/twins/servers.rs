@@ -1,0 +1,65 @@
+//! A Redis and a Valkey, and the twins' text to run on them.
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use redis::Connection;
+use tollgate_launcher::{Flavour, Launch, Server};
+
+/// All twins, in the order in which each finds what it needs.
+const TWINS: &str = concat!(
+    include_str!("../../src/muldiv.lua"),
+    include_str!("../../src/algorithm.lua"),
+    include_str!("../../src/algorithm/fixed_window.lua"),
+    include_str!("../../src/algorithm/sliding_window_counter.lua"),
+    include_str!("../../src/algorithm/sliding_window_log.lua"),
+    include_str!("../../src/algorithm/bucket.lua"),
+    include_str!("../../src/algorithm/token_bucket.lua"),
+    include_str!("../../src/algorithm/leaky_bucket.lua"),
+);
+
+/// One server of each flavour.
+pub(crate) struct Servers {
+    each: Vec<(Flavour, RefCell<Connection>, Server)>,
+}
+
+impl Servers {
+    pub(crate) fn start() -> Servers {
+        let start = |flavour| {
+            let server = Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"));
+            let client = redis::Client::open(server.unix_url()).unwrap();
+            (flavour, RefCell::new(client.get_connection().unwrap()), server)
+        };
+        Servers { each: Flavour::ALL.map(start).into() }
+    }
+
+    /// Runs `script` behind the twins on each server; each answers a text for every argument.
+    pub(crate) fn eval(&self, script: &str, arguments: &[String]) -> Vec<(Flavour, Vec<String>)> {
+        let body = format!("{TWINS}{script}");
+        let answer = |(flavour, connection, _): &(Flavour, RefCell<Connection>, Server)| {
+            let mut eval = redis::cmd("EVAL");
+            eval.arg(&body).arg(0).arg(arguments);
+            let texts = eval.query(&mut *connection.borrow_mut());
+            (*flavour, texts.unwrap_or_else(|error| panic!("{flavour}: {error}")))
+        };
+        self.each.iter().map(answer).collect()
+    }
+}
+
+/// Random values tried unless `PROPTEST_CASES` says otherwise; a value is many decisions.
+const CASES: u32 = 64;
+
+/// Tries random values of `strategy` on both servers.
+pub(crate) fn prove<S: Strategy>(
+    strategy: S,
+    holds: impl Fn(&Servers, S::Value) -> Result<(), TestCaseError>,
+) {
+    let servers = Servers::start();
+    let mut config = Config { failure_persistence: None, ..Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = CASES;
+    }
+    let result = TestRunner::new(config).run(&strategy, |value| holds(&servers, value));
+    result.unwrap_or_else(|error| panic!("{error}"));
+}

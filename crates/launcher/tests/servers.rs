@@ -1,0 +1,89 @@
+//! Both servers start, answer, and are gone afterwards.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
+
+/// Sends one inline command over TCP; the reply as far as `wanted` is long.
+fn says(server: &Server, command: &str, wanted: &str) -> bool {
+    let mut stream = TcpStream::connect(server.addr()).unwrap();
+    stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+    let mut reply = vec![0; wanted.len()];
+    stream.read_exact(&mut reply).unwrap();
+    reply == wanted.as_bytes()
+}
+
+#[test]
+fn a_server_answers_until_it_is_dropped() {
+    for flavour in Flavour::ALL {
+        let server = Launch::new(flavour).start().unwrap();
+        assert!(says(&server, "PING", "+PONG"), "{flavour}");
+        let (addr, socket) = (server.addr(), server.unix_socket());
+        let process = format!("/proc/{}", server.pid());
+        drop(server);
+        assert!(TcpStream::connect(addr).is_err(), "{flavour}");
+        assert!(!socket.exists(), "{flavour}");
+        assert!(!Path::new(&process).exists(), "{flavour}");
+    }
+}
+
+#[test]
+fn a_server_stops_when_its_test_panics() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let test = std::thread::spawn(move || {
+        let server = Launch::new(Flavour::Redis).start().unwrap();
+        send.send(server.addr()).unwrap();
+        panic!("the panic that this test is about");
+    });
+    assert!(test.join().is_err());
+    assert!(TcpStream::connect(receive.recv().unwrap()).is_err());
+}
+
+#[test]
+fn lines_of_configuration_reach_it() {
+    for flavour in Flavour::ALL {
+        let server = Launch::new(flavour).config("maxmemory", "7mb").start().unwrap();
+        let wanted = "*2\r\n$9\r\nmaxmemory\r\n$7\r\n7340032\r\n";
+        assert!(says(&server, "CONFIG GET maxmemory", wanted), "{flavour}");
+    }
+}
+
+#[test]
+fn one_that_does_not_start_shows_its_log() {
+    let error = Launch::new(Flavour::Redis).config("no-such-line", "1").start().unwrap_err();
+    assert!(matches!(error, LaunchError::Exited { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("redis-server") && text.contains("no-such-line"), "{text}");
+}
+
+#[test]
+fn servers_side_by_side_do_not_share_a_port() {
+    let servers: Vec<_> = (0..3).map(|_| Launch::new(Flavour::Redis).start().unwrap()).collect();
+    for pair in servers.windows(2) {
+        assert_ne!(pair[0].addr(), pair[1].addr());
+    }
+}
+
+#[test]
+fn a_port_that_stays_taken_is_an_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for flavour in Flavour::ALL {
+        let error = Launch::new(flavour).config("port", &port).start().unwrap_err();
+        assert!(error.to_string().contains("Address already in use"), "{error}");
+    }
+}
+
+#[test]
+fn a_missing_server_is_an_error_that_says_what_to_run() {
+    let variable = "TOLLGATE_VALKEY_SERVER";
+    let error = LaunchError::NotFound { flavour: Flavour::Valkey, variable };
+    assert_eq!(
+        error.to_string(),
+        "no valkey server found; run `make servers`, or set TOLLGATE_VALKEY_SERVER to one"
+    );
+}
