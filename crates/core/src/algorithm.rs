@@ -75,7 +75,8 @@ pub trait Algorithm: Decide {
     /// The state under these numbers of a key that reached `state` under `old` ones.
     ///
     /// What was spent stays spent as far as it fits: it is taken to have been spent as late as it
-    /// can have been. The result never has more remaining than a fresh key.
+    /// can have been. The result never has more remaining than a fresh key. A state that was reached
+    /// under other numbers has to pass through this; without, waits need not be exact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
     /// The state of a key that has just spent `units`, at most [`size`](Self::size), and nothing before.

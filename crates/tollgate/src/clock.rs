@@ -36,8 +36,9 @@ struct Counter {
 impl Counter {
     fn start() -> Counter {
         const COUNTS: u64 = 1 << 40;
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // First, as it may take a while to find out how fast its counter counts.
         let counter = quanta::Clock::new();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let started = counter.raw();
         let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
@@ -137,5 +138,22 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.now_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Our own scale beside quanta's, over a second and over 10 years of counts.
+    #[test]
+    fn the_system_clock_keeps_pace() {
+        let counter = Counter::start();
+        for counts in [1_u64 << 31, 1 << 59] {
+            let ours_us = (u128::from(counts) * u128::from(counter.scale)) >> 64;
+            let theirs_us = u128::from(counter.counter.delta_as_nanos(0, counts) / 1_000);
+            let off = ours_us.abs_diff(theirs_us);
+            assert!(off <= 1 + theirs_us / 1_000_000_000, "{ours_us} us for {theirs_us}");
+        }
     }
 }

@@ -109,12 +109,13 @@ impl Memory {
             Some(max_bytes) => {
                 let shards = (max_bytes / SHARD_BYTES).clamp(*SHARDS.start(), *SHARDS.end());
                 let shards = shards.next_power_of_two();
-                (shards, max_bytes / shards)
+                (shards, (max_bytes / shards).min(SHARD_BYTES))
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let fixed_bytes = shards * (size_of::<Apart<Mutex<Shard>>>() + Shard::LIST_BYTES);
         let shard = |_| Apart(Mutex::new(Shard::for_bytes(shard_bytes)));
+        let fixed_bytes = size_of::<Apart<Mutex<Shard>>>() + Shard::list_bytes(shard_bytes);
+        let fixed_bytes = shards * fixed_bytes;
         Memory {
             shards: (0..shards).map(shard).collect(),
             identify: Identify::new(),
@@ -257,7 +258,7 @@ impl Memory {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
         if let Some(at) = shard.find(place) {
-            shard.remove(at, place.hash, &scope.limit, &self.budget);
+            shard.remove(at, &scope.limit, &self.identify, &self.budget);
         }
     }
 

@@ -11,6 +11,35 @@ use crate::suite::suite;
 
 suite!(make);
 
+/// With so low a ceiling that there are few shards: their tables have to grow.
+mod crowded {
+    use super::*;
+
+    suite!(make);
+
+    fn make(clock: &ManualClock) -> Limiter {
+        Limiter::builder().clock(clock).max_bytes(4 << 20).build()
+    }
+}
+
+/// More scopes than there are bits beside a state: the key's identity has the others.
+#[test]
+fn scopes_are_apart_up_to_the_last_and_one_more_is_an_error() {
+    const SCOPES: u64 = 1 << 15;
+    let (_, limiter) = open(make);
+    let limit = |size: u64| format!("fixed-window limit={size} window=1h");
+    let scopes: Vec<_> =
+        (0..SCOPES).map(|nth| named(&limiter, &nth.to_string(), &limit(100_000 + nth))).collect();
+    for (nth, scope) in (1..).zip(&scopes) {
+        assert!(scope.check("a").cost(nth).now().unwrap().is_allowed());
+    }
+    for (nth, scope) in (0..).zip(&scopes) {
+        assert_eq!(scope.peek("a").now().unwrap().remaining(), 99_999, "{nth}");
+    }
+    let one_more = limiter.scope("one more", limit(1).parse::<tollgate::Limit>().unwrap());
+    assert_eq!(one_more.unwrap_err(), tollgate::Error::TooManyLimits { count: 1 << 15 });
+}
+
 fn make(clock: &ManualClock) -> Limiter {
     Limiter::builder().clock(clock).build()
 }

@@ -42,6 +42,11 @@ impl Budget {
     }
 
     pub(super) fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let given_back = |used: usize| {
+            debug_assert!(bytes <= used, "{bytes} bytes given back of {used}");
+            // Saturates: a byte too many would otherwise be a store that is full for ever.
+            Some(used.saturating_sub(bytes))
+        };
+        let _ = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, given_back);
     }
 }

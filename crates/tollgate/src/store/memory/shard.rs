@@ -37,8 +37,10 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// What the allocator takes for a shard's lists, beside what is in them.
-    pub(super) const LIST_BYTES: usize = 4 * 16;
+    /// What the lists of such a shard take while it is empty.
+    pub(super) fn list_bytes(bytes: usize) -> usize {
+        Table::list_bytes(bytes / Table::CHUNK_BYTES)
+    }
 
     /// A shard that will grow to about so many bytes.
     pub(super) fn for_bytes(bytes: usize) -> Shard {
@@ -95,11 +97,11 @@ impl Shard {
     }
 
     /// Drops a key of this limit.
-    pub(super) fn remove(&mut self, at: At, hash: u64, limit: &Limit, budget: &Budget) {
+    pub(super) fn remove(&mut self, at: At, limit: &Limit, identify: &Identify, budget: &Budget) {
         if let Limit::SlidingWindowLog(_) = limit {
             self.logs.forget(self.table.slot(at).state(), budget);
         }
-        self.table.remove(at, hash);
+        self.table.remove(at, |slot| slot.hash(identify));
     }
 
     /// Drops a few of the dead, and grows if that is not enough; whether `more` keys fit now.
@@ -132,8 +134,7 @@ impl Shard {
             let Some((at, slot)) = self.table.live_slot(self.cursor) else { continue };
             let Some(scope) = scopes.get(slot.scope() as usize) else { continue };
             if slot.is_dead(&scope.limit, &self.logs, census.now_us) {
-                let hash = slot.hash(census.identify);
-                self.remove(at, hash, &scope.limit, census.budget);
+                self.remove(at, &scope.limit, census.identify, census.budget);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A key's state as four words.
+//! A key and its state, in 44 bytes.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State, Window,
@@ -224,5 +224,35 @@ impl Kept for Log {
 
     fn of(state: &mut State) -> Option<&mut Log> {
         if let State::Log(own) = state { Some(own) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each number at the edges of the parts it is kept in, in scopes at the edges of theirs.
+    #[test]
+    fn a_slot_keeps_its_numbers_and_its_scope() {
+        let edges = [0, 1, (1 << 32) - 1, 1 << 32, (1 << 43) - 1, 1 << 43, NUMBER];
+        for scope in [0, 1, (1 << SCOPE_BITS) - 1, 1 << SCOPE_BITS, MAX_SCOPE] {
+            let identity = Identity([7, u64::from(scope >> SCOPE_BITS) << 60 | 5]);
+            let low = scope & ((1 << SCOPE_BITS) - 1);
+            let place = Place { identity, scope: low, hash: 0, shard: 0 };
+            let other = Place { scope: low ^ 1, ..place };
+            for nth in 0..4 {
+                for number in edges {
+                    let mut numbers = [NUMBER, 0, NUMBER, 0];
+                    numbers[nth] = number;
+                    let mut slot = Slot::new(place, Words(numbers));
+                    assert_eq!(slot.state(), Words(numbers), "{number} at {nth}");
+                    numbers.reverse();
+                    slot.set_state(Words(numbers));
+                    assert_eq!(slot.state(), Words(numbers), "{number} at {nth}");
+                    assert_eq!(slot.scope(), scope);
+                    assert!(slot.is_at(place) && !slot.is_at(other), "{scope}");
+                }
+            }
+        }
     }
 }

@@ -46,9 +46,14 @@ pub(super) struct At {
 impl Table {
     pub(super) const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
 
-    /// With what the allocator takes, and twice its share of the lists, which may double.
+    /// With what the allocator takes, and its share of the lists, should they have to grow.
     pub(super) const CHUNK_BYTES: usize =
-        size_of::<Chunk>() + 16 + 2 * (CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>());
+        size_of::<Chunk>() + 16 + CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>();
+
+    /// What the lists of a table [with room for](Self::with_room_for) so many chunks take.
+    pub(super) fn list_bytes(chunks: usize) -> usize {
+        chunks * (CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>()) + 4 * 16
+    }
 
     /// An empty table, which may grow to `chunks` without moving what finds them.
     pub(super) fn with_room_for(chunks: usize) -> Table {
@@ -138,16 +143,34 @@ impl Table {
         self.settle(hash, slot);
     }
 
-    /// Takes out the slot of this hash.
-    pub(super) fn remove(&mut self, at: At, hash: u64) {
+    /// Takes a slot out, and others that had gone further closer to their homes.
+    pub(super) fn remove(&mut self, at: At, hash: impl Fn(&Slot) -> u64) {
         let count = self.tags.len();
-        let mut passed = home(hash, count);
+        let mut passed = home(hash(self.slot(at)), count);
         while passed != at.bucket {
             self.tags[passed].one_fewer_gone_further();
             passed = next(passed, count);
         }
         self.tags[at.bucket].0[at.slot] = EMPTY;
         self.live -= 1;
+        let mut free = at;
+        while self.tags[free.bucket].gone_further() > 0 {
+            let Some(guest) = self.guest_in(next(free.bucket, count), &hash) else { break };
+            *self.slot_mut(free) = *self.slot(guest);
+            self.tags[free.bucket].0[free.slot] = self.tags[guest.bucket].0[guest.slot];
+            self.tags[free.bucket].one_fewer_gone_further();
+            self.tags[guest.bucket].0[guest.slot] = EMPTY;
+            free = guest;
+        }
+    }
+
+    /// A slot in this bucket that has its home in one before.
+    fn guest_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<At> {
+        let is_guest = |at: &At| {
+            let is_live = self.tags[at.bucket].0[at.slot] != EMPTY;
+            is_live && home(hash(self.slot(*at)), self.tags.len()) != bucket
+        };
+        (0..BUCKET_SLOTS).map(|slot| At { bucket, slot }).find(is_guest)
     }
 
     /// Grows by some chunks, and moves every slot to its home among them.
@@ -263,4 +286,110 @@ fn zero_bytes(word: u64) -> u64 {
 #[inline]
 fn repeated(byte: u8) -> u64 {
     u64::from(byte) * 0x0101_0101_0101_0101
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::super::slot::Words;
+    use super::*;
+
+    /// A slot that remembers its hash.
+    fn slot(id: u64, hash: u64) -> Slot {
+        let mut slot = Slot::default();
+        slot.set_state(Words([id, hash >> 32, hash & 0xffff_ffff, 0]));
+        slot
+    }
+
+    fn hash_of(slot: &Slot) -> u64 {
+        let Words([_, upper, lower, _]) = slot.state();
+        upper << 32 | lower
+    }
+
+    fn is(id: u64) -> impl Fn(&Slot) -> bool {
+        move |slot| slot.state().0[0] == id
+    }
+
+    /// Hashes as they come, or with one home, the last home, few homes, or few tags.
+    fn hashes() -> impl Strategy<Value = Vec<u64>> {
+        let shapes = [(u64::MAX, 0), (!0xffff_ffff, 0), (u64::MAX, 0xffff_ffff)];
+        let few = [(0xff00_0000_c000_0000, 0), (0x0300_0000_ffff_ffff, 0)];
+        let shape = prop::sample::select([&shapes[..], &few[..]].concat());
+        (shape, prop::collection::vec(any::<u64>(), 1..700))
+            .prop_map(|((kept, set), hashes)| hashes.iter().map(|hash| hash & kept | set).collect())
+    }
+
+    fn insert(table: &mut Table, id: u64, hash: u64) {
+        if !table.has_room_for(1) {
+            table.grow(table.chunks_for(1), hash_of);
+        }
+        assert!(table.has_room_for(1));
+        table.insert(hash, slot(id, hash));
+    }
+
+    fn assert_holds(table: &mut Table, model: &HashMap<u64, u64>) {
+        assert_eq!(table.live(), model.len());
+        let live = (0..table.capacity()).filter(|&nth| table.live_slot(nth).is_some());
+        assert_eq!(live.count(), model.len());
+        for (&id, &hash) in model {
+            assert!(table.find(hash, is(id)).is_some(), "{id} is lost");
+            assert!(table.find_mut(hash, is(id)).is_some(), "{id} is lost");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Every slot is found until it is taken out, whatever the hashes; and once all are out,
+        /// nobody has gone further.
+        #[test]
+        fn slots_are_found_whatever_their_hashes(hashes in hashes(), seed in any::<u64>()) {
+            let mut table = Table::with_room_for(2);
+            let mut model = HashMap::new();
+            for (id, &hash) in (0_u64..).zip(&hashes) {
+                prop_assert!(table.find(hash, is(id)).is_none());
+                insert(&mut table, id, hash);
+                model.insert(id, hash);
+                // Some leave again, now one and now another.
+                let gone = id.wrapping_mul(seed | 1) % (id + 1);
+                if let (true, Some(hash)) = (id % 3 == 2, model.get(&gone).copied()) {
+                    let at = table.find(hash, is(gone)).unwrap();
+                    table.remove(at, hash_of);
+                    model.remove(&gone);
+                    prop_assert!(table.find(hash, is(gone)).is_none());
+                }
+            }
+            assert_holds(&mut table, &model);
+            for (id, hash) in model.drain() {
+                let at = table.find(hash, is(id)).unwrap();
+                table.remove(at, hash_of);
+            }
+            prop_assert_eq!(table.live(), 0);
+            let further = table.tags.iter().map(|tags| tags.gone_further());
+            prop_assert!(further.clone().all(|count| count == 0 || count == u8::MAX));
+            let saturated = further.filter(|&count| count == u8::MAX).count();
+            prop_assert!(saturated == 0 || hashes.len() > 255);
+        }
+    }
+
+    /// So many come and go that a table which only ever let its searches grow longer would show it.
+    #[test]
+    fn searches_stay_short_as_slots_come_and_go() {
+        let mut table = Table::with_room_for(0);
+        let hash = |id: u64| id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        (0..600).for_each(|id| insert(&mut table, id, hash(id)));
+        let further = |table: &Table| -> u32 {
+            table.tags.iter().map(|tags| u32::from(tags.gone_further())).sum()
+        };
+        let before = further(&table);
+        for id in 600..20_000 {
+            let at = table.find(hash(id - 600), is(id - 600)).unwrap();
+            table.remove(at, hash_of);
+            insert(&mut table, id, hash(id));
+        }
+        assert!(further(&table) < 3 * before + 300, "{before}, then {}", further(&table));
+    }
 }

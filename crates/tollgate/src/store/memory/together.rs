@@ -119,7 +119,10 @@ impl Memory {
 }
 
 fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec<Checked>) {
-    held.iter_mut().for_each(|held| held.make_room(now_us, budget));
+    // A request that will be refused changes nothing, not even how a log is kept.
+    if held.iter().all(|held| held.admits(now_us)) {
+        held.iter_mut().for_each(|held| held.make_room(now_us, budget));
+    }
     let mut charges: Vec<Charge<'_>> = held
         .iter_mut()
         .map(|held| {
@@ -139,6 +142,12 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
 }
 
 impl Held<'_> {
+    /// Whether it would not refuse.
+    fn admits(&self, now_us: u64) -> bool {
+        let Part { scope, ask, role, .. } = self.part;
+        role == Role::Shadow || scope.limit.peek(&self.state, now_us, ask).is_allowed()
+    }
+
     /// Sees to it that a log has the memory for its charge, as a check of one limit does.
     fn make_room(&mut self, now_us: u64, budget: &Budget) {
         let (Limit::SlidingWindowLog(limit), State::Log(log)) =
