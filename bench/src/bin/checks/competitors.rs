@@ -118,11 +118,7 @@ impl Competitor {
 /// Ours, with the bytes it has unless told otherwise; more for the log, whose keys are larger.
 pub(crate) fn ours(limit: &str) -> Result<Box<dyn Subject>> {
     let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
-    let builder = match limit {
-        Limit::SlidingWindowLog(_) => Limiter::builder().max_bytes(512 << 20),
-        _ => Limiter::builder(),
-    };
-    let limiter = builder.build();
+    let limiter = Limiter::memory();
     let scope = limiter.scope("checks", limit)?;
     Ok(our_subject(limiter, move |key| {
         scope.check(key).now().is_ok_and(|decision| decision.is_allowed())

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::{Algorithm, Ask, BriefLog, Log, SlidingWindowLog};
+use tollgate_core::{BriefLog, Log, SlidingWindowLog};
 
 use super::budget::Budget;
 use super::slot::Words;
@@ -116,7 +116,7 @@ fn counted_bytes(heap_bytes: usize) -> usize {
     }
 }
 
-/// Sees to it that a log has the memory for a charge at this time, if it will be charged.
+/// Sees to it that a log has the memory for a charge at this time.
 ///
 /// Without that the two newest charges become one: the log then holds the same units for a little
 /// longer, which nobody is forgiven and nobody refused for. `false` if there are no two: the charge
@@ -124,11 +124,11 @@ fn counted_bytes(heap_bytes: usize) -> usize {
 pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
-    (now_us, ask): (u64, Ask),
+    now_us: u64,
     budget: &Budget,
 ) -> bool {
     let growth = limit.growth_bytes(log, now_us);
-    if growth == 0 || !limit.peek(log, now_us, ask).is_allowed() {
+    if growth == 0 {
         return true;
     }
     let before = held_bytes(log);

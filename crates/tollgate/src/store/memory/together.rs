@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use tollgate_core::{
-    Ask, Charge, Checked, Cost, Limit, MAX_UNITS, Role, State, Together, check_all,
+    Algorithm, Ask, Charge, Checked, Cost, Limit, MAX_UNITS, Role, State, Together, check_all,
 };
 
 use super::budget::Budget;
@@ -155,7 +155,10 @@ impl Held<'_> {
         else {
             return;
         };
-        self.is_coarse = !logs::reserve(log, limit, (now_us, self.part.ask), budget);
+        // A shadow may refuse and hold nobody up: it is then not charged.
+        if limit.peek(log, now_us, self.part.ask).is_allowed() {
+            self.is_coarse = !logs::reserve(log, limit, now_us, budget);
+        }
     }
 
     /// One charge with the costs added, as patient as the less patient. A shadow beside an enforced
