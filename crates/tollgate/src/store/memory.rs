@@ -306,20 +306,20 @@ impl Charged for LeakyBucket {}
 
 impl Charged for SlidingWindowLog {
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
-        let mut has_memory = true;
+        if log.heap_bytes() == 0 {
+            let checked = self.check(log, now_us, ask);
+            logs::settle(log, budget);
+            return checked;
+        }
         if self.growth_bytes(log, now_us) > 0 {
             let decision = self.peek(log, now_us, ask);
             if !decision.is_allowed() {
                 self.settle(log, now_us);
                 return Checked { decision, receipt: None };
             }
-            has_memory = logs::reserve(log, self, now_us, budget);
+            logs::reserve(log, self, now_us, budget);
         }
-        let checked = self.check(log, now_us, ask);
-        if !has_memory {
-            *log = log.coarsened().into();
-        }
-        checked
+        self.check(log, now_us, ask)
     }
 }
 

@@ -116,6 +116,15 @@ fn counted_bytes(heap_bytes: usize) -> usize {
     }
 }
 
+/// Counts the memory that a log took for its second charge; without that, the two become one.
+#[inline]
+pub(super) fn settle(log: &mut Log, budget: &Budget) {
+    let held = held_bytes(log);
+    if held > 0 && !budget.take(held) {
+        *log = log.coarsened().into();
+    }
+}
+
 /// Sees to it that a log has the memory for a charge at this time.
 ///
 /// Without that the two newest charges become one: the log then holds the same units for a little
