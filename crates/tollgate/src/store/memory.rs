@@ -328,3 +328,69 @@ impl fmt::Debug for Memory {
         f.debug_struct("Memory").field("usage", &self.usage()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tollgate_core::{Cost, Role};
+
+    use super::*;
+
+    /// What the keys take of the budget, counted anew.
+    fn recounted(memory: &Memory) -> usize {
+        let shards: usize = memory.shards.iter().map(|shard| shard.0.lock().recounted()).sum();
+        let scopes = memory.scopes.read();
+        let overflows = scopes.iter().map(|scope| match &*scope.overflow.lock() {
+            State::Log(log) => logs::held_bytes(log),
+            _ => 0,
+        });
+        shards + overflows.sum::<usize>()
+    }
+
+    /// Logs that are charged, refunded, reset and die, alone and together, at the ceiling and below.
+    #[test]
+    fn what_is_counted_is_what_is_held() {
+        let memory = Memory::new(Some(90_000));
+        let limit: Limit = "sliding-window-log limit=40 window=1h".parse().unwrap();
+        let scopes = ["one", "other"].map(|name| memory.scope(name, limit).unwrap());
+        let Limit::SlidingWindowLog(log) = limit else { return };
+        let empty = memory.budget.used();
+        let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
+        let mut fullest = 0;
+        for step in 0..30_000_u64 {
+            // A step of a generator whose numbers are good enough for a test.
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let random = |below: u64, from: u32| (seed >> from) % below;
+            let key = random(300, 20).to_string();
+            let scope = &scopes[random(2, 33) as usize];
+            let ask = Ask::new(Cost::new(1 + random(3, 40)).unwrap());
+            let check = || memory.check_any(scope, &log, key.as_bytes(), now_us, ask);
+            match random(16, 50) {
+                0 => memory.reset(scope, key.as_bytes()),
+                1 => {
+                    let receipt = check().receipt;
+                    receipt.map(|it| memory.refund(scope, key.as_bytes(), now_us, it));
+                }
+                2..=5 => {
+                    let parts = scopes.each_ref().map(|scope| Part {
+                        scope,
+                        key: key.as_bytes(),
+                        ask,
+                        role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
+                    });
+                    memory.together(&parts, now_us);
+                }
+                _ => _ = check(),
+            }
+            now_us += random(2_000_000, 30);
+            if step % 10_000 == 9_999 {
+                now_us += 7_200_000_000;
+            }
+            assert_eq!(memory.budget.used() - empty, recounted(&memory), "step {step}");
+            fullest = fullest.max(memory.budget.used());
+        }
+        assert!(fullest > 85_000, "{fullest} bytes of 90,000: the ceiling was never near");
+    }
+}

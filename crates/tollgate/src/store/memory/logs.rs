@@ -94,6 +94,15 @@ impl Logs {
     }
 }
 
+#[cfg(test)]
+impl Logs {
+    /// What they take of the budget, counted anew.
+    pub(super) fn recounted(&self) -> usize {
+        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
+        self.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
+    }
+}
+
 fn index(Words([.., number]): Words) -> Option<usize> {
     usize::try_from(number.checked_sub(1)?).ok()
 }
@@ -103,7 +112,7 @@ fn brief(Words([charged_us, at_us, units, _]): Words) -> BriefLog {
 }
 
 /// What a log's entries take of the budget.
-fn held_bytes(log: &Log) -> usize {
+pub(super) fn held_bytes(log: &Log) -> usize {
     counted_bytes(log.heap_bytes())
 }
 
