@@ -51,11 +51,7 @@ impl SlidingWindowLog {
         if log.older.len() < log.older.capacity() {
             return 0;
         }
-        let leaving = if self.is_new_clock(log, now_us) {
-            0
-        } else {
-            log.first_counting(now_us.max(log.charged_us), self.window_us)
-        };
+        let leaving = log.first_counting(now_us.max(log.charged_us), self.window_us);
         // All that stay will be older than the newest.
         if log.len() - leaving <= log.older.capacity() {
             return 0;

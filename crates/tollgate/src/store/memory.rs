@@ -317,6 +317,7 @@ impl Charged for SlidingWindowLog {
                 self.settle(log, now_us);
                 return Checked { decision, receipt: None };
             }
+            // Always so: a log with memory that is full has charges to make one of.
             logs::reserve(log, self, now_us, budget);
         }
         self.check(log, now_us, ask)

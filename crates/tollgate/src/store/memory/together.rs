@@ -119,8 +119,9 @@ impl Memory {
 }
 
 fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec<Checked>) {
+    let has_log = held.iter().any(|held| matches!(held.state, State::Log(_)));
     // A request that will be refused changes nothing, not even how a log is kept.
-    if held.iter().all(|held| held.admits(now_us)) {
+    if has_log && held.iter().all(|held| held.admits(now_us)) {
         held.iter_mut().for_each(|held| held.make_room(now_us, budget));
     }
     let mut charges: Vec<Charge<'_>> = held
