@@ -186,20 +186,44 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// The receipt of a charge that a store made by itself, or that was written down.
+    ///
+    /// Whoever makes one up can take back what another was charged.
+    pub const fn of(cost: Cost, place: Place) -> Receipt {
+        Receipt { cost, place }
+    }
+
     /// The units that were charged.
     pub const fn cost(&self) -> Cost {
         self.cost
     }
+
+    /// Where they were charged.
+    pub const fn place(&self) -> Place {
+        self.place
+    }
 }
 
 /// Where a charge sits in its key's state.
-#[allow(unreachable_pub)]
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the window of `window_us` that starts at `start_us`.
-    Window { start_us: u64, window_us: u64 },
-    /// In the log, at `at_us`.
-    Entry { at_us: u64 },
-    /// In the bucket, which had then been charged `charged` in all, and was whole again at `over_us`.
-    Bucket { charged: u64, over_us: u64 },
+    /// In a window.
+    Window {
+        /// When it starts.
+        start_us: u64,
+        /// How long it is.
+        window_us: u64,
+    },
+    /// In a log.
+    Entry {
+        /// When it was charged.
+        at_us: u64,
+    },
+    /// In a bucket.
+    Bucket {
+        /// What had been charged in all, this included, counted round 2^53.
+        charged: u64,
+        /// When the bucket was to be whole again.
+        over_us: u64,
+    },
 }

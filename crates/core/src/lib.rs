@@ -21,6 +21,7 @@
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
 //! - [`muldiv`]: the one multiplication that may pass 64 bits.
+//! - [`twins`]: the same in Lua, for a store that decides inside Redis.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,15 +33,16 @@ mod decision;
 mod limit;
 mod muldiv;
 mod together;
+pub mod twins;
 
 pub use algorithm::{
     Algorithm, BriefLog, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US,
     MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
-pub use decision::{Ask, Checked, Cost, CostError, Decision, Receipt, Retry, Verdict};
+pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
 pub use limit::{
     AlgorithmName, Bound, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS,
     MAX_WINDOW_US, Rate, State,
 };
 pub use muldiv::muldiv;
-pub use together::{Charge, Role, Together, check_all};
+pub use together::{Charge, Part, Role, Together, check_all};

@@ -1,6 +1,6 @@
 //! Several limits decided together: all are charged, or none (P7).
 
-use crate::decision::{Ask, Checked, Decision, Receipt, Retry, Verdict};
+use crate::decision::{Ask, Checked, Decision, Receipt, Verdict};
 use crate::limit::{Limit, State};
 
 /// One limit's part in a check of several.
@@ -63,12 +63,25 @@ impl<'a> Charge<'a> {
         self.checked.insert(checked).decision
     }
 
-    fn fits(&self, decision: &Decision, now_us: u64) -> u64 {
-        match self.ask.max_wait_us {
+    fn part(&self, now_us: u64) -> Option<Part> {
+        let decision = *self.decision()?;
+        let fits = match self.ask.max_wait_us {
             Some(_) => self.limit.fits(self.state, now_us, self.ask),
             None => decision.remaining / self.ask.cost.units(),
-        }
+        };
+        Some(Part { role: self.role, decision, fits })
     }
+}
+
+/// One limit's answer, as a part of the answer of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whether it can refuse.
+    pub role: Role,
+    /// Its own answer.
+    pub decision: Decision,
+    /// How many more such requests fit it.
+    pub fits: u64,
 }
 
 /// The answer of several limits together.
@@ -107,29 +120,15 @@ pub struct Together {
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 pub fn check_all(charges: &mut [Charge<'_>], now_us: u64) -> Together {
-    match longest_wait(charges, now_us) {
-        Some((refused_by, retry)) => Together {
-            verdict: Verdict::Denied { retry },
-            refused_by: Some(refused_by),
-            ..combined(charges, now_us)
-        },
-        None => {
-            charge_what_fits(charges, now_us);
-            combined(charges, now_us)
-        }
+    let mut is_refused = false;
+    for charge in &mut *charges {
+        let is_allowed = charge.peek(now_us).is_allowed();
+        is_refused |= charge.role == Role::Enforced && !is_allowed;
     }
-}
-
-/// Looks at every limit; the enforced one that must be waited for longest, if any refuses.
-fn longest_wait(charges: &mut [Charge<'_>], now_us: u64) -> Option<(usize, Retry)> {
-    let mut longest = None;
-    for (index, charge) in charges.iter_mut().enumerate() {
-        let Verdict::Denied { retry } = charge.peek(now_us).verdict else { continue };
-        if charge.role == Role::Enforced && longest.is_none_or(|(_, wait)| wait < retry) {
-            longest = Some((index, retry));
-        }
+    if !is_refused {
+        charge_what_fits(charges, now_us);
     }
-    longest
+    Together::of(charges.iter().filter_map(|charge| charge.part(now_us)))
 }
 
 /// Deciding is pure: what fitted a moment ago, at the same time and state, still does.
@@ -141,17 +140,37 @@ fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
     }
 }
 
-/// What the enforced limits' answers come to, if all of them admit the request.
-fn combined(charges: &[Charge<'_>], now_us: u64) -> Together {
-    let mut delay_us = 0;
-    let mut reset_after_us = 0;
-    let mut remaining = None;
-    for charge in charges.iter().filter(|charge| charge.role == Role::Enforced) {
-        let Some(decision) = charge.decision() else { continue };
-        delay_us = delay_us.max(decision.delay_us());
-        reset_after_us = reset_after_us.max(decision.reset_after_us);
-        let fits = charge.fits(decision, now_us);
-        remaining = Some(remaining.map_or(fits, |fewest: u64| fewest.min(fits)));
+impl Together {
+    /// What the answers come to.
+    pub fn of(parts: impl IntoIterator<Item = Part>) -> Together {
+        let mut together = Together {
+            verdict: Verdict::Allowed { delay_us: 0 },
+            refused_by: None,
+            remaining: None,
+            reset_after_us: 0,
+        };
+        for (index, part) in parts.into_iter().enumerate() {
+            if part.role == Role::Enforced {
+                together.add(index, &part);
+            }
+        }
+        together
     }
-    Together { verdict: Verdict::Allowed { delay_us }, refused_by: None, remaining, reset_after_us }
+
+    fn add(&mut self, index: usize, Part { decision, fits, .. }: &Part) {
+        self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);
+        self.remaining = Some(self.remaining.map_or(*fits, |fewest| fewest.min(*fits)));
+        let is_longest = match (self.verdict, decision.verdict) {
+            (Verdict::Allowed { delay_us: longest }, Verdict::Allowed { delay_us }) => {
+                self.verdict = Verdict::Allowed { delay_us: longest.max(delay_us) };
+                false
+            }
+            (Verdict::Allowed { .. }, Verdict::Denied { .. }) => true,
+            (Verdict::Denied { .. }, Verdict::Allowed { .. }) => false,
+            (Verdict::Denied { retry: longest }, Verdict::Denied { retry }) => longest < retry,
+        };
+        if is_longest {
+            (self.verdict, self.refused_by) = (decision.verdict, Some(index));
+        }
+    }
 }

@@ -111,6 +111,16 @@ impl From<BriefLog> for Log {
 }
 
 impl Log {
+    /// The log of these charges, oldest first, last charged at `charged_us`.
+    pub fn of(charged_us: u64, entries: impl IntoIterator<Item = Entry>) -> Log {
+        let mut log = Log { charged_us, ..Log::default() };
+        for Entry { at_us, cost } in entries {
+            let through = log.through().saturating_add(cost.units());
+            log.push(Sum { at_us, through });
+        }
+        log
+    }
+
     /// The log as three numbers; `None` if it has more than one charge.
     #[inline]
     pub fn brief(&self) -> Option<BriefLog> {

@@ -5,19 +5,20 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
+use tollgate_core::twins;
 use tollgate_launcher::{Flavour, Launch, Server};
 
 /// All twins, in the order in which each finds what it needs.
-const TWINS: &str = concat!(
-    include_str!("../../src/muldiv.lua"),
-    include_str!("../../src/algorithm.lua"),
-    include_str!("../../src/algorithm/fixed_window.lua"),
-    include_str!("../../src/algorithm/sliding_window_counter.lua"),
-    include_str!("../../src/algorithm/sliding_window_log.lua"),
-    include_str!("../../src/algorithm/bucket.lua"),
-    include_str!("../../src/algorithm/token_bucket.lua"),
-    include_str!("../../src/algorithm/leaky_bucket.lua"),
-);
+const TWINS: [&str; 8] = [
+    twins::MULDIV,
+    twins::ALGORITHM,
+    twins::FIXED_WINDOW,
+    twins::SLIDING_WINDOW_COUNTER,
+    twins::SLIDING_WINDOW_LOG,
+    twins::BUCKET,
+    twins::TOKEN_BUCKET,
+    twins::LEAKY_BUCKET,
+];
 
 /// One server of each flavour.
 pub(crate) struct Servers {
@@ -36,7 +37,7 @@ impl Servers {
 
     /// Runs `script` behind the twins on each server; each answers a text for every argument.
     pub(crate) fn eval(&self, script: &str, arguments: &[String]) -> Vec<(Flavour, Vec<String>)> {
-        let body = format!("{TWINS}{script}");
+        let body = format!("{}{script}", TWINS.concat());
         let answer = |(flavour, connection, _): &(Flavour, RefCell<Connection>, Server)| {
             let mut eval = redis::cmd("EVAL");
             eval.arg(&body).arg(0).arg(arguments);
