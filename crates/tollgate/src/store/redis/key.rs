@@ -1,0 +1,387 @@
+//! The Redis key of a scope and a client's id.
+//!
+//! `tollgate:{user:42}:api:t1/1000000` is the prefix, the id, the scope's name, and the shape of what
+//! is kept there. Redis Cluster places a key by what is in braces, so everything about one id is on
+//! one node.
+//!
+//! No id can pass for another, whatever bytes are in it. A prefix has no brace, an escaped id neither,
+//! and no colon is in an escaped name or a shape: so the four parts of a key can be told apart, and
+//! each stands for one original only. No key is longer than 294 bytes.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use tollgate_core::{Limit, Mode, Rate};
+
+/// The longest prefix.
+const MAX_PREFIX_BYTES: usize = 64;
+
+/// The longest an id or a name is in a key.
+const MAX_ESCAPED_BYTES: usize = 96;
+
+/// What stands for a longer one: the first half of its SHA-256. 128 bits are enough: an id that
+/// shares a given victim's state takes 2^128 tries. Two of one's own that share one take 2^64, and
+/// gain nothing: they have one quota instead of two.
+const DIGEST_BYTES: usize = 16;
+
+/// Says what is wrong with a prefix: it could not be told from what follows it, or be typed plainly.
+///
+/// The problem continues a sentence that names the prefix: "prefix `a b` has a space or …".
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), &'static str> {
+    if prefix.len() > MAX_PREFIX_BYTES {
+        return Err("is longer than 64 bytes; shorten it");
+    }
+    if prefix.contains(['{', '}']) {
+        return Err("has a brace, and braces are for the key's hash tag; leave it out");
+    }
+    if prefix.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("has a space or a control character; leave it out");
+    }
+    Ok(())
+}
+
+/// Makes the keys of one scope.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    /// All before the id, the brace included.
+    prefix: Box<[u8]>,
+    /// All after the id, the brace included.
+    suffix: Box<[u8]>,
+}
+
+impl Keys {
+    /// Of the scope `name`, after a prefix that [`check_prefix`] accepts.
+    pub(crate) fn new(prefix: &str, name: &str, limit: &Limit) -> Keys {
+        let mut suffix = b"}:".to_vec();
+        NAME.escape(name.as_bytes(), &mut suffix);
+        suffix.push(b':');
+        suffix.extend_from_slice(shape(limit).as_bytes());
+        Keys { prefix: format!("{prefix}{{").into_bytes().into(), suffix: suffix.into() }
+    }
+
+    /// The key of `id`: `user:42` is `tollgate:{user:42}:api:t1/1000000`.
+    pub(crate) fn key(&self, id: &[u8]) -> Vec<u8> {
+        // Room for any id, so that there is one allocation; the key lives only until it is sent.
+        let max_bytes = self.prefix.len() + MAX_ESCAPED_BYTES + self.suffix.len();
+        let mut key = Vec::with_capacity(max_bytes);
+        key.extend_from_slice(&self.prefix);
+        ID.escape(id, &mut key);
+        key.extend_from_slice(&self.suffix);
+        key
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = String::from_utf8_lossy;
+        write!(f, "Keys({}…{})", text(&self.prefix), text(&self.suffix))
+    }
+}
+
+/// How the state is to be read, which its key says: a limit whose window or rate changes begins a
+/// new state instead of misreading the old one, and nodes that still have the old limit do not fight
+/// over it. The size is not in it: when that changes, what was spent stays spent.
+fn shape(limit: &Limit) -> String {
+    match limit {
+        Limit::FixedWindow(limit) => format!("f{}", limit.window_us()),
+        Limit::SlidingWindowLog(limit) => format!("l{}", limit.window_us()),
+        Limit::SlidingWindowCounter(limit) => format!("c{}", limit.window_us()),
+        Limit::TokenBucket(limit) => bucket_shape('t', limit.refill()),
+        Limit::LeakyBucket(limit) => match limit.mode() {
+            Mode::Policing => bucket_shape('p', limit.leak()),
+            Mode::Shaping => bucket_shape('s', limit.leak()),
+        },
+    }
+}
+
+fn bucket_shape(letter: char, rate: Rate) -> String {
+    format!("{letter}{}/{}", rate.units(), rate.per_us())
+}
+
+/// In an id a colon ends nothing; it ends a name.
+static ID: Alphabet = Alphabet::without(b"{}%");
+static NAME: Alphabet = Alphabet::without(b"{}%:");
+
+/// Which bytes stand for themselves; any other is `%` and two hex digits.
+struct Alphabet {
+    /// How many bytes each takes: 1 or 3.
+    widths: [u8; 256],
+}
+
+impl Alphabet {
+    /// Printable ASCII but the space and those `escaped`.
+    const fn without(escaped: &[u8]) -> Alphabet {
+        let mut widths = [3; 256];
+        let mut byte = b'!';
+        while byte <= b'~' {
+            widths[byte as usize] = 1;
+            byte += 1;
+        }
+        let mut at = 0;
+        while at < escaped.len() {
+            widths[escaped[at] as usize] = 3;
+            at += 1;
+        }
+        Alphabet { widths }
+    }
+
+    /// Appends `text` so that no other text looks the same: at most 96 printable bytes, at least one.
+    ///
+    /// `a b` is `a%20b`. The empty text is `%`, as Redis Cluster does not take empty braces for a
+    /// hash tag. What would be longer is `%%` and a digest. No other text looks like either: in those,
+    /// two hex digits follow every `%`.
+    fn escape(&self, text: &[u8], into: &mut Vec<u8>) {
+        match self.width(text) {
+            0 => into.push(b'%'),
+            width if width > MAX_ESCAPED_BYTES => escape_long(text, into),
+            width if width == text.len() => into.extend_from_slice(text),
+            _ => self.escape_each(text, into),
+        }
+    }
+
+    /// How many bytes the escaped text has, or any number above 96.
+    fn width(&self, text: &[u8]) -> usize {
+        if text.len() > MAX_ESCAPED_BYTES {
+            return text.len();
+        }
+        text.iter().map(|&byte| usize::from(self.widths[usize::from(byte)])).sum()
+    }
+
+    fn escape_each(&self, text: &[u8], into: &mut Vec<u8>) {
+        for &byte in text {
+            if self.widths[usize::from(byte)] == 1 {
+                into.push(byte);
+            } else {
+                into.push(b'%');
+                into.extend_from_slice(&hex(byte, b"0123456789ABCDEF"));
+            }
+        }
+    }
+}
+
+#[cold]
+fn escape_long(text: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(b"%%");
+    for &byte in Sha256::digest(text).iter().take(DIGEST_BYTES) {
+        into.extend_from_slice(&hex(byte, b"0123456789abcdef"));
+    }
+}
+
+fn hex(byte: u8, digits: &[u8; 16]) -> [u8; 2] {
+    [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BUCKET: &str = "token-bucket capacity=60 refill=1/s";
+
+    fn keys(prefix: &str, name: &str, limit: &str) -> Keys {
+        check_prefix(prefix).unwrap();
+        Keys::new(prefix, name, &limit.parse().unwrap())
+    }
+
+    fn key(name: &str, id: impl AsRef<[u8]>) -> String {
+        String::from_utf8(keys("tollgate:", name, BUCKET).key(id.as_ref())).unwrap()
+    }
+
+    /// As Redis Cluster does: from the first `{` to the first `}` after it, unless that is nothing.
+    fn hash_tag(key: &str) -> Option<&str> {
+        let (_, rest) = key.split_once('{')?;
+        let (tag, _) = rest.split_once('}')?;
+        (!tag.is_empty()).then_some(tag)
+    }
+
+    /// Ids and names that try to look like others.
+    fn awkward() -> Vec<Vec<u8>> {
+        let words = "%|%%|%25|%7D|%7d|{|}|{}|{{|}}|:|::| |a |\0a|a\0|a:|:a|a:b|a%3Ab|a}:b|a}:b:t1/1000000|\
+            b:t1/1000000|t1/1000000|a\n|\r\n|é|%C3%A9|";
+        let mut texts: Vec<_> = words.split('|').map(|word| word.as_bytes().to_vec()).collect();
+        texts.extend((0..=255).map(|byte| vec![byte]));
+        texts.extend([31, 32, 33, 34, 95, 96, 97, 98, 10_000].map(|length| vec![b'x'; length]));
+        texts.extend([31, 32, 33, 34, 96, 97].map(|length| vec![b'}'; length]));
+        // What the digest of a long one looks like, as an id of its own.
+        let digest = hash_tag(&key("api", "x".repeat(97))).unwrap().to_owned();
+        texts.push(digest.clone().into_bytes());
+        texts.push(digest.replace('%', "").into_bytes());
+        texts
+    }
+
+    fn any_text() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            vec(any::<u8>(), 0..120),
+            vec(prop::sample::select(b"{}%:27BbDd a\0".to_vec()), 0..8),
+        ]
+    }
+
+    #[test]
+    fn ordinary_ids_are_readable() {
+        assert_eq!(key("api", "user:42"), "tollgate:{user:42}:api:t1/1000000");
+        assert_eq!(key("api", "203.0.113.9"), "tollgate:{203.0.113.9}:api:t1/1000000");
+        assert_eq!(key("api", "2001:db8::1"), "tollgate:{2001:db8::1}:api:t1/1000000");
+        assert_eq!(key("login", "jo@example.org"), "tollgate:{jo@example.org}:login:t1/1000000");
+    }
+
+    #[test]
+    fn all_else_is_escaped() {
+        assert_eq!(key("a b", "c d"), "tollgate:{c%20d}:a%20b:t1/1000000");
+        assert_eq!(key("!~{}%", "!~{}%"), "tollgate:{!~%7B%7D%25}:!~%7B%7D%25:t1/1000000");
+        assert_eq!(key("v1:api", "v1:a}:b"), "tollgate:{v1:a%7D:b}:v1%3Aapi:t1/1000000");
+        assert_eq!(key("é", b"\xff\0\n{%"), "tollgate:{%FF%00%0A%7B%25}:%C3%A9:t1/1000000");
+        assert_eq!(key("", ""), "tollgate:{%}:%:t1/1000000");
+    }
+
+    #[test]
+    fn what_would_be_longer_than_96_bytes_is_a_digest() {
+        let x96 = "x".repeat(96);
+        assert_eq!(key("api", &x96), format!("tollgate:{{{x96}}}:api:t1/1000000"));
+        let braces = "{".repeat(32);
+        assert_eq!(hash_tag(&key("api", &braces)), Some(&*"%7B".repeat(32)));
+
+        // As sha256sum says of 97 times x, of 33 opening braces, and of 100,000 times x.
+        let of_long = |id: String| hash_tag(&key("api", id)).unwrap().to_owned();
+        assert_eq!(of_long("x".repeat(97)), "%%19a8f07eeb7f3d0c0b7377e37d72eccd");
+        assert_eq!(of_long("{".repeat(33)), "%%1b8abf7e28c736cc04ce432cce29e637");
+        assert_eq!(of_long("x".repeat(100_000)), "%%d69e68988157833272305aaf21f453c8");
+        assert_eq!(
+            key(&"x".repeat(97), "a"),
+            "tollgate:{a}:%%19a8f07eeb7f3d0c0b7377e37d72eccd:t1/1000000"
+        );
+    }
+
+    #[test]
+    fn the_shape_says_how_to_read_the_state() {
+        let shapes = [
+            ("fixed-window limit=5 window=1m", "f60000000"),
+            ("sliding-window-log limit=5 window=15m", "l900000000"),
+            ("sliding-window-counter limit=5 window=1s", "c1000000"),
+            ("token-bucket capacity=60 refill=60/m", "t1/1000000"),
+            ("token-bucket capacity=7 refill=3/7ms", "t3/7000"),
+            ("leaky-bucket capacity=5 leak=2/s mode=policing", "p1/500000"),
+            ("leaky-bucket capacity=5 leak=2/s mode=shaping", "s1/500000"),
+        ];
+        for (limit, want) in shapes {
+            assert_eq!(shape(&limit.parse().unwrap()), want, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_another_size_keeps_its_keys() {
+        let small = keys("", "api", "token-bucket capacity=60 refill=1/s");
+        let large = keys("", "api", "token-bucket capacity=90 refill=1/s");
+        assert_eq!(small.key(b"a"), large.key(b"a"));
+    }
+
+    #[test]
+    fn no_two_of_the_awkward_share_a_key() {
+        let texts: HashSet<_> = awkward().into_iter().collect();
+        let names: Vec<_> = texts.iter().filter_map(|name| str::from_utf8(name).ok()).collect();
+        assert!(texts.len() * names.len() > 40_000);
+        let mut owners = HashMap::new();
+        for name in names {
+            let keys = keys("tollgate:", name, BUCKET);
+            for id in &texts {
+                let other = owners.insert(keys.key(id), (name, id));
+                assert_eq!(other, None, "and {:?}", (name, id));
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_prefixes_or_limits_share_a_key() {
+        let limits = [
+            "fixed-window limit=1 window=1s",
+            "sliding-window-log limit=1 window=1s",
+            "sliding-window-counter limit=1 window=1s",
+            "token-bucket capacity=1 refill=1/s",
+            "leaky-bucket capacity=1 leak=1/s mode=policing",
+            "leaky-bucket capacity=1 leak=1/s mode=shaping",
+        ];
+        let mut seen = HashSet::new();
+        for prefix in ["", ":", "a", "a:", "a:a", "%7B", "a%"] {
+            for name in ["", "a", ":", "a:", "f1000000"] {
+                for limit in limits {
+                    for id in ["", "a", ":", "}:a"] {
+                        let key = keys(prefix, name, limit).key(id.as_bytes());
+                        assert!(seen.insert(key), "{prefix} {name} {limit} {id}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_key_has_294_bytes() {
+        let (prefix, name) = ("p".repeat(64), "n".repeat(96));
+        let slowest = "token-bucket capacity=9007199254740991 refill=9007199254740991/36524d";
+        let key = keys(&prefix, &name, slowest).key(&[b'i'; 96]);
+        assert_eq!(key.len(), 294, "{}", String::from_utf8_lossy(&key));
+    }
+
+    #[test]
+    fn a_prefix_leaves_the_braces_to_the_id() {
+        for good in ["", "tollgate:", "prod/eu-1:", "a%b", "é:", &"x".repeat(64)] {
+            assert_eq!(check_prefix(good), Ok(()), "{good}");
+        }
+        for bad in ["{", "a}", "a b", "a\n", "\0", "\u{85}", "\u{a0}", "\x7f", &"x".repeat(65)] {
+            assert!(check_prefix(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+
+        #[test]
+        fn no_two_of_any_share_a_key(ids in vec(any_text(), 64), names in vec(any_text(), 64)) {
+            let ids: HashSet<_> = ids.into_iter().collect();
+            let names = names.iter().filter_map(|name| str::from_utf8(name).ok());
+            let names: HashSet<_> = names.collect();
+            let mut seen = HashSet::new();
+            for name in names {
+                let keys = keys("", name, BUCKET);
+                for id in &ids {
+                    prop_assert!(seen.insert(keys.key(id)), "{name:?} {id:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_hash_tag_is_the_ids_own(id in any_text(), names in [".{0,40}", ".{0,120}"]) {
+            let [one, other] = names.map(|name| key(&name, &id));
+            prop_assert_eq!(hash_tag(&one), hash_tag(&other));
+            let tag = hash_tag(&one).unwrap();
+            prop_assert!((1..=MAX_ESCAPED_BYTES).contains(&tag.len()));
+            let start = format!("tollgate:{{{tag}}}:");
+            prop_assert!(one.starts_with(&start));
+            prop_assert!(one.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert!(one.len() <= 294);
+        }
+
+        #[test]
+        fn an_escaped_id_reads_back(id in any_text()) {
+            let key = key("api", &id);
+            let tag = hash_tag(&key).unwrap();
+            if !tag.starts_with("%%") {
+                prop_assert_eq!(unescape(tag), id);
+            }
+        }
+    }
+
+    fn unescape(tag: &str) -> Vec<u8> {
+        let mut parts = tag.split('%');
+        let mut text = parts.next().unwrap().as_bytes().to_vec();
+        for part in parts.filter(|part| !part.is_empty()) {
+            text.push(u8::from_str_radix(&part[..2], 16).unwrap());
+            text.extend_from_slice(&part.as_bytes()[2..]);
+        }
+        text
+    }
+}
