@@ -1,0 +1,573 @@
+//! The deny cache: a refusal is true until its wait is over, so asking again need not cost a round
+//! trip.
+//!
+//! For at most a second, because only what happens in this process is known here: units that another
+//! gives back are seen that much later. Entries of a second need no sweep. There are two generations
+//! of them; a second after the young one began it becomes the old one, and what was old is dropped:
+//! all of it was over by then.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+use siphasher::sip128::SipHasher13;
+use tollgate_core::{Decision, Retry, Verdict};
+
+/// The longest that a refusal is remembered.
+const MAX_LIFE_US: u64 = 1_000_000;
+
+/// The most refusals in a generation. What comes beyond is not remembered, and asked again.
+///
+/// They take 3.2 MB, so both generations 6.4 MB, and that stays allocated; at most twice as much
+/// if many are forgotten, because a map that is riddled with holes may grow once.
+const MAX_YOUNG: usize = 16_384;
+
+/// The refusals of the last second.
+///
+/// With a refusal of cost 5 at 0 ms that said to wait 400 ms, costs of 5 and more are answered here
+/// until 400 ms, at 300 ms with a wait of 100 ms. A cost of 4 might fit, so it is not.
+pub(crate) struct Denials {
+    fingerprint: SipHasher13,
+    /// How many refusals there are: nobody looks into an empty cache.
+    held: AtomicUsize,
+    generations: Mutex<Generations>,
+}
+
+/// Whose refusal: a keyed fingerprint of 128 bits of the key, as it is on the server.
+type Place = u128;
+
+#[derive(Clone, Copy)]
+struct Refusal {
+    cost: u64,
+    sent_us: u64,
+    /// Never one that allows.
+    decision: Decision,
+}
+
+/// Every place is in one of them at most.
+#[derive(Default)]
+struct Generations {
+    young: HashMap<Place, Refusal, RandomState>,
+    old: HashMap<Place, Refusal, RandomState>,
+    /// When the young one began.
+    begun_us: u64,
+}
+
+impl Denials {
+    pub(crate) fn new() -> Denials {
+        let seed = RandomState::new();
+        Denials {
+            fingerprint: SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8)),
+            held: AtomicUsize::new(0),
+            generations: Mutex::default(),
+        }
+    }
+
+    /// Remembers a refusal of `cost` that was asked for at `sent_us`; an allowed request is ignored.
+    ///
+    /// Not for a refusal that `max_wait` made: a caller of more patience might be allowed.
+    pub(crate) fn remember(&self, key: &[u8], cost: u64, sent_us: u64, decision: Decision) {
+        if decision.is_allowed() {
+            return;
+        }
+        let refusal = Refusal { cost, sent_us, decision };
+        let place = self.place(key);
+        self.change(|generations| generations.insert(place, refusal));
+    }
+
+    /// What a request of `cost` would be told, if that is known: the refusal, with what is left of
+    /// its wait. A larger cost than was refused waits at least as long.
+    #[inline]
+    pub(crate) fn recall(&self, key: &[u8], cost: u64, now_us: u64) -> Option<Decision> {
+        if self.is_empty() {
+            return None;
+        }
+        let place = self.place(key);
+        self.change(|generations| {
+            generations.turn(now_us);
+            generations.find(&place)?.answer(cost, now_us)
+        })
+    }
+
+    /// Forgets the key's refusal, because units came back.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        if self.is_empty() {
+            return;
+        }
+        let place = self.place(key);
+        self.change(|generations| {
+            generations.young.remove(&place);
+            generations.old.remove(&place);
+        });
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        // Relaxed: whoever was told of a refusal sees that it is counted.
+        self.held.load(Ordering::Relaxed) == 0
+    }
+
+    fn change<T>(&self, act: impl FnOnce(&mut Generations) -> T) -> T {
+        let mut generations = self.generations.lock();
+        let answer = act(&mut generations);
+        self.held.store(generations.young.len() + generations.old.len(), Ordering::Relaxed);
+        answer
+    }
+
+    fn place(&self, key: &[u8]) -> Place {
+        self.fingerprint.hash(key).as_u128()
+    }
+}
+
+impl fmt::Debug for Denials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Denials").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl Generations {
+    fn find(&self, place: &Place) -> Option<&Refusal> {
+        self.young.get(place).or_else(|| self.old.get(place))
+    }
+
+    fn insert(&mut self, place: Place, new: Refusal) {
+        // An answer that was long on its way does not turn the time back.
+        self.turn(new.sent_us.max(self.begun_us));
+        if self.find(&place).is_some_and(|kept| kept.outranks(&new)) {
+            return;
+        }
+        if self.young.len() < MAX_YOUNG || self.young.contains_key(&place) {
+            self.old.remove(&place);
+            self.young.insert(place, new);
+        }
+    }
+
+    /// Begins a new generation if the young one began a second ago, or on a clock that has stepped
+    /// back since.
+    fn turn(&mut self, now_us: u64) {
+        if now_us.abs_diff(self.begun_us) >= MAX_LIFE_US {
+            std::mem::swap(&mut self.young, &mut self.old);
+            // Not dropped: to give back 3 MB and grow again would take milliseconds under the lock.
+            self.young.clear();
+            self.begun_us = now_us;
+        }
+    }
+}
+
+impl Refusal {
+    /// When it is over.
+    fn until_us(&self) -> u64 {
+        let wait_us = self.decision.retry_after_us().unwrap_or(u64::MAX);
+        self.sent_us.saturating_add(wait_us.min(MAX_LIFE_US))
+    }
+
+    /// Whether this is kept, and not the other. While both live, the one of the smaller cost answers
+    /// for all that the other does.
+    fn outranks(&self, new: &Refusal) -> bool {
+        let both_live = self.sent_us < new.until_us() && new.sent_us < self.until_us();
+        if both_live && self.cost != new.cost {
+            return self.cost < new.cost;
+        }
+        self.sent_us > new.sent_us
+    }
+
+    fn answer(&self, cost: u64, now_us: u64) -> Option<Decision> {
+        let since_us = now_us.checked_sub(self.sent_us)?;
+        if cost < self.cost || now_us >= self.until_us() {
+            return None;
+        }
+        let retry = match self.decision.retry_after_us() {
+            // OK because it is not over yet: at least 1 us is left.
+            Some(wait_us) if cost <= self.decision.limit => Retry::AfterUs(wait_us - since_us),
+            _ => Retry::Never,
+        };
+        let reset_after_us = self.decision.reset_after_us.saturating_sub(since_us);
+        Some(Decision { verdict: Verdict::Denied { retry }, reset_after_us, ..self.decision })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const START_US: u64 = 1_700_000_000_000_000;
+    const KEY: &[u8] = b"user:42";
+
+    /// A refusal by a limit of 10.
+    fn denied(retry: Retry) -> Decision {
+        Decision {
+            verdict: Verdict::Denied { retry },
+            limit: 10,
+            remaining: 3,
+            reset_after_us: 700_000,
+        }
+    }
+
+    fn wait(wait_us: u64) -> Decision {
+        denied(Retry::AfterUs(wait_us))
+    }
+
+    /// A cache of one key, its times counted from the start.
+    struct OneKey(Denials);
+
+    impl OneKey {
+        fn new() -> OneKey {
+            OneKey(Denials::new())
+        }
+
+        fn remember(&self, cost: u64, sent_us: u64, decision: Decision) {
+            self.0.remember(KEY, cost, START_US + sent_us, decision);
+        }
+
+        fn recall(&self, cost: u64, at_us: u64) -> Option<Decision> {
+            self.0.recall(KEY, cost, START_US + at_us)
+        }
+
+        fn retry(&self, cost: u64, at_us: u64) -> Option<Retry> {
+            let decision = self.recall(cost, at_us)?;
+            match decision.verdict {
+                Verdict::Denied { retry } => Some(retry),
+                Verdict::Allowed { .. } => panic!("recalled {decision:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_cache_knows_nothing() {
+        let cache = OneKey::new();
+        assert_eq!(cache.recall(1, 0), None);
+        cache.0.forget(KEY);
+    }
+
+    #[test]
+    fn a_refusal_answers_until_its_wait_is_over() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        assert_eq!(cache.recall(5, 0), Some(wait(400_000)));
+        let later = Decision { reset_after_us: 400_000, ..wait(100_000) };
+        assert_eq!(cache.recall(5, 300_000), Some(later));
+        let last = Decision { reset_after_us: 300_001, ..wait(1) };
+        assert_eq!(cache.recall(5, 399_999), Some(last));
+        assert_eq!(cache.recall(5, 400_000), None);
+    }
+
+    #[test]
+    fn a_refusal_answers_for_a_second_at_most() {
+        for refused in [wait(3_600_000_000), wait(1_000_001), denied(Retry::Never)] {
+            let cache = OneKey::new();
+            cache.remember(11, 0, refused);
+            assert!(cache.recall(11, 999_999).is_some(), "{refused:?}");
+            assert_eq!(cache.recall(11, 1_000_000), None, "{refused:?}");
+        }
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(3_600_000_000));
+        assert_eq!(cache.retry(5, 999_999), Some(Retry::AfterUs(3_599_000_001)));
+    }
+
+    #[test]
+    fn the_time_to_the_reset_ends_at_zero() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(900_000));
+        assert_eq!(cache.recall(5, 700_001).unwrap().reset_after_us, 0);
+    }
+
+    #[test]
+    fn a_refusal_does_not_answer_before_it_was_asked_for() {
+        let cache = OneKey::new();
+        cache.remember(5, 10, wait(400_000));
+        assert_eq!(cache.recall(5, 9), None);
+        assert!(cache.recall(5, 10).is_some());
+    }
+
+    #[test]
+    fn a_smaller_cost_might_fit() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        assert_eq!(cache.recall(4, 0), None);
+        assert_eq!(cache.retry(6, 0), Some(Retry::AfterUs(400_000)));
+        assert_eq!(cache.retry(10, 0), Some(Retry::AfterUs(400_000)));
+    }
+
+    #[test]
+    fn a_cost_above_the_limit_waits_for_ever() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        assert_eq!(cache.retry(11, 0), Some(Retry::Never));
+
+        let cache = OneKey::new();
+        cache.remember(20, 0, denied(Retry::Never));
+        assert_eq!(cache.retry(20, 0), Some(Retry::Never));
+        assert_eq!(cache.retry(21, 0), Some(Retry::Never));
+        assert_eq!(cache.recall(19, 0), None);
+    }
+
+    #[test]
+    fn what_is_allowed_is_not_remembered() {
+        let cache = OneKey::new();
+        let allowed = Decision { verdict: Verdict::Allowed { delay_us: 5 }, ..wait(1) };
+        cache.remember(5, 0, allowed);
+        assert_eq!(cache.recall(5, 0), None);
+        assert!(cache.0.is_empty());
+    }
+
+    #[test]
+    fn a_live_refusal_of_a_smaller_cost_stays() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        cache.remember(8, 399_999, wait(900_000));
+        assert_eq!(cache.retry(8, 399_999), Some(Retry::AfterUs(1)));
+        assert_eq!(cache.recall(8, 400_000), None);
+    }
+
+    #[test]
+    fn a_refusal_that_is_over_gives_way() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        cache.remember(8, 400_000, wait(900_000));
+        assert_eq!(cache.retry(8, 400_000), Some(Retry::AfterUs(900_000)));
+        assert_eq!(cache.recall(5, 400_000), None);
+    }
+
+    #[test]
+    fn a_refusal_of_a_smaller_cost_replaces_one_of_a_larger() {
+        let cache = OneKey::new();
+        cache.remember(20, 0, denied(Retry::Never));
+        cache.remember(5, 100, wait(400_000));
+        assert_eq!(cache.retry(5, 100), Some(Retry::AfterUs(400_000)));
+        assert_eq!(cache.retry(20, 100), Some(Retry::Never));
+    }
+
+    #[test]
+    fn of_equal_costs_the_later_stays_in_whichever_order_they_come() {
+        let cache = OneKey::new();
+        cache.remember(5, 100, wait(400_000));
+        cache.remember(5, 200, wait(300_000));
+        assert_eq!(cache.retry(5, 200), Some(Retry::AfterUs(300_000)));
+        cache.remember(5, 150, wait(900_000));
+        assert_eq!(cache.retry(5, 200), Some(Retry::AfterUs(300_000)));
+    }
+
+    #[test]
+    fn an_answer_that_comes_when_it_is_over_changes_nothing() {
+        let cache = OneKey::new();
+        cache.remember(8, 2_000_000, wait(400_000));
+        cache.remember(5, 1_600_000, wait(400_000));
+        cache.remember(5, 0, wait(900_000));
+        assert_eq!(cache.retry(8, 2_000_000), Some(Retry::AfterUs(400_000)));
+    }
+
+    #[test]
+    fn forgetting_reaches_both_generations() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        cache.0.forget(KEY);
+        assert_eq!(cache.recall(5, 0), None);
+        assert!(cache.0.is_empty());
+
+        cache.0.remember(b"other", 5, START_US, wait(900_000));
+        cache.remember(5, 999_999, wait(900_000));
+        assert_eq!(cache.0.recall(b"third", 5, START_US + 1_000_000), None);
+        assert_eq!(cache.0.generations.lock().old.len(), 2);
+        assert_eq!(cache.retry(5, 1_000_000), Some(Retry::AfterUs(899_999)));
+        cache.0.forget(KEY);
+        assert_eq!(cache.recall(5, 1_000_000), None);
+        assert_eq!(cache.0.generations.lock().old.len(), 1);
+    }
+
+    #[test]
+    fn keys_are_told_apart() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        assert_eq!(cache.0.recall(b"user:43", 5, START_US), None);
+        cache.0.forget(b"user:43");
+        assert!(cache.recall(5, 0).is_some());
+    }
+
+    #[test]
+    fn a_refusal_outlives_the_turn_of_its_generation() {
+        let cache = OneKey::new();
+        cache.0.remember(b"first", 5, START_US, wait(1));
+        cache.remember(5, 999_999, wait(1_000_000));
+        // Another second begins as late as it can: when this one is just over.
+        assert!(cache.recall(5, 1_000_000).is_some());
+        assert!(cache.recall(5, 1_999_998).is_some());
+        assert_eq!(cache.recall(5, 1_999_999), None);
+        assert!(!cache.0.is_empty());
+        assert_eq!(cache.recall(5, 2_000_000), None);
+        assert!(cache.0.is_empty());
+    }
+
+    #[test]
+    fn a_replaced_refusal_is_not_kept_twice() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        cache.remember(5, 1_000_000, wait(400_000));
+        assert_eq!(cache.0.held.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_full_generation_remembers_no_more_until_the_next() {
+        let denials = Denials::new();
+        let remember = |key: u32, sent_us| {
+            denials.remember(&key.to_le_bytes(), 5, START_US + sent_us, wait(900_000));
+        };
+        let recall = |key: u32, at_us| denials.recall(&key.to_le_bytes(), 5, START_US + at_us);
+        let full = u32::try_from(MAX_YOUNG).unwrap();
+        (0..2 * full).for_each(|key| remember(key, 0));
+        assert_eq!(denials.held.load(Ordering::Relaxed), MAX_YOUNG);
+        assert!(recall(full - 1, 0).is_some());
+        assert_eq!(recall(full, 0), None);
+
+        // One that is in it already may change.
+        remember(0, 200_000);
+        assert_eq!(recall(0, 200_000), Some(wait(900_000)));
+
+        (full..3 * full).for_each(|key| remember(key, 1_000_000));
+        assert_eq!(denials.held.load(Ordering::Relaxed), 2 * MAX_YOUNG);
+        assert!(recall(2 * full - 1, 1_000_000).is_some());
+        assert_eq!(recall(2 * full, 1_000_000), None);
+        assert!(recall(0, 1_000_000).is_some());
+    }
+
+    #[test]
+    fn an_entry_is_as_large_as_the_bound_says() {
+        let bytes = (size_of::<(Place, Refusal)>() + 1) * 2 * MAX_YOUNG;
+        assert!(bytes <= 3_200_000, "{bytes}");
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_finds_room() {
+        let denials = Denials::new();
+        for key in 0..=MAX_YOUNG {
+            denials.remember(&key.to_le_bytes(), 5, 3 * START_US, wait(900_000));
+        }
+        assert_eq!(denials.recall(KEY, 5, START_US), None);
+        denials.remember(KEY, 5, START_US, wait(900_000));
+        assert!(denials.recall(KEY, 5, START_US).is_some());
+    }
+
+    #[test]
+    fn the_end_of_time_does_not_overflow() {
+        let denials = Denials::new();
+        denials.remember(KEY, 5, u64::MAX - 10, wait(u64::MAX));
+        assert!(denials.recall(KEY, u64::MAX, u64::MAX - 1).is_some());
+        assert_eq!(denials.recall(KEY, 5, u64::MAX), None);
+        assert_eq!(denials.recall(KEY, 5, 0), None);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Remember { key: u8, cost: u64, retry: Retry, lag_us: u64 },
+        Recall { key: u8, cost: u64 },
+        Forget { key: u8 },
+    }
+
+    fn any_act() -> impl Strategy<Value = Act> {
+        let (key, cost) = (0..3_u8, 1..14_u64);
+        let lag_us = prop_oneof![Just(0), 0..1_500_000_u64];
+        let retry = prop_oneof![
+            4 => (1..1_500_000_u64).prop_map(Retry::AfterUs),
+            1 => Just(Retry::Never),
+        ];
+        prop_oneof![
+            4 => (key.clone(), cost.clone(), retry, lag_us)
+                .prop_map(|(key, cost, retry, lag_us)| Act::Remember { key, cost, retry, lag_us }),
+            8 => (key.clone(), cost).prop_map(|(key, cost)| Act::Recall { key, cost }),
+            1 => key.prop_map(|key| Act::Forget { key }),
+        ]
+    }
+
+    /// What happens, each after so many microseconds.
+    fn any_acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
+        let after_us = prop_oneof![0..3_u64, 0..400_000_u64, 999_998..1_000_002_u64];
+        vec((after_us, any_act()), 1..200)
+    }
+
+    /// What a refusal tells a request, said another way: `None` if it has nothing to say.
+    fn told(refused: &(u64, u64, Retry), cost: u64, now_us: u64) -> Option<Decision> {
+        let &(refused_cost, sent_us, retry) = refused;
+        let ages_us = sent_us..sent_us + 1_000_000;
+        if cost < refused_cost || !ages_us.contains(&now_us) {
+            return None;
+        }
+        let since_us = now_us - sent_us;
+        let reset_after_us = 700_000_u64.saturating_sub(since_us);
+        let left = match retry {
+            Retry::AfterUs(wait_us) if wait_us <= since_us => return None,
+            Retry::AfterUs(wait_us) if cost <= 10 => Retry::AfterUs(wait_us - since_us),
+            _ => Retry::Never,
+        };
+        Some(Decision { reset_after_us, ..denied(left) })
+    }
+
+    proptest! {
+        /// As long as answers come at once: every key's refusal, replaced by any that comes unless it
+        /// lives and has a smaller cost.
+        #[test]
+        fn it_remembers_what_a_list_of_all_keys_would(acts in any_acts()) {
+            let denials = Denials::new();
+            let mut model: HashMap<u8, (u64, u64, Retry)> = HashMap::new();
+            let mut now_us = START_US;
+            for (after_us, act) in acts {
+                now_us += after_us;
+                match act {
+                    Act::Remember { key, cost, retry, .. } => {
+                        denials.remember(&[key], cost, now_us, denied(retry));
+                        let kept = model.get(&key).filter(|kept| {
+                            kept.0 < cost && told(kept, u64::MAX, now_us).is_some()
+                        });
+                        if kept.is_none() {
+                            model.insert(key, (cost, now_us, retry));
+                        }
+                    }
+                    Act::Recall { key, cost } => {
+                        let want = model.get(&key).and_then(|kept| told(kept, cost, now_us));
+                        prop_assert_eq!(denials.recall(&[key], cost, now_us), want);
+                    }
+                    Act::Forget { key } => {
+                        denials.forget(&[key]);
+                        model.remove(&key);
+                    }
+                }
+            }
+        }
+
+        /// However late answers come, and if the clock steps back: whatever is recalled was said, and
+        /// is not forgotten.
+        #[test]
+        fn it_tells_nothing_that_it_was_not_told(
+            acts in any_acts(),
+            steps_back_us in vec(prop_oneof![8 => Just(0), 1 => 0..3_000_000_u64], 200),
+        ) {
+            let denials = Denials::new();
+            let mut said: Vec<(u8, (u64, u64, Retry))> = Vec::new();
+            let mut now_us = START_US;
+            for ((after_us, act), back_us) in acts.into_iter().zip(steps_back_us) {
+                now_us = now_us + after_us - back_us;
+                match act {
+                    Act::Remember { key, cost, retry, lag_us } => {
+                        let sent_us = now_us - lag_us;
+                        denials.remember(&[key], cost, sent_us, denied(retry));
+                        said.push((key, (cost, sent_us, retry)));
+                    }
+                    Act::Recall { key, cost } => {
+                        let known = denials.recall(&[key], cost, now_us);
+                        let same = |(whose, refused): &(u8, _)| {
+                            *whose == key && told(refused, cost, now_us) == known
+                        };
+                        prop_assert!(known.is_none() || said.iter().any(same), "{known:?}");
+                    }
+                    Act::Forget { key } => {
+                        denials.forget(&[key]);
+                        said.retain(|(whose, _)| *whose != key);
+                    }
+                }
+            }
+        }
+    }
+}
