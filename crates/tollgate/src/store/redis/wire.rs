@@ -1,0 +1,414 @@
+//! Requests as the script's arguments, and its reply as answers. `check.lua` describes both.
+
+use redis::{Cmd, Value};
+use tollgate_core::{
+    Ask, Checked, Cost, Decision, Entry, Fill, Level, Limit, Log, MAX_TIME_US, Mode, Part, Place,
+    Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
+};
+
+use super::script::Algorithms;
+use crate::error::{Error, StoreError};
+
+/// The script's word for the server's time, and for any wait: a number that no time or wait is.
+const NONE: u64 = 1 << 53;
+
+/// One charge to one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Charge {
+    pub(super) key: Vec<u8>,
+    pub(super) limit: Limit,
+    pub(super) ask: Ask,
+    pub(super) role: Role,
+}
+
+/// What is asked of the server.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Check {
+        charge: Charge,
+        at_us: Option<u64>,
+    },
+    Peek {
+        charge: Charge,
+        at_us: Option<u64>,
+    },
+    /// Several charges, all or none. The parts are those of the caller, each in one of the charges.
+    Together {
+        charges: Vec<Charge>,
+        charge_of: Vec<usize>,
+        at_us: Option<u64>,
+    },
+    Refund {
+        charge: Charge,
+        place: Place,
+        at_us: Option<u64>,
+    },
+    Reset {
+        charge: Charge,
+    },
+    State {
+        charge: Charge,
+        at_us: Option<u64>,
+    },
+}
+
+/// The answer to a [`Request`] of the same name; a peek's is a check's without a receipt.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Checked(Checked),
+    Together(Together, Vec<Checked>),
+    Refunded(u64),
+    Reset,
+    /// And the time at which to look at it.
+    State {
+        limit: Limit,
+        state: State,
+        now_us: u64,
+    },
+    /// Of several requests that were asked for at once.
+    Batch(Vec<Result<crate::Together, Error>>),
+}
+
+impl Request {
+    pub(super) fn charges(&self) -> &[Charge] {
+        match self {
+            Request::Together { charges, .. } => charges,
+            Request::Check { charge, .. }
+            | Request::Peek { charge, .. }
+            | Request::Refund { charge, .. }
+            | Request::Reset { charge }
+            | Request::State { charge, .. } => std::slice::from_ref(charge),
+        }
+    }
+
+    fn at_us(&self) -> Option<u64> {
+        match self {
+            Request::Check { at_us, .. }
+            | Request::Peek { at_us, .. }
+            | Request::Together { at_us, .. }
+            | Request::Refund { at_us, .. }
+            | Request::State { at_us, .. } => at_us.map(|us| us.min(MAX_TIME_US)),
+            Request::Reset { .. } => None,
+        }
+    }
+
+    fn what(&self) -> u8 {
+        match self {
+            Request::Check { .. } => 1,
+            Request::Together { .. } => 2,
+            Request::Peek { .. } => 3,
+            Request::Refund { .. } => 4,
+            Request::Reset { .. } => 5,
+            Request::State { .. } => 6,
+        }
+    }
+
+    /// The two numbers whose meaning depends on what is asked.
+    fn numbers(&self, charge: &Charge) -> (u64, u64) {
+        match self {
+            Request::Refund { place, .. } => match *place {
+                Place::Window { start_us, window_us } => (start_us, window_us),
+                Place::Entry { at_us } => (at_us, 0),
+                Place::Bucket { charged, over_us } => (charged, over_us),
+            },
+            _ => (charge.ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
+        }
+    }
+}
+
+/// A batch as the script's keys and arguments.
+#[derive(Debug, Default)]
+pub(super) struct Arguments<'a> {
+    pub(super) algorithms: Algorithms,
+    keys: Vec<&'a [u8]>,
+    interned: Vec<Limit>,
+    limits: Vec<u8>,
+    requests: Vec<u8>,
+}
+
+impl<'a> Arguments<'a> {
+    pub(super) fn of(batch: impl IntoIterator<Item = &'a Request>) -> Arguments<'a> {
+        let mut arguments = Arguments::default();
+        batch.into_iter().for_each(|request| arguments.add(request));
+        arguments
+    }
+
+    fn add(&mut self, request: &'a Request) {
+        let charges = request.charges();
+        self.requests.push(request.what());
+        // OK because a request has at most MAX_CHARGES.
+        self.requests.extend_from_slice(&(charges.len() as u16).to_le_bytes());
+        put_number(&mut self.requests, request.at_us().unwrap_or(NONE));
+        for charge in charges {
+            let limit = self.intern(&charge.limit);
+            self.requests.extend_from_slice(&limit.to_le_bytes());
+            self.requests.push(u8::from(charge.role == Role::Shadow));
+            let (a, b) = request.numbers(charge);
+            for number in [charge.ask.cost.units(), a, b] {
+                put_number(&mut self.requests, number);
+            }
+            self.keys.push(&charge.key);
+        }
+    }
+
+    /// The number of a limit, from 1.
+    fn intern(&mut self, limit: &Limit) -> u16 {
+        let known = self.interned.iter().position(|other| other == limit);
+        let at = known.unwrap_or_else(|| {
+            self.interned.push(*limit);
+            self.algorithms.add(limit);
+            put_limit(&mut self.limits, limit);
+            self.interned.len() - 1
+        });
+        // OK because there are no more limits than charges.
+        at as u16 + 1
+    }
+
+    /// The command that runs the script, which `script` names.
+    pub(super) fn command(&self, name: &str, script: &str) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(*key);
+        }
+        command.arg(&self.limits[..]).arg(&self.requests[..]);
+        command
+    }
+}
+
+/// The most limits of one check.
+pub(crate) const MAX_CHARGES: usize = u16::MAX as usize;
+
+fn put_number(bytes: &mut Vec<u8>, number: u64) {
+    bytes.extend_from_slice(&number.to_le_bytes()[..7]);
+}
+
+fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
+    let (algorithm, a, b) = match limit {
+        Limit::FixedWindow(limit) => (1, limit.window_us(), 0),
+        Limit::SlidingWindowCounter(limit) => (2, limit.window_us(), 0),
+        Limit::SlidingWindowLog(limit) => (3, limit.window_us(), 0),
+        Limit::TokenBucket(limit) => (4, limit.refill().units(), limit.refill().per_us()),
+        Limit::LeakyBucket(limit) => {
+            let algorithm = if limit.mode() == Mode::Policing { 5 } else { 6 };
+            (algorithm, limit.leak().units(), limit.leak().per_us())
+        }
+    };
+    bytes.push(algorithm);
+    for number in [limit.size(), a, b] {
+        put_number(bytes, number);
+    }
+}
+
+/// The script's reply: answers one after the other, and the texts they refer to.
+pub(super) struct Answers {
+    packed: Vec<u8>,
+    read: usize,
+    texts: Vec<Vec<u8>>,
+    server_us: u64,
+}
+
+/// One charge's answer, as it came.
+struct Raw {
+    status: u8,
+    remaining: u64,
+    reset_after_us: u64,
+    wait_us: u64,
+    place: u64,
+    fits: u64,
+}
+
+const DENIED: u8 = 0;
+const ALLOWED: u8 = 1;
+const NEVER_ALLOWED: u8 = 2;
+const DONE: u8 = 3;
+const FAILED: u8 = 4;
+
+impl Answers {
+    pub(super) fn of(value: Value) -> Result<Answers, StoreError> {
+        let Value::Array(parts) = value else { return Err(unexpected()) };
+        let text = |part| match part {
+            Value::BulkString(bytes) => Ok(bytes),
+            _ => Err(unexpected()),
+        };
+        let mut texts = parts.into_iter().map(text);
+        let packed = texts.next().ok_or_else(unexpected)??;
+        let texts = texts.collect::<Result<_, _>>()?;
+        let mut answers = Answers { packed, read: 0, texts, server_us: 0 };
+        answers.server_us = answers.number()?;
+        Ok(answers)
+    }
+
+    /// The answer to the next request.
+    pub(super) fn next(&mut self, request: &Request) -> Result<Reply, StoreError> {
+        // All of them, whatever is wrong with one: the next request's come after.
+        let raw: Vec<Raw> =
+            request.charges().iter().map(|_| self.raw()).collect::<Result<_, _>>()?;
+        if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
+            return Err(self.failure(failed));
+        }
+        let now_us = request.at_us().unwrap_or(self.server_us);
+        let checked = |charge, raw| checked(charge, raw, now_us).ok_or_else(unexpected);
+        match (request, &raw[..]) {
+            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Checked(checked(charge, raw)?)),
+            (Request::Peek { charge, .. }, [raw]) => {
+                Ok(Reply::Checked(Checked { receipt: None, ..checked(charge, raw)? }))
+            }
+            (Request::Together { charges, charge_of, .. }, raw) => {
+                together(charges, charge_of, raw, now_us).ok_or_else(unexpected)
+            }
+            (_, [raw]) if raw.status != DONE => Err(unexpected()),
+            (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.remaining)),
+            (Request::Reset { .. }, _) => Ok(Reply::Reset),
+            (Request::State { charge: Charge { limit, .. }, .. }, [raw]) => {
+                let state = self.text(raw).and_then(|text| state(limit, text));
+                Ok(Reply::State { limit: *limit, state: state.ok_or_else(unexpected)?, now_us })
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn raw(&mut self) -> Result<Raw, StoreError> {
+        let status = *self.packed.get(self.read).ok_or_else(unexpected)?;
+        self.read += 1;
+        Ok(Raw {
+            status,
+            remaining: self.number()?,
+            reset_after_us: self.number()?,
+            wait_us: self.number()?,
+            place: self.number()?,
+            fits: self.number()?,
+        })
+    }
+
+    fn number(&mut self) -> Result<u64, StoreError> {
+        let bytes = self.packed.get(self.read..).ok_or_else(unexpected)?;
+        let (number, _) = take_number(bytes).ok_or_else(unexpected)?;
+        self.read += 7;
+        Ok(number)
+    }
+
+    fn text(&self, raw: &Raw) -> Option<&[u8]> {
+        let at = usize::try_from(raw.fits).ok()?.checked_sub(1)?;
+        self.texts.get(at).map(Vec::as_slice)
+    }
+
+    fn failure(&self, raw: &Raw) -> StoreError {
+        let text = String::from_utf8_lossy(self.text(raw).unwrap_or_default());
+        let (problem, key) = text.rsplit_once('\n').unwrap_or((&text, ""));
+        if problem == "CORRUPT" || problem.contains("WRONGTYPE") {
+            return StoreError::Corrupt { key: key.to_owned() };
+        }
+        StoreError::refused(problem)
+    }
+}
+
+fn unexpected() -> StoreError {
+    StoreError::refused("a reply that is none of ours: is something else answering?")
+}
+
+fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
+    let verdict = match raw.status {
+        ALLOWED => Verdict::Allowed { delay_us: raw.wait_us },
+        DENIED => Verdict::Denied { retry: Retry::AfterUs(raw.wait_us) },
+        NEVER_ALLOWED => Verdict::Denied { retry: Retry::Never },
+        _ => return None,
+    };
+    let Raw { remaining, reset_after_us, .. } = *raw;
+    let decision = Decision { verdict, limit: charge.limit.size(), remaining, reset_after_us };
+    let place = match &charge.limit {
+        Limit::FixedWindow(limit) => window(raw, limit.window_us()),
+        Limit::SlidingWindowCounter(limit) => window(raw, limit.window_us()),
+        Limit::SlidingWindowLog(_) => Place::Entry { at_us: raw.place },
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+            Place::Bucket { charged: raw.place, over_us: now_us.saturating_add(reset_after_us) }
+        }
+    };
+    let receipt = decision.is_allowed().then(|| Receipt::of(charge.ask.cost, place));
+    Some(Checked { decision, receipt })
+}
+
+fn window(raw: &Raw, window_us: u64) -> Place {
+    Place::Window { start_us: raw.place, window_us }
+}
+
+/// What the charges' answers come to, and every part's own; the first part of a charge has its
+/// receipt.
+fn together(charges: &[Charge], charge_of: &[usize], raw: &[Raw], now_us: u64) -> Option<Reply> {
+    let mut answers: Vec<Checked> = charges
+        .iter()
+        .zip(raw)
+        .map(|(charge, raw)| checked(charge, raw, now_us))
+        .collect::<Option<_>>()?;
+    let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Checked))| {
+        let fits = match charge.ask.max_wait_us {
+            Some(_) => raw.fits,
+            None => answer.decision.remaining / charge.ask.cost.units(),
+        };
+        Part { role: charge.role, decision: answer.decision, fits }
+    };
+    let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
+    if !together.verdict.is_allowed() {
+        answers.iter_mut().for_each(|answer| answer.receipt = None);
+    }
+    let first_of = |charge: usize| charge_of.iter().position(|&of| of == charge);
+    together.refused_by = together.refused_by.and_then(first_of);
+    let own = |&charge: &usize| {
+        let answer = answers.get_mut(charge)?;
+        Some(Checked { decision: answer.decision, receipt: answer.receipt.take() })
+    };
+    let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+    Some(Reply::Together(together, each))
+}
+
+/// A number and what comes after it.
+fn take_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<7>()?;
+    let mut wide = [0; 8];
+    wide[..7].copy_from_slice(number);
+    Some((u64::from_le_bytes(wide), rest))
+}
+
+fn take_numbers<const COUNT: usize>(mut bytes: &[u8]) -> Option<[u64; COUNT]> {
+    let mut numbers = [0; COUNT];
+    for number in &mut numbers {
+        (*number, bytes) = take_number(bytes)?;
+    }
+    Some(numbers)
+}
+
+/// The state of a key, of which the server sent the bytes; none if it has none.
+fn state(limit: &Limit, bytes: &[u8]) -> Option<State> {
+    if bytes.is_empty() {
+        return Some(limit.fresh());
+    }
+    Some(match limit {
+        Limit::FixedWindow(_) => {
+            let [start_us, spent] = take_numbers(bytes)?;
+            State::Window(Window { start_us, spent })
+        }
+        Limit::SlidingWindowCounter(_) => {
+            let [start_us, current, previous] = take_numbers(bytes)?;
+            State::WindowPair(WindowPair { start_us, current, previous })
+        }
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+            let [units, fraction, as_of_us, charged] = take_numbers(bytes)?;
+            State::Fill(Fill { level: Level { units, fraction }, as_of_us, charged })
+        }
+        Limit::SlidingWindowLog(_) => State::Log(log(bytes)?),
+    })
+}
+
+fn log(bytes: &[u8]) -> Option<Log> {
+    let (charged_us, bytes) = take_number(bytes)?;
+    let (mut before, mut bytes) = take_number(bytes)?;
+    let mut entries = Vec::with_capacity(bytes.len() / 14);
+    while !bytes.is_empty() {
+        let (at_us, rest) = take_number(bytes)?;
+        let (through, rest) = take_number(rest)?;
+        let cost = Cost::new(through.checked_sub(before)?).ok()?;
+        entries.push(Entry { at_us, cost });
+        (before, bytes) = (through, rest);
+    }
+    Some(Log::of(charged_us, entries))
+}
