@@ -1,28 +1,58 @@
 //! The future of every operation.
 
-use std::future::{self, Future};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::error::Error;
+#[cfg(feature = "redis")]
+use crate::store::redis::Sent;
 
-/// A store's answer. In memory it is there at once: no allocation, nothing boxed, no waiting.
+/// A store's answer. In memory it is there at once: no allocation, nothing boxed, no waiting. On
+/// Redis the request is on its way when this is made, and dropping this does not call it back.
 #[derive(Debug)]
-#[must_use = "nothing is decided until this is awaited"]
+#[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
-    ready: future::Ready<Result<T, Error>>,
+    inner: Inner<T>,
+}
+
+#[derive(Debug)]
+enum Inner<T> {
+    Ready(Result<T, Error>),
+    #[cfg(feature = "redis")]
+    Sent(Sent<T>),
+    Taken,
 }
 
 impl<T> Answer<T> {
+    #[inline]
     pub(crate) fn ready(answer: Result<T, Error>) -> Answer<T> {
-        Answer { ready: future::ready(answer) }
+        Answer { inner: Inner::Ready(answer) }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn sent(sent: Sent<T>) -> Answer<T> {
+        Answer { inner: Inner::Sent(sent) }
     }
 }
+
+// Nothing in it is ever pinned.
+impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {
     type Output = Result<T, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.ready).poll(context)
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        #[cfg(feature = "redis")]
+        if let Inner::Sent(sent) = &mut this.inner {
+            return Pin::new(sent).poll(context);
+        }
+        let _ = context;
+        match std::mem::replace(&mut this.inner, Inner::Taken) {
+            Inner::Ready(answer) => Poll::Ready(answer),
+            _ => Poll::Pending,
+        }
     }
 }

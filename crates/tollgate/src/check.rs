@@ -10,7 +10,10 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Inner;
 use crate::scope::Scope;
+use crate::store::Store;
 use crate::store::memory::Charged;
+#[cfg(feature = "redis")]
+use crate::store::redis;
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Check<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
+    #[cfg(feature = "redis")]
+    if_dropped: redis::IfDropped,
     intent: Intent,
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
@@ -40,6 +45,8 @@ impl<'a> Check<'a> {
             key,
             role: Role::Enforced,
             at_us: None,
+            #[cfg(feature = "redis")]
+            if_dropped: redis::IfDropped::Keep,
             intent,
             cost: Ok(Cost::ONE),
             max_wait_us: None,
@@ -74,6 +81,7 @@ impl<'a> Check<'a> {
     // Always: as a rule the caller's compiler sees that it is a plain check.
     #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
+        self.scope.is_local()?;
         if let Intent::Look = self.intent {
             return self.look();
         }
@@ -102,6 +110,24 @@ impl<'a> Check<'a> {
         Ok(Checked { decision, receipt: None }.into())
     }
 
+    #[cfg(feature = "redis")]
+    fn ask_redis(&self, scope: &redis::Scope) -> Answer<Decision> {
+        match (self.ask(), self.intent) {
+            (Ok(ask), Intent::Charge) => scope.check(self.key, ask, self.at_us, self.if_dropped),
+            (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us),
+            (Err(error), _) => Answer::ready(Err(error)),
+        }
+    }
+
+    /// A charge whose answer nobody waits for any more is refunded.
+    pub(crate) fn refunded_if_dropped(self) -> Check<'a> {
+        #[cfg(feature = "redis")]
+        let this = Check { if_dropped: redis::IfDropped::Refund, ..self };
+        #[cfg(not(feature = "redis"))]
+        let this = self;
+        this
+    }
+
     pub(crate) fn is_peek(&self) -> bool {
         matches!(self.intent, Intent::Look)
     }
@@ -118,7 +144,11 @@ impl IntoFuture for Check<'_> {
 
     #[inline]
     fn into_future(self) -> Answer<Decision> {
-        Answer::ready(self.now())
+        match &self.scope.store {
+            Store::Memory => Answer::ready(self.now()),
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => self.ask_redis(scope),
+        }
     }
 }
 

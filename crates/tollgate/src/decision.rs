@@ -8,16 +8,30 @@ use tollgate_core::{Checked, Receipt, Verdict};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decision {
     checked: Checked,
+    is_cached: bool,
 }
 
 impl From<Checked> for Decision {
     #[inline]
     fn from(checked: Checked) -> Decision {
-        Decision { checked }
+        Decision { checked, is_cached: false }
     }
 }
 
 impl Decision {
+    #[cfg(feature = "redis")]
+    pub(crate) fn cached(decision: tollgate_core::Decision) -> Decision {
+        Decision { checked: Checked { decision, receipt: None }, is_cached: true }
+    }
+
+    /// Whether this is a refusal of up to a second ago, remembered: the store was not asked again.
+    ///
+    /// How long to wait is then for the cost that was refused, which may have been lower, and what
+    /// remains is what remained.
+    pub fn is_cached(&self) -> bool {
+        self.is_cached
+    }
+
     /// Whether the request may go.
     #[inline]
     pub fn is_allowed(&self) -> bool {

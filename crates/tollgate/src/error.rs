@@ -1,5 +1,7 @@
 //! What can go wrong; a denial is not among it.
 
+use std::time::Duration;
+
 use tollgate_core::CostError;
 
 /// Why there is no decision. The quota being spent is a decision, never an error.
@@ -35,4 +37,82 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
+    /// More limits in one check than a store across the network takes.
+    #[error("{count} limits in one check; use at most {most}")]
+    TooManyCharges {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A decision without waiting, on a store across the network.
+    #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
+    MustWait,
+    /// The address or the settings of a store.
+    #[error("{setting}: {problem}")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The store failed: whether the request would have been allowed is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Why a store across the network gave no decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is no connection, or it broke. What was on its way may have been charged.
+    #[error("no connection to {server}: {problem}")]
+    Unreachable {
+        /// Its address, without user and password.
+        server: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No answer in time. The request may have been charged.
+    #[error("{server} did not answer within {} ms", .after.as_millis())]
+    Timeout {
+        /// Its address, without user and password.
+        server: String,
+        /// The deadline.
+        after: Duration,
+    },
+    /// The server answered with an error. Nothing was charged.
+    #[error("the server refused: {problem}")]
+    Refused {
+        /// What it said.
+        problem: String,
+    },
+    /// What the server has under the key is no state of this limit. Nothing was charged, and what is
+    /// there is as it was.
+    #[error(
+        "what is under `{key}` is no state of this limit; reset the key, or use another prefix"
+    )]
+    Corrupt {
+        /// The key, as it is on the server.
+        key: String,
+    },
+    /// Whoever was to send the request, or to read the answer, is gone: the runtime that the limiter
+    /// was made in has ended. The request may have been charged.
+    #[error("the runtime that the limiter was made in has ended; make it in one that lives longer")]
+    Gone,
+    /// So many requests wait for the server that there is no room for another. Nothing was charged.
+    #[error("{waiting} requests are waiting for the server already")]
+    Overloaded {
+        /// How many.
+        waiting: usize,
+    },
+}
+
+#[cfg(feature = "redis")]
+impl StoreError {
+    /// What the server said, in one line of bounded length.
+    pub(crate) fn refused(problem: &str) -> StoreError {
+        let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+        StoreError::Refused { problem: problem.chars().map(printable).take(200).collect() }
+    }
 }

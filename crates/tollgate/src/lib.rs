@@ -108,7 +108,9 @@ pub use answer::Answer;
 pub use check::Check;
 pub use clock::{Clock, ManualClock};
 pub use decision::Decision;
-pub use error::Error;
+pub use error::{Error, StoreError};
+#[cfg(feature = "redis")]
+pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};
 pub use scope::Scope;
 pub use store::memory::Usage;

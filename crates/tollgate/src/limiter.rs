@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::time::Duration;
 
 use tollgate_core::Limit;
 
@@ -11,8 +13,11 @@ use crate::check::Check;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::scope::Scope;
+use crate::store::Store;
 use crate::store::memory::{Memory, Usage};
-use crate::together::{Together, decide_together};
+#[cfg(feature = "redis")]
+use crate::store::redis::{Redis, Settings};
+use crate::together::{self, Together};
 
 /// Decides requests against limits, and keeps what every key has spent. Cheap to clone; clones
 /// share everything.
@@ -34,6 +39,8 @@ pub struct Limiter {
 
 pub(crate) struct Inner {
     pub(crate) memory: Memory,
+    #[cfg(feature = "redis")]
+    redis: Option<Redis>,
     pub(crate) clock: Clock,
     pub(crate) lines: Lines,
 }
@@ -42,7 +49,7 @@ pub(crate) struct Inner {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
-    clock: Clock,
+    clock: Option<Clock>,
     /// `None` keeps every key.
     max_bytes: Option<usize>,
     max_waiting: usize,
@@ -51,7 +58,24 @@ pub struct Builder {
 impl Builder {
     /// Where the time comes from; the machine, unless a test says otherwise.
     pub fn clock(self, clock: impl Into<Clock>) -> Builder {
-        Builder { clock: clock.into(), ..self }
+        Builder { clock: Some(clock.into()), ..self }
+    }
+
+    /// On the Redis or Valkey at this address: `redis://[user[:password]@]host[:port][/database]`,
+    /// `rediss://…` with TLS (feature `tls`), or `redis+unix:///path/of/a.sock`.
+    ///
+    /// Limits then hold for all processes that use the same server and prefix. Nothing is connected
+    /// yet; that happens with the first check, and again when the connection breaks.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = tollgate::Limiter::builder().redis("redis://127.0.0.1:6379")?.build();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn redis(self, url: &str) -> Result<RedisBuilder, Error> {
+        Ok(RedisBuilder { settings: Settings::of(url)?, builder: self })
     }
 
     /// The most bytes that keys' state may take: 64 MiB unless said, enough for 1.3 million keys.
@@ -80,8 +104,66 @@ impl Builder {
     /// The limiter.
     pub fn build(self) -> Limiter {
         let Builder { clock, max_bytes, max_waiting } = self;
-        let (memory, lines) = (Memory::new(max_bytes), Lines::new(max_waiting));
-        Limiter { inner: Arc::new(Inner { memory, clock, lines }) }
+        Limiter {
+            inner: Arc::new(Inner {
+                memory: Memory::new(max_bytes),
+                #[cfg(feature = "redis")]
+                redis: None,
+                clock: clock.unwrap_or_default(),
+                lines: Lines::new(max_waiting),
+            }),
+        }
+    }
+}
+
+/// Settings of a [`Limiter`] on Redis.
+#[cfg(feature = "redis")]
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct RedisBuilder {
+    settings: Settings,
+    builder: Builder,
+}
+
+#[cfg(feature = "redis")]
+impl RedisBuilder {
+    /// Decides at this clock's time instead of the server's: for tests, and to replay what happened.
+    pub fn clock(self, clock: impl Into<Clock>) -> RedisBuilder {
+        RedisBuilder { builder: self.builder.clock(clock), ..self }
+    }
+
+    /// What every key on the server begins with; `tollgate:` unless said. At most 64 bytes, without
+    /// braces and spaces.
+    pub fn prefix(mut self, prefix: &str) -> Result<RedisBuilder, Error> {
+        self.settings.set_prefix(prefix)?;
+        Ok(self)
+    }
+
+    /// How long a request may take, waiting for others included; 10 ms unless said.
+    pub fn deadline(mut self, deadline: Duration) -> RedisBuilder {
+        self.settings.deadline = deadline;
+        self
+    }
+
+    /// The most that may wait in [`Scope::acquire`], as with [`Builder::max_waiting`].
+    pub fn max_waiting(self, max_waiting: usize) -> RedisBuilder {
+        RedisBuilder { builder: self.builder.max_waiting(max_waiting), ..self }
+    }
+
+    /// The limiter. Its connection lives on the tokio runtime that this is called in; outside of
+    /// one, on a thread of its own, so that it can be awaited on any executor.
+    pub fn build(self) -> Result<Limiter, Error> {
+        let Builder { clock, max_waiting, .. } = self.builder;
+        let redis = Redis::new(self.settings, clock.clone())?;
+        Ok(Limiter {
+            inner: Arc::new(Inner {
+                // Only names are kept in it.
+                memory: Memory::new(Some(0)),
+                redis: Some(redis),
+                clock: clock.unwrap_or_default(),
+                lines: Lines::new(max_waiting),
+            }),
+        })
     }
 }
 
@@ -93,14 +175,20 @@ impl Limiter {
 
     /// A limiter with other settings.
     pub fn builder() -> Builder {
-        Builder { clock: Clock::system(), max_bytes: Some(64 << 20), max_waiting: 65_536 }
+        Builder { clock: None, max_bytes: Some(64 << 20), max_waiting: 65_536 }
     }
 
     /// A limit under a name. State belongs to the name and the key: two names with the same numbers
     /// do not share it, the same name twice does.
     pub fn scope(&self, name: &str, limit: impl Into<Limit>) -> Result<Scope, Error> {
-        let kept = self.inner.memory.scope(name, limit.into())?;
-        Ok(Scope::new(self.clone(), kept))
+        let limit = limit.into();
+        let kept = self.inner.memory.scope(name, limit)?;
+        #[cfg(feature = "redis")]
+        if let Some(redis) = &self.inner.redis {
+            let store = Store::Redis(Arc::new(redis.scope(name, limit)));
+            return Ok(Scope::new(self.clone(), kept, store));
+        }
+        Ok(Scope::new(self.clone(), kept, Store::Memory))
     }
 
     /// Decides one request on several limits: all of them are charged, or none.
@@ -117,16 +205,24 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check_all_now(&self, checks: &[Check<'_>]) -> Result<Together, Error> {
-        decide_together(self, checks)
+        together::now(self, checks)
     }
 
     /// [`check_all_now`](Self::check_all_now), for any store.
     pub fn check_all(&self, checks: &[Check<'_>]) -> Answer<Together> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = &self.inner.redis {
+            return together::on_redis(self, redis, checks);
+        }
         Answer::ready(self.check_all_now(checks))
     }
 
     /// Decides many requests, independent of each other, each on one or more limits.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<Together, Error>>> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = &self.inner.redis {
+            return redis.batch(requests.iter().map(|checks| self.check_all(checks)).collect());
+        }
         Answer::ready(Ok(requests.iter().map(|checks| self.check_all_now(checks)).collect()))
     }
 
@@ -135,7 +231,7 @@ impl Limiter {
         self.inner.lines.waiting()
     }
 
-    /// What the store holds.
+    /// What the memory store holds; nothing, of a limiter on Redis.
     pub fn usage(&self) -> Usage {
         self.inner.memory.usage()
     }

@@ -2,25 +2,36 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Entry, Limit, Receipt};
+use tollgate_core::{Entry, Limit, Receipt, State};
 
 use crate::acquire::Acquire;
 use crate::answer::Answer;
 use crate::check::{Check, Intent};
 use crate::error::Error;
 use crate::limiter::{Inner, Limiter};
-use crate::store::memory;
+use crate::store::{Store, memory};
 
 /// A limit under a name. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Scope {
     pub(crate) limiter: Limiter,
     pub(crate) kept: Arc<memory::Scope>,
+    pub(crate) store: Store,
 }
 
 impl Scope {
-    pub(crate) fn new(limiter: Limiter, kept: Arc<memory::Scope>) -> Scope {
-        Scope { limiter, kept }
+    pub(crate) fn new(limiter: Limiter, kept: Arc<memory::Scope>, store: Store) -> Scope {
+        Scope { limiter, kept, store }
+    }
+
+    /// An error if its state is not in this process.
+    #[inline(always)]
+    pub(crate) fn is_local(&self) -> Result<(), Error> {
+        match &self.store {
+            Store::Memory => Ok(()),
+            #[cfg(feature = "redis")]
+            Store::Redis(_) => Err(Error::MustWait),
+        }
     }
 
     /// The limiter that it belongs to.
@@ -76,7 +87,8 @@ impl Scope {
         key: &K,
         receipt: Receipt,
     ) -> Result<u64, Error> {
-        let Inner { memory, clock, lines } = &*self.limiter.inner;
+        self.is_local()?;
+        let Inner { memory, clock, lines, .. } = &*self.limiter.inner;
         let back = memory.refund(&self.kept, key.as_ref(), clock.now_us(), receipt);
         lines.nudge(self, key.as_ref());
         Ok(back)
@@ -84,11 +96,21 @@ impl Scope {
 
     /// [`refund_now`](Self::refund_now), for any store.
     pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> Answer<u64> {
-        Answer::ready(self.refund_now(key, receipt))
+        match &self.store {
+            Store::Memory => Answer::ready(self.refund_now(key, receipt)),
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => {
+                let answer = scope.refund(key.as_ref(), &receipt);
+                // Whoever asks now comes after the refund.
+                self.limiter.inner.lines.nudge(self, key.as_ref());
+                answer
+            }
+        }
     }
 
     /// Forgets `key`: it has spent nothing. Its receipts go with it.
     pub fn reset_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<(), Error> {
+        self.is_local()?;
         let Inner { memory, lines, .. } = &*self.limiter.inner;
         memory.reset(&self.kept, key.as_ref());
         lines.nudge(self, key.as_ref());
@@ -97,18 +119,43 @@ impl Scope {
 
     /// [`reset_now`](Self::reset_now), for any store.
     pub fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<()> {
-        Answer::ready(self.reset_now(key))
+        match &self.store {
+            Store::Memory => Answer::ready(self.reset_now(key)),
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => {
+                let answer = scope.reset(key.as_ref());
+                self.limiter.inner.lines.nudge(self, key.as_ref());
+                answer
+            }
+        }
     }
 
     /// The charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
     /// sliding window log.
     pub fn entries_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Vec<Entry>, Error> {
+        self.is_local()?;
         let Inner { memory, clock, .. } = &*self.limiter.inner;
         Ok(memory.entries(&self.kept, key.as_ref(), clock.now_us()))
     }
 
     /// [`entries_now`](Self::entries_now), for any store.
     pub fn entries<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<Vec<Entry>> {
-        Answer::ready(self.entries_now(key))
+        match &self.store {
+            Store::Memory => Answer::ready(self.entries_now(key)),
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => scope.entries(key.as_ref()),
+        }
+    }
+
+    /// How `key` stands, and the time to look at it.
+    pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
+        match &self.store {
+            Store::Memory => {
+                let Inner { memory, clock, .. } = &*self.limiter.inner;
+                Answer::ready(Ok((memory.state(&self.kept, key), clock.now_us())))
+            }
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => scope.state(key),
+        }
     }
 }

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::Verdict;
+use tollgate_core::{Ask, Checked, Cost, MAX_UNITS, Role, Verdict};
 
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::{Inner, Limiter};
-use crate::store::memory::Part;
+use crate::store::memory;
+#[cfg(feature = "redis")]
+use crate::{
+    answer::Answer,
+    store::{Store, redis::Redis},
+};
 
 /// The answer of several limits to one request: all were charged, or none.
 #[derive(Debug)]
@@ -19,6 +24,10 @@ pub struct Together {
 }
 
 impl Together {
+    pub(crate) fn new(decided: tollgate_core::Together, each: Vec<Checked>) -> Together {
+        Together { decided, each: each.into_iter().map(Decision::from).collect() }
+    }
+
     /// Whether every enforced limit admits the request.
     pub fn is_allowed(&self) -> bool {
         self.decided.verdict.is_allowed()
@@ -67,22 +76,65 @@ impl Together {
     }
 }
 
-pub(crate) fn decide_together(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, Error> {
+/// Decides without waiting.
+pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, Error> {
+    let parts = checks
+        .iter()
+        .map(|check| {
+            let (ask, role) = asked(limiter, check)?;
+            check.scope.is_local()?;
+            Ok(memory::Part { scope: &check.scope.kept, key: check.key, ask, role })
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
     let Inner { memory, clock, .. } = &*limiter.inner;
-    let parts: Vec<Part<'_>> =
-        checks.iter().map(|check| part(limiter, check)).collect::<Result<_, _>>()?;
-    let at_us = checks.iter().find_map(|check| check.at_us);
-    let now_us = at_us.unwrap_or_else(|| clock.now_us());
+    let now_us = time(checks).unwrap_or_else(|| clock.now_us());
     let (decided, each) = memory.together(&parts, now_us);
-    Ok(Together { decided, each: each.into_iter().map(Decision::from).collect() })
+    Ok(Together::new(decided, each))
 }
 
-fn part<'a>(limiter: &Limiter, check: &Check<'a>) -> Result<Part<'a>, Error> {
+/// Decides on Redis.
+#[cfg(feature = "redis")]
+pub(crate) fn on_redis(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -> Answer<Together> {
+    let part = |check: &Check<'_>| {
+        let (ask, role) = asked(limiter, check)?;
+        match &check.scope.store {
+            Store::Redis(scope) => Ok(scope.charge(check.key, ask, role)),
+            Store::Memory => Err(Error::DifferentLimiters),
+        }
+    };
+    match checks.iter().map(part).collect::<Result<Vec<_>, Error>>() {
+        Ok(charges) => redis.together(charges, time(checks)),
+        Err(error) => Answer::ready(Err(error)),
+    }
+}
+
+/// When several are decided: at the first time that one of them says.
+fn time(checks: &[Check<'_>]) -> Option<u64> {
+    checks.iter().find_map(|check| check.at_us)
+}
+
+fn asked(limiter: &Limiter, check: &Check<'_>) -> Result<(Ask, Role), Error> {
     if !Arc::ptr_eq(&check.scope.limiter.inner, &limiter.inner) {
         return Err(Error::DifferentLimiters);
     }
     if check.is_peek() {
         return Err(Error::PeekAmongChecks);
     }
-    Ok(Part { scope: &check.scope.kept, key: check.key, ask: check.ask()?, role: check.role })
+    Ok((check.ask()?, check.role))
+}
+
+/// Two parts of one check with the same key, as one charge: with the costs added, and as patient as
+/// the less patient. A shadow beside an enforced part adds nothing: it must not refuse.
+pub(crate) fn merged(own: (Ask, Role), other: (Ask, Role)) -> (Ask, Role) {
+    match (own, other) {
+        ((_, Role::Shadow), (_, Role::Enforced)) => return other,
+        ((_, Role::Enforced), (_, Role::Shadow)) => return own,
+        _ => {}
+    }
+    let ((own, role), (other, _)) = (own, other);
+    let units = own.cost.units().saturating_add(other.cost.units());
+    // OK because a sum past the largest cost fits no limit either way.
+    let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(own.cost);
+    let max_wait_us = [own.max_wait_us, other.max_wait_us].into_iter().flatten().min();
+    (Ask { cost, max_wait_us }, role)
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use tollgate_core::{Cost, Limit, Mode, Verdict};
+use tollgate_core::{Cost, Limit, Mode, State, Verdict};
 
 use super::forecast::Forecast;
 use super::lines::{Rest, Standing, Turn};
@@ -35,6 +35,12 @@ pub struct Acquiring<'a> {
 #[derive(Debug)]
 enum Step<'a> {
     Arriving,
+    /// Behind others, until it is known how long that will take.
+    Foreseeing {
+        turn: Turn<'a>,
+        state: Answer<(State, u64)>,
+        max_wait_us: u64,
+    },
     /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
     Behind {
         turn: Turn<'a>,
@@ -44,6 +50,11 @@ enum Step<'a> {
     Asking {
         turn: Turn<'a>,
         answer: Answer<Decision>,
+    },
+    /// Refused, until it is known how its key stands.
+    Refusing {
+        answer: Answer<Decision>,
+        would_wait: Option<Duration>,
     },
     /// At the front, until it is worth asking again.
     Resting {
@@ -76,10 +87,14 @@ impl<'a> Acquiring<'a> {
     fn advance(&mut self, step: Step<'a>, context: &mut Context<'_>) -> Result<Next<'a>, Error> {
         match step {
             Step::Arriving => self.arrive(),
+            Step::Foreseeing { turn, state, max_wait_us } => {
+                self.foresee(turn, state, max_wait_us, context)
+            }
             Step::Behind { turn, deadline } => self.stand(turn, deadline, context),
             Step::Asking { turn, answer } => self.ask(turn, answer, context),
             Step::Resting { turn, due_us, timer } => Ok(self.rest(turn, due_us, timer, context)),
             Step::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
+            Step::Refusing { answer, would_wait } => self.be_refused(answer, would_wait, context),
             Step::Over => Ok(Next::Stay(Step::Over)),
         }
     }
@@ -88,22 +103,37 @@ impl<'a> Acquiring<'a> {
         let Acquire { scope, key, cost, max_wait_us } = self.request;
         let cost = cost?;
         if cost.units() > scope.limit().size() {
-            return self.refuse(None);
+            return Ok(self.refuse(None));
         }
         let (turn, standing) = scope.limiter.inner.lines.join(scope, key, cost)?;
         if standing == Standing::Front {
             return Ok(self.put(turn));
         }
-        let arrived_us = self.arrived_us();
-        let Some(max_wait_us) = max_wait_us else {
-            return Ok(Next::Go(Step::Behind { turn, deadline: None }));
+        self.arrived_us();
+        Ok(Next::Go(match max_wait_us {
+            None => Step::Behind { turn, deadline: None },
+            // How the key stands first: one that goes in between is then missed, not counted twice,
+            // and nobody is refused for it.
+            Some(max_wait_us) => Step::Foreseeing { turn, state: scope.state(key), max_wait_us },
+        }))
+    }
+
+    fn foresee(
+        &mut self,
+        turn: Turn<'a>,
+        mut state: Answer<(State, u64)>,
+        max_wait_us: u64,
+        context: &mut Context<'_>,
+    ) -> Result<Next<'a>, Error> {
+        let Poll::Ready(stands) = Pin::new(&mut state).poll(context) else {
+            return Ok(Next::Stay(Step::Foreseeing { turn, state, max_wait_us }));
         };
-        // How the key stands first: one that goes in between is then missed, not counted twice, and
-        // nobody is refused for it.
-        let forecast = Forecast::of(scope, key, arrived_us);
-        let wait_us = forecast.wait_us(&turn.costs_ahead(), cost, max_wait_us);
+        let (state, now_us) = stands?;
+        let Acquire { scope, cost, .. } = self.request;
+        let forecast = Forecast::of(scope.limit(), state, now_us);
+        let wait_us = forecast.wait_us(&turn.costs_ahead(), cost?, max_wait_us);
         if wait_us > max_wait_us {
-            return self.refuse(Some(wait_us));
+            return Ok(self.refuse(Some(wait_us)));
         }
         let deadline = Some(timer(max_wait_us.saturating_add(GRACE_US)));
         Ok(Next::Go(Step::Behind { turn, deadline }))
@@ -120,12 +150,14 @@ impl<'a> Acquiring<'a> {
             self.request.max_wait_us.map_or(u64::MAX, |us| arrived_us.saturating_add(us));
         match turn.stand(deadline_us, context.waker()) {
             Standing::Front => Ok(self.put(turn)),
-            Standing::TooLate { due_us } => self.refuse(Some(due_us.saturating_sub(arrived_us))),
+            Standing::TooLate { due_us } => {
+                Ok(self.refuse(Some(due_us.saturating_sub(arrived_us))))
+            }
             Standing::Behind => {
                 let is_stuck =
                     deadline.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
                 if is_stuck {
-                    return self.refuse(Some(self.waited_us()));
+                    return Ok(self.refuse(Some(self.waited_us())));
                 }
                 Ok(Next::Stay(Step::Behind { turn, deadline }))
             }
@@ -135,7 +167,7 @@ impl<'a> Acquiring<'a> {
     /// Puts the question to the store.
     fn put(&self, turn: Turn<'a>) -> Next<'a> {
         let Acquire { scope, key, cost, max_wait_us } = self.request;
-        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units));
+        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_if_dropped();
         if let Some(max_wait_us) = max_wait_us {
             let left_us = max_wait_us.saturating_sub(self.waited_us());
             check = check.max_wait(Duration::from_micros(left_us));
@@ -226,11 +258,25 @@ impl<'a> Acquiring<'a> {
     }
 
     /// Refuses a request that did not get to ask.
-    fn refuse(&self, would_wait_us: Option<u64>) -> Result<Next<'a>, Error> {
+    fn refuse(&self, would_wait_us: Option<u64>) -> Next<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
-        let decision = scope.peek(key).cost(cost?.units()).now()?;
+        let answer = scope.peek(key).cost(cost.map_or(0, Cost::units)).into_future();
         let would_wait = would_wait_us.map(Duration::from_micros);
-        Ok(Next::Done(Acquired::Refused { decision, would_wait }))
+        Next::Go(Step::Refusing { answer, would_wait })
+    }
+
+    fn be_refused(
+        &self,
+        mut answer: Answer<Decision>,
+        would_wait: Option<Duration>,
+        context: &mut Context<'_>,
+    ) -> Result<Next<'a>, Error> {
+        match Pin::new(&mut answer).poll(context) {
+            Poll::Ready(decision) => {
+                Ok(Next::Done(Acquired::Refused { decision: decision?, would_wait }))
+            }
+            Poll::Pending => Ok(Next::Stay(Step::Refusing { answer, would_wait })),
+        }
     }
 
     /// When it first had to wait: now, if it did not have to before.
@@ -288,8 +334,8 @@ impl<'a> Charge<'a> {
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
         if let Some(receipt) = self.decision.take().and_then(Decision::into_receipt) {
-            // Nobody is left to tell; in memory it cannot fail.
-            let _ = self.scope.refund_now(self.key, receipt);
+            // Nobody is left to tell. On Redis it is on its way all the same.
+            drop(self.scope.refund(self.key, receipt));
         }
     }
 }

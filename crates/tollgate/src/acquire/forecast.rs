@@ -2,8 +2,6 @@
 
 use tollgate_core::{Ask, Cost, Decision, Limit, State};
 
-use crate::scope::Scope;
-
 /// What lies ahead of one that joins a key's line, if nothing else arrives and nobody gives up.
 pub(super) struct Forecast<'a> {
     limit: &'a Limit,
@@ -14,9 +12,8 @@ pub(super) struct Forecast<'a> {
 
 impl<'a> Forecast<'a> {
     /// From how the key stands now.
-    pub(super) fn of(scope: &'a Scope, key: &[u8], now_us: u64) -> Forecast<'a> {
-        let state = scope.limiter.inner.memory.state(&scope.kept, key);
-        Forecast { limit: scope.limit(), state, now_us, wait_us: 0 }
+    pub(super) fn of(limit: &'a Limit, state: State, now_us: u64) -> Forecast<'a> {
+        Forecast { limit, state, now_us, wait_us: 0 }
     }
 
     /// How long one who asks `cost` waits behind those `ahead`, its own delay included. It stops

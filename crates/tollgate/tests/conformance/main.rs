@@ -14,6 +14,8 @@ mod clocks;
 mod keys;
 mod memory;
 mod promises;
+#[cfg(feature = "redis")]
+mod redis;
 mod refunds;
 mod store;
 mod suite;

@@ -4,14 +4,13 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use tollgate_core::{
-    Algorithm, Ask, Charge, Checked, Cost, Limit, MAX_UNITS, Role, State, Together, check_all,
-};
+use tollgate_core::{Algorithm, Ask, Charge, Checked, Limit, Role, State, Together, check_all};
 
 use super::budget::Budget;
 use super::logs;
 use super::shard::Shard;
 use super::{Memory, Place, Scope};
+use crate::together::merged;
 
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
@@ -162,20 +161,9 @@ impl Held<'_> {
         }
     }
 
-    /// One charge with the costs added, as patient as the less patient. A shadow beside an enforced
-    /// part adds nothing: it must not refuse.
     fn add(&mut self, other: &Part<'_>) {
-        if self.part.role != other.role {
-            if other.role == Role::Enforced {
-                (self.part.ask, self.part.role) = (other.ask, other.role);
-            }
-            return;
-        }
-        let units = self.part.ask.cost.units().saturating_add(other.ask.cost.units());
-        // OK because a sum past the largest cost fits no limit either way.
-        self.part.ask.cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.part.ask.cost);
-        let waits = [self.part.ask.max_wait_us, other.ask.max_wait_us];
-        self.part.ask.max_wait_us = waits.into_iter().flatten().min();
+        let own = &mut self.part;
+        (own.ask, own.role) = merged((own.ask, own.role), (other.ask, other.role));
     }
 }
 

@@ -1,0 +1,278 @@
+//! The Redis store: every key's state on one server, decided there, in one round trip.
+//!
+//! - `key`: the key of a scope and a client
+//! - `check.lua`, `states.lua`, `ring.lua`: what runs on the server, behind the algorithms' twins;
+//!   `script` puts them together
+//! - `wire`: requests and answers as the script has them
+//! - `batcher`: what goes together; `node`: the connection, and who is told what
+//! - `denials`: refusals that need not be asked for again
+
+mod batcher;
+mod denials;
+mod key;
+mod node;
+mod script;
+mod wire;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::redis::Client;
+use tollgate_core::{Ask, Cost, Entry, Limit, Receipt, Role, State};
+
+use crate::answer::Answer;
+use crate::clock::Clock;
+use crate::decision::Decision;
+use crate::error::{Error, StoreError};
+use crate::together::{Together, merged};
+use key::Keys;
+pub(crate) use node::IfDropped;
+use node::{Node, Receiver, Refund};
+pub(crate) use wire::Charge;
+use wire::{MAX_CHARGES, Reply, Request};
+
+/// Where a Redis is, and how it is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    client: Client,
+    prefix: String,
+    pub(crate) deadline: Duration,
+}
+
+impl Settings {
+    pub(crate) fn of(url: &str) -> Result<Settings, Error> {
+        // What is wrong with a URL may be in its password: the kind of problem has to do.
+        let client = Client::open(url).map_err(|error| Error::Setting {
+            setting: "redis",
+            problem: format!(
+                "{}; use redis://[user[:password]@]host[:port][/database], or rediss:// for TLS",
+                error.category()
+            ),
+        })?;
+        let prefix = "tollgate:".to_owned();
+        Ok(Settings { client, prefix, deadline: Duration::from_millis(10) })
+    }
+
+    pub(crate) fn set_prefix(&mut self, prefix: &str) -> Result<(), Error> {
+        key::check_prefix(prefix).map_err(|problem| {
+            let problem = format!("`{}` {problem}", prefix.escape_debug());
+            Error::Setting { setting: "prefix", problem }
+        })?;
+        self.prefix = prefix.to_owned();
+        Ok(())
+    }
+}
+
+/// One Redis.
+#[derive(Clone, Debug)]
+pub(crate) struct Redis {
+    node: Arc<Node>,
+    prefix: Arc<str>,
+    /// The caller's, instead of the server's.
+    clock: Option<Clock>,
+}
+
+/// A limit with a name, on one Redis.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    redis: Redis,
+    keys: Keys,
+    limit: Limit,
+}
+
+impl Redis {
+    pub(crate) fn new(settings: Settings, clock: Option<Clock>) -> Result<Redis, Error> {
+        let Settings { client, prefix, deadline } = settings;
+        let node = Arc::new(Node::new(client, deadline)?);
+        Ok(Redis { node, prefix: prefix.into(), clock })
+    }
+
+    pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {
+        Scope { redis: self.clone(), keys: Keys::new(&self.prefix, name, &limit), limit }
+    }
+
+    /// Decides several limits together; parts of the same key are one charge with the costs added.
+    pub(crate) fn together(&self, parts: Vec<Charge>, at_us: Option<u64>) -> Answer<Together> {
+        let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
+        let mut charge_of = Vec::with_capacity(parts.len());
+        for charge in parts {
+            let same = charges.iter().position(|other| other.key == charge.key);
+            charge_of.push(same.unwrap_or(charges.len()));
+            match same {
+                Some(same) => charges[same].add(&charge),
+                None => charges.push(charge),
+            }
+        }
+        match charges.len() {
+            0 => Answer::ready(Ok(Together::new(tollgate_core::Together::of([]), Vec::new()))),
+            count if count > MAX_CHARGES => {
+                Answer::ready(Err(Error::TooManyCharges { count, most: MAX_CHARGES }))
+            }
+            _ => {
+                let request = Request::Together { charges, charge_of, at_us: self.time(at_us) };
+                self.send(request, |reply| match reply {
+                    Reply::Together(decided, each) => Some(Together::new(decided, each)),
+                    _ => None,
+                })
+            }
+        }
+    }
+
+    /// The answers to all of these, in one.
+    pub(crate) fn batch(
+        &self,
+        answers: Vec<Answer<Together>>,
+    ) -> Answer<Vec<Result<Together, Error>>> {
+        let (told, receiver) = tokio::sync::oneshot::channel();
+        self.node.spawn(async move {
+            let mut all = Vec::with_capacity(answers.len());
+            for answer in answers {
+                all.push(answer.await);
+            }
+            // Nobody may be left to tell.
+            let _ = told.send(Ok(Reply::Batch(all)));
+        });
+        Answer::sent(Sent {
+            receiver,
+            read: |reply| match reply {
+                Reply::Batch(all) => Some(all),
+                _ => None,
+            },
+            refund: None,
+        })
+    }
+
+    fn send<T>(&self, request: Request, read: fn(Reply) -> Option<T>) -> Answer<T> {
+        match self.node.submit(request, IfDropped::Keep) {
+            Ok(receiver) => Answer::sent(Sent { receiver, read, refund: None }),
+            Err(error) => Answer::ready(Err(error.into())),
+        }
+    }
+
+    /// The time to decide at; the server's, if `None`.
+    fn time(&self, at_us: Option<u64>) -> Option<u64> {
+        at_us.or_else(|| self.clock.as_ref().map(Clock::now_us))
+    }
+}
+
+impl Scope {
+    pub(crate) fn check(
+        &self,
+        key: &[u8],
+        ask: Ask,
+        at_us: Option<u64>,
+        if_dropped: IfDropped,
+    ) -> Answer<Decision> {
+        let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
+        // One that waits in line is not told what was so a while ago: units may have come back.
+        if (at_us, if_dropped) == (None, IfDropped::Keep)
+            && let Some(decision) = self.redis.node.recall(&charge)
+        {
+            return Answer::ready(Ok(Decision::cached(decision)));
+        }
+        let refund = (if_dropped == IfDropped::Refund).then(|| {
+            Box::new(Refund { node: Arc::clone(&self.redis.node), charge: charge.clone(), at_us })
+        });
+        match self.redis.node.submit(Request::Check { charge, at_us }, if_dropped) {
+            Ok(receiver) => Answer::sent(Sent { receiver, read: decision, refund }),
+            Err(error) => Answer::ready(Err(error.into())),
+        }
+    }
+
+    pub(crate) fn peek(&self, key: &[u8], ask: Ask, at_us: Option<u64>) -> Answer<Decision> {
+        let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
+        self.redis.send(Request::Peek { charge, at_us }, decision)
+    }
+
+    pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt) -> Answer<u64> {
+        let charge = self.charge(key, Ask::new(receipt.cost()), Role::Enforced);
+        let (place, at_us) = (receipt.place(), self.redis.time(None));
+        let request = Request::Refund { charge, place, at_us };
+        self.redis.send(request, |reply| match reply {
+            Reply::Refunded(units) => Some(units),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn reset(&self, key: &[u8]) -> Answer<()> {
+        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
+        self.redis.send(Request::Reset { charge }, |reply| match reply {
+            Reply::Reset => Some(()),
+            _ => None,
+        })
+    }
+
+    /// How a key stands, and when: the time at which to look at it.
+    pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
+        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
+        let at_us = self.redis.time(None);
+        self.redis.send(Request::State { charge, at_us }, |reply| match reply {
+            Reply::State { state, now_us, .. } => Some((state, now_us)),
+            _ => None,
+        })
+    }
+
+    /// The charges of a log that count.
+    pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
+        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
+        let at_us = self.redis.time(None);
+        self.redis.send(Request::State { charge, at_us }, |reply| match reply {
+            Reply::State { limit, state, now_us } => {
+                Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
+            }
+            _ => None,
+        })
+    }
+
+    pub(crate) fn charge(&self, key: &[u8], ask: Ask, role: Role) -> Charge {
+        Charge { key: self.keys.key(key), limit: self.limit, ask, role }
+    }
+}
+
+impl Charge {
+    fn add(&mut self, other: &Charge) {
+        (self.ask, self.role) = merged((self.ask, self.role), (other.ask, other.role));
+    }
+}
+
+fn decision(reply: Reply) -> Option<Decision> {
+    match reply {
+        Reply::Checked(checked) => Some(checked.into()),
+        _ => None,
+    }
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+pub(crate) struct Sent<T> {
+    receiver: Receiver,
+    read: fn(Reply) -> Option<T>,
+    refund: Option<Box<Refund>>,
+}
+
+impl<T> Future for Sent<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let reply = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
+        self.refund = None;
+        Poll::Ready(match reply {
+            // OK because a request is only ever answered by its own kind.
+            Ok(reply) => (self.read)(reply?).ok_or(Error::Store(StoreError::Gone)),
+            Err(_) => Err(Error::Store(StoreError::Gone)),
+        })
+    }
+}
+
+impl<T> Drop for Sent<T> {
+    fn drop(&mut self) {
+        let Some(refund) = self.refund.take() else { return };
+        // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
+        self.receiver.close();
+        if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
+            refund.give_back(undelivered);
+        }
+    }
+}
