@@ -10,6 +10,9 @@
 -- cost          at least 1, below 2^53
 -- max_wait_us   the longest delay the caller accepts, or nil for any
 -- place         where a charge is: one or two numbers, to be kept with its cost as the receipt
+-- What a check needs comes first, here and in each algorithm's file; a script that does nothing but
+-- check leaves out what is beyond.
+--
 -- Example       local limit, state = fixed_window.new(2, 60000000), fixed_window.fresh()
 --               algorithm.check(limit, state, 59000000, 2) is true, 0, nil, 1000000, 0, 0, 60000000
 --               algorithm.check(limit, state, 59000000, 1) is false, 0, 1000000, 1000000, 0
@@ -21,61 +24,34 @@ local NEVER = math.huge
 
 local max, min = math.max, math.min
 
-local algorithm = {}
-
--- Whether now_us is so far behind that it must be another clock's.
-function algorithm.is_new_clock(limit, state, now_us)
-  return limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US
-end
-
--- The state to look at and its standing; a new clock restarts a copy.
-function algorithm.look(limit, state, now_us)
-  now_us = min(now_us, MAX_TIME_US)
-  if algorithm.is_new_clock(limit, state, now_us) then
-    state = limit.decide.copy(state)
-    limit.decide.restart(limit, state, now_us)
+-- Restarts the state's time if now_us is so far behind that it must be another clock's. Every check
+-- does this first, refused or not; is_restarted tells that there is something to keep even so.
+local function settle(limit, state, now_us)
+  local decide = limit.decide
+  if decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
+    decide.restart(limit, state, now_us)
+    state.is_restarted = true
   end
-  return state, limit.decide.standing(limit, state, now_us)
 end
 
 -- The verdict on a request of any cost: is_allowed, delay_us, and retry_after_us when denied.
-function algorithm.verdict(limit, state, standing, cost, max_wait_us)
+local function verdict(limit, state, standing, cost, max_wait_us)
   if cost > limit.size then
     return false, 0, NEVER
   end
   return limit.decide.verdict(limit, state, standing, cost, max_wait_us)
 end
 
--- Gives back what of a charge still counts at now_us; returns how much more remains then.
--- The charge is known by its cost and by the place that `check` returned.
-function algorithm.refund(limit, state, now_us, cost, place, place_too)
-  now_us = min(now_us, MAX_TIME_US)
-  local decide = limit.decide
-  local _, standing = algorithm.look(limit, state, now_us)
-  local before = decide.remaining(limit, standing)
-  decide.give_back(limit, state, now_us, cost, place, place_too)
-  _, standing = algorithm.look(limit, state, now_us)
-  return max(decide.remaining(limit, standing) - before, 0)
-end
-
--- Restarts the state's time if now_us shows a new clock. Every check does this first, refused or
--- not.
-function algorithm.settle(limit, state, now_us)
-  now_us = min(now_us, MAX_TIME_US)
-  if algorithm.is_new_clock(limit, state, now_us) then
-    limit.decide.restart(limit, state, now_us)
-  end
-end
-
 -- Decides one request and charges it if it is allowed. Returns is_allowed, remaining,
 -- retry_after_us (nil when allowed), reset_after_us, delay_us, and when allowed its place.
-function algorithm.check(limit, state, now_us, cost, max_wait_us)
-  now_us = min(now_us, MAX_TIME_US)
-  algorithm.settle(limit, state, now_us)
+local function check(limit, state, now_us, cost, max_wait_us)
+  if now_us > MAX_TIME_US then
+    now_us = MAX_TIME_US
+  end
+  settle(limit, state, now_us)
   local decide = limit.decide
   local standing = decide.standing(limit, state, now_us)
-  local is_allowed, delay_us, retry_after_us =
-    algorithm.verdict(limit, state, standing, cost, max_wait_us)
+  local is_allowed, delay_us, retry_after_us = verdict(limit, state, standing, cost, max_wait_us)
   if is_allowed then
     standing = decide.charge(state, standing, cost)
   end
@@ -89,11 +65,42 @@ function algorithm.check(limit, state, now_us, cost, max_wait_us)
   return true, remaining, nil, reset_after_us, delay_us, decide.place(limit, standing, over_us)
 end
 
+local algorithm = { check = check }
+
+-- ---- beyond a check
+
+-- The state to look at and its standing; a new clock restarts a copy.
+local function look(limit, state, now_us)
+  now_us = min(now_us, MAX_TIME_US)
+  if limit.decide.floor_us(state) - now_us > MAX_STEP_BACK_US then
+    state = limit.decide.copy(state)
+    settle(limit, state, now_us)
+  end
+  return state, limit.decide.standing(limit, state, now_us)
+end
+
+algorithm.look = look
+
+-- Gives back what of a charge still counts at now_us; returns how much more remains then.
+-- The charge is known by its cost and by the place that `check` returned.
+function algorithm.refund(limit, state, now_us, cost, place, place_too)
+  now_us = min(now_us, MAX_TIME_US)
+  local decide = limit.decide
+  local _, standing = look(limit, state, now_us)
+  local before = decide.remaining(limit, standing)
+  decide.give_back(limit, state, now_us, cost, place, place_too)
+  _, standing = look(limit, state, now_us)
+  return max(decide.remaining(limit, standing) - before, 0)
+end
+
+function algorithm.settle(limit, state, now_us)
+  settle(limit, state, min(now_us, MAX_TIME_US))
+end
+
 -- Decides one request and charges nothing. Returns what `check` does, without a place.
 function algorithm.peek(limit, state, now_us, cost, max_wait_us)
-  local seen, standing = algorithm.look(limit, state, now_us)
-  local is_allowed, delay_us, retry_after_us =
-    algorithm.verdict(limit, seen, standing, cost, max_wait_us)
+  local seen, standing = look(limit, state, now_us)
+  local is_allowed, delay_us, retry_after_us = verdict(limit, seen, standing, cost, max_wait_us)
   local remaining = limit.decide.remaining(limit, standing, max_wait_us)
   local reset_after_us = limit.decide.reset_after_us(limit, standing)
   return is_allowed, remaining, retry_after_us, reset_after_us, delay_us
@@ -101,7 +108,7 @@ end
 
 -- How many requests like this one fit, one after the other, at now_us.
 function algorithm.fits(limit, state, now_us, cost, max_wait_us)
-  local _, standing = algorithm.look(limit, state, now_us)
+  local _, standing = look(limit, state, now_us)
   local decide = limit.decide
   if decide.fitting then
     return decide.fitting(limit, standing, cost, max_wait_us)

@@ -6,63 +6,77 @@
 -- standing   a window at an instant of its key's time, and the caller's now_us
 -- place      start_us, window_us
 -- Example    2 a minute, at 59 s: both go at once, and a third waits 1 s for the next window
-local fixed_window = {}
+local fixed_window
 
-function fixed_window.new(limit, window_us)
+local function new(limit, window_us)
   return { decide = fixed_window, size = limit, window_us = window_us }
 end
 
-function fixed_window.fresh()
+local function fresh()
   return { start_us = 0, spent = 0 }
 end
 
-function fixed_window.copy(window)
-  return { start_us = window.start_us, spent = window.spent }
-end
-
-function fixed_window.floor_us(window)
+local function floor_us(window)
   return window.start_us
 end
 
-function fixed_window.restart(limit, window, now_us)
+local function restart(limit, window, now_us)
   window.start_us = now_us - now_us % limit.window_us
 end
 
-function fixed_window.standing(limit, window, now_us)
-  local at_us = max(now_us, window.start_us)
-  if at_us - window.start_us < limit.window_us then
-    return { start_us = window.start_us, spent = window.spent, now_us = now_us }
+local function standing(limit, window, now_us)
+  local start_us = window.start_us
+  local at_us = now_us > start_us and now_us or start_us
+  if at_us - start_us < limit.window_us then
+    return { start_us = start_us, spent = window.spent, now_us = now_us }
   end
-  local start_us = at_us - at_us % limit.window_us
-  return { start_us = start_us, spent = 0, now_us = now_us }
+  return { start_us = at_us - at_us % limit.window_us, spent = 0, now_us = now_us }
 end
 
-function fixed_window.verdict(limit, _, standing, cost)
-  if cost <= fixed_window.remaining(limit, standing) then
+local function remaining(limit, standing)
+  local left = limit.size - standing.spent
+  return left > 0 and left or 0
+end
+
+-- From the caller's own now, so that it holds across a step back.
+local function ends_after_us(limit, standing)
+  return max(limit.window_us - (standing.now_us - standing.start_us), 0)
+end
+
+local function verdict(limit, _, standing, cost)
+  if cost <= remaining(limit, standing) then
     return true, 0
   end
-  return false, 0, fixed_window.ends_after_us(limit, standing)
+  return false, 0, ends_after_us(limit, standing)
 end
 
-function fixed_window.charge(window, standing, cost)
+local function charge(window, standing, cost)
   standing.spent = standing.spent + cost
   window.start_us, window.spent = standing.start_us, standing.spent
   return standing
 end
 
-function fixed_window.place(limit, standing)
+local function place(limit, standing)
   return standing.start_us, limit.window_us
 end
 
-function fixed_window.remaining(limit, standing)
-  return max(limit.size - standing.spent, 0)
-end
-
-function fixed_window.reset_after_us(limit, standing)
+local function reset_after_us(limit, standing)
   if standing.spent == 0 then
     return 0
   end
-  return fixed_window.ends_after_us(limit, standing)
+  return ends_after_us(limit, standing)
+end
+
+fixed_window = {
+  new = new, fresh = fresh, floor_us = floor_us, restart = restart, standing = standing,
+  verdict = verdict, charge = charge, place = place, remaining = remaining,
+  reset_after_us = reset_after_us,
+}
+
+-- ---- beyond a check
+
+function fixed_window.copy(window)
+  return { start_us = window.start_us, spent = window.spent }
 end
 
 function fixed_window.give_back(limit, window, now_us, cost, start_us, window_us)
@@ -70,9 +84,4 @@ function fixed_window.give_back(limit, window, now_us, cost, start_us, window_us
   if not has_ended and start_us == window.start_us and window_us == limit.window_us then
     window.spent = max(window.spent - cost, 0)
   end
-end
-
--- From the caller's own now, so that it holds across a step back.
-function fixed_window.ends_after_us(limit, standing)
-  return max(limit.window_us - (standing.now_us - standing.start_us), 0)
 end

@@ -7,22 +7,18 @@
 --            one still in view, and the caller's now_us
 -- place      start_us, window_us
 -- Example    100 a minute, 80 in the previous one and 50 in this one, at 30 s: the estimate is 90
-local sliding_window_counter = {}
+local sliding_window_counter
 
-function sliding_window_counter.new(limit, window_us)
+local function new(limit, window_us)
   return { decide = sliding_window_counter, size = limit, window_us = window_us }
 end
 
-function sliding_window_counter.fresh()
+local function fresh()
   return { start_us = 0, current = 0, previous = 0 }
 end
 
-function sliding_window_counter.copy(windows)
-  return { start_us = windows.start_us, current = windows.current, previous = windows.previous }
-end
-
 -- The two windows that count at at_us, a time not before start_us: start_us, current, previous.
-function sliding_window_counter.rolled_to(windows, at_us, window_us)
+local function rolled_to(windows, at_us, window_us)
   if at_us - windows.start_us < window_us then
     return windows.start_us, windows.current, windows.previous
   end
@@ -31,18 +27,17 @@ function sliding_window_counter.rolled_to(windows, at_us, window_us)
   return start_us, 0, is_next and windows.current or 0
 end
 
-function sliding_window_counter.floor_us(windows)
+local function floor_us(windows)
   return windows.start_us
 end
 
-function sliding_window_counter.restart(limit, windows, now_us)
+local function restart(limit, windows, now_us)
   windows.start_us = now_us - now_us % limit.window_us
 end
 
-function sliding_window_counter.standing(limit, windows, now_us)
-  local at_us = max(now_us, windows.start_us)
-  local start_us, current, previous =
-    sliding_window_counter.rolled_to(windows, at_us, limit.window_us)
+local function standing(limit, windows, now_us)
+  local at_us = now_us > windows.start_us and now_us or windows.start_us
+  local start_us, current, previous = rolled_to(windows, at_us, limit.window_us)
   local in_view_us = limit.window_us - (at_us - start_us)
   -- OK because no more than the window is in view: the quotient is at most `previous`.
   local in_view = muldiv(previous, in_view_us, limit.window_us)
@@ -52,34 +47,79 @@ function sliding_window_counter.standing(limit, windows, now_us)
   }
 end
 
-function sliding_window_counter.verdict(limit, _, standing, cost)
-  if cost <= sliding_window_counter.remaining(limit, standing) then
-    return true, 0
-  end
-  local most = limit.size - cost
-  return false, 0, sliding_window_counter.falls_to_after_us(limit, standing, most)
+-- The whole units of the estimate. After a step back it can be twice the limit: past 2^53 it
+-- rounds, but not below 2^53, and nothing remains either way.
+local function estimate(standing)
+  return standing.current + standing.in_view
 end
 
-function sliding_window_counter.charge(windows, standing, cost)
+local function remaining(limit, standing)
+  local left = limit.size - estimate(standing)
+  return left > 0 and left or 0
+end
+
+-- The longest part of a window holding `spent` that may stay in view for its whole units in view
+-- to be at most `most`: the greatest v with spent * v < (most + 1) * window.
+local function in_view_at_most_us(limit, spent, most)
+  -- All of the window may; and below, the quotient is at most the window.
+  if most >= spent then
+    return limit.window_us
+  end
+  local whole, part = muldiv(most + 1, limit.window_us, spent)
+  if part == 0 then
+    return whole - 1
+  end
+  return whole
+end
+
+-- The exact wait until the estimate's whole units are at most `most`; they are above it now.
+-- Counted from the window's start, then from the caller's now.
+local function falls_to_after_us(limit, standing, most)
+  local window_us, current, previous = limit.window_us, standing.current, standing.previous
+  local then_us
+  if most >= current then
+    then_us = window_us - in_view_at_most_us(limit, previous, most - current)
+  else
+    then_us = 2 * window_us - in_view_at_most_us(limit, current, most)
+  end
+  return max(then_us - (standing.now_us - standing.start_us), 0)
+end
+
+local function verdict(limit, _, standing, cost)
+  if cost <= remaining(limit, standing) then
+    return true, 0
+  end
+  return false, 0, falls_to_after_us(limit, standing, limit.size - cost)
+end
+
+local function charge(windows, standing, cost)
   standing.current = standing.current + cost
   windows.start_us = standing.start_us
   windows.current, windows.previous = standing.current, standing.previous
   return standing
 end
 
-function sliding_window_counter.place(limit, standing)
+local function place(limit, standing)
   return standing.start_us, limit.window_us
 end
 
-function sliding_window_counter.remaining(limit, standing)
-  return max(limit.size - sliding_window_counter.estimate(standing), 0)
-end
-
-function sliding_window_counter.reset_after_us(limit, standing)
-  if sliding_window_counter.estimate(standing) == 0 then
+local function reset_after_us(limit, standing)
+  if estimate(standing) == 0 then
     return 0
   end
-  return sliding_window_counter.falls_to_after_us(limit, standing, 0)
+  return falls_to_after_us(limit, standing, 0)
+end
+
+sliding_window_counter = {
+  new = new, fresh = fresh, floor_us = floor_us, restart = restart, standing = standing,
+  verdict = verdict, charge = charge, place = place, remaining = remaining,
+  reset_after_us = reset_after_us,
+}
+
+-- ---- beyond a check
+
+function sliding_window_counter.copy(windows)
+  return { start_us = windows.start_us, current = windows.current, previous = windows.previous }
 end
 
 function sliding_window_counter.give_back(limit, windows, now_us, cost, start_us, window_us)
@@ -92,37 +132,4 @@ function sliding_window_counter.give_back(limit, windows, now_us, cost, start_us
   elseif windows.start_us - start_us == window_us then
     windows.previous = max(windows.previous - cost, 0)
   end
-end
-
--- The whole units of the estimate. After a step back it can be twice the limit: past 2^53 it
--- rounds, but not below 2^53, and nothing remains either way.
-function sliding_window_counter.estimate(standing)
-  return standing.current + standing.in_view
-end
-
--- The exact wait until the estimate's whole units are at most `most`; they are above it now.
--- Counted from the window's start, then from the caller's now.
-function sliding_window_counter.falls_to_after_us(limit, standing, most)
-  local window_us, current, previous = limit.window_us, standing.current, standing.previous
-  local then_us
-  if most >= current then
-    then_us = window_us - sliding_window_counter.in_view_at_most_us(limit, previous, most - current)
-  else
-    then_us = 2 * window_us - sliding_window_counter.in_view_at_most_us(limit, current, most)
-  end
-  return max(then_us - (standing.now_us - standing.start_us), 0)
-end
-
--- The longest part of a window holding `spent` that may stay in view for its whole units in view
--- to be at most `most`: the greatest v with spent * v < (most + 1) * window.
-function sliding_window_counter.in_view_at_most_us(limit, spent, most)
-  -- All of the window may; and below, the quotient is at most the window.
-  if most >= spent then
-    return limit.window_us
-  end
-  local whole, part = muldiv(most + 1, limit.window_us, spent)
-  if part == 0 then
-    return whole - 1
-  end
-  return whole
 end

@@ -16,18 +16,14 @@
 --            caller's now_us
 -- place      at_us
 -- Example    3 a minute, charged at 0 s, 10 s and 20 s: at 30 s one more waits 30 s for the first
-local sliding_window_log = {}
+local sliding_window_log
 
-function sliding_window_log.new(limit, window_us)
+local function new(limit, window_us)
   return { decide = sliding_window_log, size = limit, window_us = window_us }
 end
 
-function sliding_window_log.copy(log)
-  return log:copy()
-end
-
 -- When the newest charge was made, and the running sum of everything charged.
-function sliding_window_log.newest(log)
+local function newest(log)
   if log.count == 0 then
     return 0, log.base
   end
@@ -35,7 +31,7 @@ function sliding_window_log.newest(log)
 end
 
 -- The running sum before the charge at index.
-function sliding_window_log.before(log, index)
+local function before(log, index)
   if index == 0 then
     return log.base
   end
@@ -47,22 +43,13 @@ local function is_at_or_before(then_us, at_us)
   return at_us <= then_us
 end
 
-local function is_before(then_us, at_us)
-  return at_us < then_us
-end
-
 local function is_through_less_than(sum, _, through)
   return through < sum
 end
 
--- The index of the oldest charge that counts at at_us: one at t counts before t + window.
-function sliding_window_log.first_counting(log, at_us, window_us)
-  return sliding_window_log.first_without(log, is_at_or_before, at_us - window_us)
-end
-
 -- The index of the first charge without a property that only the oldest have: reads 4 charges, and
 -- of 65,536 another 16.
-function sliding_window_log.first_without(log, property, bound)
+local function first_without(log, property, bound)
   local count = log.count
   for index = 0, 3 do
     if index >= count or not property(bound, log:read(index)) then
@@ -81,65 +68,68 @@ function sliding_window_log.first_without(log, property, bound)
   return low
 end
 
--- The time and the cost of the charge at index.
-function sliding_window_log.entry(log, index)
-  local at_us, through = log:read(index)
-  return at_us, through - sliding_window_log.before(log, index)
+-- The index of the oldest charge that counts at at_us: one at t counts before t + window.
+local function first_counting(log, at_us, window_us)
+  return first_without(log, is_at_or_before, at_us - window_us)
 end
 
 -- Drops the `count` oldest charges.
-function sliding_window_log.forget(log, count)
-  log.base = count < log.count and sliding_window_log.before(log, count) or 0
+local function forget(log, count)
+  log.base = count < log.count and before(log, count) or 0
   if count > 0 then
     log:drop(count)
   end
 end
 
-function sliding_window_log.remove(log, index)
-  local _, cost = sliding_window_log.entry(log, index)
-  log:delete(index)
-  log:lower(index, 0, cost)
+-- From the caller's own now, so that it holds across a step back.
+local function leaves_after_us(limit, charged_us, standing)
+  return max(limit.window_us - (standing.now_us - charged_us), 0)
 end
 
-function sliding_window_log.floor_us(log)
+local function floor_us(log)
   return log.charged_us
 end
 
-function sliding_window_log.restart(_, log, now_us)
+local function restart(_, log, now_us)
   local back_us = max(log.charged_us - now_us, 0)
   log:lower(0, back_us, 0)
   log.charged_us = now_us
 end
 
-function sliding_window_log.standing(limit, log, now_us)
-  local newest_us, through = sliding_window_log.newest(log)
-  local at_us = max(now_us, log.charged_us)
-  local counting = sliding_window_log.first_counting(log, at_us, limit.window_us)
-  local spent = through - sliding_window_log.before(log, counting)
+local function standing(limit, log, now_us)
+  local newest_us, through = newest(log)
+  local at_us = now_us > log.charged_us and now_us or log.charged_us
+  local counting = first_counting(log, at_us, limit.window_us)
+  local spent = through - before(log, counting)
   return {
     counting = counting, spent = spent, newest_us = newest_us,
     at_us = at_us, now_us = now_us,
   }
 end
 
-function sliding_window_log.verdict(limit, log, standing, cost)
-  if cost <= sliding_window_log.remaining(limit, standing) then
+local function remaining(limit, standing)
+  local left = limit.size - standing.spent
+  return left > 0 and left or 0
+end
+
+local function verdict(limit, log, standing, cost)
+  if cost <= remaining(limit, standing) then
     return true, 0
   end
   local must_leave = standing.spent - (limit.size - cost)
-  local left = sliding_window_log.before(log, standing.counting) + must_leave
-  local last_to_leave = sliding_window_log.first_without(log, is_through_less_than, left)
+  local left = before(log, standing.counting) + must_leave
+  local last_to_leave = first_without(log, is_through_less_than, left)
   local at_us = standing.newest_us
   if last_to_leave < log.count then
     at_us = log:read(last_to_leave)
   end
-  return false, 0, sliding_window_log.leaves_after_us(limit, at_us, standing)
+  return false, 0, leaves_after_us(limit, at_us, standing)
 end
 
-function sliding_window_log.charge(log, standing, cost)
-  sliding_window_log.forget(log, standing.counting)
+local function charge(log, standing, cost)
+  forget(log, standing.counting)
   local at_us = standing.at_us
-  local _, through = sliding_window_log.newest(log)
+  local _, through = newest(log)
   -- While charges overlap the sum only grows; Rust has 2^64 for it, here it begins again in time.
   if through > 2 ^ 52 then
     log:lower(0, 0, log.base)
@@ -153,38 +143,59 @@ function sliding_window_log.charge(log, standing, cost)
   return standing
 end
 
-function sliding_window_log.place(_, standing)
+local function place(_, standing)
   return standing.newest_us
 end
 
-function sliding_window_log.remaining(limit, standing)
-  return max(limit.size - standing.spent, 0)
-end
-
-function sliding_window_log.reset_after_us(limit, standing)
+local function reset_after_us(limit, standing)
   if standing.spent == 0 then
     return 0
   end
-  return sliding_window_log.leaves_after_us(limit, standing.newest_us, standing)
+  return leaves_after_us(limit, standing.newest_us, standing)
+end
+
+sliding_window_log = {
+  new = new, floor_us = floor_us, restart = restart, standing = standing, verdict = verdict,
+  charge = charge, place = place, remaining = remaining, reset_after_us = reset_after_us,
+}
+
+-- ---- beyond a check
+
+sliding_window_log.first_counting = first_counting
+
+function sliding_window_log.copy(log)
+  return log:copy()
+end
+
+-- The time and the cost of the charge at index.
+local function entry(log, index)
+  local at_us, through = log:read(index)
+  return at_us, through - before(log, index)
+end
+
+sliding_window_log.entry = entry
+
+local function remove(log, index)
+  local _, cost = entry(log, index)
+  log:delete(index)
+  log:lower(index, 0, cost)
+end
+
+local function is_before(then_us, at_us)
+  return at_us < then_us
 end
 
 -- Charges of one time and cost are alike: any of them will do.
 function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
-  local counting =
-    sliding_window_log.first_counting(log, max(now_us, log.charged_us), limit.window_us)
-  local first = max(sliding_window_log.first_without(log, is_before, at_us), counting)
+  local counting = first_counting(log, max(now_us, log.charged_us), limit.window_us)
+  local first = max(first_without(log, is_before, at_us), counting)
   for index = first, log.count - 1 do
-    local entry_at_us, entry_cost = sliding_window_log.entry(log, index)
+    local entry_at_us, entry_cost = entry(log, index)
     if entry_at_us ~= at_us then
       return
     end
     if entry_cost == cost then
-      return sliding_window_log.remove(log, index)
+      return remove(log, index)
     end
   end
-end
-
--- From the caller's own now, so that it holds across a step back.
-function sliding_window_log.leaves_after_us(limit, charged_us, standing)
-  return max(limit.window_us - (standing.now_us - charged_us), 0)
 end
