@@ -1,37 +1,42 @@
--- Decides a batch of requests, each on its own, in order. Comes after the twins and the homes of the
+-- Decides a batch of requests, each on its own, in order. Comes after the twins and the states of the
 -- algorithms that the batch is about.
 --
 -- KEYS      the key of every charge, request after request
 -- ARGV[1]   the limits, <B I7 I7 I7 each: algorithm, size, and its window, or its rate's units and
 --           period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping
--- ARGV[2]   the requests: <B I2 I7, then <I2 B I7 I7 I7 for each of its charges
+-- ARGV[2]   the requests. A plain check, of one limit, at the server's time, whatever the wait, is
+--           <B I2 I7: 0, its limit, its cost. Anything else is <B I2, what and how many charges,
+--           and for each <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
---             charges   how many; one, unless they are checked all or none
---             at_us     2^53 for the server's time
 --             limit     which of ARGV[1], from 1
---             role      0 enforced, 1 shadow
 --             cost
+--             role      0 enforced, 1 shadow
+--             at_us     2^53 for the server's time
 --             a, b      of a check or peek, the longest wait, 2^53 for any; of a refund, the place
--- Returns   the server's time, <I7, and <B I7 I7 I7 I7 I7 for every charge, in one string; after it
---           the texts that answers refer to
---             status            0 denied, 1 allowed, 2 denied for ever, 3 done, 4 failed
---             remaining         or what a refund gave back
---             reset_after_us
---             wait_us           retry_after when denied, delay when allowed
---             place             of an allowed charge, without what follows from the rest
---             fits              of several charges: how many such requests fit. Of a state or a
---                               failure: which of the texts, from 1
+-- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
+--           to texts, a list of that string and the texts. An answer is <B I7 I7 I7, the status and
+--             0 denied            remaining, reset_after_us, retry_after_us
+--             1 denied for ever   remaining, reset_after_us, 0
+--             2 allowed           remaining, reset_after_us, its place without what follows from
+--                                 the rest
+--             3 allowed later     the same, and one more <I7, delay_us
+--             4 done              what a refund gave back, or which text is the state, 0, 0
+--             5 failed            which text says why, 0, 0
+--           An answer that is decided all or none with others is followed by one more <I7: how many
+--           such requests fit, if it has a longest wait.
 -- Example   KEYS "tollgate:{a}:api:f60000000", a fixed window of 2 a minute, a check of cost 1:
---           1, 1, 60000000 less the time since the minute began, 0, the minute's beginning, 0
+--           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: what fails has changed nothing.
-local CHECK, CHECK_ALL, PEEK, REFUND, RESET = 1, 2, 3, 4, 5
-local DENIED, ALLOWED, NEVER_ALLOWED, DONE, FAILED = 0, 1, 2, 3, 4
-local SHADOW = 1
+local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
+local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED = 0, 1, 2, 3, 4, 5
+local ANSWER = "<BI7I7I7"
 
--- What a state outlives its usefulness by: as far as a clock may step back; and when the time is
--- the caller's, an hour, because theirs is not the server's.
-local SPARE_MS, SPARE_OF_CALLERS_MS = 10001, 3610001
+local KEYS = KEYS
+
+-- What a state outlives its usefulness by: as far as a clock may step back, and up to a second for
+-- rounding; and when the time is the caller's, an hour, because theirs is not the server's.
+local SPARE_S, CALLERS_SPARE_S = 11, 3611
 
 local server_us
 do
@@ -39,15 +44,82 @@ do
   server_us = time[1] * 1000000 + time[2]
 end
 
--- By key, as the requests before have left it: limit, state, is_fresh while the server has none;
--- reset_after_us, spare_ms, is_dirty and is_gone if it is to be written; or the problem with it.
-local entries = {}
--- The entries to be written.
-local changed = {}
--- The packed answer of every charge. Of one that changed an entry, which; of one among several,
--- their first and last.
-local answers, entry_of, siblings_of = {}, {}, {}
+-- The states by key, as the requests before have left them; those that are to be written, or with a
+-- ttl_s of 0 deleted; and which keys the server had none of.
+local states, changed, is_fresh = {}, {}, {}
+-- The packed answer of every charge, in the order of their keys.
+local answers, answered = {}, 0
 local texts = {}
+
+local function state_at(key, limit)
+  local state = states[key]
+  if not state then
+    local is_new
+    state, is_new = read(key, limit)
+    states[key] = state
+    -- Not always, because also nil would take its place.
+    if is_new then
+      is_fresh[key] = true
+    end
+  end
+  return state
+end
+
+local function change(state, now_us, reset_after_us, spare_s)
+  if not state.ttl_s then
+    changed[#changed + 1] = state
+  end
+  -- A request whose caller has another time may find it expired.
+  local left_us = max(state.limit.decide.expires_us(state, now_us + reset_after_us) - now_us, 0)
+  state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
+end
+
+local function answer(packed)
+  answered = answered + 1
+  answers[answered] = packed
+end
+
+local function packed_failure(state)
+  texts[#texts + 1] = state.problem .. "\n" .. state.key
+  return struct_pack(ANSWER, FAILED, #texts, 0, 0)
+end
+
+local function packed_decision(
+  is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
+  if delay_us > 0 then
+    return struct_pack("<BI7I7I7I7", ALLOWED_LATER, remaining, reset_after_us, place or 0, delay_us)
+  elseif is_allowed then
+    return struct_pack(ANSWER, ALLOWED, remaining, reset_after_us, place or 0)
+  elseif retry_after_us == NEVER then
+    return struct_pack(ANSWER, DENIED_FOR_EVER, remaining, reset_after_us, 0)
+  end
+  return struct_pack(ANSWER, DENIED, remaining, reset_after_us, retry_after_us)
+end
+
+-- What was decided may show that a state only looked like one: then more remains than there is.
+local function is_corrupt(state, remaining)
+  if remaining > state.limit.size or state.is_corrupt then
+    state.problem = CORRUPT
+    return true
+  end
+end
+
+local function check_one(state, limit, now_us, cost, max_wait_us, spare_s)
+  if state.problem then
+    return answer(packed_failure(state))
+  end
+  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place =
+    check(limit, state, now_us, cost, max_wait_us)
+  if (remaining > limit.size or state.is_corrupt) and is_corrupt(state, remaining) then
+    return answer(packed_failure(state))
+  end
+  answered = answered + 1
+  answers[answered] =
+    packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
+  if is_allowed or state.is_restarted then
+    change(state, now_us, reset_after_us, spare_s)
+  end
+end
 
 local function new_limit(kind, size, a, b)
   if kind == 1 then
@@ -64,150 +136,123 @@ local function new_limit(kind, size, a, b)
   return leaky_bucket.shaping(size, a, b)
 end
 
-local function entry_at(key, limit)
-  local entry = entries[key]
-  if not entry then
-    local state, problem, is_fresh = limit.decide.home.read(key, limit)
-    entry = { key = key, state = state, problem = not state and problem, is_fresh = is_fresh }
-    entries[key] = entry
-  end
-  entry.limit = limit
-  return entry
+-- The first and the last of the charges that one was decided with, if there were any.
+local siblings_of
+-- Reads the rest of a request that is no plain check, and decides it; where it ends, and its last key.
+local decide_beyond
+
+-- ---- beyond a check
+
+local SHADOW = 1
+
+-- Whether the server will have no state of it when this is over.
+local function is_none(state)
+  return state.ttl_s == 0 or (is_fresh[state.key] and not state.ttl_s)
 end
 
-local function change(entry, reset_after_us, spare_ms)
-  if not entry.is_dirty then
-    entry.is_dirty = true
-    changed[#changed + 1] = entry
-  end
-  entry.is_fresh, entry.is_gone = false, false
-  entry.reset_after_us, entry.spare_ms = reset_after_us, spare_ms
-end
-
-local function answer(status, remaining, reset_after_us, wait_us, place, fits)
-  answers[#answers + 1] =
-    struct_pack("<BI7I7I7I7I7", status, remaining, reset_after_us, wait_us, place, fits)
-end
-
-local function packed_failure(entry)
-  texts[#texts + 1] = entry.problem .. "\n" .. entry.key
-  return struct_pack("<BI7I7I7I7I7", FAILED, 0, 0, 0, 0, #texts)
-end
-
-local function answer_decision(
-  is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place, fits)
-  if is_allowed then
-    answer(ALLOWED, remaining, reset_after_us, delay_us, place or 0, fits or 0)
-  elseif retry_after_us == NEVER then
-    answer(NEVER_ALLOWED, remaining, reset_after_us, 0, 0, fits or 0)
-  else
-    answer(DENIED, remaining, reset_after_us, retry_after_us, 0, fits or 0)
-  end
-end
-
--- Whether what was decided shows that the state only looked like one.
-local function is_corrupt(entry, remaining)
-  if remaining <= entry.limit.size and not entry.state.is_corrupt then
-    return false
-  end
-  entry.problem = CORRUPT
-  return true
-end
-
-local function check(entry, limit, now_us, cost, max_wait_us, spare_ms)
-  local state = entry.state
-  local is_restarted = algorithm.is_new_clock(limit, state, now_us)
-  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place =
-    algorithm.check(limit, state, now_us, cost, max_wait_us)
-  if is_corrupt(entry, remaining) then
-    answers[#answers + 1] = packed_failure(entry)
-    return
-  end
-  answer_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
-  if is_allowed or is_restarted then
-    change(entry, reset_after_us, spare_ms)
-    entry_of[#answers] = entry
-  end
-end
-
-local function peek(entry, limit, now_us, cost, max_wait_us)
+local function peek(state, limit, now_us, cost, max_wait_us)
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us =
-    algorithm.peek(limit, entry.state, now_us, cost, max_wait_us)
-  if is_corrupt(entry, remaining) then
-    answers[#answers + 1] = packed_failure(entry)
-    return
+    algorithm.peek(limit, state, now_us, cost, max_wait_us)
+  if is_corrupt(state, remaining) then
+    return answer(packed_failure(state))
   end
-  answer_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us)
+  answer(packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us))
 end
 
-local function refund(entry, limit, now_us, cost, place, place_too, spare_ms)
-  if entry.is_fresh then
-    return answer(DONE, 0, 0, 0, 0, 0)
+local function refund(state, limit, now_us, cost, place, place_too, spare_s)
+  if is_none(state) then
+    return answer(struct_pack(ANSWER, DONE, 0, 0, 0))
   end
-  local back = algorithm.refund(limit, entry.state, now_us, cost, place, place_too)
-  local _, standing = algorithm.look(limit, entry.state, now_us)
-  if is_corrupt(entry, limit.decide.remaining(limit, standing)) then
-    answers[#answers + 1] = packed_failure(entry)
-    return
+  local back = algorithm.refund(limit, state, now_us, cost, place, place_too)
+  local _, standing = algorithm.look(limit, state, now_us)
+  if is_corrupt(state, limit.decide.remaining(limit, standing)) then
+    return answer(packed_failure(state))
   end
-  answer(DONE, back, 0, 0, 0, 0)
-  change(entry, limit.decide.reset_after_us(limit, standing), spare_ms)
-  entry_of[#answers] = entry
+  answer(struct_pack(ANSWER, DONE, back, 0, 0))
+  change(state, now_us, limit.decide.reset_after_us(limit, standing), spare_s)
 end
 
 -- Needs no state that can be read: this is also how a corrupt one is got rid of.
 local function reset(key, limit)
-  local entry = entries[key] or { key = key }
-  entries[key] = entry
-  entry.limit, entry.state, entry.problem = limit, limit.decide.home.fresh(key, limit), false
-  change(entry, 0, 0)
-  entry.is_fresh, entry.is_gone = true, true
-  answer(DONE, 0, 0, 0, 0, 0)
-  entry_of[#answers] = entry
+  local state = fresh_at(key, limit)
+  states[key] = state
+  answer(struct_pack(ANSWER, DONE, 0, 0, 0))
+  changed[#changed + 1], state.ttl_s = state, 0
 end
 
-local function state(entry)
-  texts[#texts + 1] = entry.is_fresh and "" or entry.limit.decide.home.packed(entry.state)
-  answer(DONE, 0, 0, 0, 0, #texts)
+local function send_state(state, limit)
+  texts[#texts + 1] = is_none(state) and "" or limit.decide.packed(state)
+  answer(struct_pack(ANSWER, DONE, #texts, 0, 0))
 end
 
 -- Twin of check_all in together.rs, which also says what the answers come to together.
-local function check_all(charges, now_us, spare_ms)
-  local first, problem, is_refused = #answers + 1, nil, false
+local function check_all(charges, now_us, spare_s)
+  local first, problem, is_refused = answered + 1, nil, false
   for _, charge in ipairs(charges) do
-    local entry, limit = charge.entry, charge.limit
-    if not entry.problem then
-      charge.is_restarted = algorithm.is_new_clock(limit, entry.state, now_us)
-      algorithm.settle(limit, entry.state, now_us)
-      charge.decided =
-        { algorithm.peek(limit, entry.state, now_us, charge.cost, charge.max_wait_us) }
+    local state, limit = charge.state, charge.limit
+    if not state.problem then
+      algorithm.settle(limit, state, now_us)
+      charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
       is_refused = is_refused or (charge.role ~= SHADOW and not charge.decided[1])
-      is_corrupt(entry, charge.decided[2])
+      is_corrupt(state, charge.decided[2])
     end
-    problem = problem or (entry.problem and entry)
+    problem = problem or (state.problem and state)
   end
   for _, charge in ipairs(charges) do
-    local entry, limit, decided = charge.entry, charge.limit, charge.decided
+    local state, limit, decided = charge.state, charge.limit, charge.decided
     if problem then
-      answers[#answers + 1] = packed_failure(problem)
+      answer(packed_failure(problem) .. struct_pack("<I7", 0))
     else
       local is_charged = not is_refused and decided[1]
       if is_charged then
-        decided = { algorithm.check(limit, entry.state, now_us, charge.cost, charge.max_wait_us) }
+        decided = { check(limit, state, now_us, charge.cost, charge.max_wait_us) }
       end
-      if charge.max_wait_us then
-        decided[7] = algorithm.fits(limit, entry.state, now_us, charge.cost, charge.max_wait_us)
-      end
-      answer_decision(unpack(decided, 1, 7))
-      if is_charged or charge.is_restarted then
-        change(entry, decided[4], spare_ms)
-        entry_of[#answers] = entry
+      local fits = charge.max_wait_us
+        and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
+      answer(packed_decision(unpack(decided, 1, 6)) .. struct_pack("<I7", fits or 0))
+      if is_charged or state.is_restarted then
+        change(state, now_us, decided[4], spare_s)
       end
     end
+    siblings_of = siblings_of or {}
+    siblings_of[answered] = { first, first + #charges - 1 }
   end
-  for index = first, #answers do
-    siblings_of[index] = { first, #answers }
+end
+
+function decide_beyond(what, count, requests, position, key_at, limits)
+  local charges, now_us, spare_s = {}, server_us, SPARE_S
+  for index = 1, count do
+    local limit_at, cost, role, at_us, a, b
+    limit_at, cost, role, at_us, a, b, position =
+      struct_unpack("<I2I7BI7I7I7", requests, position)
+    if at_us < TWO_53 then
+      now_us, spare_s = at_us, CALLERS_SPARE_S
+    end
+    local limit, max_wait_us = limits[limit_at], a < TWO_53 and a or nil
+    key_at = key_at + 1
+    local key = KEYS[key_at]
+    local state = what ~= RESET and state_at(key, limit)
+    if what == RESET then
+      reset(key, limit)
+    elseif what == CHECK_ALL then
+      charges[index] =
+        { state = state, limit = limit, role = role, cost = cost, max_wait_us = max_wait_us }
+    elseif what == CHECK then
+      check_one(state, limit, now_us, cost, max_wait_us, spare_s)
+    elseif state.problem then
+      answer(packed_failure(state))
+    elseif what == PEEK then
+      peek(state, limit, now_us, cost, max_wait_us)
+    elseif what == REFUND then
+      refund(state, limit, now_us, cost, a, b, spare_s)
+    else
+      send_state(state, limit)
+    end
   end
+  if what == CHECK_ALL then
+    check_all(charges, now_us, spare_s)
+  end
+  return position, key_at
 end
 
 -- ---- everything is read and decided
@@ -218,70 +263,59 @@ for position = 1, #ARGV[1], 22 do
 end
 
 local requests, position, key_at = ARGV[2], 1, 0
-while position <= #requests do
-  local what, count, at_us, limit_at, role, cost, a, b
-  what, count, at_us, limit_at, role, cost, a, b, position =
-    struct_unpack("<BI2I7I2BI7I7I7", requests, position)
-  local is_callers = at_us < TWO_53
-  local now_us = is_callers and at_us or server_us
-  local spare_ms = is_callers and SPARE_OF_CALLERS_MS or SPARE_MS
-  local limit = limits[limit_at]
-  key_at = key_at + 1
-  if what == RESET then
-    reset(KEYS[key_at], limit)
+local end_of_requests = #requests
+while position <= end_of_requests do
+  local what, limit_at, cost, after = struct_unpack("<BI2I7", requests, position)
+  if what == PLAIN_CHECK then
+    position, key_at = after, key_at + 1
+    local limit = limits[limit_at]
+    check_one(state_at(KEYS[key_at], limit), limit, server_us, cost, nil, SPARE_S)
   else
-    local entry = entry_at(KEYS[key_at], limit)
-    local max_wait_us = a < TWO_53 and a or nil
-    if what == CHECK_ALL then
-      local charges = {}
-      for index = 1, count do
-        if index > 1 then
-          limit_at, role, cost, a, b, position = struct_unpack("<I2BI7I7I7", requests, position)
-          limit, max_wait_us, key_at = limits[limit_at], a < TWO_53 and a or nil, key_at + 1
-          entry = entry_at(KEYS[key_at], limit)
-        end
-        charges[index] = {
-          entry = entry, limit = limit, role = role, cost = cost, max_wait_us = max_wait_us,
-        }
-      end
-      check_all(charges, now_us, spare_ms)
-    elseif entry.problem then
-      answers[#answers + 1] = packed_failure(entry)
-    elseif what == CHECK then
-      check(entry, limit, now_us, cost, max_wait_us, spare_ms)
-    elseif what == PEEK then
-      peek(entry, limit, now_us, cost, max_wait_us)
-    elseif what == REFUND then
-      refund(entry, limit, now_us, cost, a, b, spare_ms)
-    else
-      state(entry)
-    end
+    -- What stands in the place of a limit is how many charges there are.
+    position, key_at = decide_beyond(what, limit_at, requests, position + 3, key_at, limits)
   end
 end
 
 -- ---- now it is written
 
-local is_any_refused = false
-for _, entry in ipairs(changed) do
-  if not entry.problem then
-    if entry.is_gone then
-      redis.call("DEL", entry.key)
+local ttls, has_failed = {}, false
+for index = 1, #changed do
+  local state = changed[index]
+  -- One that was reset since has another in its place.
+  if not state.problem and states[state.key] == state then
+    local ttl_s, problem = state.ttl_s, nil
+    if ttl_s == 0 then
+      -- A replica refuses it.
+      local reply = redis_pcall("DEL", state.key)
+      problem = type(reply) == "table" and reply.err
     else
-      local ttl_ms = (entry.reset_after_us - entry.reset_after_us % 1000) / 1000 + entry.spare_ms
-      entry.problem = entry.limit.decide.home.write(entry.key, entry.state, ttl_ms)
+      local ttl = ttls[ttl_s]
+      if not ttl then
+        ttl = string.format("%d", ttl_s)
+        ttls[ttl_s] = ttl
+      end
+      problem = write(state, ttl)
+    end
+    if problem then
+      state.problem, has_failed = problem, true
     end
   end
-  is_any_refused = is_any_refused or entry.problem
 end
-if is_any_refused then
-  for index, entry in pairs(entry_of) do
-    if entry.problem then
-      local siblings = siblings_of[index] or { index, index }
-      for sibling = siblings[1], siblings[2] do
-        answers[sibling] = packed_failure(entry)
+
+-- Whatever was decided on a state that could not be written is void, with what was decided together
+-- with it.
+if has_failed then
+  for index = 1, answered do
+    local state = states[KEYS[index]]
+    if state.problem then
+      local siblings = siblings_of and siblings_of[index]
+      local first, last = unpack(siblings or { index, index })
+      for sibling = first, last do
+        answers[sibling] = packed_failure(state) .. (siblings and struct_pack("<I7", 0) or "")
       end
     end
   end
 end
 
-return { struct_pack("<I7", server_us) .. table.concat(answers), unpack(texts) }
+local packed = struct_pack("<I7", server_us) .. table.concat(answers)
+return #texts == 0 and packed or { packed, unpack(texts) }

@@ -14,14 +14,32 @@ local HEADER_BYTES, SLOT_BYTES, BLOCK = 24, 14, 16
 local FIRST_READ = HEADER_BYTES + BLOCK * SLOT_BYTES - 1
 
 local ring = {}
+local methods = { __index = ring }
 
 local function new_log(key, limit)
-  return {
-    key = key, limit = limit, count = 0, base = 0, charged_us = 0,
-    head = 0, capacity = 0, stored = 0, at = {}, through = {}, blocks = {},
-    read = ring.read, append = ring.append, drop = ring.drop,
-    delete = ring.delete, lower = ring.lower, copy = ring.copy,
-  }
+  return setmetatable({
+    key = key, limit = limit, ttl_s = false, count = 0, base = 0, charged_us = 0,
+    head = 0, capacity = 0, stored = 0, at = {}, through = {}, first_block = false,
+  }, methods)
+end
+
+-- Sixteen slots.
+local function block_bytes(log, block)
+  if block == 0 then
+    return log.first_block
+  end
+  local blocks = log.blocks
+  if not blocks then
+    blocks = {}
+    log.blocks = blocks
+  end
+  local bytes = blocks[block]
+  if not bytes then
+    local from = HEADER_BYTES + block * BLOCK * SLOT_BYTES
+    bytes = redis.call("GETRANGE", log.key, from, from + BLOCK * SLOT_BYTES - 1)
+    blocks[block] = bytes
+  end
+  return bytes
 end
 
 -- The charge at index. One that cannot have been written here makes the log corrupt.
@@ -32,15 +50,9 @@ function ring.read(log, index)
   end
   local slot = (log.head + index) % log.capacity
   local offset = slot % BLOCK
-  local block = (slot - offset) / BLOCK
-  local bytes = log.blocks[block]
-  if not bytes then
-    local from = HEADER_BYTES + block * BLOCK * SLOT_BYTES
-    bytes = redis.call("GETRANGE", log.key, from, from + BLOCK * SLOT_BYTES - 1)
-    log.blocks[block] = bytes
-  end
+  local bytes = block_bytes(log, (slot - offset) / BLOCK)
   local at_us, through = struct_unpack("<I7I7", bytes, offset * SLOT_BYTES + 1)
-  if at_us >= TWO_53 or through >= TWO_53 then
+  if at_us > log.charged_us or through >= TWO_53 then
     log.is_corrupt = true
     return 0, 0
   end
@@ -79,28 +91,12 @@ local function take_out(log, index)
   log.at, log.through, log.stored = at, through, index
 end
 
-function ring.delete(log, index)
-  take_out(log, index)
-  table.remove(log.at, index - log.stored + 1)
-  table.remove(log.through, index - log.stored + 1)
-  log.count = log.count - 1
-end
-
 function ring.lower(log, index, back_us, units)
   take_out(log, index)
   for position = index - log.stored + 1, #log.at do
     log.at[position] = max(log.at[position] - back_us, 0)
     log.through[position] = log.through[position] - units
   end
-end
-
-function ring.copy(log)
-  local copy = new_log(log.key, log.limit)
-  copy.base, copy.charged_us = log.base, log.charged_us
-  for index = 0, log.count - 1 do
-    copy:append(log:read(index))
-  end
-  return copy
 end
 
 -- The bytes of `count` stored slots from `slot` on, which are next to each other.
@@ -110,7 +106,7 @@ local function slot_bytes(log, slot, count)
   end
   local from = HEADER_BYTES + slot * SLOT_BYTES
   if slot + count <= BLOCK then
-    return log.blocks[0]:sub(slot * SLOT_BYTES + 1, (slot + count) * SLOT_BYTES)
+    return log.first_block:sub(slot * SLOT_BYTES + 1, (slot + count) * SLOT_BYTES)
   end
   return redis.call("GETRANGE", log.key, from, from + count * SLOT_BYTES - 1)
 end
@@ -137,16 +133,16 @@ local function header(log)
 end
 
 -- The whole string anew, with room to grow.
-local function rewrite(log, ttl_ms)
+local function rewrite(log, ttl)
   local slots = stored_bytes(log) .. new_bytes(log, 1, #log.at)
   local capacity = log.count > BLOCK and min(2 * log.count, log.limit.size) or 0
   log.head, log.capacity = 0, max(log.count, capacity)
-  return redis_pcall("SET", log.key, header(log) .. slots, "PX", ttl_ms).err
+  return redis_pcall("SET", log.key, header(log) .. slots, "EX", ttl).err
 end
 
 -- The charges that are new, wherever they fall, and the header. The server refuses the first
 -- command if it refuses any.
-local function write_in_place(log, ttl_ms)
+local function write_in_place(log, ttl)
   local slot = (log.head + log.stored) % log.capacity
   local before_the_end = min(#log.at, log.capacity - slot)
   local runs = {
@@ -165,48 +161,65 @@ local function write_in_place(log, ttl_ms)
   if type(reply) == "table" then
     return reply.err
   end
-  redis.call("PEXPIRE", log.key, ttl_ms)
+  redis.call("EXPIRE", log.key, ttl)
 end
 
-local home = { fresh = new_log }
-sliding_window_log.home = home
+sliding_window_log.fresh_at = new_log
 
-function home.read(key, limit)
+function sliding_window_log.expires_us(_, over_us)
+  return over_us
+end
+
+function sliding_window_log.read(key, limit)
   local value = redis_pcall("GETRANGE", key, 0, FIRST_READ)
   if value.err then
-    return nil, value.err
+    return problem_at(key, limit, value.err)
   end
   local log = new_log(key, limit)
   if value == "" then
-    return log, nil, true
+    return log, true
   elseif #value < HEADER_BYTES then
-    return nil, CORRUPT
+    return problem_at(key, limit, CORRUPT)
   end
   local version
   version, log.charged_us, log.base, log.head, log.count, log.capacity =
     struct_unpack("<BI7I7I3I3I3", value)
-  log.stored, log.blocks[0] = log.count, value:sub(HEADER_BYTES + 1)
-  local slots_used = min(log.head + log.count, log.capacity)
-  local bytes = HEADER_BYTES + slots_used * SLOT_BYTES
+  log.stored, log.first_block = log.count, value:sub(HEADER_BYTES + 1)
+  local bytes = HEADER_BYTES + min(log.head + log.count, log.capacity) * SLOT_BYTES
   local is_whole = version == 1 and log.charged_us < TWO_53 and log.base < TWO_53
     and log.count <= log.capacity and (log.head < log.capacity or log.capacity == 0)
     and (#value >= bytes or redis.call("STRLEN", key) >= bytes)
-  if not is_whole then
-    return nil, CORRUPT
-  end
-  return log
+  return is_whole and log or problem_at(key, limit, CORRUPT)
 end
 
-function home.write(key, log, ttl_ms)
+function sliding_window_log.write(log, ttl)
   local is_small = log.count <= BLOCK
   local is_roomy = log.count <= log.capacity and log.capacity <= 4 * log.count
   if is_small or not is_roomy then
-    return rewrite(log, ttl_ms)
+    return rewrite(log, ttl)
   end
-  return write_in_place(log, ttl_ms)
+  return write_in_place(log, ttl)
 end
 
-function home.packed(log)
+-- ---- beyond a check
+
+function ring.delete(log, index)
+  take_out(log, index)
+  table.remove(log.at, index - log.stored + 1)
+  table.remove(log.through, index - log.stored + 1)
+  log.count = log.count - 1
+end
+
+function ring.copy(log)
+  local copy = new_log(log.key, log.limit)
+  copy.base, copy.charged_us = log.base, log.charged_us
+  for index = 0, log.count - 1 do
+    copy:append(log:read(index))
+  end
+  return copy
+end
+
+function sliding_window_log.packed(log)
   return struct_pack("<I7I7", log.charged_us, log.base)
     .. stored_bytes(log) .. new_bytes(log, 1, #log.at)
 end

@@ -14,18 +14,25 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
-/// Which algorithms a script has, the buckets as one.
+/// What a script can do: which algorithms, the buckets as one; and whether more than check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Algorithms(usize);
+pub(super) struct Abilities(usize);
 
-const FIXED_WINDOW: Algorithms = Algorithms(1);
-const SLIDING_WINDOW_COUNTER: Algorithms = Algorithms(2);
-const SLIDING_WINDOW_LOG: Algorithms = Algorithms(4);
-const BUCKETS: Algorithms = Algorithms(8);
+const FIXED_WINDOW: Abilities = Abilities(1);
+const SLIDING_WINDOW_COUNTER: Abilities = Abilities(2);
+const SLIDING_WINDOW_LOG: Abilities = Abilities(4);
+const BUCKETS: Abilities = Abilities(8);
+/// Peeks, refunds, resets, states, and checks of several limits.
+const BEYOND_CHECKS: Abilities = Abilities(16);
 
-impl Algorithms {
-    const SETS: usize = 16;
+/// Between this line and the next like it is what a plain check can do without.
+const BEYOND: &str = "-- ---- beyond a check\n";
+const SECTION: &str = "-- ---- ";
 
+impl Abilities {
+    const SETS: usize = 32;
+
+    /// Those of a plain check of `limit`.
     pub(super) fn add(&mut self, limit: &Limit) {
         self.0 |= match limit {
             Limit::FixedWindow(_) => FIXED_WINDOW.0,
@@ -35,14 +42,18 @@ impl Algorithms {
         };
     }
 
-    const fn has(self, other: Algorithms) -> bool {
+    pub(super) fn add_beyond_checks(&mut self) {
+        self.0 |= BEYOND_CHECKS.0;
+    }
+
+    const fn has(self, other: Abilities) -> bool {
         self.0 & other.0 != 0
     }
 
     /// Its script, which is put together when it is first asked for.
     pub(super) fn script(self) -> &'static Script {
-        static SCRIPTS: [OnceLock<Script>; Algorithms::SETS] =
-            [const { OnceLock::new() }; Algorithms::SETS];
+        static SCRIPTS: [OnceLock<Script>; Abilities::SETS] =
+            [const { OnceLock::new() }; Abilities::SETS];
         SCRIPTS[self.0].get_or_init(|| {
             let text = self.text();
             Script { hash: redis::Script::new(&text).get_hash().to_owned(), text }
@@ -50,7 +61,22 @@ impl Algorithms {
     }
 
     fn text(self) -> String {
-        let twins: [(&str, Algorithms, &[&str]); 4] = [
+        if self.has(SLIDING_WINDOW_LOG) || self.has(BEYOND_CHECKS) {
+            return self.general_text();
+        }
+        let is_needed = |section: &&str| match section.lines().next() {
+            Some("fixed window") => self.has(FIXED_WINDOW),
+            Some("sliding window counter") => self.has(SLIDING_WINDOW_COUNTER),
+            Some("buckets") => self.has(BUCKETS),
+            _ => true,
+        };
+        let sections = include_str!("plain.lua").split(SECTION).filter(is_needed);
+        [twins::MULDIV, &sections.collect::<Vec<_>>().join(SECTION)].concat()
+    }
+
+    /// With the twins.
+    fn general_text(self) -> String {
+        let twins: [(&str, Abilities, &[&str]); 4] = [
             ("fixed_window", FIXED_WINDOW, &[twins::FIXED_WINDOW]),
             ("sliding_window_counter", SLIDING_WINDOW_COUNTER, &[twins::SLIDING_WINDOW_COUNTER]),
             ("sliding_window_log", SLIDING_WINDOW_LOG, &[twins::SLIDING_WINDOW_LOG]),
@@ -60,20 +86,55 @@ impl Algorithms {
                 &[twins::BUCKET, twins::TOKEN_BUCKET, twins::LEAKY_BUCKET],
             ),
         ];
-        let mut text = [twins::MULDIV, twins::ALGORITHM].concat();
-        for (names, algorithms, twin) in twins {
-            if self.has(algorithms) {
-                text.extend(twin.iter().copied());
+        let mut text = [self.part(twins::MULDIV), self.part(twins::ALGORITHM)].concat();
+        for (names, abilities, twin) in twins {
+            if self.has(abilities) {
+                text.extend(twin.iter().map(|twin| self.part(twin)));
             } else {
                 // Nil, instead of an error for a global that does not exist. Cannot fail.
                 let _ = writeln!(text, "local {names}");
             }
         }
-        text.push_str(include_str!("states.lua"));
+        text.push_str(&self.part(include_str!("states.lua")));
         if self.has(SLIDING_WINDOW_LOG) {
-            text.push_str(include_str!("ring.lua"));
+            text.push_str(&self.part(include_str!("ring.lua")));
         }
-        text.push_str(include_str!("check.lua"));
+        text.push_str(&self.part(include_str!("check.lua")));
         text
+    }
+
+    /// A file, or as much of it as a plain check needs.
+    fn part(self, file: &str) -> String {
+        match file.split_once(BEYOND) {
+            Some((before, beyond)) if !self.has(BEYOND_CHECKS) => {
+                let after = beyond.find(SECTION).map_or("", |at| &beyond[at..]);
+                [before, after].concat()
+            }
+            _ => file.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_for_plain_checks_has_only_what_they_need() {
+        let buckets = BUCKETS.text();
+        assert!(buckets.contains("local function check_bucket"));
+        assert!(buckets.contains("now it is written"));
+        assert!(!buckets.contains("local function check_fixed_window"));
+        let mut logs = SLIDING_WINDOW_LOG;
+        let plain = logs.text();
+        logs.add_beyond_checks();
+        let full = logs.text();
+        for beyond in ["algorithm.refund", "log.give_back", "local function check_all"] {
+            assert!(full.contains(beyond) && !plain.contains(beyond), "{beyond}");
+        }
+        for needed in ["local function check_one", "now it is written", "log.write"] {
+            assert!(full.contains(needed) && plain.contains(needed), "{needed}");
+        }
+        assert!(!full.contains("fixed_window = {"), "another algorithm's");
     }
 }

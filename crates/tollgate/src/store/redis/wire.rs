@@ -6,7 +6,7 @@ use tollgate_core::{
     Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
 };
 
-use super::script::Algorithms;
+use super::script::Abilities;
 use crate::error::{Error, StoreError};
 
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
@@ -92,8 +92,17 @@ impl Request {
         }
     }
 
+    /// Whether the limit and the cost say it all.
+    fn is_plain(&self) -> bool {
+        match self {
+            Request::Check { charge, at_us } => at_us.is_none() && charge.ask.max_wait_us.is_none(),
+            _ => false,
+        }
+    }
+
     fn what(&self) -> u8 {
         match self {
+            plain if plain.is_plain() => 0,
             Request::Check { .. } => 1,
             Request::Together { .. } => 2,
             Request::Peek { .. } => 3,
@@ -119,7 +128,7 @@ impl Request {
 /// A batch as the script's keys and arguments.
 #[derive(Debug, Default)]
 pub(super) struct Arguments<'a> {
-    pub(super) algorithms: Algorithms,
+    pub(super) abilities: Abilities,
     keys: Vec<&'a [u8]>,
     interned: Vec<Limit>,
     limits: Vec<u8>,
@@ -136,19 +145,28 @@ impl<'a> Arguments<'a> {
     fn add(&mut self, request: &'a Request) {
         let charges = request.charges();
         self.requests.push(request.what());
-        // OK because a request has at most MAX_CHARGES.
-        self.requests.extend_from_slice(&(charges.len() as u16).to_le_bytes());
-        put_number(&mut self.requests, request.at_us().unwrap_or(NONE));
+        if !request.is_plain() {
+            self.abilities.add_beyond_checks();
+            // OK because a request has at most MAX_CHARGES.
+            self.requests.extend_from_slice(&(charges.len() as u16).to_le_bytes());
+        }
         for charge in charges {
-            let limit = self.intern(&charge.limit);
-            self.requests.extend_from_slice(&limit.to_le_bytes());
+            self.add_charge(request, charge);
+        }
+    }
+
+    fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
+        let limit = self.intern(&charge.limit);
+        self.requests.extend_from_slice(&limit.to_le_bytes());
+        put_number(&mut self.requests, charge.ask.cost.units());
+        if !request.is_plain() {
             self.requests.push(u8::from(charge.role == Role::Shadow));
             let (a, b) = request.numbers(charge);
-            for number in [charge.ask.cost.units(), a, b] {
+            for number in [request.at_us().unwrap_or(NONE), a, b] {
                 put_number(&mut self.requests, number);
             }
-            self.keys.push(&charge.key);
         }
+        self.keys.push(&charge.key);
     }
 
     /// The number of a limit, from 1.
@@ -156,7 +174,7 @@ impl<'a> Arguments<'a> {
         let known = self.interned.iter().position(|other| other == limit);
         let at = known.unwrap_or_else(|| {
             self.interned.push(*limit);
-            self.algorithms.add(limit);
+            self.abilities.add(limit);
             put_limit(&mut self.limits, limit);
             self.interned.len() - 1
         });
@@ -211,29 +229,32 @@ pub(super) struct Answers {
 /// One charge's answer, as it came.
 struct Raw {
     status: u8,
-    remaining: u64,
-    reset_after_us: u64,
-    wait_us: u64,
-    place: u64,
+    numbers: [u64; 3],
+    delay_us: u64,
     fits: u64,
 }
 
 const DENIED: u8 = 0;
-const ALLOWED: u8 = 1;
-const NEVER_ALLOWED: u8 = 2;
-const DONE: u8 = 3;
-const FAILED: u8 = 4;
+const DENIED_FOR_EVER: u8 = 1;
+const ALLOWED: u8 = 2;
+const ALLOWED_LATER: u8 = 3;
+const DONE: u8 = 4;
+const FAILED: u8 = 5;
 
 impl Answers {
     pub(super) fn of(value: Value) -> Result<Answers, StoreError> {
-        let Value::Array(parts) = value else { return Err(unexpected()) };
         let text = |part| match part {
             Value::BulkString(bytes) => Ok(bytes),
             _ => Err(unexpected()),
         };
-        let mut texts = parts.into_iter().map(text);
-        let packed = texts.next().ok_or_else(unexpected)??;
-        let texts = texts.collect::<Result<_, _>>()?;
+        let (packed, texts) = match value {
+            Value::Array(parts) => {
+                let mut texts = parts.into_iter().map(text);
+                let packed = texts.next().ok_or_else(unexpected)??;
+                (packed, texts.collect::<Result<_, _>>()?)
+            }
+            packed => (text(packed)?, Vec::new()),
+        };
         let mut answers = Answers { packed, read: 0, texts, server_us: 0 };
         answers.server_us = answers.number()?;
         Ok(answers)
@@ -242,8 +263,12 @@ impl Answers {
     /// The answer to the next request.
     pub(super) fn next(&mut self, request: &Request) -> Result<Reply, StoreError> {
         // All of them, whatever is wrong with one: the next request's come after.
-        let raw: Vec<Raw> =
-            request.charges().iter().map(|_| self.raw()).collect::<Result<_, _>>()?;
+        let is_among_others = matches!(request, Request::Together { .. });
+        let raw: Vec<Raw> = request
+            .charges()
+            .iter()
+            .map(|_| self.raw(is_among_others))
+            .collect::<Result<_, _>>()?;
         if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
             return Err(self.failure(failed));
         }
@@ -258,27 +283,24 @@ impl Answers {
                 together(charges, charge_of, raw, now_us).ok_or_else(unexpected)
             }
             (_, [raw]) if raw.status != DONE => Err(unexpected()),
-            (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.remaining)),
+            (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
-            (Request::State { charge: Charge { limit, .. }, .. }, [raw]) => {
-                let state = self.text(raw).and_then(|text| state(limit, text));
-                Ok(Reply::State { limit: *limit, state: state.ok_or_else(unexpected)?, now_us })
+            (Request::State { charge: Charge { key, limit, .. }, .. }, [raw]) => {
+                let text = self.text(raw).ok_or_else(unexpected)?;
+                let state = state(limit, text).ok_or_else(|| corrupt(key))?;
+                Ok(Reply::State { limit: *limit, state, now_us })
             }
             _ => Err(unexpected()),
         }
     }
 
-    fn raw(&mut self) -> Result<Raw, StoreError> {
+    fn raw(&mut self, is_among_others: bool) -> Result<Raw, StoreError> {
         let status = *self.packed.get(self.read).ok_or_else(unexpected)?;
         self.read += 1;
-        Ok(Raw {
-            status,
-            remaining: self.number()?,
-            reset_after_us: self.number()?,
-            wait_us: self.number()?,
-            place: self.number()?,
-            fits: self.number()?,
-        })
+        let numbers = [self.number()?, self.number()?, self.number()?];
+        let delay_us = if status == ALLOWED_LATER { self.number()? } else { 0 };
+        let fits = if is_among_others { self.number()? } else { 0 };
+        Ok(Raw { status, numbers, delay_us, fits })
     }
 
     fn number(&mut self) -> Result<u64, StoreError> {
@@ -289,7 +311,7 @@ impl Answers {
     }
 
     fn text(&self, raw: &Raw) -> Option<&[u8]> {
-        let at = usize::try_from(raw.fits).ok()?.checked_sub(1)?;
+        let at = usize::try_from(raw.numbers[0]).ok()?.checked_sub(1)?;
         self.texts.get(at).map(Vec::as_slice)
     }
 
@@ -297,7 +319,7 @@ impl Answers {
         let text = String::from_utf8_lossy(self.text(raw).unwrap_or_default());
         let (problem, key) = text.rsplit_once('\n').unwrap_or((&text, ""));
         if problem == "CORRUPT" || problem.contains("WRONGTYPE") {
-            return StoreError::Corrupt { key: key.to_owned() };
+            return corrupt(key.as_bytes());
         }
         StoreError::refused(problem)
     }
@@ -307,29 +329,31 @@ fn unexpected() -> StoreError {
     StoreError::refused("a reply that is none of ours: is something else answering?")
 }
 
+fn corrupt(key: &[u8]) -> StoreError {
+    StoreError::Corrupt { key: String::from_utf8_lossy(key).into_owned() }
+}
+
 fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
+    let [remaining, reset_after_us, last] = raw.numbers;
     let verdict = match raw.status {
-        ALLOWED => Verdict::Allowed { delay_us: raw.wait_us },
-        DENIED => Verdict::Denied { retry: Retry::AfterUs(raw.wait_us) },
-        NEVER_ALLOWED => Verdict::Denied { retry: Retry::Never },
+        ALLOWED | ALLOWED_LATER => Verdict::Allowed { delay_us: raw.delay_us },
+        DENIED => Verdict::Denied { retry: Retry::AfterUs(last) },
+        DENIED_FOR_EVER => Verdict::Denied { retry: Retry::Never },
         _ => return None,
     };
-    let Raw { remaining, reset_after_us, .. } = *raw;
     let decision = Decision { verdict, limit: charge.limit.size(), remaining, reset_after_us };
     let place = match &charge.limit {
-        Limit::FixedWindow(limit) => window(raw, limit.window_us()),
-        Limit::SlidingWindowCounter(limit) => window(raw, limit.window_us()),
-        Limit::SlidingWindowLog(_) => Place::Entry { at_us: raw.place },
+        Limit::FixedWindow(limit) => Place::Window { start_us: last, window_us: limit.window_us() },
+        Limit::SlidingWindowCounter(limit) => {
+            Place::Window { start_us: last, window_us: limit.window_us() }
+        }
+        Limit::SlidingWindowLog(_) => Place::Entry { at_us: last },
         Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-            Place::Bucket { charged: raw.place, over_us: now_us.saturating_add(reset_after_us) }
+            Place::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
         }
     };
     let receipt = decision.is_allowed().then(|| Receipt::of(charge.ask.cost, place));
     Some(Checked { decision, receipt })
-}
-
-fn window(raw: &Raw, window_us: u64) -> Place {
-    Place::Window { start_us: raw.place, window_us }
 }
 
 /// What the charges' answers come to, and every part's own; the first part of a charge has its
