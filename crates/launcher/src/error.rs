@@ -50,4 +50,8 @@ pub enum LaunchError {
     /// Its directory, configuration or port could not be made.
     #[error("could not prepare a server's directory or port")]
     Prepare(#[from] io::Error),
+    /// A certificate could not be made.
+    #[cfg(feature = "tls")]
+    #[error("could not make a certificate")]
+    Certificate(#[from] rcgen::Error),
 }

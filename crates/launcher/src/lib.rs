@@ -11,9 +11,13 @@
 //! A server stops when it is dropped, also when a test panics; one in a `static` is never dropped.
 //! `make servers` installs both. `TOLLGATE_REDIS_SERVER` and `TOLLGATE_VALKEY_SERVER` name others.
 
+mod certificate;
 mod error;
 mod find;
 
+#[cfg(feature = "tls")]
+pub use certificate::Authority;
+pub use certificate::Certified;
 pub use error::LaunchError;
 
 use std::fmt;
@@ -62,18 +66,24 @@ impl fmt::Display for Flavour {
 pub struct Launch {
     flavour: Flavour,
     config: Vec<(String, String)>,
+    tls: Option<Certified>,
 }
 
 impl Launch {
     /// A server of this flavour that keeps nothing on disk.
     pub fn new(flavour: Flavour) -> Launch {
-        Launch { flavour, config: Vec::new() }
+        Launch { flavour, config: Vec::new(), tls: None }
     }
 
     /// Adds a line to its configuration; a later line overrides an earlier one and our own.
     pub fn config(mut self, name: &str, value: &str) -> Launch {
         self.config.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Speaks TLS, and nothing else, on its port; whether a server can depends on how it was built.
+    pub fn tls(self, certified: Certified) -> Launch {
+        Launch { tls: Some(certified), ..self }
     }
 
     /// Starts it, and waits until it answers.
@@ -92,6 +102,10 @@ impl Launch {
         let directory = tempfile::tempdir()?;
         let config = directory.path().join("server.conf");
         fs::write(&config, self.config_text(port, directory.path()))?;
+        if let Some(Certified { certificate, key }) = &self.tls {
+            fs::write(directory.path().join(CERTIFICATE), certificate)?;
+            fs::write(directory.path().join(KEY), key)?;
+        }
         let log = fs::File::create(directory.path().join(LOG))?;
         let child = Command::new(binary)
             .arg(&config)
@@ -100,7 +114,8 @@ impl Launch {
             .stderr(log)
             .spawn()
             .map_err(|source| LaunchError::Spawn { binary: binary.to_owned(), source })?;
-        let mut server = Server { child, port, binary: binary.to_owned(), directory };
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
+        let mut server = Server { child, scheme, port, binary: binary.to_owned(), directory };
         server.wait_until_it_answers()?;
         Ok(server)
     }
@@ -111,6 +126,12 @@ impl Launch {
             "bind 127.0.0.1\nport {port}\nunixsocket \"{directory}/{SOCKET}\"\ndir \"{directory}\"\n\
              save \"\"\nappendonly no\n"
         );
+        if self.tls.is_some() {
+            text.push_str(&format!(
+                "port 0\ntls-port {port}\ntls-auth-clients no\n\
+                 tls-cert-file \"{directory}/{CERTIFICATE}\"\ntls-key-file \"{directory}/{KEY}\"\n"
+            ));
+        }
         for (name, value) in &self.config {
             text.push_str(&format!("{name} {value}\n"));
         }
@@ -120,6 +141,8 @@ impl Launch {
 
 const LOG: &str = "server.log";
 const SOCKET: &str = "server.sock";
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
 
 /// A port that nobody listens on at the moment.
 fn free_port() -> io::Result<u16> {
@@ -130,6 +153,7 @@ fn free_port() -> io::Result<u16> {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    scheme: &'static str,
     port: u16,
     binary: PathBuf,
     directory: TempDir,
@@ -141,9 +165,9 @@ impl Server {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Its address as a URL: `redis://127.0.0.1:40123`.
+    /// Its address as a URL: `redis://127.0.0.1:40123`, or `rediss://…` if it speaks TLS.
     pub fn url(&self) -> String {
-        format!("redis://{}", self.addr())
+        format!("{}://{}", self.scheme, self.addr())
     }
 
     /// Its Unix socket.

@@ -23,8 +23,9 @@ pub struct Check<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
+    /// A charge whose answer nobody waits for any more is refunded.
     #[cfg(feature = "redis")]
-    if_dropped: redis::IfDropped,
+    is_refunded_if_dropped: bool,
     intent: Intent,
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
@@ -46,7 +47,7 @@ impl<'a> Check<'a> {
             role: Role::Enforced,
             at_us: None,
             #[cfg(feature = "redis")]
-            if_dropped: redis::IfDropped::Keep,
+            is_refunded_if_dropped: false,
             intent,
             cost: Ok(Cost::ONE),
             max_wait_us: None,
@@ -113,7 +114,13 @@ impl<'a> Check<'a> {
     #[cfg(feature = "redis")]
     fn ask_redis(&self, scope: &redis::Scope) -> Answer<Decision> {
         match (self.ask(), self.intent) {
-            (Ok(ask), Intent::Charge) => scope.check(self.key, ask, self.at_us, self.if_dropped),
+            (Ok(ask), Intent::Charge) => {
+                let and_then = match self.is_refunded_if_dropped {
+                    true => redis::AndThen::RefundUnlessTold(self.scope.nudge_later(self.key)),
+                    false => redis::AndThen::Nothing,
+                };
+                scope.check(self.key, ask, self.at_us, and_then)
+            }
             (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us),
             (Err(error), _) => Answer::ready(Err(error)),
         }
@@ -122,7 +129,7 @@ impl<'a> Check<'a> {
     /// A charge whose answer nobody waits for any more is refunded.
     pub(crate) fn refunded_if_dropped(self) -> Check<'a> {
         #[cfg(feature = "redis")]
-        let this = Check { if_dropped: redis::IfDropped::Refund, ..self };
+        let this = Check { is_refunded_if_dropped: true, ..self };
         #[cfg(not(feature = "redis"))]
         let this = self;
         this

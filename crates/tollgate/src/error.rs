@@ -110,9 +110,19 @@ pub enum StoreError {
 
 #[cfg(feature = "redis")]
 impl StoreError {
-    /// What the server said, in one line of bounded length.
+    /// What the server said.
     pub(crate) fn refused(problem: &str) -> StoreError {
-        let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
-        StoreError::Refused { problem: problem.chars().map(printable).take(200).collect() }
+        StoreError::Refused { problem: in_one_line(problem) }
     }
+
+    pub(crate) fn unreachable(server: &str, problem: &str) -> StoreError {
+        StoreError::Unreachable { server: server.to_owned(), problem: in_one_line(problem) }
+    }
+}
+
+/// What came from elsewhere, in one line of bounded length.
+#[cfg(feature = "redis")]
+fn in_one_line(text: &str) -> String {
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text.trim().chars().map(printable).take(200).collect()
 }

@@ -67,6 +67,10 @@ impl Builder {
     /// Limits then hold for all processes that use the same server and prefix. Nothing is connected
     /// yet; that happens with the first check, and again when the connection breaks.
     ///
+    /// TLS trusts what the system trusts, or the certificates in the file that `SSL_CERT_FILE` names.
+    /// It needs a provider of cryptography for the whole process: rustls's default, AWS-LC, is
+    /// installed here unless the application has installed another before.
+    ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = tollgate::Limiter::builder().redis("redis://127.0.0.1:6379")?.build();
@@ -212,7 +216,7 @@ impl Limiter {
     pub fn check_all(&self, checks: &[Check<'_>]) -> Answer<Together> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {
-            return together::on_redis(self, redis, checks);
+            return redis.together(together::request(self, redis, checks));
         }
         Answer::ready(self.check_all_now(checks))
     }
@@ -221,7 +225,8 @@ impl Limiter {
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<Together, Error>>> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {
-            return redis.batch(requests.iter().map(|checks| self.check_all(checks)).collect());
+            let request = |checks: &&[Check<'_>]| together::request(self, redis, checks);
+            return redis.batch(requests.iter().map(request).collect());
         }
         Answer::ready(Ok(requests.iter().map(|checks| self.check_all_now(checks)).collect()))
     }

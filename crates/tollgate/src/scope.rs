@@ -9,6 +9,8 @@ use crate::answer::Answer;
 use crate::check::{Check, Intent};
 use crate::error::Error;
 use crate::limiter::{Inner, Limiter};
+#[cfg(feature = "redis")]
+use crate::store::redis;
 use crate::store::{Store, memory};
 
 /// A limit under a name. Cheap to clone.
@@ -100,10 +102,7 @@ impl Scope {
             Store::Memory => Answer::ready(self.refund_now(key, receipt)),
             #[cfg(feature = "redis")]
             Store::Redis(scope) => {
-                let answer = scope.refund(key.as_ref(), &receipt);
-                // Whoever asks now comes after the refund.
-                self.limiter.inner.lines.nudge(self, key.as_ref());
-                answer
+                scope.refund(key.as_ref(), &receipt, self.nudge_later(key.as_ref()))
             }
         }
     }
@@ -122,11 +121,7 @@ impl Scope {
         match &self.store {
             Store::Memory => Answer::ready(self.reset_now(key)),
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => {
-                let answer = scope.reset(key.as_ref());
-                self.limiter.inner.lines.nudge(self, key.as_ref());
-                answer
-            }
+            Store::Redis(scope) => scope.reset(key.as_ref(), self.nudge_later(key.as_ref())),
         }
     }
 
@@ -145,6 +140,13 @@ impl Scope {
             #[cfg(feature = "redis")]
             Store::Redis(scope) => scope.entries(key.as_ref()),
         }
+    }
+
+    /// Lets the first in the key's line ask again, once its units are back on the server.
+    #[cfg(feature = "redis")]
+    pub(crate) fn nudge_later(&self, key: &[u8]) -> redis::Nudge {
+        let (scope, key) = (self.clone(), key.to_vec());
+        Arc::new(move || scope.limiter.inner.lines.nudge(&scope, &key))
     }
 
     /// How `key` stands, and the time to look at it.

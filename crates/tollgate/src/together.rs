@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::limiter::{Inner, Limiter};
 use crate::store::memory;
 #[cfg(feature = "redis")]
-use crate::{
-    answer::Answer,
-    store::{Store, redis::Redis},
+use crate::store::{
+    Store,
+    redis::{Redis, Request},
 };
 
 /// The answer of several limits to one request: all were charged, or none.
@@ -92,9 +92,13 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
     Ok(Together::new(decided, each))
 }
 
-/// Decides on Redis.
+/// What to ask of Redis.
 #[cfg(feature = "redis")]
-pub(crate) fn on_redis(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -> Answer<Together> {
+pub(crate) fn request(
+    limiter: &Limiter,
+    redis: &Redis,
+    checks: &[Check<'_>],
+) -> Result<Option<Request>, Error> {
     let part = |check: &Check<'_>| {
         let (ask, role) = asked(limiter, check)?;
         match &check.scope.store {
@@ -102,10 +106,8 @@ pub(crate) fn on_redis(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -
             Store::Memory => Err(Error::DifferentLimiters),
         }
     };
-    match checks.iter().map(part).collect::<Result<Vec<_>, Error>>() {
-        Ok(charges) => redis.together(charges, time(checks)),
-        Err(error) => Answer::ready(Err(error)),
-    }
+    let charges = checks.iter().map(part).collect::<Result<Vec<_>, Error>>()?;
+    redis.request(charges, time(checks))
 }
 
 /// When several are decided: at the first time that one of them says.

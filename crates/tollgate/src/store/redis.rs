@@ -6,14 +6,17 @@
 //! - `wire`: requests and answers as the script has them
 //! - `batcher`: what goes together; `node`: the connection, and who is told what
 //! - `denials`: refusals that need not be asked for again
+//! - `tls`: what `rediss://` needs
 
 mod batcher;
 mod denials;
 mod key;
 mod node;
 mod script;
+mod tls;
 mod wire;
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,11 +30,12 @@ use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::{Error, StoreError};
 use crate::together::{Together, merged};
+use batcher::MAX_BATCH;
 use key::Keys;
-pub(crate) use node::IfDropped;
+pub(crate) use node::{AndThen, Nudge};
 use node::{Node, Receiver, Refund};
-pub(crate) use wire::Charge;
-use wire::{MAX_CHARGES, Reply, Request};
+pub(crate) use wire::{Charge, Request};
+use wire::{MAX_CHARGES, Reply};
 
 /// Where a Redis is, and how it is used.
 #[derive(Clone, Debug)]
@@ -43,6 +47,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn of(url: &str) -> Result<Settings, Error> {
+        tls::prepare_for(url)?;
         // What is wrong with a URL may be in its password: the kind of problem has to do.
         let client = Client::open(url).map_err(|error| Error::Setting {
             setting: "redis",
@@ -93,8 +98,13 @@ impl Redis {
         Scope { redis: self.clone(), keys: Keys::new(&self.prefix, name, &limit), limit }
     }
 
-    /// Decides several limits together; parts of the same key are one charge with the costs added.
-    pub(crate) fn together(&self, parts: Vec<Charge>, at_us: Option<u64>) -> Answer<Together> {
+    /// A check of several limits; parts of the same key are one charge with the costs added. `None`
+    /// if there is nothing to ask.
+    pub(crate) fn request(
+        &self,
+        parts: Vec<Charge>,
+        at_us: Option<u64>,
+    ) -> Result<Option<Request>, Error> {
         let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
         let mut charge_of = Vec::with_capacity(parts.len());
         for charge in parts {
@@ -106,46 +116,46 @@ impl Redis {
             }
         }
         match charges.len() {
-            0 => Answer::ready(Ok(Together::new(tollgate_core::Together::of([]), Vec::new()))),
-            count if count > MAX_CHARGES => {
-                Answer::ready(Err(Error::TooManyCharges { count, most: MAX_CHARGES }))
-            }
-            _ => {
-                let request = Request::Together { charges, charge_of, at_us: self.time(at_us) };
-                self.send(request, |reply| match reply {
-                    Reply::Together(decided, each) => Some(Together::new(decided, each)),
-                    _ => None,
-                })
-            }
+            0 => Ok(None),
+            count if count > MAX_CHARGES => Err(Error::TooManyCharges { count, most: MAX_CHARGES }),
+            _ => Ok(Some(Request::Together { charges, charge_of, at_us: self.time(at_us) })),
         }
     }
 
-    /// The answers to all of these, in one.
-    pub(crate) fn batch(
-        &self,
-        answers: Vec<Answer<Together>>,
-    ) -> Answer<Vec<Result<Together, Error>>> {
-        let (told, receiver) = tokio::sync::oneshot::channel();
-        self.node.spawn(async move {
-            let mut all = Vec::with_capacity(answers.len());
-            for answer in answers {
-                all.push(answer.await);
-            }
-            // Nobody may be left to tell.
-            let _ = told.send(Ok(Reply::Batch(all)));
-        });
-        Answer::sent(Sent {
-            receiver,
-            read: |reply| match reply {
-                Reply::Batch(all) => Some(all),
-                _ => None,
-            },
-            refund: None,
-        })
+    /// Decides a check of several limits.
+    pub(crate) fn together(&self, request: Result<Option<Request>, Error>) -> Answer<Together> {
+        match request {
+            Ok(Some(request)) => self.send(request, AndThen::Nothing, together),
+            Ok(None) => Answer::ready(Ok(of_nothing())),
+            Err(error) => Answer::ready(Err(error)),
+        }
     }
 
-    fn send<T>(&self, request: Request, read: fn(Reply) -> Option<T>) -> Answer<T> {
-        match self.node.submit(request, IfDropped::Keep) {
+    /// Decides many, in this order.
+    pub(crate) fn batch(
+        &self,
+        requests: Vec<Result<Option<Request>, Error>>,
+    ) -> Answer<Vec<Result<Together, Error>>> {
+        let (told, receiver) = tokio::sync::oneshot::channel();
+        let node = Arc::clone(&self.node);
+        self.node.spawn(async move {
+            // Nobody may be left to tell.
+            let _ = told.send(Ok(Reply::Batch(decide_in_order(&node, requests).await)));
+        });
+        let read = |reply| match reply {
+            Reply::Batch(all) => Some(all),
+            _ => None,
+        };
+        Answer::sent(Sent { receiver, read, refund: None })
+    }
+
+    fn send<T>(
+        &self,
+        request: Request,
+        and_then: AndThen,
+        read: fn(Reply) -> Option<T>,
+    ) -> Answer<T> {
+        match self.node.submit(request, and_then) {
             Ok(receiver) => Answer::sent(Sent { receiver, read, refund: None }),
             Err(error) => Answer::ready(Err(error.into())),
         }
@@ -163,19 +173,24 @@ impl Scope {
         key: &[u8],
         ask: Ask,
         at_us: Option<u64>,
-        if_dropped: IfDropped,
+        and_then: AndThen,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
         // One that waits in line is not told what was so a while ago: units may have come back.
-        if (at_us, if_dropped) == (None, IfDropped::Keep)
+        if at_us.is_none()
+            && matches!(and_then, AndThen::Nothing)
             && let Some(decision) = self.redis.node.recall(&charge)
         {
             return Answer::ready(Ok(Decision::cached(decision)));
         }
-        let refund = (if_dropped == IfDropped::Refund).then(|| {
-            Box::new(Refund { node: Arc::clone(&self.redis.node), charge: charge.clone(), at_us })
-        });
-        match self.redis.node.submit(Request::Check { charge, at_us }, if_dropped) {
+        let refund = match &and_then {
+            AndThen::RefundUnlessTold(nudge) => {
+                let (node, nudge) = (Arc::clone(&self.redis.node), Arc::clone(nudge));
+                Some(Box::new(Refund { node, charge: charge.clone(), at_us, nudge }))
+            }
+            _ => None,
+        };
+        match self.redis.node.submit(Request::Check { charge, at_us }, and_then) {
             Ok(receiver) => Answer::sent(Sent { receiver, read: decision, refund }),
             Err(error) => Answer::ready(Err(error.into())),
         }
@@ -183,22 +198,22 @@ impl Scope {
 
     pub(crate) fn peek(&self, key: &[u8], ask: Ask, at_us: Option<u64>) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
-        self.redis.send(Request::Peek { charge, at_us }, decision)
+        self.redis.send(Request::Peek { charge, at_us }, AndThen::Nothing, decision)
     }
 
-    pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt) -> Answer<u64> {
+    pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt, nudge: Nudge) -> Answer<u64> {
         let charge = self.charge(key, Ask::new(receipt.cost()), Role::Enforced);
         let (place, at_us) = (receipt.place(), self.redis.time(None));
         let request = Request::Refund { charge, place, at_us };
-        self.redis.send(request, |reply| match reply {
+        self.redis.send(request, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Refunded(units) => Some(units),
             _ => None,
         })
     }
 
-    pub(crate) fn reset(&self, key: &[u8]) -> Answer<()> {
+    pub(crate) fn reset(&self, key: &[u8], nudge: Nudge) -> Answer<()> {
         let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
-        self.redis.send(Request::Reset { charge }, |reply| match reply {
+        self.redis.send(Request::Reset { charge }, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Reset => Some(()),
             _ => None,
         })
@@ -208,7 +223,7 @@ impl Scope {
     pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
         let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
         let at_us = self.redis.time(None);
-        self.redis.send(Request::State { charge, at_us }, |reply| match reply {
+        self.redis.send(Request::State { charge, at_us }, AndThen::Nothing, |reply| match reply {
             Reply::State { state, now_us, .. } => Some((state, now_us)),
             _ => None,
         })
@@ -218,7 +233,7 @@ impl Scope {
     pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
         let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
         let at_us = self.redis.time(None);
-        self.redis.send(Request::State { charge, at_us }, |reply| match reply {
+        self.redis.send(Request::State { charge, at_us }, AndThen::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
                 Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
             }
@@ -237,6 +252,57 @@ impl Charge {
     }
 }
 
+/// As many at a time as go in one batch, so that those of one key are decided in their order.
+async fn decide_in_order(
+    node: &Arc<Node>,
+    requests: Vec<Result<Option<Request>, Error>>,
+) -> Vec<Result<Together, Error>> {
+    let mut all = Vec::with_capacity(requests.len());
+    let mut requests = requests.into_iter().peekable();
+    while requests.peek().is_some() {
+        let mut asked = Vec::new();
+        let mut waits = Vec::new();
+        for request in requests.by_ref().take(MAX_BATCH) {
+            match request {
+                Ok(Some(request)) => {
+                    waits.push(None);
+                    asked.push(request);
+                }
+                Ok(None) => waits.push(Some(Ok(of_nothing()))),
+                Err(error) => waits.push(Some(Err(error))),
+            }
+        }
+        let mut answers = match node.submit_all(asked) {
+            Ok(receivers) => receivers.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        }
+        .into_iter();
+        for known in waits {
+            let answer = match known {
+                Some(known) => known,
+                None => match answers.next() {
+                    Some(Ok(receiver)) => Sent { receiver, read: together, refund: None }.await,
+                    Some(Err(error)) => Err(error.into()),
+                    None => Err(StoreError::Gone.into()),
+                },
+            };
+            all.push(answer);
+        }
+    }
+    all
+}
+
+fn of_nothing() -> Together {
+    Together::new(tollgate_core::Together::of([]), Vec::new())
+}
+
+fn together(reply: Reply) -> Option<Together> {
+    match reply {
+        Reply::Together(decided, each) => Some(Together::new(decided, each)),
+        _ => None,
+    }
+}
+
 fn decision(reply: Reply) -> Option<Decision> {
     match reply {
         Reply::Checked(checked) => Some(checked.into()),
@@ -245,11 +311,16 @@ fn decision(reply: Reply) -> Option<Decision> {
 }
 
 /// An answer on its way.
-#[derive(Debug)]
 pub(crate) struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
     refund: Option<Box<Refund>>,
+}
+
+impl<T> fmt::Debug for Sent<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent").finish_non_exhaustive()
+    }
 }
 
 impl<T> Future for Sent<T> {

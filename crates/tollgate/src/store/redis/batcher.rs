@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const MAX_IN_FLIGHT: usize = 2;
 
 /// A batch holds up everybody else on the server for as long as it takes, about 4 us a charge.
-const MAX_BATCH: usize = 64;
+pub(super) const MAX_BATCH: usize = 64;
 
 /// Requests that wait for their turn.
 #[derive(Debug)]

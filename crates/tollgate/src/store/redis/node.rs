@@ -28,8 +28,10 @@ pub(super) struct Node {
     server: String,
     deadline: Duration,
     runtime: Handle,
-    batcher: Mutex<Batcher<Waiting>>,
+    batcher: Mutex<Batcher<Load>>,
     connection: Mutex<Connection>,
+    /// Held by whoever opens one.
+    opening: tokio::sync::Mutex<()>,
     /// By which refusals are remembered.
     clock: Clock,
     pub(super) denials: Denials,
@@ -42,6 +44,13 @@ struct Connection {
     generation: u64,
 }
 
+/// What goes in one batch.
+enum Load {
+    One(Waiting),
+    /// In this order.
+    Many(Vec<Waiting>),
+}
+
 /// A request, and whom to tell.
 struct Waiting {
     request: Request,
@@ -49,17 +58,22 @@ struct Waiting {
     /// When it was put in, as the node's clock has it.
     since_us: u64,
     deadline: Instant,
-    if_dropped: IfDropped,
+    and_then: AndThen,
 }
 
-/// What happens to a charge that nobody is there to be told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfDropped {
-    /// It stays charged.
-    Keep,
-    /// It is refunded.
-    Refund,
+/// What happens when a request has been answered.
+#[derive(Clone, Default)]
+pub(crate) enum AndThen {
+    #[default]
+    Nothing,
+    /// Those who wait for units to come back are told.
+    Nudge(Nudge),
+    /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
+    RefundUnlessTold(Nudge),
 }
+
+/// Tells those who wait for a key's units.
+pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
 
 /// Where an answer will be.
 pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
@@ -86,6 +100,7 @@ impl Node {
             runtime,
             batcher: Mutex::new(Batcher::new(MAX_WAITING)),
             connection: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
             clock: Clock::system(),
             denials: Denials::new(),
         })
@@ -95,18 +110,40 @@ impl Node {
     pub(super) fn submit(
         self: &Arc<Self>,
         request: Request,
-        if_dropped: IfDropped,
+        and_then: AndThen,
     ) -> Result<Receiver, StoreError> {
+        let (waiting, receiver) = self.waiting(request, and_then);
+        self.put(Load::One(waiting))?;
+        Ok(receiver)
+    }
+
+    /// Sends requests together, to be decided in this order.
+    pub(super) fn submit_all(
+        self: &Arc<Self>,
+        requests: Vec<Request>,
+    ) -> Result<Vec<Receiver>, StoreError> {
+        let all = requests.into_iter().map(|request| self.waiting(request, AndThen::Nothing));
+        let (waiting, receivers) = all.unzip();
+        self.put(Load::Many(waiting))?;
+        Ok(receivers)
+    }
+
+    fn waiting(&self, request: Request, and_then: AndThen) -> (Waiting, Receiver) {
         let (answer, receiver) = oneshot::channel();
         let (since_us, deadline) = (self.clock.now_us(), Instant::now() + self.deadline);
-        let waiting = Waiting { request, answer, since_us, deadline, if_dropped };
-        let next = self.batcher.lock().put(waiting);
+        (Waiting { request, answer, since_us, deadline, and_then }, receiver)
+    }
+
+    fn put(self: &Arc<Self>, load: Load) -> Result<(), StoreError> {
+        let next = self.batcher.lock().put(load);
         match next {
-            Ok(Next::Wait) => {}
-            Ok(Next::Send) => _ = self.runtime.spawn(Sender::new(self).send_all()),
-            Err(Full { waiting }) => return Err(StoreError::Overloaded { waiting }),
+            Ok(Next::Wait) => Ok(()),
+            Ok(Next::Send) => {
+                self.runtime.spawn(Sender::new(self).send_all());
+                Ok(())
+            }
+            Err(Full { waiting }) => Err(StoreError::Overloaded { waiting }),
         }
-        Ok(receiver)
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -118,10 +155,11 @@ impl Node {
         self.denials.recall(&charge.key, charge.ask.cost.units(), self.clock.now_us())
     }
 
-    async fn send(self: &Arc<Self>, batch: Vec<Waiting>) {
-        let now = Instant::now();
+    async fn send(self: &Arc<Self>, batch: Vec<Load>) {
+        // One that has hardly any time left would be charged for nothing, and take others with it.
+        let late = Instant::now() + self.deadline / 8;
         let (batch, late): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|waiting| waiting.deadline > now);
+            flat(batch).partition(|waiting| waiting.deadline > late);
         late.into_iter().for_each(|waiting| waiting.fail(self.timeout()));
         let Some(deadline) = batch.iter().map(|waiting| waiting.deadline).min() else { return };
         match self.ask(&batch, deadline).await {
@@ -132,7 +170,7 @@ impl Node {
 
     async fn ask(&self, batch: &[Waiting], deadline: Instant) -> Result<Answers, StoreError> {
         let arguments = Arguments::of(batch.iter().map(|waiting| &waiting.request));
-        let script = arguments.algorithms.script();
+        let script = arguments.abilities.script();
         let command = arguments.command("EVALSHA", &script.hash);
         let (mut connection, generation) = self.connection(deadline).await?;
         let mut reply: Result<Result<Value, _>, _> =
@@ -177,17 +215,21 @@ impl Node {
         &self,
         deadline: Instant,
     ) -> Result<(MultiplexedConnection, u64), StoreError> {
-        {
-            let connection = self.connection.lock();
-            if let Some(open) = &connection.open {
-                return Ok((open.clone(), connection.generation));
-            }
+        if let Some(open) = self.connection.lock().get() {
+            return Ok(open);
+        }
+        timeout_at(deadline, self.open()).await.map_err(|_| self.timeout())?
+    }
+
+    async fn open(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
+        let _opening = self.opening.lock().await;
+        if let Some(open) = self.connection.lock().get() {
+            return Ok(open);
         }
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connect = self.client.get_multiplexed_async_connection_with_config(&config);
-        let opened = timeout_at(deadline, connect).await.map_err(|_| self.timeout())?;
-        let opened = opened.map_err(|error| self.error(&error))?;
+        let opened = connect.await.map_err(|error| self.error(&error))?;
         let mut connection = self.connection.lock();
         connection.generation += 1;
         connection.open = Some(opened.clone());
@@ -208,12 +250,11 @@ impl Node {
     fn error(&self, error: &RedisError) -> StoreError {
         match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-                let code = error.code().unwrap_or("error");
+                // What it says to a wrong password has none.
+                let code = error.code().unwrap_or(error.category());
                 StoreError::refused(&format!("{code} {}", error.detail().unwrap_or_default()))
             }
-            _ => {
-                StoreError::Unreachable { server: self.server.clone(), problem: error.to_string() }
-            }
+            _ => StoreError::unreachable(&self.server, &error.to_string()),
         }
     }
 
@@ -239,31 +280,60 @@ impl Waiting {
     }
 
     fn deliver(self, node: &Arc<Node>, reply: Result<Reply, StoreError>) {
-        let Waiting { request, answer, if_dropped, .. } = self;
-        if let Err(Ok(undelivered)) = answer.send(reply)
-            && if_dropped == IfDropped::Refund
-            && let Request::Check { charge, at_us } = request
-        {
-            Refund { node: Arc::clone(node), charge, at_us }.give_back(undelivered);
+        let Waiting { request, answer, and_then, .. } = self;
+        let undelivered = answer.send(reply);
+        match (and_then, undelivered, request) {
+            (AndThen::Nudge(nudge), ..) => nudge(),
+            (
+                AndThen::RefundUnlessTold(nudge),
+                Err(Ok(undelivered)),
+                Request::Check { charge, at_us },
+            ) => Refund { node: Arc::clone(node), charge, at_us, nudge }.give_back(undelivered),
+            _ => {}
         }
     }
 }
 
+impl Load {
+    fn charges(&self) -> usize {
+        match self {
+            Load::One(waiting) => waiting.request.charges().len(),
+            Load::Many(all) => all.iter().map(|waiting| waiting.request.charges().len()).sum(),
+        }
+    }
+}
+
+fn flat(batch: Vec<Load>) -> impl Iterator<Item = Waiting> {
+    batch.into_iter().flat_map(|load| {
+        let (one, many) = match load {
+            Load::One(one) => (Some(one), Vec::new()),
+            Load::Many(many) => (None, many),
+        };
+        one.into_iter().chain(many)
+    })
+}
+
+impl Connection {
+    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
+        self.open.clone().map(|open| (open, self.generation))
+    }
+}
+
 /// A charge to give back if its caller does not come to know of it.
-#[derive(Debug)]
 pub(super) struct Refund {
     pub(super) node: Arc<Node>,
     pub(super) charge: Charge,
     pub(super) at_us: Option<u64>,
+    pub(super) nudge: Nudge,
 }
 
 impl Refund {
     pub(super) fn give_back(self, undelivered: Reply) {
         let Reply::Checked(Checked { receipt: Some(receipt), .. }) = undelivered else { return };
-        let Refund { node, charge, at_us } = self;
+        let Refund { node, charge, at_us, nudge } = self;
         let refund = Request::Refund { charge, place: receipt.place(), at_us };
         // Nobody is left to tell.
-        let _ = node.submit(refund, IfDropped::Keep);
+        let _ = node.submit(refund, AndThen::Nudge(nudge));
     }
 }
 
@@ -281,12 +351,14 @@ impl Sender {
 
     async fn send_all(mut self) {
         loop {
-            let batch = self.node.batcher.lock().take(|waiting| waiting.request.charges().len());
+            let batch = self.node.batcher.lock().take(Load::charges);
             if batch.is_empty() {
                 self.is_done = true;
                 return;
             }
             self.node.send(batch).await;
+            // Those who were just told may have more to ask: that goes along.
+            tokio::task::yield_now().await;
         }
     }
 }
