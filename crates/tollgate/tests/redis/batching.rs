@@ -1,0 +1,90 @@
+//! How many round trips it takes.
+
+use tollgate_launcher::Flavour;
+
+use crate::setup::{LIMITS, admin, calls, open, scope, start};
+
+#[tokio::test]
+async fn a_caller_alone_takes_one_round_trip_for_each_check() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (limiter, mut admin) = (open(&server), admin(&server));
+        for text in LIMITS {
+            let scope = scope(&limiter, text);
+            scope.check("a").await.unwrap();
+            let mut of = |command| calls(&mut admin, command);
+            let before = (of("evalsha"), of("eval"), of("time"), of("client"));
+            for _ in 0..20 {
+                scope.check("a").await.unwrap();
+            }
+            let after = (of("evalsha"), of("eval"), of("time"), of("client"));
+            // The clock is read once in each.
+            let want = (before.0 + 20, before.1, before.2 + 20, before.3);
+            assert_eq!(after, want, "{flavour}, {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_operation_of_any_kind_is_one_round_trip() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (limiter, mut admin) = (open(&server), admin(&server));
+        for text in LIMITS {
+            let scope = scope(&limiter, text);
+            let receipt = scope.check("a").await.unwrap().into_receipt().unwrap();
+            let mut asked = calls(&mut admin, "evalsha");
+            let mut one_more = |what: &str| {
+                let now = calls(&mut admin, "evalsha");
+                assert_eq!(now, asked + 1, "{flavour}, {text}, {what}");
+                asked = now;
+            };
+            scope.peek("a").await.unwrap();
+            one_more("peek");
+            scope.refund("a", receipt).await.unwrap();
+            one_more("refund");
+            scope.entries("a").await.unwrap();
+            one_more("entries");
+            scope.reset("a").await.unwrap();
+            one_more("reset");
+            assert!(scope.acquire("a").await.unwrap().is_admitted());
+            one_more("acquire");
+            let three = ["a", "b", "c"].map(|key| scope.check(key));
+            limiter.check_all(&three).await.unwrap();
+            one_more("check of several");
+            limiter.batch(&[&three[..1], &three[1..]]).await.unwrap();
+            one_more("batch");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_ask_at_once_share_round_trips() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (limiter, mut admin) = (open(&server), admin(&server));
+        let scope = scope(&limiter, "fixed-window limit=1000000 window=366d");
+        scope.check("a").await.unwrap();
+        let before = calls(&mut admin, "evalsha");
+        for _ in 0..10 {
+            let answers: Vec<_> = (0..64).map(|_| scope.check("a").into_future()).collect();
+            for answer in answers {
+                answer.await.unwrap();
+            }
+        }
+        let taken = calls(&mut admin, "evalsha") - before;
+        assert!(taken <= 160, "{flavour}: {taken} round trips for 640 checks");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 1_000_000 - 641);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_has_not_seen_the_script_is_told_once() {
+    let server = start(Flavour::Redis);
+    let (limiter, mut admin) = (open(&server), admin(&server));
+    let scope = scope(&limiter, LIMITS[0]);
+    for _ in 0..5 {
+        scope.check("a").await.unwrap();
+    }
+    assert_eq!((calls(&mut admin, "evalsha"), calls(&mut admin, "eval")), (5, 1));
+}

@@ -1,0 +1,187 @@
+//! P9 on a server: every key ends, and not before it may.
+
+use redis::Connection;
+use tollgate::{Check, Limit, Limiter, Scope};
+use tollgate_launcher::Flavour;
+
+use crate::setup::{PATIENCE, admin, kept, key_with, keys, named, open, start, time_us};
+
+const S: i64 = 1_000_000;
+
+/// What a state outlives its usefulness by at most, and an hour more at the caller's time.
+const SPARE_US: i64 = 11 * S;
+const HOUR_US: i64 = 3_600 * S;
+
+/// A millisecond that the server's rounding takes, and one that ours does.
+const ROUNDING_US: i64 = 2_000;
+
+/// Every algorithm: short and long, of numbers that divide and of some that do not.
+const LIMITS: [&str; 11] = [
+    "fixed-window limit=1000 window=1h",
+    "fixed-window limit=1000 window=1000ms",
+    "sliding-window-log limit=1000 window=1h",
+    "sliding-window-log limit=1000 window=7ms",
+    "sliding-window-counter limit=1000 window=1h",
+    "sliding-window-counter limit=1000 window=1s",
+    "token-bucket capacity=1000 refill=1/s",
+    "token-bucket capacity=1000 refill=7/3ms",
+    "leaky-bucket capacity=1000 leak=1/s mode=policing",
+    "leaky-bucket capacity=1000 leak=1/s mode=shaping",
+    "leaky-bucket capacity=1000 leak=1000/366d mode=shaping",
+];
+
+/// Whose time decides.
+#[derive(Clone, Copy, Debug)]
+enum Time {
+    Server,
+    CallersUs(u64),
+}
+
+impl Time {
+    fn of(self, check: Check<'_>) -> Check<'_> {
+        match self {
+            Time::Server => check,
+            Time::CallersUs(at_us) => check.at_us(at_us),
+        }
+    }
+}
+
+/// How much longer than needed a key may live, so that not every charge has to say when it ends: a
+/// counter's until the window after the next, a bucket's until the end of a step of 8 s.
+fn step_us(limit: &Limit) -> i64 {
+    match limit {
+        Limit::SlidingWindowCounter(limit) => i64::try_from(limit.window_us()).unwrap(),
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => 8 * S,
+        _ => 0,
+    }
+}
+
+/// Whether the key of `id` ends when it should, after what was done between `from_us` and now.
+async fn assert_ends(admin: &mut Connection, scope: &Scope, id: &str, time: Time, from_us: i64) {
+    let key = key_with(admin, &format!("{{{id}}}"));
+    let looked_us = time_us(admin);
+    let peeked = time.of(scope.peek(id)).await.unwrap();
+    let reset_after_us = i64::try_from(peeked.reset_after().as_micros()).unwrap();
+    let to_us = time_us(admin);
+    let ends_us = kept(admin, key.as_bytes()).ends_ms * 1_000;
+    let (least_us, most_us) = match time {
+        // It was looked at between these two; the wait says when nothing is spent any more.
+        Time::Server => (looked_us + reset_after_us, to_us + reset_after_us + SPARE_US),
+        // The caller's clock stood still: the wait is what it was when the key was written.
+        Time::CallersUs(_) => {
+            let spare_us = SPARE_US + HOUR_US;
+            (from_us + reset_after_us + HOUR_US, to_us + reset_after_us + spare_us)
+        }
+    };
+    // What was over when it was looked at says nothing about when it was.
+    let most_us = if reset_after_us == 0 { to_us + HOUR_US + SPARE_US } else { most_us };
+    let most_us = most_us + step_us(scope.limit());
+    let context = format!("{key}, {time:?}, {reset_after_us} us to the reset");
+    assert!(ends_us > to_us, "{context}: ended");
+    assert!(ends_us >= least_us, "{context}: {} us too early", least_us - ends_us);
+    let late_us = ends_us - most_us - ROUNDING_US;
+    assert!(late_us <= 0, "{context}: {late_us} us too late");
+}
+
+#[tokio::test]
+async fn every_key_ends_a_little_after_it_is_of_use() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (limiter, mut admin) = (open(&server), admin(&server));
+        let now_us = u64::try_from(time_us(&mut admin)).unwrap();
+        let callers = [Time::CallersUs(now_us), Time::CallersUs(1_000_000_020_000_000)];
+        for (number, time) in [Time::Server].into_iter().chain(callers).enumerate() {
+            for (index, text) in LIMITS.into_iter().enumerate() {
+                let scope = named(&limiter, &format!("{number} {index}"), text);
+                let id = format!("{number}-{index}");
+                spend_and_give_back(&mut admin, &scope, &id, time).await;
+            }
+        }
+        let every = keys(&mut admin);
+        assert!(every.len() >= LIMITS.len(), "{}", every.len());
+        for key in every {
+            assert!(kept(&mut admin, &key).ends_ms > 0, "{}", String::from_utf8_lossy(&key));
+        }
+    }
+}
+
+/// Checks, a refusal, a refund, a reset, and a check of several: the key ends in time after each.
+async fn spend_and_give_back(admin: &mut Connection, scope: &Scope, id: &str, time: Time) {
+    let from_us = time_us(admin);
+    let mut receipts = Vec::new();
+    for cost in [1, 9, 500] {
+        let checked = time.of(scope.check(id).cost(cost)).await.unwrap();
+        receipts.extend(checked.into_receipt());
+        assert_ends(admin, scope, id, time, from_us).await;
+    }
+    let _ = time.of(scope.check(id).cost(1_000)).await.unwrap();
+    assert_ends(admin, scope, id, time, from_us).await;
+    // At the limiter's time, so that what a refund says of a caller's is not known here.
+    if let Time::Server = time {
+        for receipt in receipts {
+            scope.refund(id, receipt).await.unwrap();
+            assert_ends(admin, scope, id, time, from_us).await;
+        }
+    }
+    scope.reset(id).await.unwrap();
+    let tagged = format!("{{{id}}}");
+    assert!(!keys(admin).iter().any(|key| String::from_utf8_lossy(key).contains(&tagged)));
+    let from_us = time_us(admin);
+    let request = [time.of(scope.check(id)), time.of(scope.check(id).cost(2))];
+    assert!(scope.limiter().check_all(&request).await.unwrap().is_allowed());
+    assert_ends(admin, scope, id, time, from_us).await;
+}
+
+/// Logs of up to 16 are written whole, longer ones in place.
+#[tokio::test]
+async fn a_log_of_any_length_ends() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        let limiter = open(&server);
+        let scope = named(&limiter, "log", "sliding-window-log limit=1000 window=1h");
+        for entries in [1, 2, 15, 16, 17, 18, 32, 33, 1_000] {
+            let id = format!("of-{entries}");
+            let mut receipts = Vec::new();
+            let from_us = time_us(&mut admin);
+            let answers: Vec<_> = (0..entries).map(|_| scope.check(&id).into_future()).collect();
+            for answer in answers {
+                receipts.extend(answer.await.unwrap().into_receipt());
+            }
+            assert_eq!(scope.entries(&id).await.unwrap().len(), entries);
+            assert_ends(&mut admin, &scope, &id, Time::Server, from_us).await;
+            let newest = receipts.pop();
+            for receipt in newest.into_iter().chain(receipts.drain(..).take(1)) {
+                scope.refund(&id, receipt).await.unwrap();
+                assert_ends(&mut admin, &scope, &id, Time::Server, from_us).await;
+            }
+        }
+        for key in keys(&mut admin) {
+            assert!(kept(&mut admin, &key).ends_ms > 0, "{}", String::from_utf8_lossy(&key));
+        }
+    }
+}
+
+/// At the time of the limiter's own clock, refunds and lists included.
+#[tokio::test]
+async fn a_limiter_with_a_clock_of_its_own_keeps_its_keys_an_hour_longer() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        let clock = tollgate::ManualClock::at_us(1_000_000_020_000_000);
+        let builder = Limiter::builder().redis(&server.url()).unwrap();
+        let limiter = builder.clock(&clock).deadline(PATIENCE).build().unwrap();
+        for (index, text) in LIMITS.into_iter().enumerate() {
+            let scope = named(&limiter, &index.to_string(), text);
+            let id = format!("id-{index}");
+            let time = Time::CallersUs(1_000_000_020_000_000);
+            let from_us = time_us(&mut admin);
+            let receipt = scope.check(&id).cost(7).await.unwrap().into_receipt().unwrap();
+            scope.check(&id).await.unwrap();
+            assert_ends(&mut admin, &scope, &id, time, from_us).await;
+            scope.refund(&id, receipt).await.unwrap();
+            scope.entries(&id).await.unwrap();
+            assert_ends(&mut admin, &scope, &id, time, from_us).await;
+        }
+    }
+}

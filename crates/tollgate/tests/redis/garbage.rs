@@ -1,0 +1,411 @@
+//! What is under a key may be anything: it fails that key's requests alone, or is decided as some
+//! state would be. What could not be read is as it was until somebody resets it.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use redis::Connection;
+use tokio::runtime::Runtime;
+use tollgate::{Decision, Error, Limiter, Receipt, Scope, StoreError};
+use tollgate_launcher::{Flavour, Server};
+
+use crate::setup::{Kept, LIMITS, PATIENCE, admin, kept, key_with, named, open, remaining, start};
+
+const DAY_S: u64 = 86_400;
+
+/// More limits, of numbers that take all the digits there are.
+const WIDE_LIMITS: [&str; 6] = [
+    "fixed-window limit=9007199254740990 window=366d",
+    "sliding-window-log limit=65536 window=366d",
+    "sliding-window-counter limit=9007199254740990 window=366d",
+    "token-bucket capacity=1000000 refill=999983/d",
+    "token-bucket capacity=9007199254740990 refill=9007199254740881/366d",
+    "leaky-bucket capacity=9007199254740990 leak=9007199254740881/366d mode=shaping",
+];
+
+/// No limit of these lets anybody wait longer: two windows, and as far as a clock may step back.
+const LONGEST_WAIT: Duration = Duration::from_secs(2 * 366 * DAY_S + 11);
+
+/// Limits that are not used up, of every algorithm.
+const NEIGHBOURS: [&str; 4] = [
+    "fixed-window limit=1000000 window=366d",
+    "sliding-window-log limit=65536 window=100ms",
+    "sliding-window-counter limit=1000000 window=366d",
+    "token-bucket capacity=1000000 refill=1000000/d",
+];
+
+/// A key of one limit on which anything can be put, and its neighbours.
+struct Place {
+    limiter: Limiter,
+    scope: Scope,
+    /// As it is on the server.
+    key: String,
+    /// Of a charge that was made to the key.
+    receipt: Receipt,
+    neighbours: Vec<Scope>,
+}
+
+/// What came of every operation on the key.
+#[derive(Debug)]
+struct Outcomes {
+    peeked: Result<Decision, Error>,
+    entries: Result<usize, Error>,
+    together: Result<bool, Error>,
+    checked: Result<Decision, Error>,
+    refunded: Result<u64, Error>,
+}
+
+impl Place {
+    async fn new(server: &Server, admin: &mut Connection, text: &str) -> Place {
+        redis::cmd("FLUSHALL").exec(admin).unwrap();
+        let limiter = open(server);
+        let scope = named(&limiter, "scope", text);
+        let receipt = scope.check("bad").await.unwrap().into_receipt().unwrap();
+        let key = key_with(admin, "{bad}");
+        let neighbours = NEIGHBOURS.map(|text| named(&limiter, text, text)).into();
+        Place { limiter, scope, key, receipt, neighbours }
+    }
+
+    /// Every operation on the key, among checks of its neighbours, in one batch.
+    async fn ask_everything(&self) -> Outcomes {
+        let Place { limiter, scope, neighbours, .. } = self;
+        let healthy = || neighbours.iter().map(|near| near.check("good").into_future());
+        let mut healthy_answers: Vec<_> = healthy().collect();
+        let peeked = scope.peek("bad").into_future();
+        let entries = scope.entries("bad");
+        // More than there is, so that it charges nothing either way.
+        let too_much = (1 << 53) - 1;
+        let refused = [neighbours[0].check("good"), scope.check("bad").cost(too_much)];
+        let together = limiter.check_all(&refused);
+        healthy_answers.extend(healthy());
+        let checked = scope.check("bad").into_future();
+        let refunded = scope.refund("bad", Receipt::of(self.receipt.cost(), self.receipt.place()));
+        healthy_answers.extend(healthy());
+        for answer in healthy_answers {
+            let decision = answer.await.unwrap();
+            assert!(decision.is_allowed(), "a neighbour was refused: {decision:?}");
+        }
+        Outcomes {
+            peeked: peeked.await,
+            entries: entries.await.map(|entries| entries.len()),
+            together: together.await.map(|together| together.is_allowed()),
+            checked: checked.await,
+            refunded: refunded.await,
+        }
+    }
+
+    /// One in line behind another foresees how long that will take, from what is under the key.
+    async fn stand_in_line(&self) -> [Result<bool, Error>; 2] {
+        let acquire = || async {
+            let acquired = self.scope.acquire("bad").max_wait(Duration::ZERO).await;
+            acquired.map(|acquired| acquired.is_admitted())
+        };
+        let both = async { tokio::join!(acquire(), acquire()) };
+        tokio::time::timeout(PATIENCE, both).await.unwrap().into()
+    }
+
+    fn corrupt(&self) -> Error {
+        StoreError::Corrupt { key: self.key.clone() }.into()
+    }
+
+    async fn assert_reset_heals(&self) {
+        let size = self.scope.limit().size();
+        self.scope.reset("bad").await.unwrap();
+        let healed = self.scope.check("bad").await.unwrap();
+        assert_eq!((healed.is_allowed(), healed.remaining()), (true, size - 1), "{}", self.key);
+    }
+}
+
+fn assert_corrupt<T: Debug>(place: &Place, answer: Result<T, Error>, what: &str) {
+    assert_eq!(answer.unwrap_err(), place.corrupt(), "{what}");
+}
+
+#[tokio::test]
+async fn a_foreign_type_fails_its_own_requests_and_stays_as_it_was() {
+    let foreign: [&[&str]; 5] = [
+        &["HSET", "KEY", "field", "value"],
+        &["RPUSH", "KEY", "a", "b", "c"],
+        &["ZADD", "KEY", "1", "a", "2", "b"],
+        &["SADD", "KEY", "a", "b"],
+        &["XADD", "KEY", "*", "field", "value"],
+    ];
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for text in LIMITS {
+            let place = Place::new(&server, &mut admin, text).await;
+            for words in foreign {
+                let what = format!("{flavour}, {text}, {}", words[0]);
+                let before = put_foreign(&mut admin, &place.key, words);
+                let outcomes = place.ask_everything().await;
+                assert_corrupt(&place, outcomes.peeked, &what);
+                assert_corrupt(&place, outcomes.entries, &what);
+                assert_corrupt(&place, outcomes.together, &what);
+                assert_corrupt(&place, outcomes.checked, &what);
+                assert_corrupt(&place, outcomes.refunded, &what);
+                for acquired in place.stand_in_line().await {
+                    assert_corrupt(&place, acquired, &what);
+                }
+                assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+                place.assert_reset_heals().await;
+            }
+        }
+    }
+}
+
+fn put_foreign(admin: &mut Connection, key: &str, words: &[&str]) -> Kept {
+    redis::cmd("DEL").arg(key).exec(admin).unwrap();
+    let mut command = redis::cmd(words[0]);
+    words[1..].iter().for_each(|&word| _ = command.arg(if word == "KEY" { key } else { word }));
+    command.exec(admin).unwrap();
+    redis::cmd("PEXPIRE").arg(key).arg(777_777).exec(admin).unwrap();
+    kept(admin, key.as_bytes())
+}
+
+fn put(admin: &mut Connection, key: &str, bytes: &[u8]) -> Kept {
+    redis::cmd("SET").arg(key).arg(bytes).arg("PX").arg(777_777).exec(admin).unwrap();
+    kept(admin, key.as_bytes())
+}
+
+/// A batch that resets a foreign key goes on with the key as new, in order.
+#[tokio::test]
+async fn a_reset_heals_for_those_behind_it_in_the_same_batch() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for text in LIMITS {
+            let place = Place::new(&server, &mut admin, text).await;
+            put_foreign(&mut admin, &place.key, &["SADD", "KEY", "a"]);
+            let before = place.scope.check("bad").into_future();
+            let reset = place.scope.reset("bad");
+            let after = place.scope.check("bad").cost(3).into_future();
+            assert_corrupt(&place, before.await, text);
+            reset.await.unwrap();
+            assert_eq!(after.await.unwrap().remaining(), 97, "{flavour}, {text}");
+            assert_eq!(remaining(&place.scope, "bad").await, 97, "{flavour}, {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn strings_of_a_wrong_length_are_corrupt_and_stay_as_they_were() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for text in LIMITS {
+            let place = Place::new(&server, &mut admin, text).await;
+            for length in [1, 2, 7, 13, 15, 20, 22, 27, 29, 1_000_000] {
+                // No log either: its first byte is 1, and none is that long or short.
+                let before = put(&mut admin, &place.key, &vec![b'x'; length]);
+                let what = format!("{flavour}, {text}, {length} bytes");
+                let outcomes = place.ask_everything().await;
+                assert_corrupt(&place, outcomes.peeked, &what);
+                assert_corrupt(&place, outcomes.entries, &what);
+                assert_corrupt(&place, outcomes.together, &what);
+                assert_corrupt(&place, outcomes.checked, &what);
+                assert_corrupt(&place, outcomes.refunded, &what);
+                assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+            }
+            place.assert_reset_heals().await;
+        }
+    }
+}
+
+#[test]
+fn no_bytes_under_a_key_fail_its_neighbours_on_redis() {
+    no_bytes_under_a_key_fail_its_neighbours(Flavour::Redis);
+}
+
+#[test]
+fn no_bytes_under_a_key_fail_its_neighbours_on_valkey() {
+    no_bytes_under_a_key_fail_its_neighbours(Flavour::Valkey);
+}
+
+fn no_bytes_under_a_key_fail_its_neighbours(flavour: Flavour) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = start(flavour);
+    let admin = RefCell::new(admin(&server));
+    for text in LIMITS.into_iter().chain(WIDE_LIMITS) {
+        let place = runtime.block_on(Place::new(&server, &mut admin.borrow_mut(), text));
+        let config = Config::default();
+        let cases = config.cases / 4;
+        let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..config });
+        let tested = runner.run(&anything(text), |bytes| {
+            let admin = &mut *admin.borrow_mut();
+            // Once more for those in line: the first may have changed it.
+            let first = put(admin, &place.key, &bytes);
+            let decided = holds(&runtime, admin, &place, &first);
+            put(admin, &place.key, &bytes);
+            let [front, behind] = runtime.block_on(place.stand_in_line());
+            is_known_or_corrupt(&place, &front)?;
+            is_known_or_corrupt(&place, &behind)?;
+            runtime.block_on(place.assert_reset_heals());
+            decided
+        });
+        tested.unwrap_or_else(|error| panic!("{flavour}, {text}: {error}"));
+    }
+}
+
+fn holds(
+    runtime: &Runtime,
+    admin: &mut Connection,
+    place: &Place,
+    before: &Kept,
+) -> Result<(), TestCaseError> {
+    let outcomes = runtime.block_on(place.ask_everything());
+    is_sane(place, &outcomes.peeked)?;
+    is_sane(place, &outcomes.checked)?;
+    is_known_or_corrupt(place, &outcomes.entries)?;
+    is_known_or_corrupt(place, &outcomes.refunded)?;
+    is_known_or_corrupt(place, &outcomes.together)?;
+    prop_assert_ne!(&outcomes.together, &Ok(true));
+    let after = kept(admin, place.key.as_bytes());
+    if outcomes.checked.is_err() && outcomes.refunded.is_err() {
+        prop_assert_eq!(&after, before);
+    }
+    prop_assert!(after.ends_ms > 0, "it never ends: {:?}", outcomes);
+    Ok(())
+}
+
+/// Either as one of the algorithm's own states would be decided, or corrupt.
+fn is_sane(place: &Place, answer: &Result<Decision, Error>) -> Result<(), TestCaseError> {
+    is_known_or_corrupt(place, answer)?;
+    let Ok(decision) = answer else { return Ok(()) };
+    prop_assert!(decision.remaining() <= decision.limit(), "{:?}", decision);
+    prop_assert!(decision.reset_after() <= LONGEST_WAIT, "{:?}", decision);
+    prop_assert!(decision.retry_after().unwrap_or_default() <= LONGEST_WAIT, "{:?}", decision);
+    prop_assert!(decision.delay() <= LONGEST_WAIT, "{:?}", decision);
+    Ok(())
+}
+
+fn is_known_or_corrupt<T: Debug>(
+    place: &Place,
+    answer: &Result<T, Error>,
+) -> Result<(), TestCaseError> {
+    if let Err(error) = answer {
+        prop_assert_eq!(error, &place.corrupt());
+    }
+    Ok(())
+}
+
+/// Bytes that look like a state of this limit, more or less.
+fn anything(text: &str) -> BoxedStrategy<Vec<u8>> {
+    let numbers = match text {
+        _ if text.starts_with("fixed") => 2,
+        _ if text.starts_with("sliding-window-counter") => 3,
+        _ if text.starts_with("sliding-window-log") => {
+            return prop_oneof![8 => damaged(ring()), 1 => vec(any::<u8>(), 0..300)].boxed();
+        }
+        _ => 4,
+    };
+    let state = vec(number(), numbers).prop_map(|numbers| {
+        numbers.into_iter().flat_map(|number| number.to_le_bytes().into_iter().take(7)).collect()
+    });
+    let length = 7 * numbers;
+    let noise = vec(any::<u8>(), length - 1..length + 2);
+    prop_oneof![8 => state, 1 => noise, 1 => vec(any::<u8>(), 0..40)].boxed()
+}
+
+/// Numbers at which something changes: small ones, times about now, and the ends of what 53 and 56
+/// bits hold.
+fn number() -> impl Strategy<Value = u64> {
+    let now_us = now_us();
+    prop_oneof![
+        3 => 0..200_u64,
+        3 => (now_us - 100_000_000)..(now_us + 100_000_000),
+        2 => (now_us - 800 * DAY_S * 1_000_000)..(now_us + 800 * DAY_S * 1_000_000),
+        2 => ((1_u64 << 53) - 3)..((1 << 53) + 3),
+        1 => ((1_u64 << 52) - 3)..((1 << 52) + 3),
+        1 => Just((1_u64 << 56) - 1),
+        1 => 0..(1_u64 << 53),
+        1 => 0..(1_u64 << 56),
+    ]
+}
+
+/// A log as it is on the server: `ring.lua` has the layout.
+fn ring() -> impl Strategy<Value = Vec<u8>> {
+    let count = select(vec![0_u32, 1, 2, 5, 15, 16, 17, 18, 33, 100, 1_000]);
+    let start = select(vec![1_000_000_u64, now_us() - 60_000_000, now_us() + 60_000_000]);
+    (count, 0..20_u32, any::<Index>(), start, 0..5_000_u64, 0..3_u64).prop_map(
+        |(count, room, head, start_us, gap_us, base)| {
+            let capacity = count + room;
+            let head = if capacity == 0 { 0 } else { head.index(capacity as usize) as u32 };
+            let mut slots = vec![0_u8; capacity as usize * 14];
+            for index in 0..count {
+                let slot = ((head + index) % capacity) as usize * 14;
+                let (at_us, through) =
+                    (start_us + u64::from(index) * gap_us, base + u64::from(index) + 1);
+                slots[slot..slot + 7].copy_from_slice(&at_us.to_le_bytes()[..7]);
+                slots[slot + 7..slot + 14].copy_from_slice(&through.to_le_bytes()[..7]);
+            }
+            let charged_us = start_us + u64::from(count) * gap_us;
+            let mut bytes = vec![1];
+            bytes.extend_from_slice(&charged_us.to_le_bytes()[..7]);
+            bytes.extend_from_slice(&base.to_le_bytes()[..7]);
+            for number in [head, count, capacity] {
+                bytes.extend_from_slice(&number.to_le_bytes()[..3]);
+            }
+            bytes.extend(slots);
+            bytes
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    Truncated(Index),
+    Flipped(Index, u8),
+    Number(Index, u64),
+    Header(usize, u32),
+    Appended(Vec<u8>),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        any::<Index>().prop_map(Damage::Truncated),
+        (any::<Index>(), 0..8_u8).prop_map(|(at, bit)| Damage::Flipped(at, bit)),
+        (any::<Index>(), number()).prop_map(|(at, number)| Damage::Number(at, number)),
+        (0..3_usize, prop_oneof![0..40_u32, 0..1_u32 << 24])
+            .prop_map(|(which, number)| Damage::Header(which, number)),
+        vec(any::<u8>(), 1..40).prop_map(Damage::Appended),
+    ]
+}
+
+fn damaged(ring: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+    (ring, vec(damage(), 0..4)).prop_map(|(mut bytes, damages)| {
+        for damage in damages {
+            match damage {
+                Damage::Truncated(at) => bytes.truncate(at.index(bytes.len() + 1)),
+                Damage::Flipped(at, bit) if !bytes.is_empty() => {
+                    let at = at.index(bytes.len());
+                    bytes[at] ^= 1 << bit;
+                }
+                Damage::Number(at, number) if bytes.len() >= 15 => {
+                    // The first two are in the header.
+                    let at = 1 + 7 * at.index(bytes.len() / 7);
+                    let at = if at >= 15 { at + 9 } else { at };
+                    if at + 7 <= bytes.len() {
+                        bytes[at..at + 7].copy_from_slice(&number.to_le_bytes()[..7]);
+                    }
+                }
+                Damage::Header(which, number) if bytes.len() >= 24 => {
+                    let at = 15 + 3 * which;
+                    bytes[at..at + 3].copy_from_slice(&number.to_le_bytes()[..3]);
+                }
+                Damage::Appended(more) => bytes.extend(more),
+                _ => {}
+            }
+        }
+        bytes
+    })
+}
+
+fn now_us() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_micros()).unwrap()
+}

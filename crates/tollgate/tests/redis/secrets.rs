@@ -1,0 +1,113 @@
+//! A password in a URL is shown nowhere.
+
+use tollgate::{Error, Limiter, StoreError};
+use tollgate_launcher::Flavour;
+
+use crate::setup::{LIMITS, admin, at, free_addr, named, refusal, start, store_error, within};
+
+const SECRET: &str = "hunter2";
+
+fn assert_hidden(text: &str) {
+    assert!(!text.contains(SECRET), "{text}");
+}
+
+fn assert_error_hides(error: &impl std::error::Error) {
+    assert_hidden(&format!("{error} {error:?} {error:#?}"));
+    let mut source = std::error::Error::source(error);
+    while let Some(deeper) = source {
+        assert_hidden(&format!("{deeper} {deeper:?}"));
+        source = deeper.source();
+    }
+}
+
+#[test]
+fn a_url_that_is_none_is_not_repeated() {
+    for url in [
+        "redis://user:hunter2@host:port",
+        "redis://user:hunter2@host:99999",
+        "redis://user:hunter2@host/not-a-number",
+        "redis://user:hunter2@",
+        "redis://:hunter2@[::1",
+        "http://user:hunter2@host",
+        "hunter2",
+        "rediss://user:hunter2@host/#insecure",
+        "redis://host/hunter2",
+        "redis://host:hunter2",
+        "user:hunter2@host",
+        "",
+    ] {
+        match Limiter::builder().redis(url) {
+            Ok(builder) => assert_hidden(&format!("{builder:?}")),
+            Err(error) => {
+                assert!(matches!(error, Error::Setting { setting: "redis", .. }), "{error:?}");
+                assert_error_hides(&error);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_shows_the_password_when_nobody_listens() {
+    let addr = free_addr();
+    for url in [
+        format!("redis://user:{SECRET}@{addr}"),
+        format!("redis://:{SECRET}@{addr}/2"),
+        format!("redis://user:{SECRET}@no-such-host.invalid:1234"),
+        format!("redis+unix:///no/such/socket?user=user&pass={SECRET}"),
+    ] {
+        let builder = Limiter::builder().redis(&url).unwrap();
+        assert_hidden(&format!("{builder:?} {builder:#?}"));
+        let limiter = builder.prefix("p:").unwrap().deadline(crate::setup::PATIENCE).build();
+        let limiter = limiter.unwrap();
+        assert_hidden(&format!("{limiter:?} {limiter:#?}"));
+        let scope = named(&limiter, "scope", LIMITS[0]);
+        assert_hidden(&format!("{scope:?} {scope:#?}"));
+        let check = scope.check("a");
+        assert_hidden(&format!("{check:?}"));
+        let answer = check.into_future();
+        assert_hidden(&format!("{answer:?} {answer:#?}"));
+        let error = store_error(answer.await);
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+        assert_error_hides(&error);
+        let acquire = scope.acquire("a").into_future();
+        assert_hidden(&format!("{acquire:?}"));
+        assert_error_hides(&acquire.await.unwrap_err());
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_a_refusal_that_does_not_show_it() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg("requirepass")
+            .arg("correct-horse")
+            .exec(&mut admin)
+            .unwrap();
+        let addr = server.addr();
+        for who in [format!(":{SECRET}"), format!("default:{SECRET}"), format!("nobody:{SECRET}")] {
+            let scope = named(&at(&format!("redis://{who}@{addr}")), "scope", LIMITS[0]);
+            let answer = scope.check("a").await;
+            assert_error_hides(answer.as_ref().unwrap_err());
+            let problem = refusal(answer);
+            assert!(problem.contains("authentication failed"), "{problem}");
+        }
+        let without = refusal(named(&at(&server.url()), "scope", LIMITS[0]).check("a").await);
+        assert!(without.contains("NOAUTH"), "{without}");
+        let right = named(&at(&format!("redis://:correct-horse@{addr}")), "scope", LIMITS[0]);
+        assert!(right.check("a").await.unwrap().is_allowed());
+        assert!(!format!("{right:#?}").contains("correct-horse"), "{right:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_does_not_show_it() {
+    let mute = crate::fake::Mute::start();
+    let url = mute.url().replace("redis://", &format!("redis://user:{SECRET}@"));
+    let scope = named(&within(&url, std::time::Duration::from_millis(50)), "scope", LIMITS[0]);
+    let error = store_error(scope.check("a").await);
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
+    assert_error_hides(&error);
+}
