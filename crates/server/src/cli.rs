@@ -27,7 +27,12 @@ pub(crate) struct ReplayArgs {
     pub(crate) limit: Limit,
 
     // A URL may carry a password: it is not shown by --help, nor echoed in an error.
-    /// Where the state lives
+    /// Where the state lives: `memory`, or the URL of a Redis or Valkey
+    ///
+    /// redis://[user[:password]@]host[:port][/database], rediss://… over TLS, or
+    /// redis+unix:///path/of/a.sock. The decisions are the same. Every run has keys of its own
+    /// there, `tollgate:replay:<random>:…`, which expire by themselves, an hour after their quota
+    /// is whole again. Give a password in the environment, where other users do not see it.
     #[arg(long, env = "TOLLGATE_STORE", default_value = "memory", hide_env_values = true)]
     pub(crate) store: String,
 
@@ -39,4 +44,4 @@ pub(crate) struct ReplayArgs {
 
 const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucket capacity=10 refill=1/s" trace.csv
 Output:     one JSON object a request, in order; a summary on standard error
-Exit code:  0 every request was decided, 2 the trace or the limit is wrong"#;
+Exit code:  0 every request was decided, 2 the limit, the trace or the store is at fault"#;

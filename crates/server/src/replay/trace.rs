@@ -18,6 +18,20 @@ pub(super) struct Request<'t> {
     pub(super) cost: Cost,
 }
 
+impl Request<'_> {
+    fn into_owned(self) -> Request<'static> {
+        let Request { at_us, key, cost } = self;
+        Request { at_us, key: key.into_owned().into(), cost }
+    }
+}
+
+/// Requests that were at hand.
+pub(super) struct Ahead {
+    pub(super) requests: Vec<Request<'static>>,
+    /// How the trace ends after them; `None` while it goes on.
+    pub(super) end: Option<Result<(), TraceError>>,
+}
+
 /// What is wrong with which line.
 #[derive(Debug, thiserror::Error)]
 #[error("{line}: {problem}")]
@@ -73,9 +87,28 @@ pub(super) struct Trace<R> {
 }
 
 impl<R: Read> Trace<BufReader<R>> {
-    /// Whether the next line is not in the buffer yet, so that reading it may take a while.
+    /// Whether the next request is not in the buffer yet, so that reading it may take a while.
+    // Always: the loop over lines in memory is too fast for a call, and there are two callers.
+    #[inline(always)]
     pub(super) fn must_wait_for_input(&self) -> bool {
-        !self.reader.buffer().contains(&b'\n')
+        // Blank lines are no requests: one at the end of the buffer says nothing of the next line.
+        !self.reader.buffer().trim_ascii_start().contains(&b'\n')
+    }
+
+    /// The next request, however long it takes, and those behind it that are there already: `most`
+    /// at most, and none that is not in the buffer.
+    pub(super) fn read_ahead(&mut self, most: usize) -> Ahead {
+        let mut requests = Vec::with_capacity(most);
+        loop {
+            match self.next_request() {
+                Ok(Some(request)) => requests.push(request.into_owned()),
+                Ok(None) => return Ahead { requests, end: Some(Ok(())) },
+                Err(error) => return Ahead { requests, end: Some(Err(error)) },
+            }
+            if requests.len() >= most || self.must_wait_for_input() {
+                return Ahead { requests, end: None };
+            }
+        }
     }
 }
 

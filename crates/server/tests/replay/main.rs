@@ -2,42 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Output, Stdio};
+mod command;
+mod redis;
+mod tls;
+
+use std::io::{Read, Write};
+use std::process::Command;
 
 use proptest::prelude::*;
 
-const BUCKET: &str = "token-bucket capacity=10 refill=1/s";
-
-fn tollgate(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(args).env_remove("TOLLGATE_LIMIT").env_remove("TOLLGATE_STORE");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn replay(limit: &str, trace: &[u8]) -> Output {
-    let child = tollgate(&["replay", "--limit", limit, "-"]).spawn().unwrap();
-    feed(child, trace)
-}
-
-fn feed(mut child: Child, trace: &[u8]) -> Output {
-    let mut stdin = child.stdin.take().unwrap();
-    let trace = trace.to_vec();
-    // A bad line ends the replay early: the rest of the trace then has no reader.
-    let writer = std::thread::spawn(move || stdin.write_all(&trace).ok());
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap();
-    output
-}
-
-fn stdout(output: &Output) -> &str {
-    str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    str::from_utf8(&output.stderr).unwrap()
-}
+use command::{
+    BUCKET, Example, decides_as_it_arrives, examples, feed, replay, stderr, stdout, tollgate,
+};
 
 #[test]
 fn prints_one_decision_a_line_as_documented() {
@@ -58,25 +34,8 @@ fn prints_one_decision_a_line_as_documented() {
 
 #[test]
 fn reproduces_the_worked_examples() {
-    let data = include_str!("../../core/tests/behaviour/data/worked-examples.json");
-    let data: serde_json::Value = serde_json::from_str(data).unwrap();
-    for example in data["examples"].as_array().unwrap() {
-        let rows = example["requests"].as_array().unwrap();
-        let mut trace = String::from("at_us,key,cost\n");
-        let mut expected = String::new();
-        let limit = example["limit"].as_str().unwrap();
-        let size: u64 = limit.split(['=', ' ']).nth(2).unwrap().parse().unwrap();
-        for row in rows {
-            let (at_us, key, cost) = (&row[0], row[1].as_str().unwrap(), &row[2]);
-            trace += &format!("{at_us},{key},{cost}\n");
-            let (allowed, remaining, retry, reset, delay) =
-                (&row[3], &row[4], &row[5], &row[6], &row[7]);
-            expected += &format!(
-                r#"{{"at_us":{at_us},"key":"{key}","cost":{cost},"allowed":{allowed},"limit":{size},"remaining":{remaining},"retry_after_us":{retry},"reset_after_us":{reset},"delay_us":{delay}}}"#
-            );
-            expected += "\n";
-        }
-        assert_eq!(stdout(&replay(limit, trace.as_bytes())), expected, "{limit}");
+    for Example { limit, trace, decisions } in examples() {
+        assert_eq!(stdout(&replay(&limit, trace.as_bytes())), decisions, "{limit}");
     }
 }
 
@@ -178,7 +137,14 @@ fn bad_flags_are_refused_with_a_remedy() {
         &["replay", "--limit", BUCKET],
         &["replay", "--limit", BUCKET, "/no/such/trace.csv"],
         &["replay", "--limit", BUCKET, "/"],
-        &["replay", "--limit", BUCKET, "--store", "redis://user:secret@localhost", "-"],
+        &["replay", "--limit", BUCKET, "--store", "memroy", "-"],
+        &["replay", "--limit", BUCKET, "--store", "user:secret@localhost", "-"],
+        &["replay", "--limit", BUCKET, "--store", "http://user:secret@localhost", "-"],
+        &["replay", "--limit", BUCKET, "--store", "redis://user:secret@localhost/one", "-"],
+        // Nobody listens on port 1.
+        &["replay", "--limit", BUCKET, "--store", "redis://user:secret@127.0.0.1:1", "-"],
+        &["replay", "--limit", BUCKET, "--store", "rediss://user:secret@127.0.0.1:1", "-"],
+        &["replay", "--limit", BUCKET, "--store", "redis+unix:///no/such.sock?pass=secret", "-"],
     ] {
         let output = tollgate(args).output().unwrap();
         assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""), "{args:?}");
@@ -200,18 +166,7 @@ fn help_teaches() {
 
 #[test]
 fn decides_what_has_arrived_without_waiting_for_more() {
-    let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut decisions = BufReader::new(child.stdout.take().unwrap());
-    for at_us in 0..3 {
-        let header = if at_us == 0 { "at_us,key\n" } else { "" };
-        writeln!(stdin, "{header}{at_us},a").unwrap();
-        let mut decision = String::new();
-        decisions.read_line(&mut decision).unwrap();
-        assert!(decision.starts_with(&format!("{{\"at_us\":{at_us},")), "{decision}");
-    }
-    drop(stdin);
-    assert!(child.wait().unwrap().success());
+    decides_as_it_arrives("memory");
 }
 
 #[test]

@@ -1,0 +1,174 @@
+//! Replays with their state on a real Redis and a real Valkey.
+
+use proptest::prelude::*;
+use tollgate_launcher::{Flavour, Launch, Server};
+
+use crate::command::{
+    BUCKET, Example, Slowly, decides_as_it_arrives, examples, replay, replay_on, stderr, stdout,
+};
+
+fn servers() -> impl Iterator<Item = Server> {
+    Flavour::ALL.into_iter().map(|flavour| Launch::new(flavour).start().unwrap())
+}
+
+/// Every key on the server, and how long it will live.
+fn keys(server: &Server) -> Vec<(String, i64)> {
+    let mut admin = redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut admin).unwrap();
+    let ttl_s = |key: &String| redis::cmd("TTL").arg(key).query(&mut admin).unwrap();
+    let ttls: Vec<i64> = keys.iter().map(ttl_s).collect();
+    keys.into_iter().zip(ttls).collect()
+}
+
+#[test]
+fn reproduces_the_worked_examples() {
+    for server in servers() {
+        for Example { limit, trace, decisions } in examples() {
+            for url in [server.url(), server.unix_url()] {
+                let output = replay_on(&url, &limit, trace.as_bytes());
+                assert_eq!(stdout(&output), decisions, "{limit}: {}", stderr(&output));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_summary_leaves_out_what_only_memory_knows() {
+    for server in servers() {
+        let output = replay_on(&server.url(), BUCKET, b"at_us,key,cost\n0,a,1\n0,a,10\n");
+        assert!(stderr(&output).starts_with("requests: 2, allowed: 1, denied: 1, in "));
+        assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(0), 1));
+    }
+}
+
+fn limits() -> impl Strategy<Value = String> {
+    let (size, period) = (1..20_u64, prop::sample::select(vec!["7us", "1ms", "1s", "1m", "1d"]));
+    let algorithms = prop::sample::select(vec![
+        "fixed-window limit=N window=T",
+        "sliding-window-log limit=N window=T",
+        "sliding-window-counter limit=N window=T",
+        "token-bucket capacity=N refill=3/T",
+        "leaky-bucket capacity=N leak=3/T mode=policing",
+        "leaky-bucket capacity=N leak=3/T mode=shaping",
+    ]);
+    (algorithms, size, period).prop_map(|(algorithm, size, period)| {
+        algorithm.replace('N', &size.to_string()).replace('T', period)
+    })
+}
+
+/// Up to three batches; time stands still, goes on, jumps, and steps back, by less than 10 s and by
+/// more.
+fn traces() -> impl Strategy<Value = String> {
+    let steps_us = prop_oneof![
+        4 => Just(0),
+        8 => 0..10_i64,
+        8 => 0..1_000_000_i64,
+        2 => 0..100_000_000_000_i64,
+        2 => -1_000_000..0_i64,
+        1 => -9_999_999..0_i64,
+        1 => -100_000_000_i64..-10_000_000,
+    ];
+    let costs = prop_oneof![6 => Just(1), 3 => 1..25_u64, 1 => 1..(1_u64 << 53)];
+    let request = (steps_us, "[a-c]|\\PC{1,3}", costs);
+    let start_us = prop_oneof![Just(0), Just(1_700_000_000_000_000_i64)];
+    (start_us, prop::collection::vec(request, 0..1_500)).prop_map(|(mut at_us, requests)| {
+        let mut trace = String::from("at_us,key,cost\n");
+        for (step_us, key, cost) in requests {
+            at_us = (at_us + step_us).max(0);
+            trace += &format!("{at_us},\"{}\",{cost}\n", key.replace('"', "\"\""));
+        }
+        trace
+    })
+}
+
+#[test]
+fn any_trace_is_decided_as_in_memory() {
+    for server in servers() {
+        let config = ProptestConfig::with_cases(64);
+        proptest!(config, |(limit in limits(), trace in traces())| {
+            let (memory, redis) = (
+                replay(&limit, trace.as_bytes()),
+                replay_on(&server.url(), &limit, trace.as_bytes()),
+            );
+            prop_assert_eq!(redis.status.code(), Some(0), "{}", stderr(&redis));
+            for (redis, memory) in stdout(&redis).lines().zip(stdout(&memory).lines()) {
+                prop_assert_eq!(redis, memory);
+            }
+            prop_assert_eq!(redis.stdout.len(), memory.stdout.len());
+        });
+    }
+}
+
+#[test]
+fn runs_do_not_see_each_other_and_leave_nothing_for_ever() {
+    let trace = b"at_us,key,cost\n0,a,10\n0,a,10\n";
+    for server in servers() {
+        let first = replay_on(&server.url(), BUCKET, trace);
+        assert!(stdout(&first).contains(r#""allowed":true"#));
+        assert_eq!(stdout(&first), stdout(&replay_on(&server.url(), BUCKET, trace)));
+        let keys = keys(&server);
+        assert_eq!(keys.len(), 2);
+        for (key, ttl_s) in keys {
+            let run = key.strip_prefix("tollgate:replay:").unwrap().split(':').next().unwrap();
+            assert!(run.len() == 16 && run.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
+            // An hour more than the 10 s after which nothing is spent, and a little.
+            assert!((3_600..3_660).contains(&ttl_s), "{key} lives for {ttl_s} s");
+        }
+    }
+}
+
+#[test]
+fn decides_what_has_arrived_without_waiting_for_more() {
+    for server in servers() {
+        decides_as_it_arrives(&server.url());
+    }
+}
+
+#[test]
+fn a_bad_line_leaves_what_came_before_it_decided_and_nothing_after_it() {
+    let good = "0,a,1\n".repeat(1_300);
+    let trace = format!("at_us,key,cost\n{good}0,a,0\n{good}");
+    let memory = replay(BUCKET, trace.as_bytes());
+    for server in servers() {
+        let redis = replay_on(&server.url(), BUCKET, trace.as_bytes());
+        assert_eq!(stdout(&redis).lines().count(), 1_300);
+        assert!(stderr(&redis).contains("standard input:1302: cost is 0"), "{}", stderr(&redis));
+        assert_eq!(
+            (redis.status.code(), stdout(&redis), stderr(&redis)),
+            (Some(2), stdout(&memory), stderr(&memory))
+        );
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_ends_it_with_what_was_decided() {
+    for server in servers() {
+        let (mut replay, addr) = (Slowly::begin(&server.url()), server.addr().to_string());
+        replay.write("at_us,key\n0,a\n");
+        assert!(replay.decision().starts_with(r#"{"at_us":0,"#));
+        drop(server);
+        replay.write("1,a\n2,a\n");
+        assert_eq!(replay.decision(), "");
+        let output = replay.end();
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.starts_with(&format!("error: --store: no connection to {addr}: ")));
+        assert!(message.ends_with("\n  requests decided before it: 1\n"), "{message}");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_refused_at_once_and_not_shown() {
+    for server in servers() {
+        let url = server.url().replace("://", "://nobody:secret@");
+        // The trace goes on: nothing is read of it.
+        let mut replay = Slowly::begin(&url);
+        assert_eq!(replay.decision(), "");
+        let output = replay.end();
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.starts_with("error: --store: the server refused: "), "{message}");
+        assert!(message.contains("see that user and password are right"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
