@@ -1,5 +1,7 @@
 //! What the benchmarks share.
 
+pub mod random;
+pub mod statistics;
 pub mod table;
 
 use std::io::{IsTerminal, stderr};

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::competitors::{Competitor, Limits, ours};
 use crate::traffic::{KEYS, Sequence, keys};
+use tollgate_bench::statistics::quantile;
 
 /// How often it is repeated; the least of each number counts, as others use the machine too.
 const REPEATS: usize = 5;
@@ -93,12 +94,6 @@ pub(crate) fn fill_logs() -> Result<()> {
     Ok(())
 }
 
-/// The value that this share of them does not exceed; of sorted values.
-fn quantile(sorted: &[u32], share: f64) -> u32 {
-    let count = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(count.saturating_sub(1)).copied().unwrap_or(0)
-}
-
 /// The memory of this process that is really there.
 fn resident_bytes() -> Result<f64> {
     let path = "/proc/self/smaps_rollup";
@@ -115,15 +110,6 @@ fn resident_kib(smaps: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_quantile_is_the_value_that_many_do_not_exceed() {
-        let values: Vec<u32> = (1..=10_000).collect();
-        assert_eq!(quantile(&values, 1.0), 10_000);
-        assert_eq!(quantile(&values, 0.9999), 9_999);
-        assert_eq!(quantile(&values, 0.5), 5_000);
-        assert_eq!(quantile(&[], 0.5), 0);
-    }
 
     #[test]
     fn the_least_of_each_number_is_kept() {

@@ -2,6 +2,8 @@
 
 use std::array;
 
+use tollgate_bench::random::Random;
+
 pub(crate) const KEYS: usize = 1_000_000;
 pub(crate) const MAX_THREADS: usize = 2;
 
@@ -55,12 +57,12 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     pub(crate) fn new() -> Traffic {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(0);
         let zipf = Zipf::new(KEYS);
         Traffic {
             one_key: array::from_fn(|_| Sequence { keys: vec![key(0); 64], times: CHECKS / 32 }),
             zipf: array::from_fn(|_| sequence(|| zipf.rank(random.unit()))),
-            uniform: array::from_fn(|_| sequence(|| (random.unit() * KEYS as f64) as usize)),
+            uniform: array::from_fn(|_| sequence(|| random.below(KEYS))),
         }
     }
 
@@ -87,19 +89,6 @@ fn key(rank: usize) -> String {
 
 fn sequence(mut rank: impl FnMut() -> usize) -> Sequence {
     Sequence { keys: (0..CHECKS).map(|_| key(rank())).collect(), times: 1 }
-}
-
-/// Marsaglia's xorshift64.
-struct Random(u64);
-
-impl Random {
-    /// A number in 0..1.
-    fn unit(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }
 
 /// Zipf's law with s = 1.
@@ -143,13 +132,5 @@ mod tests {
         let zipf = Zipf::new(4);
         let ranks = [0.0, 0.47, 0.49, 0.71, 0.73, 0.999_999, 1.0].map(|point| zipf.rank(point));
         assert_eq!(ranks, [0, 0, 1, 1, 2, 3, 3]);
-    }
-
-    #[test]
-    fn random_numbers_fill_the_range_evenly() {
-        let mut random = Random(1);
-        let mut tenths = [0; 10];
-        (0..100_000).for_each(|_| tenths[(random.unit() * 10.0) as usize] += 1);
-        assert!(tenths.iter().all(|count| (9_500..10_500).contains(count)), "{tenths:?}");
     }
 }

@@ -1,0 +1,81 @@
+//! How long a lone caller waits for an answer.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::contenders::{Caller, Contender};
+use crate::server::Redis;
+use crate::traffic;
+use tollgate_bench::show_progress;
+use tollgate_bench::statistics::{median, quantile};
+
+/// How often everybody has a turn. One more before these warms up and does not count.
+const ROUNDS: usize = 60;
+
+/// In a turn.
+const CALLS: usize = 500;
+
+/// What a contender's callers wait.
+pub(crate) struct Latency {
+    pub(crate) contender: Contender,
+    pub(crate) median_us: f64,
+    /// One call in 100 took longer.
+    pub(crate) p99_us: f64,
+    /// Its median by ours of the same round; the median of these.
+    pub(crate) to_ours: f64,
+}
+
+pub(crate) async fn measure(redis: &Redis) -> Result<Vec<Latency>> {
+    let mut line_up = Vec::new();
+    for contender in Contender::OF_LATENCY {
+        let caller = contender.callers(redis).await?.pop().context("nobody calls")?;
+        line_up.push((contender, caller, Vec::new()));
+    }
+    for round in 0..=ROUNDS {
+        for (contender, caller, turns) in &mut line_up {
+            show_progress(&format!("latency, round {round} of {ROUNDS}: {}", contender.name()));
+            let turn = tokio::spawn(timed_calls(caller.clone())).await??;
+            if round > 0 {
+                turns.push(turn);
+            }
+        }
+    }
+    let ours = line_up.first().map(|(.., turns)| turns.clone()).unwrap_or_default();
+    let summed_up = |(contender, _, turns)| sum_up(contender, turns, &ours);
+    Ok(line_up.into_iter().map(summed_up).collect())
+}
+
+/// One turn: what each call took.
+async fn timed_calls(mut caller: Caller) -> Result<Vec<f64>> {
+    let mut keys = traffic::uniform(0);
+    let mut calls_us = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let start = Instant::now();
+        caller.call(&mut keys).await?;
+        calls_us.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(calls_us)
+}
+
+fn sum_up(contender: Contender, turns: Vec<Vec<f64>>, ours: &[Vec<f64>]) -> Latency {
+    let middle = |turn: &Vec<f64>| median(turn.iter().copied());
+    let ratios = turns.iter().zip(ours).map(|(turn, our)| middle(turn) / middle(our));
+    let to_ours = median(ratios);
+    let mut calls_us = turns.concat();
+    calls_us.sort_unstable_by(f64::total_cmp);
+    let [median_us, p99_us] = [0.5, 0.99].map(|share| quantile(&calls_us, share));
+    Latency { contender, median_us, p99_us, to_ours }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_compared_with_ours_of_the_same_round() {
+        let ours = [vec![50.0; 3], vec![100.0; 3]];
+        let latency = sum_up(Contender::Script, vec![vec![60.0; 3], vec![120.0; 3]], &ours);
+        assert_eq!((latency.median_us, latency.p99_us, latency.to_ours), (60.0, 120.0, 1.2));
+    }
+}

@@ -1,0 +1,79 @@
+//! The tables.
+
+use crate::latency::Latency;
+use crate::throughput::Throughput;
+
+pub(crate) fn throughput_lines(measured: &[Throughput]) -> Vec<Vec<String>> {
+    let header = ["64 callers", "checks per second", "x tollgate", "Redis us per check"];
+    let line = |it: &Throughput| {
+        vec![
+            it.contender.name().to_owned(),
+            thousands(it.checks_per_s),
+            format!("{:.2}", it.to_ours),
+            format!("{:.2}", it.redis_us),
+        ]
+    };
+    table(header, measured.iter().map(line))
+}
+
+pub(crate) fn latency_lines(measured: &[Latency]) -> Vec<Vec<String>> {
+    let header = ["1 caller", "median us", "99% us", "x tollgate"];
+    let line = |it: &Latency| {
+        vec![
+            it.contender.name().to_owned(),
+            format!("{:.1}", it.median_us),
+            format!("{:.0}", it.p99_us),
+            format!("{:.2}", it.to_ours),
+        ]
+    };
+    table(header, measured.iter().map(line))
+}
+
+/// Names, and bytes to a tenth.
+pub(crate) fn memory_lines(
+    header: [&str; 2],
+    measured: &[(&'static str, f64)],
+) -> Vec<Vec<String>> {
+    let line = |(name, bytes): &(&str, f64)| vec![(*name).to_owned(), format!("{bytes:.1}")];
+    table(header, measured.iter().map(line))
+}
+
+fn table<const N: usize>(
+    header: [&str; N],
+    lines: impl Iterator<Item = Vec<String>>,
+) -> Vec<Vec<String>> {
+    [header.map(str::to_owned).to_vec()].into_iter().chain(lines).collect()
+}
+
+/// A whole number with commas: 45,678.
+pub(crate) fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contenders::Contender;
+
+    #[test]
+    fn every_line_has_a_cell_for_each_title() {
+        let contender = Contender::Script;
+        let throughput =
+            Throughput { contender, checks_per_s: 45_678.4, redis_us: 12.345, to_ours: 0.5 };
+        let lines = throughput_lines(&[throughput]);
+        assert_eq!(lines[1][1..], ["45,678", "0.50", "12.35"]);
+        let latency = Latency { contender, median_us: 60.0, p99_us: 120.4, to_ours: 1.2 };
+        let lines = latency_lines(&[latency]);
+        assert_eq!(lines[1][1..], ["60.0", "120", "1.20"]);
+        assert_eq!(lines[0].len(), lines[1].len());
+    }
+
+    #[test]
+    fn thousands_have_commas() {
+        let texts = [0.4, 999.0, 1_000.0, 1_234_567.0].map(thousands);
+        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Checks per second of 64 callers, each asking again as soon as it has its answer.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::contenders::{Caller, Contender};
+use crate::server::Redis;
+use crate::traffic;
+use tollgate_bench::show_progress;
+use tollgate_bench::statistics::median;
+
+/// How often everybody has a turn. One more before these warms up and does not count.
+const ROUNDS: usize = 9;
+
+const TURN: Duration = Duration::from_secs(1);
+
+/// What a contender did in all its turns.
+pub(crate) struct Throughput {
+    pub(crate) contender: Contender,
+    /// In the best turn, which others on the machine disturbed least.
+    pub(crate) checks_per_s: f64,
+    /// What Redis spends on a check, the median.
+    pub(crate) redis_us: f64,
+    /// Its checks for one of ours in the same round, the median.
+    pub(crate) to_ours: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Turn {
+    checks_per_s: f64,
+    redis_us: f64,
+}
+
+pub(crate) async fn measure(redis: &Redis) -> Result<Vec<Throughput>> {
+    let mut line_up = Vec::new();
+    for contender in Contender::OF_THROUGHPUT {
+        line_up.push((contender, contender.callers(redis).await?, Vec::new()));
+    }
+    for round in 0..=ROUNDS {
+        for (contender, callers, turns) in &mut line_up {
+            show_progress(&format!("throughput, round {round} of {ROUNDS}: {}", contender.name()));
+            let turn = take_turn(redis, callers).await?;
+            if round > 0 {
+                turns.push(turn);
+            }
+        }
+    }
+    let ours = line_up.first().map(|(.., turns)| turns.clone()).unwrap_or_default();
+    let summed_up = |(contender, _, turns)| sum_up(contender, turns, &ours);
+    Ok(line_up.into_iter().map(summed_up).collect())
+}
+
+fn sum_up(contender: Contender, turns: Vec<Turn>, ours: &[Turn]) -> Throughput {
+    let ratios = turns.iter().zip(ours).map(|(turn, our)| turn.checks_per_s / our.checks_per_s);
+    Throughput {
+        contender,
+        checks_per_s: turns.iter().map(|turn| turn.checks_per_s).fold(0.0, f64::max),
+        redis_us: median(turns.iter().map(|turn| turn.redis_us)),
+        to_ours: median(ratios),
+    }
+}
+
+async fn take_turn(redis: &Redis, callers: &[Caller]) -> Result<Turn> {
+    let before_us = redis.cpu_us().await?;
+    let start = Instant::now();
+    let tasks: Vec<_> = callers
+        .iter()
+        .zip(0..)
+        .map(|(caller, nth)| tokio::spawn(call_until(start + TURN, caller.clone(), nth)))
+        .collect();
+    let mut checks = 0;
+    for task in tasks {
+        checks += task.await??;
+    }
+    let elapsed = start.elapsed();
+    let spent_us = redis.cpu_us().await? - before_us;
+    ensure!(checks > 0, "no check was answered");
+    let checks = checks as f64;
+    Ok(Turn { checks_per_s: checks / elapsed.as_secs_f64(), redis_us: spent_us / checks })
+}
+
+async fn call_until(end: Instant, mut caller: Caller, nth: u32) -> Result<usize> {
+    let mut keys = traffic::uniform(nth);
+    let mut checks = 0;
+    while Instant::now() < end {
+        checks += caller.call(&mut keys).await?;
+    }
+    Ok(checks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_taken_within_each_round() {
+        // The machine was twice as fast in the second round, for both.
+        let turns = |speeds: [f64; 3]| {
+            speeds.map(|checks_per_s| Turn { checks_per_s, redis_us: 3.0 }).to_vec()
+        };
+        let ours = turns([100.0, 200.0, 100.0]);
+        let summed_up = sum_up(Contender::Script, turns([50.0, 100.0, 60.0]), &ours);
+        assert_eq!((summed_up.checks_per_s, summed_up.to_ours), (100.0, 0.5));
+    }
+}
