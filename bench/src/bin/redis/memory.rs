@@ -96,9 +96,10 @@ async fn write_all(redis: &Redis, write: fn(&mut Pipeline, &str)) -> Result<()> 
     let keys: Vec<&str> = share(0, 1, MANY_KEYS).collect();
     for keys in keys.chunks(KEYS_IN_A_PIPELINE) {
         let mut commands = pipe();
-        for key in keys {
-            write(&mut commands, key);
-            commands.expire(key, TTL_S).ignore();
+        for id in keys {
+            let key = format!("rate_limit:api:{id}");
+            write(&mut commands, &key);
+            commands.expire(&key, TTL_S).ignore();
         }
         commands.exec_async(&mut connection).await?;
     }

@@ -24,7 +24,7 @@
 --             5 failed            which text says why, 0, 0
 --           An answer that is decided all or none with others is followed by one more <I7: how many
 --           such requests fit, if it has a longest wait.
--- Example   KEYS "tollgate:{a}:api:f60000000", a fixed window of 2 a minute, a check of cost 1:
+-- Example   KEYS "tollgate:{a}:api:f1m", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: what fails has changed nothing.

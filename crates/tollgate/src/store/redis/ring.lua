@@ -2,7 +2,7 @@
 --
 -- The string    <B I7 I7 I3 I3 I3: 1, charged_us, base, head, count, capacity; then the slots, each
 --               <I7 I7: at_us and the running sum through it. The charge at index is in slot
---               (head + index) % capacity. Slots that were never used may be missing at the end.
+--               (head + index) % capacity.
 -- log           what sliding_window_log.lua works on. Its charges from index `stored` on are in
 --               `at` and `through`, from 1 on, and are written when the log is; those before are
 --               still where the string has them.
@@ -137,7 +137,9 @@ local function rewrite(log, ttl)
   local slots = stored_bytes(log) .. new_bytes(log, 1, #log.at)
   local capacity = log.count > BLOCK and min(2 * log.count, log.limit.size) or 0
   log.head, log.capacity = 0, max(log.count, capacity)
-  return redis_pcall("SET", log.key, header(log) .. slots, "EX", ttl).err
+  -- All of it at once: a string that grows is given twice the room it needs.
+  local unused = ("\0"):rep((log.capacity - log.count) * SLOT_BYTES)
+  return redis_pcall("SET", log.key, header(log) .. slots .. unused, "EX", ttl).err
 end
 
 -- The charges that are new, wherever they fall, and the header. The server refuses the first
@@ -185,10 +187,10 @@ function sliding_window_log.read(key, limit)
   version, log.charged_us, log.base, log.head, log.count, log.capacity =
     struct_unpack("<BI7I7I3I3I3", value)
   log.stored, log.first_block = log.count, value:sub(HEADER_BYTES + 1)
-  local bytes = HEADER_BYTES + min(log.head + log.count, log.capacity) * SLOT_BYTES
+  local bytes = HEADER_BYTES + log.capacity * SLOT_BYTES
   local is_whole = version == 1 and log.charged_us < TWO_53 and log.base < TWO_53
     and log.count <= log.capacity and (log.head < log.capacity or log.capacity == 0)
-    and (#value >= bytes or redis.call("STRLEN", key) >= bytes)
+    and (#value == bytes or (#value > FIRST_READ and redis.call("STRLEN", key) == bytes))
   return is_whole and log or problem_at(key, limit, CORRUPT)
 end
 
