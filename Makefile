@@ -62,7 +62,8 @@ soak: servers ## the property tests for longer, SOAK_CASES each, and a trace of 
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --tests
 
 .PHONY: bench
-bench: ## instructions per decision and time per check, ours beside the peers
+bench: servers ## instructions per decision and time per check, ours beside the peers
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
 	cargo run --release -p tollgate-bench --bin checks
+	cargo run --release -p tollgate-bench --bin redis

@@ -86,6 +86,30 @@
 //! # }
 //! ```
 //!
+//! When one process becomes many, the same limits hold across all of them on a Redis or Valkey (feature
+//! `redis`; `tls` for `rediss://`). Only how the limiter is made changes, and that checks are awaited:
+//!
+#![cfg_attr(feature = "redis", doc = "```no_run")]
+#![cfg_attr(not(feature = "redis"), doc = "```ignore")]
+//! # use tollgate::{Error, Limit, Limiter};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
+//! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+//! match api.check("user:42").await {
+//!     Ok(decision) if decision.is_allowed() => println!("go on"),
+//!     Ok(decision) => println!("refused; come back in {:?}", decision.retry_after()),
+//!     Err(Error::Store(problem)) => println!("nobody knows: {problem}"), // not a denial
+//!     Err(mistake) => return Err(mistake.into()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A check is one round trip, decided inside the server at the server's time; checks that come while
+//! one is on its way go together in the next. A refusal is remembered for as long as it is sure to
+//! last, at most a second ([`Decision::is_cached`]).
+//!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
 //! share one state for each limit until there is room again ([`Limiter::usage`] counts them).

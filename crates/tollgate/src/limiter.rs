@@ -73,7 +73,7 @@ impl Builder {
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = tollgate::Limiter::builder().redis("redis://127.0.0.1:6379")?.build();
+    /// let limiter = tollgate::Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
     /// # Ok(())
     /// # }
     /// ```

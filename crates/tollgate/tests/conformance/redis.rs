@@ -1,4 +1,5 @@
-//! The Redis store, on a real Redis and a real Valkey.
+//! The Redis store, on a real Redis and a real Valkey, as a user that may touch nothing but our keys
+//! with nothing but our commands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,15 +35,20 @@ mod on_valkey {
     }
 }
 
+/// As in tests/redis/acl.rs, which shows that each of them is needed.
+const USER: &str = "tollgate on >secret ~tollgate:* resetchannels -@all +evalsha +eval +time +get +set \
+                    +getrange +setrange +strlen +expire +del";
+
 /// A server for the tests of one thread, which is one test; it stops with it.
 fn start(flavour: Flavour) -> Server {
-    Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"))
+    Launch::new(flavour).config("user", USER).start().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A limiter with keys of its own.
 fn open(server: &Server, clock: &ManualClock) -> Limiter {
     static OPENED: AtomicU64 = AtomicU64::new(0);
-    let prefix = format!("{}:", OPENED.fetch_add(1, Ordering::Relaxed));
-    let builder = Limiter::builder().redis(&server.url()).unwrap().prefix(&prefix).unwrap();
+    let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));
+    let url = format!("redis://tollgate:secret@{}", server.addr());
+    let builder = Limiter::builder().redis(&url).unwrap().prefix(&prefix).unwrap();
     builder.clock(clock).deadline(Duration::from_secs(30)).build().unwrap()
 }

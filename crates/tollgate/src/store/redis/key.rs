@@ -317,7 +317,8 @@ mod tests {
     #[test]
     fn the_longest_key_has_296_bytes() {
         let (prefix, name) = ("p".repeat(64), "n".repeat(96));
-        let slowest = "token-bucket capacity=9007199254740991 refill=9007199254740991/3155673599999999us";
+        let slowest =
+            "token-bucket capacity=9007199254740991 refill=9007199254740991/3155673599999999us";
         let key = keys(&prefix, &name, slowest).key(&[b'i'; 96]);
         assert_eq!(key.len(), 296, "{}", String::from_utf8_lossy(&key));
     }
