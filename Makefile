@@ -59,7 +59,8 @@ soak: servers ## the property tests for longer, SOAK_CASES each, and a trace of 
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
-	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --tests
+	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
+	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --all-features --tests
 
 .PHONY: bench
 bench: servers ## instructions per decision and time per check, ours beside the peers

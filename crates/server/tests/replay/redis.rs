@@ -84,7 +84,10 @@ fn traces() -> impl Strategy<Value = String> {
 #[test]
 fn any_trace_is_decided_as_in_memory() {
     for server in servers() {
-        let config = ProptestConfig::with_cases(64);
+        let mut config = ProptestConfig::default();
+        if std::env::var_os("PROPTEST_CASES").is_none() {
+            config.cases = 64;
+        }
         proptest!(config, |(limit in limits(), trace in traces())| {
             let (memory, redis) = (
                 replay(&limit, trace.as_bytes()),

@@ -36,9 +36,14 @@ pub(crate) fn named(limiter: &Limiter, name: &str, text: &str) -> Scope {
     limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
 }
 
-/// A store's operations may do I/O, so that properties take fewer cases than in the core.
+/// A store's operations may do I/O, so that properties take fewer cases than in the core, unless
+/// `PROPTEST_CASES` says how many.
 pub(crate) fn cases(cases: u32) -> Config {
-    Config { cases, source_file: Some(file!()), ..Config::default() }
+    let mut config = Config { source_file: Some(file!()), ..Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
 }
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {

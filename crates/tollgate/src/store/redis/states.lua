@@ -120,7 +120,10 @@ if bucket then
     return struct_pack("<I7I7I7I7", fill.units, fill.fraction, fill.as_of_us, fill.charged)
   end
 
-  function bucket.expires_us(_, over_us)
+  -- From what is kept, as plain.lua finds it again: a refund at a time before the last charge may
+  -- leave nothing spent, and so be over before that.
+  function bucket.expires_us(fill)
+    local over_us = fill.as_of_us + drain_time_us(fill.limit, fill.units, fill.fraction)
     return over_us - over_us % EXPIRY_STEP_US + EXPIRY_STEP_US
   end
 end

@@ -1,0 +1,213 @@
+//! A Redis and a Valkey that play what the core has played.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use redis::{Connection, Pipeline, Value};
+use tollgate_core::{Cost, Limit, Log, State};
+use tollgate_launcher::{Flavour, Launch, Server};
+
+use super::super::script::Script;
+use super::super::wire::{Answers, Arguments, Reply, Request};
+use super::model::{Expected, Key, Played, Spare};
+
+const S: u64 = 1_000_000;
+
+/// A lifetime that no script gives a key, 200 years: who has it after a batch was kept as long as
+/// before. Nothing ends before its test either, though a trace takes years.
+const MARK_MS: u64 = 200 * 366 * 86_400 * 1_000;
+
+/// One server of each flavour.
+pub(super) struct Servers {
+    each: Vec<RefCell<Player>>,
+}
+
+struct Player {
+    flavour: Flavour,
+    connection: Connection,
+    _server: Server,
+    /// What the server calls a script with the trace's time, by the name that it has otherwise.
+    scripts: HashMap<&'static str, String>,
+    ends: HashMap<Vec<u8>, Ends>,
+    /// The decisions of plain batches, and of others.
+    decided: [u64; 2],
+}
+
+/// When a key ends, by the server's clock, and why then.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    at_us: u64,
+    spare: Spare,
+}
+
+impl Servers {
+    pub(super) fn start() -> Servers {
+        let start = |flavour| {
+            let server = Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"));
+            let client = redis::Client::open(server.unix_url()).unwrap();
+            RefCell::new(Player {
+                flavour,
+                connection: client.get_connection().unwrap(),
+                _server: server,
+                scripts: HashMap::new(),
+                ends: HashMap::new(),
+                decided: [0, 0],
+            })
+        };
+        Servers { each: Flavour::ALL.map(start).into() }
+    }
+
+    /// Begins anew, with no keys.
+    pub(super) fn forget(&self) {
+        for player in &self.each {
+            let mut player = player.borrow_mut();
+            player.ends.clear();
+            redis::cmd("FLUSHALL").exec(&mut player.connection).unwrap();
+        }
+    }
+
+    pub(super) fn play(&self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+        self.each.iter().try_for_each(|player| player.borrow_mut().play(played, keys))
+    }
+
+    /// How many decisions there were, in words.
+    pub(super) fn decided(&self) -> String {
+        let [plain, general] = self.each.iter().fold([0, 0], |sum, player| {
+            let decided = player.borrow().decided;
+            [sum[0] + decided[0], sum[1] + decided[1]]
+        });
+        format!("{plain} decisions in plain batches, {general} in others")
+    }
+}
+
+impl Player {
+    /// Plays a batch, and looks at every key after it.
+    fn play(&mut self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+        let looks: Vec<Request> = keys
+            .iter()
+            .map(|key| Request::State { charge: key.charge(Cost::ONE.into()), at_us: None })
+            .collect();
+        let mut pipeline = Pipeline::new();
+        self.add(&mut pipeline, &played.requests, played.now_us);
+        for key in keys {
+            pipeline.cmd("PTTL").arg(&key.name);
+            pipeline.cmd("PEXPIRE").arg(&key.name).arg(MARK_MS).ignore();
+        }
+        self.add(&mut pipeline, &looks, played.now_us);
+        let mut values: Vec<Value> = pipeline.query(&mut self.connection).unwrap();
+        let states = Answers::of(values.pop().unwrap()).unwrap();
+        let answers = Answers::of(values.remove(0)).unwrap();
+        self.decided[usize::from(!played.is_plain)] += played.requests.len() as u64;
+        self.compare_answers(played, answers)?;
+        self.compare_states(keys, &looks, states)?;
+        for (key, ttl_ms) in keys.iter().zip(values) {
+            let Value::Int(ttl_ms) = ttl_ms else { panic!("{ttl_ms:?}") };
+            self.compare_end(played, key, ttl_ms)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, pipeline: &mut Pipeline, requests: &[Request], now_us: u64) {
+        let arguments = Arguments::of(requests);
+        let script = self.script(arguments.abilities.script());
+        let mut command = arguments.command("EVALSHA", &script);
+        command.arg(now_us);
+        pipeline.add_command(command);
+    }
+
+    fn script(&mut self, script: &'static Script) -> String {
+        let connection = &mut self.connection;
+        let load = || {
+            // Seconds and microseconds, all of it the latter.
+            let text = script.text.replace(r#"redis.call("TIME")"#, "{ 0, ARGV[3] }");
+            assert_ne!(text, script.text);
+            redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection).unwrap()
+        };
+        self.scripts.entry(&script.hash).or_insert_with(load).clone()
+    }
+
+    fn compare_answers(&self, played: &Played, mut answers: Answers) -> Result<(), TestCaseError> {
+        for (request, expected) in played.requests.iter().zip(&played.expected) {
+            let reply = answers.next(request);
+            let is_same = match (&reply, expected) {
+                (Ok(Reply::Checked(own)), Expected::Checked(expected)) => own == expected,
+                (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decision == *expected,
+                (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,
+                (Ok(Reply::Reset), Expected::Reset) => true,
+                _ => false,
+            };
+            let (flavour, now_us) = (self.flavour, played.now_us);
+            prop_assert!(
+                is_same,
+                "{flavour} at {now_us}: {request:?}\n is {reply:?}\nnot {expected:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn compare_states(
+        &self,
+        keys: &[Key],
+        looks: &[Request],
+        mut states: Answers,
+    ) -> Result<(), TestCaseError> {
+        for (key, look) in keys.iter().zip(looks) {
+            let Ok(Reply::State { state, .. }) = states.next(look) else { panic!("{key:?}") };
+            let (own, expected) =
+                (comparable(&key.limit, state), comparable(&key.limit, key.state()));
+            prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
+        }
+        Ok(())
+    }
+
+    /// Whether the key ends when it should, if it was written.
+    fn compare_end(
+        &mut self,
+        played: &Played,
+        key: &Key,
+        ttl_ms: i64,
+    ) -> Result<(), TestCaseError> {
+        let context = format!("{} at {}: {key:?}", self.flavour, played.now_us);
+        if !key.is_kept {
+            self.ends.remove(&key.name);
+            prop_assert_eq!(ttl_ms, -2, "there is a key: {}", context);
+            return Ok(());
+        }
+        prop_assert!(ttl_ms >= 0, "{ttl_ms}: {context}");
+        let ttl_s = (ttl_ms as u64).div_ceil(1_000);
+        let is_as_before = ttl_s > MARK_MS / 1_000 / 2;
+        if let Some(spare) = key.written.filter(|_| !is_as_before) {
+            self.ends.insert(key.name.clone(), Ends { at_us: played.now_us + ttl_s * S, spare });
+        }
+        prop_assert!(is_as_before || key.written.is_some(), "it was not written: {context}");
+        prop_assert!(!is_as_before || key.written.is_none() || played.is_plain, "{context}");
+        let Some(ends) = self.ends.get_mut(&key.name) else { panic!("no end: {context}") };
+        // What a bucket held above a lowered capacity is of no use any more.
+        if key.is_resized && is_as_before && ends.spare == Spare::Seconds {
+            ends.spare = Spare::AtLeast;
+        }
+        let expires_us = key.expires_us(played.now_us);
+        // Times beyond 2^53 round.
+        if key.written.is_none() || expires_us >= 1 << 53 {
+            return Ok(());
+        }
+        let spare_us = ends.at_us as i64 - expires_us as i64;
+        let is_enough = ends.spare == Spare::Unknown || spare_us > 10 * S as i64;
+        let is_too_much = ends.spare == Spare::Seconds && spare_us > 11 * S as i64;
+        prop_assert!(is_enough && !is_too_much, "{spare_us} us to spare, {ends:?}, {context}");
+        Ok(())
+    }
+}
+
+/// A log's running sums may begin anywhere: its charges are what counts, all of them within a window
+/// of the last.
+fn comparable(limit: &Limit, state: State) -> State {
+    match &state {
+        State::Log(log) => {
+            let entries = limit.entries(&state, 0).unwrap();
+            State::Log(Log::of(log.coarsened().charged_us, entries))
+        }
+        _ => state,
+    }
+}

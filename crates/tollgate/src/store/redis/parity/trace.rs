@@ -1,0 +1,141 @@
+//! Random traces that seek out the edges: the moment a wait ends, the cost that just fits.
+
+use proptest::prelude::*;
+use tollgate_core::MAX_TIME_US;
+
+/// What is sent to the server at once, after its clock has moved.
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) time: Time,
+    /// Whose limit has its other size from here on.
+    pub(super) resized: Option<usize>,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    /// Counted round and round, as are receipts.
+    pub(super) key: usize,
+    pub(super) act: Act,
+    pub(super) price: Price,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Act {
+    /// At the server's time, whatever the wait: what the scripts of plain checks are for.
+    Check,
+    /// At a caller's time, this far from the server's.
+    CheckAtUs(i64),
+    CheckWithinUs(u64),
+    Peek,
+    /// Of one of the receipts held.
+    Refund(usize),
+    RefundAtUs(usize, i64),
+    Reset,
+}
+
+/// How the server's clock moves, as the first key of the batch sees it.
+#[derive(Clone, Debug)]
+pub(super) enum Time {
+    Stay,
+    ByUs(u64),
+    /// By thousandths of the limit's own interval.
+    Part(u64),
+    /// To the end of the last decision's wait, give or take a microsecond.
+    Retry(i64),
+    /// To the last decision's reset, give or take a microsecond.
+    Reset(i64),
+    BackUs(u64),
+}
+
+/// What a request costs.
+#[derive(Clone, Debug)]
+pub(super) enum Price {
+    Units(u64),
+    /// Thousandths of the limit.
+    Part(u64),
+    /// What remains, give or take one.
+    Remaining(i64),
+    MoreThanAll,
+}
+
+pub(super) fn batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        6 => Just(Time::Stay),
+        4 => (0..20_u64).prop_map(Time::ByUs),
+        1 => (0..30_000_000_u64).prop_map(Time::ByUs),
+        6 => (0..2_500_u64).prop_map(Time::Part),
+        4 => (-1..=1_i64).prop_map(Time::Retry),
+        2 => (-1..=1_i64).prop_map(Time::Reset),
+        1 => (1..50_u64).prop_map(Time::BackUs),
+        2 => prop::sample::select(vec![9_999_999, 10_000_000, 10_000_001]).prop_map(Time::BackUs),
+        1 => (10_000_001..20_000_000_000_u64).prop_map(Time::BackUs),
+    ];
+    let price = prop_oneof![
+        4 => (1..4_u64).prop_map(Price::Units),
+        3 => (1..=1_000_u64).prop_map(Price::Part),
+        3 => (-1..=1_i64).prop_map(Price::Remaining),
+        1 => Just(Price::MoreThanAll),
+    ];
+    let resized = prop::option::weighted(0.1, any::<usize>());
+    let batch = (time, resized, steps(price.boxed(), 1..6));
+    let batch = batch.prop_map(|(time, resized, steps)| Batch { time, resized, steps });
+    prop::collection::vec(batch, 1..40)
+}
+
+/// Traces that fill a log: many charges, close together.
+pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        12 => (0..10_u64).prop_map(Time::ByUs),
+        1 => (-1..=1_i64).prop_map(Time::Retry),
+        1 => (10_000_000..10_000_002_u64).prop_map(Time::BackUs),
+    ];
+    let price = prop_oneof![
+        12 => (1..3_u64).prop_map(Price::Units),
+        1 => (0..=1_i64).prop_map(Price::Remaining),
+    ];
+    let batch = (time, steps(price.boxed(), 1..20));
+    let batch = batch.prop_map(|(time, steps)| Batch { time, resized: None, steps });
+    prop::collection::vec(batch, 1..40)
+}
+
+/// Two batches of three are of nothing but plain checks.
+fn steps(
+    price: BoxedStrategy<Price>,
+    count: std::ops::Range<usize>,
+) -> impl Strategy<Value = Vec<Step>> {
+    let step = |act: BoxedStrategy<Act>| {
+        let step = (any::<usize>(), act, price.clone());
+        let step = step.prop_map(|(key, act, price)| Step { key, act, price });
+        prop::collection::vec(step, count.clone())
+    };
+    prop_oneof![2 => step(Just(Act::Check).boxed()), 1 => step(act().boxed())]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => Just(Act::Check),
+        2 => off_us().prop_map(Act::CheckAtUs),
+        1 => prop_oneof![0..50_u64, 0..=u64::MAX].prop_map(Act::CheckWithinUs),
+        1 => Just(Act::Peek),
+        2 => any::<usize>().prop_map(Act::Refund),
+        1 => (any::<usize>(), off_us()).prop_map(|(which, off_us)| Act::RefundAtUs(which, off_us)),
+        1 => Just(Act::Reset),
+    ]
+}
+
+/// How far a caller's clock is from the server's.
+fn off_us() -> impl Strategy<Value = i64> {
+    const HOUR_US: i64 = 3_600_000_000;
+    prop_oneof![-50..50_i64, -11_000_000..11_000_000_i64, -2 * HOUR_US..2 * HOUR_US]
+}
+
+/// When a trace begins: today, at the epoch, or near the end of time.
+pub(super) fn start_us() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => Just(1_700_000_000_000_000_u64),
+        1 => 0..100_u64,
+        2 => (0..53_u32, 0..=MAX_TIME_US)
+            .prop_map(|(bits, us)| MAX_TIME_US - (us & ((1 << bits) - 1))),
+    ]
+}
