@@ -50,6 +50,8 @@ local states, changed, is_fresh = {}, {}, {}
 -- The packed answer of every charge, in the order of their keys.
 local answers, answered = {}, 0
 local texts = {}
+-- Whether something that was decided turned out not to be.
+local has_failed = false
 
 local function state_at(key, limit)
   local state = states[key]
@@ -69,8 +71,12 @@ local function change(state, now_us, reset_after_us, spare_s)
   if not state.ttl_s then
     changed[#changed + 1] = state
   end
-  -- A request whose caller has another time may find it expired.
-  local left_us = max(state.limit.decide.expires_us(state, now_us + reset_after_us) - now_us, 0)
+  local limit = state.limit
+  local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
+  -- By the caller's time, which may find it expired; and by the server's, at which others may decide
+  -- too, for as long as anything can be spent.
+  local longest_us = limit.window_us and 2 * limit.window_us or limit.time_to_full_us + EXPIRY_STEP_US
+  local left_us = max(expires_us - now_us, min(expires_us - server_us, longest_us), 0)
   state.ttl_s = (left_us - left_us % 1000000) / 1000000 + spare_s
 end
 
@@ -79,9 +85,13 @@ local function answer(packed)
   answers[answered] = packed
 end
 
+-- One text for each state.
 local function packed_failure(state)
-  texts[#texts + 1] = state.problem .. "\n" .. state.key
-  return struct_pack(ANSWER, FAILED, #texts, 0, 0)
+  if not state.text then
+    texts[#texts + 1] = state.problem .. "\n" .. state.key
+    state.text = #texts
+  end
+  return struct_pack(ANSWER, FAILED, state.text, 0, 0)
 end
 
 local function packed_decision(
@@ -99,7 +109,8 @@ end
 -- What was decided may show that a state only looked like one: then more remains than there is.
 local function is_corrupt(state, remaining)
   if remaining > state.limit.size or state.is_corrupt then
-    state.problem = CORRUPT
+    -- What was decided on it before is void too.
+    state.problem, has_failed = CORRUPT, has_failed or state.ttl_s
     return true
   end
 end
@@ -187,7 +198,9 @@ end
 
 -- Twin of check_all in together.rs, which also says what the answers come to together.
 local function check_all(charges, now_us, spare_s)
-  local first, problem, is_refused = answered + 1, nil, false
+  local siblings = { first = answered + 1, last = answered + #charges, are_void = false }
+  local problem, is_refused = nil, false
+  siblings_of = siblings_of or {}
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
@@ -214,8 +227,7 @@ local function check_all(charges, now_us, spare_s)
         change(state, now_us, decided[4], spare_s)
       end
     end
-    siblings_of = siblings_of or {}
-    siblings_of[answered] = { first, first + #charges - 1 }
+    siblings_of[answered] = siblings
   end
 end
 
@@ -278,7 +290,7 @@ end
 
 -- ---- now it is written
 
-local ttls, has_failed = {}, false
+local ttls = {}
 for index = 1, #changed do
   local state = changed[index]
   -- One that was reset since has another in its place.
@@ -307,15 +319,21 @@ end
 if has_failed then
   for index = 1, answered do
     local state = states[KEYS[index]]
-    if state.problem then
-      local siblings = siblings_of and siblings_of[index]
-      local first, last = unpack(siblings or { index, index })
-      for sibling = first, last do
-        answers[sibling] = packed_failure(state) .. (siblings and struct_pack("<I7", 0) or "")
+    local siblings = siblings_of and siblings_of[index]
+    if state.problem and not siblings then
+      answers[index] = packed_failure(state)
+    elseif state.problem and not siblings.are_void then
+      siblings.are_void = true
+      for sibling = siblings.first, siblings.last do
+        answers[sibling] = packed_failure(state) .. struct_pack("<I7", 0)
       end
     end
   end
 end
 
 local packed = struct_pack("<I7", server_us) .. table.concat(answers)
-return #texts == 0 and packed or { packed, unpack(texts) }
+if #texts == 0 then
+  return packed
+end
+table.insert(texts, 1, packed)
+return texts

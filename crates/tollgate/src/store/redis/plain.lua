@@ -250,7 +250,6 @@ for index = 1, checks do
   local value = values[key]
   if not value then
     value = redis_pcall("GET", key) or limit.nothing
-    values[key] = value
   end
   local answer, new_value, expires_at_us, is_as_before
   -- An error is a table without elements.

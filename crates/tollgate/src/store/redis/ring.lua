@@ -142,8 +142,8 @@ local function rewrite(log, ttl)
   return redis_pcall("SET", log.key, header(log) .. slots .. unused, "EX", ttl).err
 end
 
--- The charges that are new, wherever they fall, and the header. The server refuses the first
--- command if it refuses any.
+-- The charges that are new, wherever they fall, and the header. A server without memory, or a
+-- replica, refuses the first command if it refuses any; after EXPIRE it would not refuse the others.
 local function write_in_place(log, ttl)
   local slot = (log.head + log.stored) % log.capacity
   local before_the_end = min(#log.at, log.capacity - slot)
@@ -160,10 +160,10 @@ local function write_in_place(log, ttl)
     end
   end
   local reply = redis_pcall("SETRANGE", log.key, 0, header(log))
-  if type(reply) == "table" then
-    return reply.err
+  if type(reply) ~= "table" then
+    reply = redis_pcall("EXPIRE", log.key, ttl)
   end
-  redis.call("EXPIRE", log.key, ttl)
+  return type(reply) == "table" and reply.err or nil
 end
 
 sliding_window_log.fresh_at = new_log
