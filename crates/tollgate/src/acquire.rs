@@ -25,7 +25,9 @@ pub(crate) use lines::Lines;
 /// in line is waiting for.
 ///
 /// Dropping the future at any point leaves the line, and gives back what was charged and not yet
-/// delivered. The one exception is the shaping limit's: a place with others behind it stays spent.
+/// delivered. There are two exceptions, and neither admits more: a shaping limit's place with others
+/// behind it stays spent; and on Redis, of several charges to a bucket that are given up at the same
+/// time, some may stay spent.
 ///
 /// Sleeping is tokio's, to its millisecond: a turn may come up to 1 ms late, never early. With
 /// nothing to wait for, there is one check and no timer.

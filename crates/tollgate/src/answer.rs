@@ -47,7 +47,9 @@ impl<T> Future for Answer<T> {
         let this = self.get_mut();
         #[cfg(feature = "redis")]
         if let Inner::Sent(sent) = &mut this.inner {
-            return Pin::new(sent).poll(context);
+            let answer = std::task::ready!(Pin::new(sent).poll(context));
+            this.inner = Inner::Taken;
+            return Poll::Ready(answer);
         }
         let _ = context;
         match std::mem::replace(&mut this.inner, Inner::Taken) {

@@ -64,6 +64,8 @@ impl Builder {
     /// On the Redis or Valkey at this address: `redis://[user[:password]@]host[:port][/database]`,
     /// `rediss://…` with TLS (feature `tls`), or `redis+unix:///path/of/a.sock`.
     ///
+    /// What was said of the memory store's size does not apply then.
+    ///
     /// Limits then hold for all processes that use the same server and prefix. Nothing is connected
     /// yet; that happens with the first check, and again when the connection breaks.
     ///
@@ -143,9 +145,12 @@ impl RedisBuilder {
         Ok(self)
     }
 
-    /// How long a request may take, waiting for others included; 10 ms unless said.
+    /// How long a request may take, waiting for others included; 10 ms unless said. At least 1 ms, at
+    /// most an hour. Opening a connection may take longer: the requests that come meanwhile fail in
+    /// time.
     pub fn deadline(mut self, deadline: Duration) -> RedisBuilder {
-        self.settings.deadline = deadline;
+        self.settings.deadline =
+            deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
     }
 
@@ -154,8 +159,9 @@ impl RedisBuilder {
         RedisBuilder { builder: self.builder.max_waiting(max_waiting), ..self }
     }
 
-    /// The limiter. Its connection lives on the tokio runtime that this is called in; outside of
-    /// one, on a thread of its own, so that it can be awaited on any executor.
+    /// The limiter. Its connection lives on the tokio runtime that this is called in, which must have
+    /// I/O and time enabled. Outside of one, and in one of a single thread, which may stand still
+    /// while others wait, it lives on a thread of its own, and can be awaited on any executor.
     pub fn build(self) -> Result<Limiter, Error> {
         let Builder { clock, max_waiting, .. } = self.builder;
         let redis = Redis::new(self.settings, clock.clone())?;
@@ -175,6 +181,12 @@ impl Limiter {
     /// A limiter in this process's memory, on the machine's clock.
     pub fn memory() -> Limiter {
         Limiter::builder().build()
+    }
+
+    /// A limiter on the Redis or Valkey at this address; [`Builder::redis`] says more.
+    #[cfg(feature = "redis")]
+    pub fn redis(url: &str) -> Result<Limiter, Error> {
+        Limiter::builder().redis(url)?.build()
     }
 
     /// A limiter with other settings.

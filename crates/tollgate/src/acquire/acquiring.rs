@@ -168,7 +168,8 @@ impl<'a> Acquiring<'a> {
     fn put(&self, turn: Turn<'a>) -> Next<'a> {
         let Acquire { scope, key, cost, max_wait_us } = self.request;
         let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_if_dropped();
-        if let Some(max_wait_us) = max_wait_us {
+        // Only a shaping limit has delays; the others' checks are simpler without.
+        if let (Some(max_wait_us), true) = (max_wait_us, self.is_shaped()) {
             let left_us = max_wait_us.saturating_sub(self.waited_us());
             check = check.max_wait(Duration::from_micros(left_us));
         }
@@ -220,11 +221,13 @@ impl<'a> Acquiring<'a> {
     /// How long until a denied request could go. A shaping limit lets it go when all that is before
     /// it has left, which is when nothing is spent any more: in a place now, or in one later.
     fn until_it_goes_us(&self, retry_us: u64, denial: &Decision) -> u64 {
+        if self.is_shaped() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
+    }
+
+    fn is_shaped(&self) -> bool {
         match self.request.scope.limit() {
-            Limit::LeakyBucket(limit) if limit.mode() == Mode::Shaping => {
-                denial.decided().reset_after_us.max(retry_us)
-            }
-            _ => retry_us,
+            Limit::LeakyBucket(limit) => limit.mode() == Mode::Shaping,
+            _ => false,
         }
     }
 

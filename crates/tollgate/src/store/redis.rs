@@ -1,8 +1,8 @@
 //! The Redis store: every key's state on one server, decided there, in one round trip.
 //!
 //! - `key`: the key of a scope and a client
-//! - `check.lua`, `states.lua`, `ring.lua`: what runs on the server, behind the algorithms' twins;
-//!   `script` puts them together
+//! - `plain.lua`: what decides plain checks on the server; `check.lua`, `states.lua`, `ring.lua`: all
+//!   others, with the algorithms' twins; `script` puts them together
 //! - `wire`: requests and answers as the script has them
 //! - `batcher`: what goes together; `node`: the connection, and who is told what
 //! - `denials`: refusals that need not be asked for again
@@ -12,17 +12,21 @@ mod batcher;
 mod denials;
 mod key;
 mod node;
+#[cfg(test)]
+mod parity;
 mod script;
 mod tls;
 mod wire;
 
 use std::fmt;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ::redis::Client;
+use tokio::sync::oneshot;
 use tollgate_core::{Ask, Cost, Entry, Limit, Receipt, Role, State};
 
 use crate::answer::Answer;
@@ -105,6 +109,9 @@ impl Redis {
         parts: Vec<Charge>,
         at_us: Option<u64>,
     ) -> Result<Option<Request>, Error> {
+        if parts.len() > MAX_CHARGES {
+            return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
+        }
         let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
         let mut charge_of = Vec::with_capacity(parts.len());
         for charge in parts {
@@ -115,11 +122,10 @@ impl Redis {
                 None => charges.push(charge),
             }
         }
-        match charges.len() {
-            0 => Ok(None),
-            count if count > MAX_CHARGES => Err(Error::TooManyCharges { count, most: MAX_CHARGES }),
-            _ => Ok(Some(Request::Together { charges, charge_of, at_us: self.time(at_us) })),
+        if charges.is_empty() {
+            return Ok(None);
         }
+        Ok(Some(Request::Together { charges, charge_of, at_us: self.time(at_us) }))
     }
 
     /// Decides a check of several limits.
@@ -136,12 +142,15 @@ impl Redis {
         &self,
         requests: Vec<Result<Option<Request>, Error>>,
     ) -> Answer<Vec<Result<Together, Error>>> {
-        let (told, receiver) = tokio::sync::oneshot::channel();
-        let node = Arc::clone(&self.node);
-        self.node.spawn(async move {
-            // Nobody may be left to tell.
-            let _ = told.send(Ok(Reply::Batch(decide_in_order(&node, requests).await)));
-        });
+        let (told, receiver) = oneshot::channel();
+        let in_order = InOrder {
+            node: Arc::clone(&self.node),
+            answers: Vec::with_capacity(requests.len()),
+            asked: Vec::new(),
+            places: Vec::new(),
+            weight: 0,
+        };
+        self.node.spawn(in_order.decide(requests, told));
         let read = |reply| match reply {
             Reply::Batch(all) => Some(all),
             _ => None,
@@ -178,6 +187,7 @@ impl Scope {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
         // One that waits in line is not told what was so a while ago: units may have come back.
         if at_us.is_none()
+            && ask.max_wait_us.is_none()
             && matches!(and_then, AndThen::Nothing)
             && let Some(decision) = self.redis.node.recall(&charge)
         {
@@ -252,44 +262,64 @@ impl Charge {
     }
 }
 
-/// As many at a time as go in one batch, so that those of one key are decided in their order.
-async fn decide_in_order(
-    node: &Arc<Node>,
-    requests: Vec<Result<Option<Request>, Error>>,
-) -> Vec<Result<Together, Error>> {
-    let mut all = Vec::with_capacity(requests.len());
-    let mut requests = requests.into_iter().peekable();
-    while requests.peek().is_some() {
-        let mut asked = Vec::new();
-        let mut waits = Vec::new();
-        for request in requests.by_ref().take(MAX_BATCH) {
+/// Decides requests in their order, as many at a time as go in one batch, until nobody listens.
+struct InOrder {
+    node: Arc<Node>,
+    answers: Vec<Option<Result<Together, Error>>>,
+    /// What goes next, whose answers have these places, and how heavy it is.
+    asked: Vec<Request>,
+    places: Vec<usize>,
+    weight: usize,
+}
+
+impl InOrder {
+    async fn decide(
+        mut self,
+        requests: Vec<Result<Option<Request>, Error>>,
+        told: oneshot::Sender<Result<Reply, StoreError>>,
+    ) {
+        for request in requests {
             match request {
                 Ok(Some(request)) => {
-                    waits.push(None);
-                    asked.push(request);
+                    if self.weight + request.weight() > MAX_BATCH {
+                        self.send().await;
+                    }
+                    if told.is_closed() {
+                        return;
+                    }
+                    self.places.push(self.answers.len());
+                    self.weight += request.weight();
+                    self.asked.push(request);
+                    self.answers.push(None);
                 }
-                Ok(None) => waits.push(Some(Ok(of_nothing()))),
-                Err(error) => waits.push(Some(Err(error))),
+                Ok(None) => self.answers.push(Some(Ok(of_nothing()))),
+                Err(error) => self.answers.push(Some(Err(error))),
             }
         }
-        let mut answers = match node.submit_all(asked) {
-            Ok(receivers) => receivers.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error)],
-        }
-        .into_iter();
-        for known in waits {
-            let answer = match known {
-                Some(known) => known,
-                None => match answers.next() {
-                    Some(Ok(receiver)) => Sent { receiver, read: together, refund: None }.await,
-                    Some(Err(error)) => Err(error.into()),
-                    None => Err(StoreError::Gone.into()),
-                },
-            };
-            all.push(answer);
+        self.send().await;
+        let gone = || Err(StoreError::Gone.into());
+        let all = self.answers.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect();
+        // Nobody may be left to tell.
+        let _ = told.send(Ok(Reply::Batch(all)));
+    }
+
+    async fn send(&mut self) {
+        let (asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
+        self.weight = 0;
+        match self.node.submit_all(asked) {
+            Ok(receivers) => {
+                for (place, receiver) in places.into_iter().zip(receivers) {
+                    let sent = Sent { receiver, read: together, refund: None };
+                    self.answers[place] = Some(sent.await);
+                }
+            }
+            Err(error) => {
+                for place in places {
+                    self.answers[place] = Some(Err(error.clone().into()));
+                }
+            }
         }
     }
-    all
 }
 
 fn of_nothing() -> Together {

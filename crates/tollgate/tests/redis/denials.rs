@@ -6,13 +6,13 @@ use redis::Connection;
 use tollgate::{Limiter, ManualClock, Scope};
 use tollgate_launcher::{Flavour, Server};
 
-use crate::setup::{LIMITS, PATIENCE, admin, calls, named, open, start};
+use crate::setup::{LIMITS, PATIENCE, admin, named, open, scripts_run, start};
 
 /// What can be refused and is not over in a second.
 const FULL: u64 = 100;
 
 fn scripts(admin: &mut Connection) -> u64 {
-    calls(admin, "evalsha")
+    scripts_run(admin)
 }
 
 fn setup(server: &Server, text: &str) -> (Scope, Connection) {

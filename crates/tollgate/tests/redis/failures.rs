@@ -41,9 +41,13 @@ async fn no_answer_in_time_is_a_timeout() {
         let began = Instant::now();
         // Those that wait for the others' batch have no more time than these.
         let answers: Vec<_> = (0..300).map(|_| scope.check("a").into_future()).collect();
-        for answer in answers {
-            let error = store_error(answer.await);
-            assert!(matches!(error, StoreError::Timeout { after, .. } if after == deadline));
+        for (number, answer) in answers.into_iter().enumerate() {
+            match store_error(answer.await) {
+                StoreError::Timeout { after, .. } => assert_eq!(after, deadline),
+                // Those behind the first batch were not even sent.
+                StoreError::Overloaded { .. } => assert!(number > 0),
+                other => panic!("{other:?}"),
+            }
         }
         let took = began.elapsed();
         assert!(deadline <= took && took < PATIENCE / 3, "{took:?}");

@@ -132,6 +132,11 @@ pub(crate) fn calls(admin: &mut Connection, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
+/// How often a script was run, whether the server knew it or was sent it.
+pub(crate) fn scripts_run(admin: &mut Connection) -> u64 {
+    calls(admin, "evalsha") + calls(admin, "eval")
+}
+
 /// The same numbers every time, and no two alike for a long while.
 pub(crate) struct Random(pub(crate) u64);
 

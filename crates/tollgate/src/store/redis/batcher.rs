@@ -14,9 +14,12 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Requests that wait for their turn.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
-    waiting: VecDeque<T>,
+    /// With the weight of each.
+    waiting: VecDeque<(T, usize)>,
+    /// Of all that wait.
+    weight: usize,
     in_flight: usize,
-    max_waiting: usize,
+    max_weight: usize,
 }
 
 /// What to do after a request was put in.
@@ -31,20 +34,28 @@ pub(super) enum Next {
 /// There is no room for the request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full {
+    /// The weight of what waits already.
     pub(super) waiting: usize,
 }
 
 impl<T> Batcher<T> {
-    pub(super) fn new(max_waiting: usize) -> Batcher<T> {
-        Batcher { waiting: VecDeque::new(), in_flight: 0, max_waiting }
+    pub(super) fn new(max_weight: usize) -> Batcher<T> {
+        Batcher { waiting: VecDeque::new(), weight: 0, in_flight: 0, max_weight }
     }
 
-    /// Puts a request at the end of the queue.
-    pub(super) fn put(&mut self, request: T) -> Result<Next, Full> {
-        if self.waiting.len() >= self.max_waiting {
-            return Err(Full { waiting: self.waiting.len() });
+    /// The weight of all that wait.
+    pub(super) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    /// Puts a request at the end of the queue. What is too heavy for any queue goes into an empty one.
+    pub(super) fn put(&mut self, request: T, weight: usize) -> Result<Next, Full> {
+        let is_full = self.weight.saturating_add(weight) > self.max_weight;
+        if is_full && !self.waiting.is_empty() {
+            return Err(Full { waiting: self.weight });
         }
-        self.waiting.push_back(request);
+        self.waiting.push_back((request, weight));
+        self.weight += weight;
         if self.in_flight == MAX_IN_FLIGHT {
             return Ok(Next::Wait);
         }
@@ -52,16 +63,19 @@ impl<T> Batcher<T> {
         Ok(Next::Send)
     }
 
-    /// The next batch for one who sends, of `weight` up to [`MAX_BATCH`], or of one request that is
+    /// The next batch for one who sends, of a weight up to [`MAX_BATCH`], or of one request that is
     /// heavier. Empty if nothing waits: then it must stop sending.
-    pub(super) fn take(&mut self, weight: impl Fn(&T) -> usize) -> Vec<T> {
+    pub(super) fn take(&mut self) -> Vec<T> {
+        let mut batch = Vec::new();
         let mut total = 0;
-        let fits = |request: &&T| {
-            total += weight(request);
-            total <= MAX_BATCH
-        };
-        let count = self.waiting.iter().take_while(fits).count().max(1);
-        let batch: Vec<T> = self.waiting.drain(..count.min(self.waiting.len())).collect();
+        while let Some((_, weight)) = self.waiting.front() {
+            total += weight;
+            if total > MAX_BATCH && !batch.is_empty() {
+                break;
+            }
+            self.weight -= weight;
+            batch.extend(self.waiting.pop_front().map(|(request, _)| request));
+        }
         if batch.is_empty() {
             self.in_flight -= 1;
         }
@@ -69,9 +83,10 @@ impl<T> Batcher<T> {
     }
 
     /// Everything that waits, for one who cannot go on sending.
-    pub(super) fn give_up(&mut self) -> VecDeque<T> {
+    pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
-        std::mem::take(&mut self.waiting)
+        self.weight = 0;
+        std::mem::take(&mut self.waiting).into_iter().map(|(request, _)| request).collect()
     }
 }
 
@@ -88,54 +103,55 @@ mod tests {
     fn the_first_goes_at_once_and_what_comes_meanwhile_goes_together() {
         let mut batcher = batcher();
         for sender in 0..MAX_IN_FLIGHT {
-            assert_eq!(batcher.put(sender), Ok(Next::Send));
-            assert_eq!(batcher.take(|_| 1), [sender]);
+            assert_eq!(batcher.put(sender, 1), Ok(Next::Send));
+            assert_eq!(batcher.take(), [sender]);
         }
         for request in 10..15 {
-            assert_eq!(batcher.put(request), Ok(Next::Wait));
+            assert_eq!(batcher.put(request, 1), Ok(Next::Wait));
         }
-        assert_eq!(batcher.take(|_| 1), [10, 11, 12, 13, 14]);
+        assert_eq!(batcher.take(), [10, 11, 12, 13, 14]);
     }
 
     #[test]
     fn who_finds_nothing_stops_and_the_next_request_begins_again() {
         let mut batcher = batcher();
         for _ in 0..10 {
-            assert_eq!(batcher.put(1), Ok(Next::Send));
-            assert_eq!(batcher.take(|_| 1), [1]);
-            assert_eq!(batcher.take(|_| 1), []);
+            assert_eq!(batcher.put(1, 1), Ok(Next::Send));
+            assert_eq!(batcher.take(), [1]);
+            assert_eq!(batcher.take(), []);
         }
     }
 
     #[test]
     fn a_batch_is_bounded_by_weight_and_a_heavy_request_goes_alone() {
         let mut batcher = batcher();
-        let weight = |request: &usize| *request;
-        for request in [40, 24, 1, 500, 7] {
-            batcher.put(request).unwrap();
+        for weight in [40, 24, 1, 500, 7] {
+            batcher.put(weight, weight).unwrap();
         }
         for expected in [&[40, 24][..], &[1], &[500], &[7], &[]] {
-            assert_eq!(batcher.take(weight), expected);
+            assert_eq!(batcher.take(), expected);
         }
+        assert_eq!(batcher.weight(), 0);
     }
 
     #[test]
-    fn the_queue_is_bounded_and_has_room_again() {
-        let mut batcher = Batcher::new(2);
-        assert_eq!(batcher.put(1), Ok(Next::Send));
-        assert_eq!(batcher.put(2), Ok(Next::Send));
-        assert_eq!(batcher.put(3), Err(Full { waiting: 2 }));
-        assert_eq!(batcher.take(|_| 1), [1, 2]);
-        assert_eq!(batcher.put(3), Ok(Next::Wait));
+    fn the_queue_is_bounded_by_weight_and_has_room_again() {
+        let mut batcher = Batcher::new(20);
+        assert_eq!(batcher.put(1, 12), Ok(Next::Send));
+        assert_eq!(batcher.put(2, 8), Ok(Next::Send));
+        assert_eq!(batcher.put(3, 1), Err(Full { waiting: 20 }));
+        assert_eq!(batcher.take(), [1, 2]);
+        assert_eq!(batcher.put(3, 30), Ok(Next::Wait), "into an empty queue");
+        assert_eq!(batcher.put(4, 1), Err(Full { waiting: 30 }));
     }
 
     #[test]
     fn one_who_gives_up_leaves_nothing_behind_and_others_can_send() {
         let mut batcher = batcher();
-        batcher.put(1).unwrap();
-        batcher.take(|_| 1);
-        batcher.put(2).unwrap();
+        batcher.put(1, 1).unwrap();
+        batcher.take();
+        batcher.put(2, 1).unwrap();
         assert_eq!(batcher.give_up(), [2]);
-        assert_eq!(batcher.put(3), Ok(Next::Send));
+        assert_eq!((batcher.weight(), batcher.put(3, 1)), (0, Ok(Next::Send)));
     }
 }

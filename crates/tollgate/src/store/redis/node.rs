@@ -1,25 +1,39 @@
 //! One server: its connection, and the requests that share its round trips.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, ServerErrorKind, Value};
-use tokio::runtime::{Handle, Runtime};
-use tokio::sync::oneshot;
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+use tokio::sync::{MutexGuard, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Checked, Decision};
 
 use super::batcher::{Batcher, Full, Next};
 use super::denials::Denials;
+use super::script::{Abilities, Sent};
 use super::wire::{Answers, Arguments, Charge, Reply, Request};
 use crate::clock::Clock;
 use crate::error::StoreError;
 
-/// The most requests that wait for one server: at 200,000 a second, a third of a second's worth.
+/// The most charges that wait for one server: at 200,000 a second, a third of a second's worth.
 const MAX_WAITING: usize = 65_536;
+
+/// How long it may take to open a connection.
+const OPENING: Duration = Duration::from_secs(5);
+
+/// After so long without any answer, though one was due, a connection is given up: what is between
+/// it and the server may have forgotten it.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// For units that are given back on behalf of nobody: that should not be lost in a rush.
+const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// One server.
 pub(super) struct Node {
@@ -30,18 +44,25 @@ pub(super) struct Node {
     runtime: Handle,
     batcher: Mutex<Batcher<Load>>,
     connection: Mutex<Connection>,
-    /// Held by whoever opens one.
-    opening: tokio::sync::Mutex<()>,
+    /// Whose turn it is to send.
+    turn: tokio::sync::Mutex<()>,
     /// By which refusals are remembered.
     clock: Clock,
     pub(super) denials: Denials,
 }
 
-/// The connection, if there is one, and how many there were.
+/// The connection, if there is one.
 #[derive(Default)]
 struct Connection {
     open: Option<MultiplexedConnection>,
+    /// How many there were.
     generation: u64,
+    /// The scripts that were sent on it.
+    scripts: Sent,
+    /// What comes of the one that is being opened.
+    opening: Option<watch::Receiver<Option<Result<(), StoreError>>>>,
+    /// Since when answers are due, and none has come.
+    silent_since: Option<Instant>,
 }
 
 /// What goes in one batch.
@@ -78,7 +99,7 @@ pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
 /// Where an answer will be.
 pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 
-/// For limiters that are made outside a runtime: one thread for all of them.
+/// For limiters that are made outside a runtime of several threads: one thread for all of them.
 static BACKGROUND: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -88,7 +109,7 @@ static BACKGROUND: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
 });
 
 impl Node {
-    /// On the runtime that it is made in; outside of one, on a thread of its own.
+    /// On the runtime that it is made in, or a thread of its own.
     pub(super) fn new(client: Client, deadline: Duration) -> Result<Node, StoreError> {
         let server = client.get_connection_info().addr().to_string();
         let runtime = runtime()
@@ -100,7 +121,7 @@ impl Node {
             runtime,
             batcher: Mutex::new(Batcher::new(MAX_WAITING)),
             connection: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
             clock: Clock::system(),
             denials: Denials::new(),
         })
@@ -112,7 +133,7 @@ impl Node {
         request: Request,
         and_then: AndThen,
     ) -> Result<Receiver, StoreError> {
-        let (waiting, receiver) = self.waiting(request, and_then);
+        let (waiting, receiver) = self.waiting(request, and_then, self.deadline);
         self.put(Load::One(waiting))?;
         Ok(receiver)
     }
@@ -122,20 +143,26 @@ impl Node {
         self: &Arc<Self>,
         requests: Vec<Request>,
     ) -> Result<Vec<Receiver>, StoreError> {
-        let all = requests.into_iter().map(|request| self.waiting(request, AndThen::Nothing));
-        let (waiting, receivers) = all.unzip();
+        let waiting = |request| self.waiting(request, AndThen::Nothing, self.deadline);
+        let (waiting, receivers) = requests.into_iter().map(waiting).unzip();
         self.put(Load::Many(waiting))?;
         Ok(receivers)
     }
 
-    fn waiting(&self, request: Request, and_then: AndThen) -> (Waiting, Receiver) {
+    fn waiting(
+        &self,
+        request: Request,
+        and_then: AndThen,
+        within: Duration,
+    ) -> (Waiting, Receiver) {
         let (answer, receiver) = oneshot::channel();
-        let (since_us, deadline) = (self.clock.now_us(), Instant::now() + self.deadline);
+        let (since_us, deadline) = (self.clock.now_us(), Instant::now() + within);
         (Waiting { request, answer, since_us, deadline, and_then }, receiver)
     }
 
     fn put(self: &Arc<Self>, load: Load) -> Result<(), StoreError> {
-        let next = self.batcher.lock().put(load);
+        let weight = load.weight();
+        let next = self.batcher.lock().put(load, weight);
         match next {
             Ok(Next::Wait) => Ok(()),
             Ok(Next::Send) => {
@@ -155,34 +182,70 @@ impl Node {
         self.denials.recall(&charge.key, charge.ask.cost.units(), self.clock.now_us())
     }
 
-    async fn send(self: &Arc<Self>, batch: Vec<Load>) {
+    /// Sends the next batch and tells the answers; whether there was one.
+    async fn send(self: &Arc<Self>) -> bool {
+        // Until it is on its way: so requests reach the server in the order they were made.
+        let turn = self.turn.lock().await;
+        let batch = self.batcher.lock().take();
+        if batch.is_empty() {
+            return false;
+        }
         // One that has hardly any time left would be charged for nothing, and take others with it.
         let late = Instant::now() + self.deadline / 8;
         let (batch, late): (Vec<_>, Vec<_>) =
             flat(batch).partition(|waiting| waiting.deadline > late);
-        late.into_iter().for_each(|waiting| waiting.fail(self.timeout()));
-        let Some(deadline) = batch.iter().map(|waiting| waiting.deadline).min() else { return };
-        match self.ask(&batch, deadline).await {
+        if !late.is_empty() {
+            let waiting = self.batcher.lock().weight() + late.len();
+            late.into_iter().for_each(|late| late.fail(StoreError::Overloaded { waiting }));
+        }
+        let Some(deadline) = batch.iter().map(|waiting| waiting.deadline).min() else {
+            return true;
+        };
+        match self.ask(&batch, deadline, turn).await {
             Ok(answers) => self.deliver(batch, answers),
             Err(error) => batch.into_iter().for_each(|waiting| waiting.fail(error.clone())),
         }
+        true
     }
 
-    async fn ask(&self, batch: &[Waiting], deadline: Instant) -> Result<Answers, StoreError> {
+    async fn ask(
+        self: &Arc<Self>,
+        batch: &[Waiting],
+        deadline: Instant,
+        turn: MutexGuard<'_, ()>,
+    ) -> Result<Answers, StoreError> {
         let arguments = Arguments::of(batch.iter().map(|waiting| &waiting.request));
         let script = arguments.abilities.script();
-        let command = arguments.command("EVALSHA", &script.hash);
-        let (mut connection, generation) = self.connection(deadline).await?;
-        let mut reply: Result<Result<Value, _>, _> =
-            timeout_at(deadline, command.query_async(&mut connection)).await;
+        let connection = self.connection(arguments.abilities, deadline).await?;
+        let generation = connection.generation;
+        // The first time on this connection with its text, which the server may not know yet.
+        let command = match connection.has_script {
+            true => arguments.command("EVALSHA", &script.hash),
+            false => arguments.command("EVAL", &script.text),
+        };
+        let mut open = connection.open;
+        let sent = Instant::now();
+        let mut reply: Result<Result<Value, _>, _> = {
+            let mut asking = pin!(timeout_at(deadline, command.query_async(&mut open)));
+            let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+            drop(turn);
+            match polled {
+                Poll::Ready(reply) => reply,
+                Poll::Pending => asking.await,
+            }
+        };
         if let Ok(Err(error)) = &reply
             && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
         {
-            // The server has not seen it since it started: normal.
+            // It was flushed, or this is another server than a moment ago: normal.
             let command = arguments.command("EVAL", &script.text);
-            reply = timeout_at(deadline, command.query_async(&mut connection)).await;
+            reply = timeout_at(deadline, command.query_async(&mut open)).await;
         }
-        let value = reply.map_err(|_| self.timeout())?;
+        let Ok(value) = reply else {
+            self.connection.lock().was_silent(generation, sent);
+            return Err(self.timeout());
+        };
+        self.connection.lock().silent_since = None;
         Answers::of(value.map_err(|error| self.failed(&error, generation))?)
     }
 
@@ -204,36 +267,58 @@ impl Node {
                 self.denials.remember(&charge.key, cost, waiting.since_us, checked.decision);
             }
             (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
-                self.denials.forget(&charge.key);
+                self.denials.forget(&charge.key, self.clock.now_us());
             }
             _ => {}
         }
     }
 
-    /// The connection, opened if there is none, and which one it is.
+    /// The connection, opened if there is none, for a script.
     async fn connection(
-        &self,
+        self: &Arc<Self>,
+        abilities: Abilities,
         deadline: Instant,
-    ) -> Result<(MultiplexedConnection, u64), StoreError> {
-        if let Some(open) = self.connection.lock().get() {
-            return Ok(open);
+    ) -> Result<Usable, StoreError> {
+        loop {
+            let mut opening = {
+                let mut connection = self.connection.lock();
+                if let Some(usable) = connection.for_script(abilities) {
+                    return Ok(usable);
+                }
+                connection.opening.get_or_insert_with(|| self.open()).clone()
+            };
+            let opened = timeout_at(deadline, opening.wait_for(Option::is_some)).await;
+            match opened.map_err(|_| self.timeout())?.map(|opened| opened.clone()) {
+                Ok(Some(Err(error))) => return Err(error),
+                // It may have broken again meanwhile.
+                Ok(_) => {}
+                Err(_) => return Err(StoreError::Gone),
+            }
         }
-        timeout_at(deadline, self.open()).await.map_err(|_| self.timeout())?
     }
 
-    async fn open(&self) -> Result<(MultiplexedConnection, u64), StoreError> {
-        let _opening = self.opening.lock().await;
-        if let Some(open) = self.connection.lock().get() {
-            return Ok(open);
-        }
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
-        let opened = connect.await.map_err(|error| self.error(&error))?;
-        let mut connection = self.connection.lock();
-        connection.generation += 1;
-        connection.open = Some(opened.clone());
-        Ok((opened, connection.generation))
+    /// Opens a connection, for whoever waits for it then: that may take longer than they have.
+    fn open(self: &Arc<Self>) -> watch::Receiver<Option<Result<(), StoreError>>> {
+        let (told, opening) = watch::channel(None);
+        let node = Arc::clone(self);
+        self.spawn(async move {
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(OPENING))
+                .set_response_timeout(None);
+            let connect = node.client.get_multiplexed_async_connection_with_config(&config);
+            let opened = tokio::time::timeout(OPENING, connect).await;
+            let opened = match opened {
+                Ok(opened) => opened.map_err(|error| node.opening_error(&error)),
+                Err(_) => Err(StoreError::unreachable(&node.server, "it does not answer")),
+            };
+            let mut connection = node.connection.lock();
+            connection.opening = None;
+            let outcome = opened.map(|open| connection.replace(open));
+            drop(connection);
+            // Nobody may be left to tell.
+            let _ = told.send(Some(outcome));
+        });
+        opening
     }
 
     /// What an error comes to; a connection that broke is not used again.
@@ -250,7 +335,6 @@ impl Node {
     fn error(&self, error: &RedisError) -> StoreError {
         match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-                // What it says to a wrong password has none.
                 let code = error.code().unwrap_or(error.category());
                 StoreError::refused(&format!("{code} {}", error.detail().unwrap_or_default()))
             }
@@ -258,15 +342,34 @@ impl Node {
         }
     }
 
+    /// What goes wrong before there is a connection: what the server says then may repeat the password.
+    fn opening_error(&self, error: &RedisError) -> StoreError {
+        match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
+                if self.repeats_password(error) =>
+            {
+                StoreError::refused(error.code().unwrap_or(error.category()))
+            }
+            _ => self.error(error),
+        }
+    }
+
+    fn repeats_password(&self, error: &RedisError) -> bool {
+        let password = self.client.get_connection_info().redis_settings().password();
+        let said = error.detail().unwrap_or_default();
+        password.is_some_and(|password| said.contains(password))
+    }
+
     fn timeout(&self) -> StoreError {
         StoreError::Timeout { server: self.server.clone(), after: self.deadline }
     }
 }
 
+/// The current one, unless it is of a single thread: that may stand still while others wait.
 fn runtime() -> Result<Handle, String> {
     match Handle::try_current() {
-        Ok(current) => Ok(current),
-        Err(_) => match &*BACKGROUND {
+        Ok(current) if current.runtime_flavor() != RuntimeFlavor::CurrentThread => Ok(current),
+        _ => match &*BACKGROUND {
             Ok(background) => Ok(background.handle().clone()),
             Err(error) => Err(error.to_string()),
         },
@@ -295,10 +398,10 @@ impl Waiting {
 }
 
 impl Load {
-    fn charges(&self) -> usize {
+    fn weight(&self) -> usize {
         match self {
-            Load::One(waiting) => waiting.request.charges().len(),
-            Load::Many(all) => all.iter().map(|waiting| waiting.request.charges().len()).sum(),
+            Load::One(waiting) => waiting.request.weight(),
+            Load::Many(all) => all.iter().map(|waiting| waiting.request.weight()).sum(),
         }
     }
 }
@@ -313,9 +416,35 @@ fn flat(batch: Vec<Load>) -> impl Iterator<Item = Waiting> {
     })
 }
 
+/// A connection, and which one it is.
+struct Usable {
+    open: MultiplexedConnection,
+    generation: u64,
+    /// Whether the script has been sent on it.
+    has_script: bool,
+}
+
 impl Connection {
-    fn get(&self) -> Option<(MultiplexedConnection, u64)> {
-        self.open.clone().map(|open| (open, self.generation))
+    fn for_script(&mut self, abilities: Abilities) -> Option<Usable> {
+        let open = self.open.clone()?;
+        let has_script = self.scripts.insert(abilities);
+        Some(Usable { open, generation: self.generation, has_script })
+    }
+
+    fn replace(&mut self, open: MultiplexedConnection) {
+        self.generation += 1;
+        self.open = Some(open);
+        self.scripts = Sent::default();
+        self.silent_since = None;
+    }
+
+    /// What was sent then has not been answered in time.
+    fn was_silent(&mut self, generation: u64, sent: Instant) {
+        if self.generation == generation
+            && self.silent_since.get_or_insert(sent).elapsed() > SILENCE
+        {
+            self.open = None;
+        }
     }
 }
 
@@ -332,8 +461,10 @@ impl Refund {
         let Reply::Checked(Checked { receipt: Some(receipt), .. }) = undelivered else { return };
         let Refund { node, charge, at_us, nudge } = self;
         let refund = Request::Refund { charge, place: receipt.place(), at_us };
+        let within = node.deadline.max(REFUND_DEADLINE);
+        let (waiting, _) = node.waiting(refund, AndThen::Nudge(nudge), within);
         // Nobody is left to tell.
-        let _ = node.submit(refund, AndThen::Nudge(nudge));
+        let _ = node.put(Load::One(waiting));
     }
 }
 
@@ -351,12 +482,10 @@ impl Sender {
 
     async fn send_all(mut self) {
         loop {
-            let batch = self.node.batcher.lock().take(Load::charges);
-            if batch.is_empty() {
+            if !self.node.send().await {
                 self.is_done = true;
                 return;
             }
-            self.node.send(batch).await;
             // Those who were just told may have more to ask: that goes along.
             tokio::task::yield_now().await;
         }

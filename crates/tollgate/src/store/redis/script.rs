@@ -115,6 +115,20 @@ impl Abilities {
     }
 }
 
+/// Which scripts have been sent somewhere.
+#[derive(Debug, Default)]
+pub(super) struct Sent(u32);
+
+impl Sent {
+    /// Notes one; whether it had been sent before.
+    pub(super) fn insert(&mut self, abilities: Abilities) -> bool {
+        let bit = 1 << abilities.0;
+        let had = self.0 & bit != 0;
+        self.0 |= bit;
+        had
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use tollgate_core::{
     Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
 };
 
+use super::batcher::MAX_BATCH;
 use super::script::Abilities;
 use crate::error::{Error, StoreError};
 
@@ -70,6 +71,19 @@ pub(crate) enum Reply {
 }
 
 impl Request {
+    /// How much work it is for the server, in plain checks. What moves a whole log around may be as
+    /// much as a batch can be.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Request::Refund { charge, .. } | Request::State { charge, .. }
+                if matches!(charge.limit, Limit::SlidingWindowLog(_)) =>
+            {
+                MAX_BATCH
+            }
+            _ => self.charges().len(),
+        }
+    }
+
     pub(super) fn charges(&self) -> &[Charge] {
         match self {
             Request::Together { charges, .. } => charges,
@@ -194,8 +208,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The most limits of one check.
-pub(crate) const MAX_CHARGES: usize = u16::MAX as usize;
+/// The most limits of one check, which the server decides without doing anything else.
+pub(crate) const MAX_CHARGES: usize = 256;
 
 fn put_number(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend_from_slice(&number.to_le_bytes()[..7]);
