@@ -6,7 +6,7 @@ use redis::Connection;
 use tollgate::{Error, Limiter, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-use crate::fake::Mute;
+use crate::fake::{Mute, Proxy};
 use crate::setup::{
     LIMITS, PATIENCE, admin, at, free_addr, launch, named, open, refusal, remaining, start,
     store_error, within,
@@ -82,6 +82,37 @@ async fn until_answered(scope: &Scope) -> usize {
         errors += 1;
     }
     errors
+}
+
+/// As when a firewall forgets it: nothing says that it is gone.
+#[tokio::test]
+async fn a_connection_that_goes_silent_is_replaced() {
+    let server = start(Flavour::Redis);
+    let proxy = Proxy::start(server.addr(), Duration::ZERO);
+    let scope = named(&within(&proxy.url(), Duration::from_millis(100)), "scope", LIMITS[0]);
+    until_answered(&scope).await;
+    assert_eq!(proxy.connections(), 1);
+    proxy.forget_connections();
+    assert!(until_answered(&scope).await > 0);
+    assert_eq!(proxy.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_may_take_longer_to_open_than_a_check_can_wait() {
+    let server = start(Flavour::Redis);
+    let proxy = Proxy::start(server.addr(), Duration::from_millis(500));
+    let scope = named(&within(&proxy.url(), Duration::from_millis(50)), "scope", LIMITS[0]);
+    assert!(until_answered(&scope).await > 0);
+    assert_eq!(proxy.connections(), 1, "one for all who waited");
+}
+
+#[tokio::test]
+async fn any_deadline_will_do() {
+    let server = start(Flavour::Redis);
+    let scope = named(&within(&server.url(), Duration::MAX), "scope", LIMITS[0]);
+    assert!(scope.check("a").await.unwrap().is_allowed());
+    let scope = named(&within(&server.url(), Duration::ZERO), "scope", LIMITS[0]);
+    until_answered(&scope).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
 //! Servers that are none.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use crate::setup::PATIENCE;
 
@@ -53,13 +56,22 @@ pub(crate) struct Parrot {
 
 impl Parrot {
     pub(crate) fn start(answer: &[u8]) -> Parrot {
+        Parrot::answering(answer, b"+OK\r\n")
+    }
+
+    /// Answers everything with the same bytes.
+    pub(crate) fn to_everything(answer: &[u8]) -> Parrot {
+        Parrot::answering(answer, answer)
+    }
+
+    fn answering(scripts: &[u8], others: &[u8]) -> Parrot {
         let (listener, addr) = listen();
-        let answer = answer.to_vec();
+        let answers = (scripts.to_vec(), others.to_vec());
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (stream, answer) = (stream.unwrap(), answer.clone());
+                let (stream, answers) = (stream.unwrap(), answers.clone());
                 // Until the other side has enough of it.
-                thread::spawn(move || _ = repeat(&stream, &answer));
+                thread::spawn(move || _ = repeat(&stream, &answers.0, &answers.1));
             }
         });
         Parrot { addr }
@@ -70,12 +82,67 @@ impl Parrot {
     }
 }
 
-fn repeat(mut stream: &TcpStream, answer: &[u8]) -> std::io::Result<()> {
+fn repeat(mut stream: &TcpStream, scripts: &[u8], others: &[u8]) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let command = command(&mut reader)?;
         let is_script = command.to_ascii_uppercase().starts_with(b"EVAL");
-        stream.write_all(if is_script { answer } else { b"+OK\r\n" })?;
+        stream.write_all(if is_script { scripts } else { others })?;
+    }
+}
+
+/// Stands between a limiter and a server.
+pub(crate) struct Proxy {
+    addr: SocketAddr,
+    connections: Arc<Mutex<Vec<Arc<AtomicBool>>>>,
+}
+
+impl Proxy {
+    /// Each connection is `slow` to begin with.
+    pub(crate) fn start(server: SocketAddr, slow: Duration) -> Proxy {
+        let (listener, addr) = listen();
+        let connections = Arc::<Mutex<Vec<Arc<AtomicBool>>>>::default();
+        let kept = Arc::clone(&connections);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (near, is_dark) = (stream.unwrap(), Arc::new(AtomicBool::new(false)));
+                kept.lock().unwrap().push(Arc::clone(&is_dark));
+                thread::spawn(move || {
+                    thread::sleep(slow);
+                    let far = TcpStream::connect(server).unwrap();
+                    let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                    let is_dark_too = Arc::clone(&is_dark);
+                    thread::spawn(move || pass_on(&near_too, &far_too, &is_dark_too));
+                    pass_on(&far, &near, &is_dark);
+                });
+            }
+        });
+        Proxy { addr, connections }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// How many connections there were.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.lock().unwrap().len()
+    }
+
+    /// Forgets the connections there are, and tells nobody.
+    pub(crate) fn forget_connections(&self) {
+        for is_dark in &*self.connections.lock().unwrap() {
+            is_dark.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn pass_on(mut from: &TcpStream, mut to: &TcpStream, is_dark: &AtomicBool) {
+    let mut bytes = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !is_dark.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
     }
 }
 

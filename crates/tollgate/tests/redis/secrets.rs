@@ -3,6 +3,7 @@
 use tollgate::{Error, Limiter, StoreError};
 use tollgate_launcher::Flavour;
 
+use crate::fake::Parrot;
 use crate::setup::{LIMITS, admin, at, free_addr, named, refusal, start, store_error, within};
 
 const SECRET: &str = "hunter2";
@@ -73,6 +74,18 @@ async fn nothing_shows_the_password_when_nobody_listens() {
         assert_hidden(&format!("{acquire:?}"));
         assert_error_hides(&acquire.await.unwrap_err());
     }
+}
+
+/// A server that does not know the command which has the password in it says so word for word.
+#[tokio::test]
+async fn a_server_that_repeats_the_password_is_not_quoted() {
+    let answer = format!("-ERR unknown command 'HELLO', with args '3' 'AUTH' 'u' '{SECRET}'\r\n");
+    let parrot = Parrot::to_everything(answer.as_bytes());
+    let url = parrot.url().replace("redis://", &format!("redis://u:{SECRET}@"));
+    let scope = named(&at(&format!("{url}?protocol=resp3")), "scope", LIMITS[0]);
+    let error = store_error(scope.check("a").await);
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    assert_error_hides(&error);
 }
 
 #[tokio::test]
