@@ -19,7 +19,7 @@ pub enum Error {
         /// The limit it stands for.
         existing: String,
     },
-    /// A limiter holds at most 2^22 named limits.
+    /// A limiter holds at most 2^15 named limits.
     #[error("there are {count} limits already; put more keys under one limit instead")]
     TooManyLimits {
         /// How many.

@@ -185,3 +185,19 @@ async fn a_limiter_with_a_clock_of_its_own_keeps_its_keys_an_hour_longer() {
         }
     }
 }
+
+/// A caller whose clock is near the end of a window that has just begun on the server's.
+#[tokio::test]
+async fn a_caller_that_is_ahead_does_not_end_what_the_server_still_counts() {
+    const WINDOW_US: i64 = 366 * 24 * HOUR_US;
+    let server = start(Flavour::Redis);
+    let (limiter, mut admin) = (open(&server), admin(&server));
+    let scope = named(&limiter, "scope", "fixed-window limit=5 window=366d");
+    let end_us = (time_us(&mut admin) / WINDOW_US + 1) * WINDOW_US;
+    scope.check("a").cost(3).await.unwrap();
+    let ahead_us = u64::try_from(end_us - S).unwrap();
+    scope.check("a").at_us(ahead_us).await.unwrap();
+    assert_eq!(scope.check("a").await.unwrap().remaining(), 0);
+    let key = key_with(&mut admin, "{a}");
+    assert!(kept(&mut admin, key.as_bytes()).ends_ms * 1_000 >= end_us);
+}

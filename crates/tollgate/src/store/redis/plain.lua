@@ -189,12 +189,8 @@ local function check_bucket(limit, value, cost)
     (units > 0 or fraction > 0) and behind_us + drain_time_us(limit, units, fraction) or 0
   local retry_after_us = 0
   if cost <= size then
-    -- What is above the level at which it fits has to drain.
-    local excess, excess_fraction = units - (size - cost), fraction
-    if excess < 0 then
-      excess, excess_fraction = 0, 0
-    end
-    retry_after_us = behind_us + drain_time_us(limit, excess, excess_fraction)
+    -- What is above the level at which it fits has to drain; there is some, or it would fit.
+    retry_after_us = behind_us + drain_time_us(limit, units - (size - cost), fraction)
   end
   return packed_denial(limit, cost, remaining, reset_after_us, retry_after_us),
     restarted, expires_us(now_us + reset_after_us), false
