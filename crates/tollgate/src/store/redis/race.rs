@@ -1,0 +1,91 @@
+//! Asking several who should all know the same.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// How long one is waited for before the next is asked as well.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// The first good answer. Each is asked when the one before it failed, or is slow. The last error, if
+/// all fail; `None` if there is nobody to ask.
+pub(super) async fn first_of<T, E, F>(asked: impl IntoIterator<Item = F>) -> Result<T, Option<E>>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: Future<Output = Result<T, E>> + Send + 'static,
+{
+    let mut asked = asked.into_iter();
+    let mut running = JoinSet::new();
+    let mut failure = None;
+    loop {
+        let is_last = match asked.next() {
+            Some(next) => {
+                running.spawn(next);
+                false
+            }
+            None => true,
+        };
+        let answer = if is_last {
+            running.join_next().await
+        } else {
+            match timeout(HEAD_START, running.join_next()).await {
+                Ok(answer) => answer,
+                Err(_) => continue,
+            }
+        };
+        match answer {
+            Some(Ok(Ok(good))) => return Ok(good),
+            Some(Ok(Err(error))) => failure = Some(error),
+            // It was cancelled or panicked; the others go on.
+            Some(Err(_)) => {}
+            None => return Err(failure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    async fn answer(after_ms: u64, answer: Result<u8, u8>) -> Result<u8, u8> {
+        sleep(Duration::from_millis(after_ms)).await;
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_good_answer_counts_and_the_rest_need_not_be_asked() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let all = [Err(1), Ok(2), Ok(3)].map(|result| {
+            let asked = Arc::clone(&asked);
+            async move {
+                asked.fetch_add(1, Ordering::Relaxed);
+                answer(1, result).await
+            }
+        });
+        assert_eq!(first_of(all).await, Ok(2));
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_does_not_answer_costs_its_head_start_and_may_still_win() {
+        let began = Instant::now();
+        let mute = Box::pin(pending()) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>;
+        assert_eq!(first_of([mute, Box::pin(answer(1, Ok(2)))]).await, Ok(2));
+        assert_eq!(began.elapsed(), Duration::from_millis(101));
+        assert_eq!(first_of([answer(120, Ok(1)), answer(500, Ok(2))]).await, Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_all_fail_the_last_error_is_told() {
+        assert_eq!(first_of([answer(1, Err(1)), answer(2, Err(2))]).await, Err(Some(2)));
+        assert_eq!(first_of([answer(1, Err(1))].into_iter().take(0)).await, Err(None));
+    }
+}
