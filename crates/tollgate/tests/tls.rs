@@ -1,21 +1,56 @@
 //! Redis over TLS. Debian's Redis speaks it; the Valkey of `make servers` does not.
 //!
-//! That a certificate is trusted is tested with the command `tollgate`, in its own process: what the
+//! That the system is believed is tested with the command `tollgate`, in its own process: what the
 //! system trusts is said in the environment.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::{Error, Limit, Limiter, StoreError};
-use tollgate_launcher::{Authority, Flavour, Launch};
+use tollgate::{Error, Limit, Limiter, OnFailure, RedisBuilder, StoreError};
+use tollgate_launcher::{Authority, Certified, Flavour, Launch, Server};
 
 const LIMIT: &str = "token-bucket capacity=10 refill=1/s";
 
 async fn check(url: &str) -> Result<bool, Error> {
-    let limiter = Limiter::builder().redis(url)?.deadline(Duration::from_secs(30)).build()?;
+    check_on(Limiter::builder().redis(url)?).await
+}
+
+async fn check_on(builder: RedisBuilder) -> Result<bool, Error> {
+    let limiter =
+        builder.on_failure(OnFailure::Closed).deadline(Duration::from_secs(30)).build()?;
     let scope = limiter.scope("tls", LIMIT.parse::<Limit>().unwrap())?;
     Ok(scope.check("a").await?.is_allowed())
+}
+
+/// A file with this content; its name is the test's own.
+fn file(name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn server(authority: &Authority) -> Server {
+    Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap()).start().unwrap()
+}
+
+/// A server that admits only those who show a certificate of the same authority.
+fn wary_server(authority: &Authority, name: &str) -> Server {
+    let trusted = file(name, authority.pem());
+    Launch::new(Flavour::Redis)
+        .tls(authority.certify("127.0.0.1").unwrap())
+        .config("tls-auth-clients", "yes")
+        .config("tls-ca-cert-file", &format!("\"{}\"", trusted.display()))
+        .start()
+        .unwrap()
+}
+
+fn setting_error<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    match result {
+        Err(error @ Error::Setting { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -32,10 +67,148 @@ async fn a_certificate_that_the_system_does_not_trust_is_refused_and_the_error_s
 }
 
 /// Nobody has to remember to switch it off.
+#[test]
+fn a_url_cannot_say_that_any_certificate_will_do() {
+    assert_eq!(
+        setting_error(Limiter::builder().redis("rediss://127.0.0.1/#insecure")),
+        "redis: `#insecure` is not supported, a certificate is always verified; name the one to trust \
+         with `?ca=/path/to/ca.pem`"
+    );
+}
+
 #[tokio::test]
-async fn a_url_cannot_say_that_any_certificate_will_do() {
-    let certified = Authority::new("stranger").unwrap().certify("127.0.0.1").unwrap();
-    let server = Launch::new(Flavour::Redis).tls(certified).start().unwrap();
-    let refused = check(&format!("{}/#insecure", server.url())).await;
-    assert!(matches!(refused, Err(Error::Store(StoreError::Unreachable { .. }))), "{refused:?}");
+async fn an_authority_of_ones_own_is_trusted_by_url_or_by_builder() {
+    let authority = Authority::new("private").unwrap();
+    let server = server(&authority);
+    let ca = file("private-ca.pem", authority.pem());
+    assert_eq!(check(&format!("{}?ca={}", server.url(), ca.display())).await, Ok(true));
+    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    assert_eq!(check_on(builder.root_certificate(authority.pem()).unwrap()).await, Ok(true));
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_is_trusted_instead_of_others() {
+    let server = server(&Authority::new("private").unwrap());
+    let other = Authority::new("other").unwrap();
+    let ca = file("other-ca.pem", other.pem());
+    let refused = check(&format!("{}?ca={}", server.url(), ca.display())).await;
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("invalid peer certificate"), "{message}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_who_we_are_admits_us_with_a_certificate() {
+    let authority = Authority::new("private").unwrap();
+    let server = wary_server(&authority, "wary-admits-ca.pem");
+    let Certified { certificate, key } = authority.certify("client").unwrap();
+    let ca = file("admitted-ca.pem", authority.pem());
+    let (cert_file, key_file) = (file("admitted.pem", &certificate), file("admitted.key", &key));
+    let (ca, cert_file, key_file) = (ca.display(), cert_file.display(), key_file.display());
+    let url = format!("{}?ca={ca}&cert={cert_file}&key={key_file}", server.url());
+    assert_eq!(check(&url).await, Ok(true));
+
+    let builder = Limiter::builder().redis(&format!("{}?ca={ca}", server.url())).unwrap();
+    let builder = builder.client_certificate(certificate, key.as_bytes()).unwrap();
+    let shown = format!("{builder:?} {builder:#?}");
+    assert!(!shown.contains("BEGIN") && !shown.contains("client_key"), "{shown}");
+    assert_eq!(check_on(builder).await, Ok(true));
+}
+
+#[tokio::test]
+async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
+    let authority = Authority::new("private").unwrap();
+    let server = wary_server(&authority, "wary-refuses-ca.pem");
+    let trusting = || {
+        let builder = Limiter::builder().redis(&server.url()).unwrap();
+        builder.root_certificate(authority.pem()).unwrap()
+    };
+    let Certified { certificate, key } = Authority::new("stranger").unwrap().certify("me").unwrap();
+    let stranger = trusting().client_certificate(certificate, key).unwrap();
+    for (builder, want) in [(trusting(), "CertificateRequired"), (stranger, "UnknownCA")] {
+        match check_on(builder).await {
+            Err(Error::Store(StoreError::Unreachable { server: at, problem })) => {
+                assert_eq!(at, server.addr().to_string());
+                assert!(problem.contains(want), "{problem}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn certificates_that_are_none_are_refused_at_once() {
+    let authority = Authority::new("private").unwrap();
+    let Certified { certificate, key } = authority.certify("client").unwrap();
+    let other = authority.certify("client").unwrap().key;
+    let malformed = certificate.replace("\nMII", "\n!!!");
+    let not_a_certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let no_certificate = "no certificate as PEM; one begins with -----BEGIN CERTIFICATE-----";
+    let no_key = "no private key as PEM, unencrypted; one begins with -----BEGIN PRIVATE KEY-----";
+    let apart = "they do not belong together, or one is malformed; give those made together";
+    let builder = || Limiter::builder().redis("rediss://h").unwrap();
+
+    for pem in ["", "hunter2", &malformed, not_a_certificate, &key] {
+        let error = setting_error(builder().root_certificate(pem));
+        assert_eq!(error, format!("root_certificate: {no_certificate}"));
+        let path = file("malformed-ca.pem", pem);
+        let url = format!("rediss+cluster://a,b?ca={}", path.display());
+        let error = setting_error(Limiter::builder().redis(&url));
+        assert_eq!(error, format!("redis: `ca`: {no_certificate}"));
+    }
+    for (certificate, key, problem) in [
+        ("", &*key, no_certificate),
+        (&certificate, "hunter2", no_key),
+        (&certificate, &certificate, no_key),
+        (&certificate, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", apart),
+        (not_a_certificate, &key, apart),
+        (&certificate, &other, apart),
+    ] {
+        let error = setting_error(builder().client_certificate(certificate, key));
+        assert_eq!(error, format!("client_certificate: {problem}"));
+        let (cert, key) = (file("malformed.pem", certificate), file("malformed.key", key));
+        let url = format!("rediss://h?cert={}&key={}", cert.display(), key.display());
+        let error = setting_error(Limiter::builder().redis(&url));
+        assert_eq!(error, format!("redis: `cert` and `key`: {problem}"));
+    }
+}
+
+#[test]
+fn files_that_are_not_there_are_told_by_their_parameter() {
+    let there = file("there.pem", "");
+    let there = there.display();
+    for (query, want) in [
+        (
+            "ca=/no/such".to_owned(),
+            "`ca` names a file that cannot be read (No such file or directory (os error 2)); give the path of a PEM file",
+        ),
+        (
+            format!("cert={there}&key=hunter2"),
+            "`key` names a file that cannot be read (No such file or directory (os error 2)); give the path of a PEM file",
+        ),
+        (format!("cert={there}"), "`cert` needs a `key`; give both"),
+        (format!("key={there}"), "`key` needs a `cert`; give both"),
+        ("ca=a%FFb".to_owned(), "`ca` is not UTF-8 when its %… are decoded; write it as UTF-8"),
+        ("ca=a&ca=b".to_owned(), "`ca` is given twice; leave one out"),
+        ("cafile=a".to_owned(), "`cafile` is not known; use only protocol, ca, cert, key"),
+    ] {
+        let error = setting_error(Limiter::builder().redis(&format!("rediss://h?{query}")));
+        assert_eq!(error, format!("redis: {want}"));
+    }
+}
+
+#[test]
+fn a_certificate_without_tls_is_a_mistake() {
+    let authority = Authority::new("private").unwrap();
+    let Certified { certificate, key } = authority.certify("client").unwrap();
+    for url in ["redis://h", "unix:///s", "redis+sentinel://a/n"] {
+        let builder = || Limiter::builder().redis(url).unwrap();
+        assert_eq!(
+            setting_error(builder().root_certificate(authority.pem())),
+            "root_certificate: the URL asks for no TLS; use rediss, or leave the certificate out"
+        );
+        assert_eq!(
+            setting_error(builder().client_certificate(&*certificate, &*key)),
+            "client_certificate: the URL asks for no TLS; use rediss, or leave the certificate out"
+        );
+    }
 }
