@@ -26,6 +26,8 @@ pub struct Check<'a> {
     /// A charge whose answer nobody waits for any more is refunded.
     #[cfg(feature = "redis")]
     is_refunded_if_dropped: bool,
+    #[cfg(feature = "redis")]
+    within: Option<Duration>,
     intent: Intent,
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
@@ -48,6 +50,8 @@ impl<'a> Check<'a> {
             at_us: None,
             #[cfg(feature = "redis")]
             is_refunded_if_dropped: false,
+            #[cfg(feature = "redis")]
+            within: None,
             intent,
             cost: Ok(Cost::ONE),
             max_wait_us: None,
@@ -70,6 +74,18 @@ impl<'a> Check<'a> {
     /// In a check of several limits: this one says what it would have done, and refuses nothing.
     pub fn shadow(self) -> Check<'a> {
         Check { role: Role::Shadow, ..self }
+    }
+
+    /// How long the caller itself has. A store across the network is given up 3 ms before that, for
+    /// the way back, if its own deadline is not earlier still. Of several limits the least time
+    /// holds.
+    #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
+    pub fn within(self, time: Duration) -> Check<'a> {
+        #[cfg(feature = "redis")]
+        let this = Check { within: Some(time), ..self };
+        #[cfg(not(feature = "redis"))]
+        let this = self;
+        this
     }
 
     /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: to replay
@@ -115,13 +131,11 @@ impl<'a> Check<'a> {
     fn ask_redis(&self, scope: &redis::Scope) -> Answer<Decision> {
         match (self.ask(), self.intent) {
             (Ok(ask), Intent::Charge) => {
-                let and_then = match self.is_refunded_if_dropped {
-                    true => redis::AndThen::RefundUnlessTold(self.scope.nudge_later(self.key)),
-                    false => redis::AndThen::Nothing,
-                };
-                scope.check(self.key, ask, self.at_us, and_then)
+                let nudge = || self.scope.nudge_later(self.key);
+                let nudge = self.is_refunded_if_dropped.then(nudge);
+                scope.check(self.key, ask, self.at_us, self.within, nudge)
             }
-            (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us),
+            (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us, self.within),
             (Err(error), _) => Answer::ready(Err(error)),
         }
     }
@@ -133,6 +147,12 @@ impl<'a> Check<'a> {
         #[cfg(not(feature = "redis"))]
         let this = self;
         this
+    }
+
+    /// The least time that one of the callers has.
+    #[cfg(feature = "redis")]
+    pub(crate) fn least_time(checks: &[Check<'_>]) -> Option<Duration> {
+        checks.iter().filter_map(|check| check.within).min()
     }
 
     pub(crate) fn is_peek(&self) -> bool {

@@ -8,20 +8,32 @@ use tollgate_core::{Checked, Receipt, Verdict};
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decision {
     checked: Checked,
-    is_cached: bool,
+    source: Source,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Store,
+    /// The store, up to a second ago.
+    #[cfg(feature = "redis")]
+    Cache,
+    /// Not the store, which failed.
+    #[cfg(feature = "redis")]
+    Degraded,
 }
 
 impl From<Checked> for Decision {
     #[inline]
     fn from(checked: Checked) -> Decision {
-        Decision { checked, is_cached: false }
+        Decision { checked, source: Source::Store }
     }
 }
 
 impl Decision {
     #[cfg(feature = "redis")]
-    pub(crate) fn cached(decision: tollgate_core::Decision) -> Decision {
-        Decision { checked: Checked { decision, receipt: None }, is_cached: true }
+    pub(crate) fn of(checked: Checked, source: Source) -> Decision {
+        Decision { checked, source }
     }
 
     /// Whether this is a refusal of up to a second ago, remembered: the store was not asked again.
@@ -29,7 +41,21 @@ impl Decision {
     /// How long to wait is then for the cost that was refused, which may have been lower, and what
     /// remains is what remained.
     pub fn is_cached(&self) -> bool {
-        self.is_cached
+        match self.source {
+            Source::Store => false,
+            #[cfg(feature = "redis")]
+            source => source == Source::Cache,
+        }
+    }
+
+    /// Whether the store failed, and this was decided without it, as [`OnFailure`](crate::OnFailure)
+    /// says. It carries no receipt.
+    pub fn is_degraded(&self) -> bool {
+        match self.source {
+            Source::Store => false,
+            #[cfg(feature = "redis")]
+            source => source == Source::Degraded,
+        }
     }
 
     /// Whether the request may go.

@@ -100,6 +100,19 @@ pub enum StoreError {
     /// was made in has ended. The request may have been charged.
     #[error("the runtime that the limiter was made in has ended; make it in one that lives longer")]
     Gone,
+    /// The server failed again and again, and is left alone for a moment. Nothing was charged.
+    #[error(
+        "{server} keeps failing, and is asked again in {} ms; the last time: {failure}",
+        .again_in.as_millis().max(1)
+    )]
+    BreakerOpen {
+        /// Its address, without user and password.
+        server: String,
+        /// When it is asked again.
+        again_in: Duration,
+        /// How it failed the last time.
+        failure: String,
+    },
     /// So many requests wait for the server that there is no room for another. Nothing was charged.
     #[error("{waiting} requests are waiting for the server already")]
     Overloaded {

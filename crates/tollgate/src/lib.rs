@@ -122,6 +122,10 @@ mod check;
 mod clock;
 mod decision;
 mod error;
+#[cfg(feature = "redis")]
+mod failure;
+#[cfg(feature = "redis")]
+mod health;
 mod limiter;
 mod scope;
 mod store;
@@ -133,6 +137,10 @@ pub use check::Check;
 pub use clock::{Clock, ManualClock};
 pub use decision::Decision;
 pub use error::{Error, StoreError};
+#[cfg(feature = "redis")]
+pub use failure::OnFailure;
+#[cfg(feature = "redis")]
+pub use health::{BreakerState, ServerHealth};
 #[cfg(feature = "redis")]
 pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};

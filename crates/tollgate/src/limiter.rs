@@ -12,6 +12,10 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::clock::Clock;
 use crate::error::Error;
+#[cfg(feature = "redis")]
+use crate::failure::OnFailure;
+#[cfg(feature = "redis")]
+use crate::health::ServerHealth;
 use crate::scope::Scope;
 use crate::store::Store;
 use crate::store::memory::{Memory, Usage};
@@ -64,13 +68,14 @@ impl Builder {
     /// On the Redis or Valkey at this address: `redis://[user[:password]@]host[:port][/database]`,
     /// `rediss://…` with TLS (feature `tls`), or `redis+unix:///path/of/a.sock`.
     ///
-    /// What was said of the memory store's size does not apply then.
-    ///
     /// Limits then hold for all processes that use the same server and prefix. Nothing is connected
     /// yet; that happens with the first check, and again when the connection breaks.
     ///
     /// TLS trusts what the system trusts, or the certificates in the file that `SSL_CERT_FILE` names.
-    /// It needs a provider of cryptography for the whole process: rustls's default, AWS-LC, is
+    /// `?ca=/path/to/ca.pem` trusts those in that file instead, and `?cert=/path&key=/path` shows a
+    /// certificate to a server that asks for one; the files are read now.
+    ///
+    /// TLS needs a provider of cryptography for the whole process: rustls's default, AWS-LC, is
     /// installed here unless the application has installed another before.
     ///
     /// ```no_run
@@ -154,17 +159,44 @@ impl RedisBuilder {
         self
     }
 
+    /// What a check comes to when the servers fail; [`OnFailure::Open`] unless said. The memory for
+    /// [`OnFailure::Local`] is what [`Builder::max_bytes`] says.
+    pub fn on_failure(mut self, on_failure: OnFailure) -> RedisBuilder {
+        self.settings.on_failure = on_failure;
+        self
+    }
+
     /// The most that may wait in [`Scope::acquire`], as with [`Builder::max_waiting`].
     pub fn max_waiting(self, max_waiting: usize) -> RedisBuilder {
         RedisBuilder { builder: self.builder.max_waiting(max_waiting), ..self }
+    }
+
+    /// Trusts servers whose certificates these have signed, instead of what the system trusts: PEM, as
+    /// in the file that a URL names with `?ca=`. The URL must ask for TLS.
+    #[cfg(feature = "tls")]
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Result<RedisBuilder, Error> {
+        self.settings.set_root_certificate(pem.into())?;
+        Ok(self)
+    }
+
+    /// Shows this certificate to a server that asks for one: PEM, as in the files that a URL names with
+    /// `?cert=` and `?key=`. The URL must ask for TLS, and the key must not be encrypted.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        certificate_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Result<RedisBuilder, Error> {
+        self.settings.set_client_certificate(certificate_pem.into(), key_pem.into())?;
+        Ok(self)
     }
 
     /// The limiter. Its connection lives on the tokio runtime that this is called in, which must have
     /// I/O and time enabled. Outside of one, and in one of a single thread, which may stand still
     /// while others wait, it lives on a thread of its own, and can be awaited on any executor.
     pub fn build(self) -> Result<Limiter, Error> {
-        let Builder { clock, max_waiting, .. } = self.builder;
-        let redis = Redis::new(self.settings, clock.clone())?;
+        let Builder { clock, max_waiting, max_bytes } = self.builder;
+        let redis = Redis::new(self.settings, clock.clone(), max_bytes)?;
         Ok(Limiter {
             inner: Arc::new(Inner {
                 // Only names are kept in it.
@@ -228,7 +260,8 @@ impl Limiter {
     pub fn check_all(&self, checks: &[Check<'_>]) -> Answer<Together> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {
-            return redis.together(together::request(self, redis, checks));
+            let request = together::request(self, redis, checks);
+            return redis.together(request, Check::least_time(checks));
         }
         Answer::ready(self.check_all_now(checks))
     }
@@ -238,7 +271,8 @@ impl Limiter {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {
             let request = |checks: &&[Check<'_>]| together::request(self, redis, checks);
-            return redis.batch(requests.iter().map(request).collect());
+            let within = requests.iter().filter_map(|checks| Check::least_time(checks)).min();
+            return redis.batch(requests.iter().map(request).collect(), within);
         }
         Answer::ready(Ok(requests.iter().map(|checks| self.check_all_now(checks)).collect()))
     }
@@ -246,6 +280,12 @@ impl Limiter {
     /// How many stand in line in [`Scope::acquire`], for all keys together.
     pub fn waiting(&self) -> usize {
         self.inner.lines.waiting()
+    }
+
+    /// How the servers are, each as this process sees it; none, of a limiter in memory.
+    #[cfg(feature = "redis")]
+    pub fn servers(&self) -> Vec<ServerHealth> {
+        self.inner.redis.as_ref().map(Redis::health).unwrap_or_default()
     }
 
     /// What the memory store holds; nothing, of a limiter on Redis.

@@ -149,6 +149,15 @@ impl Scope {
         Arc::new(move || scope.limiter.inner.lines.nudge(&scope, &key))
     }
 
+    /// Whether a check that the store fails to decide is an error.
+    pub(crate) fn fails_closed(&self) -> bool {
+        match &self.store {
+            Store::Memory => true,
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => scope.fails_closed(),
+        }
+    }
+
     /// How `key` stands, and the time to look at it.
     pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
         match &self.store {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Checked, Cost, MAX_UNITS, Role, Verdict};
+use tollgate_core::{Ask, Cost, MAX_UNITS, Role, Verdict};
 
 use crate::check::Check;
 use crate::decision::Decision;
@@ -24,8 +24,8 @@ pub struct Together {
 }
 
 impl Together {
-    pub(crate) fn new(decided: tollgate_core::Together, each: Vec<Checked>) -> Together {
-        Together { decided, each: each.into_iter().map(Decision::from).collect() }
+    pub(crate) fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> Together {
+        Together { decided, each }
     }
 
     /// Whether every enforced limit admits the request.
@@ -64,6 +64,11 @@ impl Together {
         Duration::from_micros(self.decided.verdict.delay_us())
     }
 
+    /// Whether the store failed, and one or more of the limits were decided without it.
+    pub fn is_degraded(&self) -> bool {
+        self.each.iter().any(Decision::is_degraded)
+    }
+
     /// Each limit's own answer, in the order of the checks. One that admits a request which another
     /// refuses says allowed, and was not charged.
     pub fn each(&self) -> &[Decision] {
@@ -89,7 +94,7 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
     let Inner { memory, clock, .. } = &*limiter.inner;
     let now_us = time(checks).unwrap_or_else(|| clock.now_us());
     let (decided, each) = memory.together(&parts, now_us);
-    Ok(Together::new(decided, each))
+    Ok(Together::new(decided, each.into_iter().map(Decision::from).collect()))
 }
 
 /// What to ask of Redis.

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
-use tollgate::{Check, Error, Limit, Limiter, Scope, StoreError, Together};
+use tollgate::{Check, Error, Limit, Limiter, OnFailure, Scope, StoreError, Together};
 use tollgate_core::Decision;
 
 use super::trace::Request;
@@ -32,6 +32,7 @@ impl Redis {
             return Err(Error::Setting { setting: "store", problem: problem.to_owned() });
         }
         let settings = Limiter::builder().redis(url)?.prefix(&own_prefix())?;
+        let settings = settings.on_failure(OnFailure::Closed);
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Setting {
             setting: "store",

@@ -128,15 +128,21 @@ impl<'a> Acquiring<'a> {
         let Poll::Ready(stands) = Pin::new(&mut state).poll(context) else {
             return Ok(Next::Stay(Step::Foreseeing { turn, state, max_wait_us }));
         };
-        let (state, now_us) = stands?;
         let Acquire { scope, cost, .. } = self.request;
+        let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
+        let (state, now_us) = match stands {
+            // Without the store nothing is foreseen; what comes of it is decided at the front.
+            Err(Error::Store(_)) if !scope.fails_closed() => {
+                return Ok(Next::Go(Step::Behind { turn, deadline: deadline() }));
+            }
+            stands => stands?,
+        };
         let forecast = Forecast::of(scope.limit(), state, now_us);
         let wait_us = forecast.wait_us(&turn.costs_ahead(), cost?, max_wait_us);
         if wait_us > max_wait_us {
             return Ok(self.refuse(Some(wait_us)));
         }
-        let deadline = Some(timer(max_wait_us.saturating_add(GRACE_US)));
-        Ok(Next::Go(Step::Behind { turn, deadline }))
+        Ok(Next::Go(Step::Behind { turn, deadline: deadline() }))
     }
 
     fn stand(

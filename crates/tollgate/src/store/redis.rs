@@ -1,21 +1,37 @@
-//! The Redis store: every key's state on one server, decided there, in one round trip.
+//! The Redis store: every key's state on a server, decided there, in one round trip.
 //!
+//! - `address`: what a URL says; `tls`: what `rediss://` needs
 //! - `key`: the key of a scope and a client
 //! - `plain.lua`: what decides plain checks on the server; `check.lua`, `states.lua`, `ring.lua`: all
 //!   others, with the algorithms' twins; `script` puts them together
 //! - `wire`: requests and answers as the script has them
-//! - `batcher`: what goes together; `node`: the connection, and who is told what
-//! - `denials`: refusals that need not be asked for again
-//! - `tls`: what `rediss://` needs
+//! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
+//!   is told what; `waiting`: a request on its way
+//! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
+//!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
+//! - `across`: several limits of one check on different servers
+//! - `denials`: refusals that need not be asked for again; `shared`: what all servers have in common
 
+mod across;
+mod address;
 mod batcher;
+mod breaker;
+mod cluster;
 mod denials;
 mod key;
 mod node;
 #[cfg(test)]
 mod parity;
+mod race;
+mod rendezvous;
 mod script;
+mod sentinel;
+mod servers;
+mod shared;
+mod slots;
+mod target;
 mod tls;
+mod waiting;
 mod wire;
 
 use std::fmt;
@@ -25,43 +41,59 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ::redis::Client;
 use tokio::sync::oneshot;
-use tollgate_core::{Ask, Cost, Entry, Limit, Receipt, Role, State};
+use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, Role, State};
 
 use crate::answer::Answer;
 use crate::clock::Clock;
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
+use crate::failure::OnFailure;
+use crate::health::ServerHealth;
 use crate::together::{Together, merged};
+use address::Deployment;
 use batcher::MAX_BATCH;
 use key::Keys;
-pub(crate) use node::{AndThen, Nudge};
-use node::{Node, Receiver, Refund};
+use servers::Servers;
+use shared::Shared;
+pub(crate) use waiting::Nudge;
+use waiting::{AndThen, Receiver, Refund, time_for};
 pub(crate) use wire::{Charge, Request};
 use wire::{MAX_CHARGES, Reply};
 
-/// Where a Redis is, and how it is used.
+/// Where the servers are, and how they are used.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    client: Client,
+    deployment: Deployment,
     prefix: String,
     pub(crate) deadline: Duration,
+    pub(crate) on_failure: OnFailure,
 }
 
 impl Settings {
     pub(crate) fn of(url: &str) -> Result<Settings, Error> {
-        tls::prepare_for(url)?;
-        // What is wrong with a URL may be in its password: the kind of problem has to do.
-        let client = Client::open(url).map_err(|error| Error::Setting {
-            setting: "redis",
-            problem: format!(
-                "{}; use redis://[user[:password]@]host[:port][/database], or rediss:// for TLS",
-                error.category()
-            ),
-        })?;
-        let prefix = "tollgate:".to_owned();
-        Ok(Settings { client, prefix, deadline: Duration::from_millis(10) })
+        Ok(Settings {
+            deployment: Deployment::of(url)?,
+            prefix: "tollgate:".to_owned(),
+            deadline: Duration::from_millis(10),
+            on_failure: OnFailure::default(),
+        })
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn set_root_certificate(&mut self, pem: Vec<u8>) -> Result<(), Error> {
+        self.deployment.certify("root_certificate", |certificates| certificates.set_root(pem))
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn set_client_certificate(
+        &mut self,
+        certificate_pem: Vec<u8>,
+        key_pem: Vec<u8>,
+    ) -> Result<(), Error> {
+        self.deployment.certify("client_certificate", |certificates| {
+            certificates.set_client(certificate_pem, key_pem)
+        })
     }
 
     pub(crate) fn set_prefix(&mut self, prefix: &str) -> Result<(), Error> {
@@ -74,16 +106,16 @@ impl Settings {
     }
 }
 
-/// One Redis.
-#[derive(Clone, Debug)]
+/// The servers of one limiter.
+#[derive(Clone)]
 pub(crate) struct Redis {
-    node: Arc<Node>,
+    servers: Arc<Servers>,
     prefix: Arc<str>,
     /// The caller's, instead of the server's.
     clock: Option<Clock>,
 }
 
-/// A limit with a name, on one Redis.
+/// A limit with a name, on Redis.
 #[derive(Debug)]
 pub(crate) struct Scope {
     redis: Redis,
@@ -92,10 +124,29 @@ pub(crate) struct Scope {
 }
 
 impl Redis {
-    pub(crate) fn new(settings: Settings, clock: Option<Clock>) -> Result<Redis, Error> {
-        let Settings { client, prefix, deadline } = settings;
-        let node = Arc::new(Node::new(client, deadline)?);
-        Ok(Redis { node, prefix: prefix.into(), clock })
+    /// On the runtime that it is made in, or a thread of its own. A share of the limits that is decided
+    /// here takes no more than `max_bytes`.
+    pub(crate) fn new(
+        settings: Settings,
+        clock: Option<Clock>,
+        max_bytes: Option<usize>,
+    ) -> Result<Redis, Error> {
+        let Settings { deployment, prefix, deadline, on_failure } = settings;
+        let shared = Shared::new(deadline, on_failure, max_bytes).map_err(|error| {
+            let problem = format!("no thread for its connections: {error}");
+            Error::Setting { setting: "redis", problem }
+        })?;
+        let servers = Arc::new(Servers::new(&Arc::new(shared), deployment));
+        Ok(Redis { servers, prefix: prefix.into(), clock })
+    }
+
+    pub(crate) fn health(&self) -> Vec<ServerHealth> {
+        self.servers.health()
+    }
+
+    /// Whether a check that the servers fail to decide is an error.
+    pub(crate) fn fails_closed(&self) -> bool {
+        self.servers.shared().is_closed()
     }
 
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {
@@ -129,9 +180,13 @@ impl Redis {
     }
 
     /// Decides a check of several limits.
-    pub(crate) fn together(&self, request: Result<Option<Request>, Error>) -> Answer<Together> {
+    pub(crate) fn together(
+        &self,
+        request: Result<Option<Request>, Error>,
+        within: Option<Duration>,
+    ) -> Answer<Together> {
         match request {
-            Ok(Some(request)) => self.send(request, AndThen::Nothing, together),
+            Ok(Some(request)) => self.send(request, within, AndThen::Nothing, together),
             Ok(None) => Answer::ready(Ok(of_nothing())),
             Err(error) => Answer::ready(Err(error)),
         }
@@ -141,16 +196,18 @@ impl Redis {
     pub(crate) fn batch(
         &self,
         requests: Vec<Result<Option<Request>, Error>>,
+        within: Option<Duration>,
     ) -> Answer<Vec<Result<Together, Error>>> {
         let (told, receiver) = oneshot::channel();
         let in_order = InOrder {
-            node: Arc::clone(&self.node),
+            servers: Arc::clone(&self.servers),
+            within: self.time_for(within),
             answers: Vec::with_capacity(requests.len()),
             asked: Vec::new(),
             places: Vec::new(),
             weight: 0,
         };
-        self.node.spawn(in_order.decide(requests, told));
+        self.servers.shared().spawn(in_order.decide(requests, told));
         let read = |reply| match reply {
             Reply::Batch(all) => Some(all),
             _ => None,
@@ -161,13 +218,16 @@ impl Redis {
     fn send<T>(
         &self,
         request: Request,
+        within: Option<Duration>,
         and_then: AndThen,
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
-        match self.node.submit(request, and_then) {
-            Ok(receiver) => Answer::sent(Sent { receiver, read, refund: None }),
-            Err(error) => Answer::ready(Err(error.into())),
-        }
+        let receiver = self.servers.submit(request, self.time_for(within), and_then);
+        Answer::sent(Sent { receiver, read, refund: None })
+    }
+
+    fn time_for(&self, callers: Option<Duration>) -> Duration {
+        time_for(self.servers.shared().deadline, callers)
     }
 
     /// The time to decide at; the server's, if `None`.
@@ -177,53 +237,64 @@ impl Redis {
 }
 
 impl Scope {
+    /// Decides one request. With a `nudge`, a charge that its caller does not come to know of is given
+    /// back, and those who wait for it are told.
     pub(crate) fn check(
         &self,
         key: &[u8],
         ask: Ask,
         at_us: Option<u64>,
-        and_then: AndThen,
+        within: Option<Duration>,
+        nudge: Option<Nudge>,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
+        let servers = &self.redis.servers;
+        let refund = nudge.map(|nudge| {
+            let (servers, charge) = (Arc::clone(servers), charge.clone());
+            Box::new(Refund { servers, charge, at_us, nudge })
+        });
         // One that waits in line is not told what was so a while ago: units may have come back.
         if at_us.is_none()
             && ask.max_wait_us.is_none()
-            && matches!(and_then, AndThen::Nothing)
-            && let Some(decision) = self.redis.node.recall(&charge)
+            && refund.is_none()
+            && let Some(decision) = servers.shared().recall(&charge)
         {
-            return Answer::ready(Ok(Decision::cached(decision)));
+            let refusal = Checked { decision, receipt: None };
+            return Answer::ready(Ok(Decision::of(refusal, Source::Cache)));
         }
-        let refund = match &and_then {
-            AndThen::RefundUnlessTold(nudge) => {
-                let (node, nudge) = (Arc::clone(&self.redis.node), Arc::clone(nudge));
-                Some(Box::new(Refund { node, charge: charge.clone(), at_us, nudge }))
-            }
-            _ => None,
+        let and_then = match &refund {
+            Some(refund) => AndThen::RefundUnlessTold(refund.clone()),
+            None => AndThen::Nothing,
         };
-        match self.redis.node.submit(Request::Check { charge, at_us }, and_then) {
-            Ok(receiver) => Answer::sent(Sent { receiver, read: decision, refund }),
-            Err(error) => Answer::ready(Err(error.into())),
-        }
+        let request = Request::Check { charge, at_us };
+        let receiver = servers.submit(request, self.redis.time_for(within), and_then);
+        Answer::sent(Sent { receiver, read: decision, refund })
     }
 
-    pub(crate) fn peek(&self, key: &[u8], ask: Ask, at_us: Option<u64>) -> Answer<Decision> {
+    pub(crate) fn peek(
+        &self,
+        key: &[u8],
+        ask: Ask,
+        at_us: Option<u64>,
+        within: Option<Duration>,
+    ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
-        self.redis.send(Request::Peek { charge, at_us }, AndThen::Nothing, decision)
+        self.redis.send(Request::Peek { charge, at_us }, within, AndThen::Nothing, decision)
     }
 
     pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt, nudge: Nudge) -> Answer<u64> {
         let charge = self.charge(key, Ask::new(receipt.cost()), Role::Enforced);
         let (place, at_us) = (receipt.place(), self.redis.time(None));
         let request = Request::Refund { charge, place, at_us };
-        self.redis.send(request, AndThen::Nudge(nudge), |reply| match reply {
+        self.redis.send(request, None, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Refunded(units) => Some(units),
             _ => None,
         })
     }
 
     pub(crate) fn reset(&self, key: &[u8], nudge: Nudge) -> Answer<()> {
-        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
-        self.redis.send(Request::Reset { charge }, AndThen::Nudge(nudge), |reply| match reply {
+        let request = Request::Reset { charge: self.looked_at(key) };
+        self.redis.send(request, None, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Reset => Some(()),
             _ => None,
         })
@@ -231,9 +302,8 @@ impl Scope {
 
     /// How a key stands, and when: the time at which to look at it.
     pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
-        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
-        let at_us = self.redis.time(None);
-        self.redis.send(Request::State { charge, at_us }, AndThen::Nothing, |reply| match reply {
+        let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
+        self.redis.send(request, None, AndThen::Nothing, |reply| match reply {
             Reply::State { state, now_us, .. } => Some((state, now_us)),
             _ => None,
         })
@@ -241,14 +311,22 @@ impl Scope {
 
     /// The charges of a log that count.
     pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
-        let charge = self.charge(key, Ask::new(Cost::ONE), Role::Enforced);
-        let at_us = self.redis.time(None);
-        self.redis.send(Request::State { charge, at_us }, AndThen::Nothing, |reply| match reply {
+        let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
+        self.redis.send(request, None, AndThen::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
                 Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
             }
             _ => None,
         })
+    }
+
+    /// Whether a check that the servers fail to decide is an error.
+    pub(crate) fn fails_closed(&self) -> bool {
+        self.redis.fails_closed()
+    }
+
+    fn looked_at(&self, key: &[u8]) -> Charge {
+        self.charge(key, Ask::new(Cost::ONE), Role::Enforced)
     }
 
     pub(crate) fn charge(&self, key: &[u8], ask: Ask, role: Role) -> Charge {
@@ -264,7 +342,9 @@ impl Charge {
 
 /// Decides requests in their order, as many at a time as go in one batch, until nobody listens.
 struct InOrder {
-    node: Arc<Node>,
+    servers: Arc<Servers>,
+    /// How long each may take.
+    within: Duration,
     answers: Vec<Option<Result<Together, Error>>>,
     /// What goes next, whose answers have these places, and how heavy it is.
     asked: Vec<Request>,
@@ -281,7 +361,8 @@ impl InOrder {
         for request in requests {
             match request {
                 Ok(Some(request)) => {
-                    if self.weight + request.weight() > MAX_BATCH {
+                    let is_across = self.servers.is_across(&request);
+                    if is_across || self.weight + request.weight() > MAX_BATCH {
                         self.send().await;
                     }
                     if told.is_closed() {
@@ -291,6 +372,9 @@ impl InOrder {
                     self.weight += request.weight();
                     self.asked.push(request);
                     self.answers.push(None);
+                    if is_across {
+                        self.send().await;
+                    }
                 }
                 Ok(None) => self.answers.push(Some(Ok(of_nothing()))),
                 Err(error) => self.answers.push(Some(Err(error))),
@@ -303,21 +387,17 @@ impl InOrder {
         let _ = told.send(Ok(Reply::Batch(all)));
     }
 
+    /// Sends what goes next: one whose keys are in different places, or all whose keys are in one.
     async fn send(&mut self) {
-        let (asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
+        let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
         self.weight = 0;
-        match self.node.submit_all(asked) {
-            Ok(receivers) => {
-                for (place, receiver) in places.into_iter().zip(receivers) {
-                    let sent = Sent { receiver, read: together, refund: None };
-                    self.answers[place] = Some(sent.await);
-                }
-            }
-            Err(error) => {
-                for place in places {
-                    self.answers[place] = Some(Err(error.clone().into()));
-                }
-            }
+        let receivers = match asked.pop_if(|last| self.servers.is_across(last)) {
+            Some(across) => vec![self.servers.submit(across, self.within, AndThen::Nothing)],
+            None => self.servers.submit_all(asked, self.within),
+        };
+        for (place, receiver) in places.into_iter().zip(receivers) {
+            let sent = Sent { receiver, read: together, refund: None };
+            self.answers[place] = Some(sent.await);
         }
     }
 }
@@ -328,14 +408,17 @@ fn of_nothing() -> Together {
 
 fn together(reply: Reply) -> Option<Together> {
     match reply {
-        Reply::Together(decided, each) => Some(Together::new(decided, each)),
+        Reply::Together(decided, each) => {
+            let decision = |(checked, source)| Decision::of(checked, source);
+            Some(Together::new(decided, each.into_iter().map(decision).collect()))
+        }
         _ => None,
     }
 }
 
 fn decision(reply: Reply) -> Option<Decision> {
     match reply {
-        Reply::Checked(checked) => Some(checked.into()),
+        Reply::Checked(checked, source) => Some(Decision::of(checked, source)),
         _ => None,
     }
 }
@@ -345,6 +428,12 @@ pub(crate) struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
     refund: Option<Box<Refund>>,
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("servers", &self.health()).finish_non_exhaustive()
+    }
 }
 
 impl<T> fmt::Debug for Sent<T> {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate::{Limiter, ManualClock};
+use tollgate::{Limiter, ManualClock, OnFailure};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 mod on_redis {
@@ -50,5 +50,6 @@ fn open(server: &Server, clock: &ManualClock) -> Limiter {
     let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));
     let url = format!("redis://tollgate:secret@{}", server.addr());
     let builder = Limiter::builder().redis(&url).unwrap().prefix(&prefix).unwrap();
+    let builder = builder.on_failure(OnFailure::Closed);
     builder.clock(clock).deadline(Duration::from_secs(30)).build().unwrap()
 }

@@ -4,7 +4,7 @@ use redis::Connection;
 use tollgate::{Error, Limiter, Scope};
 use tollgate_launcher::{Flavour, Launch, Server};
 
-use crate::setup::{LIMITS, PATIENCE, admin, keys, launch, named, refusal};
+use crate::setup::{LIMITS, PATIENCE, admin, builder, keys, launch, named, refusal};
 
 /// What Tollgate needs of a user, besides its name and password: its own keys, and the commands that
 /// run a script and that the script runs. `~` is the limiter's prefix. `+select` is only for a
@@ -24,7 +24,7 @@ fn start_with(flavour: Flavour, rules: &str) -> Server {
 
 fn open_as(server: &Server, prefix: &str, database: u8) -> Limiter {
     let url = format!("redis://tollgate:secret@{}/{database}", server.addr());
-    let builder = Limiter::builder().redis(&url).unwrap().prefix(prefix).unwrap();
+    let builder = builder(&url).prefix(prefix).unwrap();
     builder.deadline(PATIENCE).build().unwrap()
 }
 
@@ -119,8 +119,8 @@ async fn a_database_of_its_own_needs_one_command_more() {
 async fn keys_that_the_user_may_not_touch_are_refused_and_not_denied() {
     for flavour in Flavour::ALL {
         let server = start_with(flavour, RULES);
-        let limiter = open_as(&server, "other:", 0);
         for text in LIMITS {
+            let limiter = open_as(&server, "other:", 0);
             let scope = named(&limiter, text, text);
             for answer in [scope.check("a").await, scope.peek("a").await] {
                 let problem = refusal(answer);

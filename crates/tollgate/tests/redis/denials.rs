@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use tollgate::{Limiter, ManualClock, Scope};
+use tollgate::{ManualClock, Scope};
 use tollgate_launcher::{Flavour, Server};
 
-use crate::setup::{LIMITS, PATIENCE, admin, named, open, scripts_run, start};
+use crate::setup::{LIMITS, PATIENCE, admin, builder, named, open, scripts_run, start};
 
 /// What can be refused and is not over in a second.
 const FULL: u64 = 100;
@@ -99,7 +99,7 @@ async fn at_the_callers_time_nothing_is_remembered() {
     let server = start(Flavour::Redis);
     let mut admin = admin(&server);
     let clock = ManualClock::at_us(1_000_000_020_000_000);
-    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    let builder = builder(&server.url());
     let timed = builder.prefix("timed:").unwrap().clock(&clock).deadline(PATIENCE).build().unwrap();
     for text in LIMITS {
         let scope = named(&timed, text, text);

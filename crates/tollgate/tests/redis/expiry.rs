@@ -1,10 +1,10 @@
 //! P9 on a server: every key ends, and not before it may.
 
 use redis::Connection;
-use tollgate::{Check, Limit, Limiter, Scope};
+use tollgate::{Check, Limit, Scope};
 use tollgate_launcher::Flavour;
 
-use crate::setup::{PATIENCE, admin, kept, key_with, keys, named, open, start, time_us};
+use crate::setup::{PATIENCE, admin, builder, kept, key_with, keys, named, open, start, time_us};
 
 const S: i64 = 1_000_000;
 
@@ -169,7 +169,7 @@ async fn a_limiter_with_a_clock_of_its_own_keeps_its_keys_an_hour_longer() {
         let server = start(flavour);
         let mut admin = admin(&server);
         let clock = tollgate::ManualClock::at_us(1_000_000_020_000_000);
-        let builder = Limiter::builder().redis(&server.url()).unwrap();
+        let builder = builder(&server.url());
         let limiter = builder.clock(&clock).deadline(PATIENCE).build().unwrap();
         for (index, text) in LIMITS.into_iter().enumerate() {
             let scope = named(&limiter, &index.to_string(), text);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tollgate_launcher::Flavour;
 
-use crate::setup::{LIMITS, admin, at, keys, named, open, scope, start};
+use crate::setup::{LIMITS, admin, at, builder, keys, named, open, scope, start};
 
 /// The longest key; `key.rs` says why.
 const MAX_KEY_BYTES: usize = 296;
@@ -96,7 +96,7 @@ async fn every_id_has_a_key_of_its_own_that_is_short_and_can_be_printed() {
 async fn the_longest_parts_make_the_longest_key() {
     let server = start(Flavour::Redis);
     let mut admin = admin(&server);
-    let builder = tollgate::Limiter::builder().redis(&server.url()).unwrap();
+    let builder = builder(&server.url());
     let limiter = builder.prefix(&"p".repeat(64)).unwrap().deadline(crate::setup::PATIENCE).build();
     let limiter = limiter.unwrap();
     let largest =

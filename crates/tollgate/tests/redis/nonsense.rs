@@ -168,7 +168,11 @@ async fn an_answer_that_never_ends_is_a_timeout() {
             let error = outcome.unwrap_err();
             let is_expected = matches!(
                 error,
-                Error::Store(StoreError::Timeout { .. } | StoreError::Unreachable { .. })
+                Error::Store(
+                    StoreError::Timeout { .. }
+                        | StoreError::Unreachable { .. }
+                        | StoreError::BreakerOpen { .. }
+                )
             );
             assert!(is_expected, "{}: {error:?}", String::from_utf8_lossy(answer));
         }

@@ -4,7 +4,9 @@ use tollgate::{Error, Limiter, StoreError};
 use tollgate_launcher::Flavour;
 
 use crate::fake::Parrot;
-use crate::setup::{LIMITS, admin, at, free_addr, named, refusal, start, store_error, within};
+use crate::setup::{
+    LIMITS, admin, at, builder, free_addr, named, refusal, start, store_error, within,
+};
 
 const SECRET: &str = "hunter2";
 
@@ -35,6 +37,14 @@ fn a_url_that_is_none_is_not_repeated() {
         "redis://host/hunter2",
         "redis://host:hunter2",
         "user:hunter2@host",
+        "redis://user:hunter2/x@host",
+        "redis://user:x?hunter2=1@host",
+        "redis://host?hunter2=1",
+        "redis://host?protocol=hunter2",
+        "redis+cluster://a:1,user:hunter2@b:1/1",
+        "redis+sentinel://user:hunter2@a/name?sentinel_password=hunter2&sentinel=1",
+        "redis+sentinel://a/name?sentinel_password=x&hunter2=1",
+        "redis+shards://user:hunter2@a,a",
         "",
     ] {
         match Limiter::builder().redis(url) {
@@ -56,7 +66,7 @@ async fn nothing_shows_the_password_when_nobody_listens() {
         format!("redis://user:{SECRET}@no-such-host.invalid:1234"),
         format!("redis+unix:///no/such/socket?user=user&pass={SECRET}"),
     ] {
-        let builder = Limiter::builder().redis(&url).unwrap();
+        let builder = builder(&url);
         assert_hidden(&format!("{builder:?} {builder:#?}"));
         let limiter = builder.prefix("p:").unwrap().deadline(crate::setup::PATIENCE).build();
         let limiter = limiter.unwrap();

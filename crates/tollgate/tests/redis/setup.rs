@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use redis::Connection;
-use tollgate::{Error, Limit, Limiter, Scope, StoreError};
+use tollgate::{Error, Limit, Limiter, OnFailure, RedisBuilder, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 /// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
@@ -44,7 +44,12 @@ pub(crate) fn at(url: &str) -> Limiter {
 }
 
 pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
-    Limiter::builder().redis(url).unwrap().deadline(deadline).build().unwrap()
+    builder(url).deadline(deadline).build().unwrap()
+}
+
+/// Of one that says when a server fails.
+pub(crate) fn builder(url: &str) -> RedisBuilder {
+    Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed)
 }
 
 /// A limit under its own text as the name.

@@ -33,7 +33,8 @@ pub(super) enum Next {
 
 /// There is no room for the request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full {
+pub(super) struct Full<T> {
+    pub(super) request: T,
     /// The weight of what waits already.
     pub(super) waiting: usize,
 }
@@ -49,10 +50,10 @@ impl<T> Batcher<T> {
     }
 
     /// Puts a request at the end of the queue. What is too heavy for any queue goes into an empty one.
-    pub(super) fn put(&mut self, request: T, weight: usize) -> Result<Next, Full> {
+    pub(super) fn put(&mut self, request: T, weight: usize) -> Result<Next, Full<T>> {
         let is_full = self.weight.saturating_add(weight) > self.max_weight;
         if is_full && !self.waiting.is_empty() {
-            return Err(Full { waiting: self.weight });
+            return Err(Full { request, waiting: self.weight });
         }
         self.waiting.push_back((request, weight));
         self.weight += weight;
@@ -80,6 +81,16 @@ impl<T> Batcher<T> {
             self.in_flight -= 1;
         }
         batch
+    }
+
+    /// Takes out those that need not wait any longer.
+    pub(super) fn remove(&mut self, mut is_over: impl FnMut(&T) -> bool) -> Vec<T> {
+        let (over, waiting): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(request, _)| is_over(request));
+        self.waiting = waiting;
+        self.weight -= over.iter().map(|(_, weight)| weight).sum::<usize>();
+        over.into_iter().map(|(request, _)| request).collect()
     }
 
     /// Everything that waits, for one who cannot go on sending.
@@ -139,10 +150,22 @@ mod tests {
         let mut batcher = Batcher::new(20);
         assert_eq!(batcher.put(1, 12), Ok(Next::Send));
         assert_eq!(batcher.put(2, 8), Ok(Next::Send));
-        assert_eq!(batcher.put(3, 1), Err(Full { waiting: 20 }));
+        assert_eq!(batcher.put(3, 1), Err(Full { request: 3, waiting: 20 }));
         assert_eq!(batcher.take(), [1, 2]);
         assert_eq!(batcher.put(3, 30), Ok(Next::Wait), "into an empty queue");
-        assert_eq!(batcher.put(4, 1), Err(Full { waiting: 30 }));
+        assert_eq!(batcher.put(4, 1), Err(Full { request: 4, waiting: 30 }));
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_room_and_the_others_their_order() {
+        let mut batcher = Batcher::new(10);
+        for request in 1..=5 {
+            batcher.put(request, 2).unwrap();
+        }
+        assert_eq!(batcher.remove(|request| request % 2 == 0), [2, 4]);
+        assert_eq!(batcher.weight(), 6);
+        assert!(batcher.put(6, 4).is_ok());
+        assert_eq!(batcher.take(), [1, 3, 5, 6]);
     }
 
     #[test]

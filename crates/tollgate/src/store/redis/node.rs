@@ -1,54 +1,48 @@
-//! One server: its connection, and the requests that share its round trips.
+//! One server: its connection, its breaker, and the requests that share its round trips.
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::{Arc, LazyLock};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, ServerErrorKind, Value};
-use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
-use tokio::sync::{MutexGuard, oneshot, watch};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::{MutexGuard, watch};
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Checked, Decision};
 
 use super::batcher::{Batcher, Full, Next};
-use super::denials::Denials;
+use super::breaker::{self, Breaker, Outcome};
+use super::cluster::Cluster;
 use super::script::{Abilities, Sent};
-use super::wire::{Answers, Arguments, Charge, Reply, Request};
-use crate::clock::Clock;
+use super::shared::Shared;
+use super::slots::Redirect;
+use super::target::Target;
+use super::waiting::Waiting;
+use super::wire::{Answers, Arguments, Reply, Request};
 use crate::error::StoreError;
+use crate::health::{BreakerState, ServerHealth};
 
 /// The most charges that wait for one server: at 200,000 a second, a third of a second's worth.
 const MAX_WAITING: usize = 65_536;
-
-/// How long it may take to open a connection.
-const OPENING: Duration = Duration::from_secs(5);
 
 /// After so long without any answer, though one was due, a connection is given up: what is between
 /// it and the server may have forgotten it.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// For units that are given back on behalf of nobody: that should not be lost in a rush.
-const REFUND_DEADLINE: Duration = Duration::from_secs(5);
-
 /// One server.
 pub(super) struct Node {
-    client: Client,
-    /// Its address, without user and password.
-    server: String,
-    deadline: Duration,
-    runtime: Handle,
+    shared: Arc<Shared>,
+    target: Target,
     batcher: Mutex<Batcher<Load>>,
+    breaker: Mutex<Breaker>,
     connection: Mutex<Connection>,
     /// Whose turn it is to send.
     turn: tokio::sync::Mutex<()>,
-    /// By which refusals are remembered.
-    clock: Clock,
-    pub(super) denials: Denials,
+    /// The cluster that it is a part of, if it is.
+    cluster: Option<Weak<Cluster>>,
 }
 
 /// The connection, if there is one.
@@ -63,123 +57,77 @@ struct Connection {
     opening: Option<watch::Receiver<Option<Result<(), StoreError>>>>,
     /// Since when answers are due, and none has come.
     silent_since: Option<Instant>,
+    /// What went wrong last.
+    failure: Option<StoreError>,
 }
 
 /// What goes in one batch.
-enum Load {
+#[allow(clippy::large_enum_variant, reason = "nearly all are of one")]
+pub(super) enum Load {
     One(Waiting),
     /// In this order.
     Many(Vec<Waiting>),
 }
 
-/// A request, and whom to tell.
-struct Waiting {
-    request: Request,
-    answer: oneshot::Sender<Result<Reply, StoreError>>,
-    /// When it was put in, as the node's clock has it.
-    since_us: u64,
-    deadline: Instant,
-    and_then: AndThen,
+/// Requests that one run of the script decides.
+struct Call {
+    members: Vec<Waiting>,
 }
-
-/// What happens when a request has been answered.
-#[derive(Clone, Default)]
-pub(crate) enum AndThen {
-    #[default]
-    Nothing,
-    /// Those who wait for units to come back are told.
-    Nudge(Nudge),
-    /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
-    RefundUnlessTold(Nudge),
-}
-
-/// Tells those who wait for a key's units.
-pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
-
-/// Where an answer will be.
-pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
-
-/// For limiters that are made outside a runtime of several threads: one thread for all of them.
-static BACKGROUND: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("tollgate-redis")
-        .enable_all()
-        .build()
-});
 
 impl Node {
-    /// On the runtime that it is made in, or a thread of its own.
-    pub(super) fn new(client: Client, deadline: Duration) -> Result<Node, StoreError> {
-        let server = client.get_connection_info().addr().to_string();
-        let runtime = runtime()
-            .map_err(|problem| StoreError::Unreachable { server: server.clone(), problem })?;
-        Ok(Node {
-            client,
-            server,
-            deadline,
-            runtime,
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        target: Target,
+        cluster: Option<Weak<Cluster>>,
+    ) -> Arc<Node> {
+        // Nodes that find each other failing should not ask again in step.
+        let seed = shared.clock.now_us();
+        Arc::new(Node {
+            shared: Arc::clone(shared),
+            target,
             batcher: Mutex::new(Batcher::new(MAX_WAITING)),
+            breaker: Mutex::new(Breaker::new(seed)),
             connection: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
-            clock: Clock::system(),
-            denials: Denials::new(),
+            cluster,
         })
     }
 
-    /// Sends a request with the next batch. It is on its way whatever becomes of the receiver.
-    pub(super) fn submit(
-        self: &Arc<Self>,
-        request: Request,
-        and_then: AndThen,
-    ) -> Result<Receiver, StoreError> {
-        let (waiting, receiver) = self.waiting(request, and_then, self.deadline);
-        self.put(Load::One(waiting))?;
-        Ok(receiver)
-    }
-
-    /// Sends requests together, to be decided in this order.
-    pub(super) fn submit_all(
-        self: &Arc<Self>,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Receiver>, StoreError> {
-        let waiting = |request| self.waiting(request, AndThen::Nothing, self.deadline);
-        let (waiting, receivers) = requests.into_iter().map(waiting).unzip();
-        self.put(Load::Many(waiting))?;
-        Ok(receivers)
-    }
-
-    fn waiting(
-        &self,
-        request: Request,
-        and_then: AndThen,
-        within: Duration,
-    ) -> (Waiting, Receiver) {
-        let (answer, receiver) = oneshot::channel();
-        let (since_us, deadline) = (self.clock.now_us(), Instant::now() + within);
-        (Waiting { request, answer, since_us, deadline, and_then }, receiver)
-    }
-
-    fn put(self: &Arc<Self>, load: Load) -> Result<(), StoreError> {
+    /// Sends requests with the next batch. They are on their way whatever becomes of their receivers.
+    pub(super) fn put(self: &Arc<Self>, load: Load) {
+        let is_open = self.breaker.lock().is_open(self.shared.clock.now_us());
+        if let Some(left_us) = is_open {
+            return self.not_sent(flat([load]), &self.breaker_open(left_us));
+        }
         let weight = load.weight();
+        let hurried = load.hurried(self.shared.deadline);
         let next = self.batcher.lock().put(load, weight);
         match next {
-            Ok(Next::Wait) => Ok(()),
-            Ok(Next::Send) => {
-                self.runtime.spawn(Sender::new(self).send_all());
-                Ok(())
+            Ok(Next::Wait) => {}
+            Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
+            Err(Full { request, waiting }) => {
+                fail(flat([request]), &StoreError::Overloaded { waiting });
             }
-            Err(Full { waiting }) => Err(StoreError::Overloaded { waiting }),
+        }
+        if let Some(deadline) = hurried {
+            self.shared.spawn(Arc::clone(self).tell_in_time(deadline));
         }
     }
 
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
+    /// Tells those that have less time than a batch before them may take.
+    async fn tell_in_time(self: Arc<Self>, deadline: Instant) {
+        tokio::time::sleep_until(deadline).await;
+        let is_over = |load: &Load| match load {
+            Load::One(waiting) => waiting.deadline <= deadline,
+            Load::Many(_) => false,
+        };
+        let over = self.batcher.lock().remove(is_over);
+        flat(over).for_each(|waiting| self.time_out(waiting));
     }
 
-    /// A refusal that is remembered, for a check that asks at the server's time.
-    pub(super) fn recall(&self, charge: &Charge) -> Option<Decision> {
-        self.denials.recall(&charge.key, charge.ask.cost.units(), self.clock.now_us())
+    fn time_out(&self, mut waiting: Waiting) {
+        let error = self.timeout(waiting.within);
+        waiting.fail(error);
     }
 
     /// Sends the next batch and tells the answers; whether there was one.
@@ -190,105 +138,281 @@ impl Node {
         if batch.is_empty() {
             return false;
         }
-        // One that has hardly any time left would be charged for nothing, and take others with it.
-        let late = Instant::now() + self.deadline / 8;
-        let (batch, late): (Vec<_>, Vec<_>) =
-            flat(batch).partition(|waiting| waiting.deadline > late);
+        let now = Instant::now();
+        // One that has hardly any time left would be charged for nothing.
+        let is_late = |waiting: &Waiting| {
+            waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
+        };
+        let (late, batch): (Vec<_>, Vec<_>) = flat(batch).partition(is_late);
         if !late.is_empty() {
             let waiting = self.batcher.lock().weight() + late.len();
-            late.into_iter().for_each(|late| late.fail(StoreError::Overloaded { waiting }));
+            fail(late, &StoreError::Overloaded { waiting });
         }
-        let Some(deadline) = batch.iter().map(|waiting| waiting.deadline).min() else {
+        if batch.is_empty() {
             return true;
-        };
-        match self.ask(&batch, deadline, turn).await {
-            Ok(answers) => self.deliver(batch, answers),
-            Err(error) => batch.into_iter().for_each(|waiting| waiting.fail(error.clone())),
         }
+        let admitted = self.breaker.lock().admit(self.shared.clock.now_us());
+        let ticket = match admitted {
+            Ok(ticket) => ticket,
+            Err(left_us) => {
+                self.not_sent(batch, &self.breaker_open(left_us));
+                return true;
+            }
+        };
+        let outcome = self.decide(self.calls(batch), turn).await;
+        self.breaker.lock().report(ticket, outcome, self.shared.clock.now_us());
         true
     }
 
-    async fn ask(
-        self: &Arc<Self>,
-        batch: &[Waiting],
-        deadline: Instant,
-        turn: MutexGuard<'_, ()>,
-    ) -> Result<Answers, StoreError> {
-        let arguments = Arguments::of(batch.iter().map(|waiting| &waiting.request));
-        let script = arguments.abilities.script();
-        let connection = self.connection(arguments.abilities, deadline).await?;
-        let generation = connection.generation;
-        // The first time on this connection with its text, which the server may not know yet.
-        let command = match connection.has_script {
-            true => arguments.command("EVALSHA", &script.hash),
-            false => arguments.command("EVAL", &script.text),
-        };
-        let mut open = connection.open;
-        let sent = Instant::now();
-        let mut reply: Result<Result<Value, _>, _> = {
-            let mut asking = pin!(timeout_at(deadline, command.query_async(&mut open)));
-            let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
-            drop(turn);
-            match polled {
-                Poll::Ready(reply) => reply,
-                Poll::Pending => asking.await,
-            }
-        };
-        if let Ok(Err(error)) = &reply
-            && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-        {
-            // It was flushed, or this is another server than a moment ago: normal.
-            let command = arguments.command("EVAL", &script.text);
-            reply = timeout_at(deadline, command.query_async(&mut open)).await;
+    /// One for all; in a cluster, where a script has the keys of one slot, one for each.
+    fn calls(&self, batch: Vec<Waiting>) -> Vec<Call> {
+        if self.cluster.is_none() {
+            return vec![Call { members: batch }];
         }
-        let Ok(value) = reply else {
-            self.connection.lock().was_silent(generation, sent);
-            return Err(self.timeout());
-        };
-        self.connection.lock().silent_since = None;
-        Answers::of(value.map_err(|error| self.failed(&error, generation))?)
+        let mut calls: Vec<Call> = Vec::new();
+        for waiting in batch {
+            let way = waiting.way;
+            let same = |call: &&mut Call| call.members[0].way == way && !way.is_alone;
+            match calls.iter_mut().rev().find(same) {
+                Some(call) => call.members.push(waiting),
+                None => calls.push(Call { members: vec![waiting] }),
+            }
+        }
+        calls
     }
 
-    fn deliver(self: &Arc<Self>, batch: Vec<Waiting>, mut answers: Answers) {
-        for waiting in batch {
+    /// Has the calls decided, and tells everybody in time.
+    async fn decide(self: &Arc<Self>, mut calls: Vec<Call>, turn: MutexGuard<'_, ()>) -> Outcome {
+        let until = Instant::now() + self.shared.deadline;
+        let opening = self.connection();
+        let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
+            Some(Ok(connection)) => connection,
+            Some(Err(error)) => {
+                self.connection.lock().failure = Some(error.clone());
+                self.not_sent(flat_calls(calls), &error);
+                return Outcome::Failed;
+            }
+            None => return self.was_too_slow(),
+        };
+        self.target.refresh_if_old(self);
+        let sent = Instant::now();
+        let until = sent + self.shared.deadline;
+        let mut outcome = Outcome::Answered;
+        let mut turn = Some(turn);
+        let mut is_told_in_full = false;
+        while !calls.is_empty() {
+            let commands = self.commands(&calls, generation, is_told_in_full);
+            let reply = {
+                let mut asking = pin!(commands.send(open.clone()));
+                // Once it has been polled, it is on its way.
+                let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+                drop(turn.take());
+                match polled {
+                    Poll::Ready(reply) => Some(reply),
+                    Poll::Pending => self.in_time(&mut calls, until, asking).await,
+                }
+            };
+            let values = match reply {
+                Some(Ok(values)) => values,
+                Some(Err(error)) => {
+                    let error = self.failed(&error, generation);
+                    self.is_failing(&error);
+                    fail(flat_calls(calls), &error);
+                    return Outcome::Failed;
+                }
+                None => {
+                    self.connection.lock().was_silent(generation, sent);
+                    return self.was_too_slow();
+                }
+            };
+            self.connection.lock().silent_since = None;
+            let unknown = self.deliver(calls, values, &mut outcome);
+            // A script was flushed, or this is another server than a moment ago: normal, once.
+            if is_told_in_full {
+                let error = StoreError::refused("NOSCRIPT, though it was sent the script");
+                fail(flat_calls(unknown), &error);
+                return outcome;
+            }
+            (calls, is_told_in_full) = (unknown, true);
+        }
+        outcome
+    }
+
+    /// Waits for what is to come, and tells those whose own time is over before; at last all.
+    async fn in_time<F: Future>(
+        &self,
+        calls: &mut [Call],
+        until: Instant,
+        mut coming: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        loop {
+            let waiting = calls.iter().flat_map(|call| &call.members);
+            let deadlines = waiting.filter(|waiting| !waiting.is_told()).map(|it| it.deadline);
+            let next = deadlines.min().unwrap_or(until).min(until);
+            if let Ok(come) = timeout_at(next, coming.as_mut()).await {
+                return Some(come);
+            }
+            for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
+                if next == until || waiting.deadline <= next {
+                    waiting.fail(self.timeout(waiting.within));
+                }
+            }
+            if next == until {
+                return None;
+            }
+        }
+    }
+
+    /// Tells what came of each call; those whose script the server did not know are left.
+    fn deliver(
+        self: &Arc<Self>,
+        calls: Vec<Call>,
+        values: Vec<Value>,
+        outcome: &mut Outcome,
+    ) -> Vec<Call> {
+        let mut values = values.into_iter();
+        let mut unknown = Vec::new();
+        for call in calls {
+            if call.is_asking() {
+                // That the server took note.
+                values.next();
+            }
+            let answers = values.next().unwrap_or(Value::Nil).extract_error();
+            let answers = match answers {
+                Ok(value) => Answers::of(value),
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    unknown.push(call);
+                    continue;
+                }
+                Err(error) => match self.redirect(&error) {
+                    Some((cluster, redirect)) => {
+                        cluster.redirect(self, call.members, redirect);
+                        continue;
+                    }
+                    None => Err(self.error(&error)),
+                },
+            };
+            match answers {
+                Ok(answers) => self.tell(call.members, answers, outcome),
+                Err(error) => {
+                    *outcome = Outcome::Failed;
+                    self.may_be_elsewhere(&error);
+                    self.is_failing(&error);
+                    fail(call.members, &error);
+                }
+            }
+        }
+        unknown
+    }
+
+    fn tell(self: &Arc<Self>, members: Vec<Waiting>, mut answers: Answers, outcome: &mut Outcome) {
+        for waiting in members {
             let reply = answers.next(&waiting.request);
             self.note(&waiting, &reply);
-            waiting.deliver(self, reply);
+            if let Err(error) = &reply
+                && self.may_be_elsewhere(error)
+            {
+                *outcome = Outcome::Failed;
+                self.is_failing(error);
+            }
+            waiting.deliver(reply);
         }
     }
 
     /// Remembers a refusal; forgets it when units came back.
     fn note(&self, waiting: &Waiting, reply: &Result<Reply, StoreError>) {
+        let Shared { denials, clock, .. } = &*self.shared;
         match (&waiting.request, reply) {
-            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked)))
+            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked, _)))
                 if !checked.decision.is_allowed() && charge.ask.max_wait_us.is_none() =>
             {
                 let cost = charge.ask.cost.units();
-                self.denials.remember(&charge.key, cost, waiting.since_us, checked.decision);
+                denials.remember(&charge.key, cost, waiting.since_us, checked.decision);
             }
             (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
-                self.denials.forget(&charge.key, self.clock.now_us());
+                denials.forget(&charge.key, clock.now_us());
             }
             _ => {}
         }
     }
 
-    /// The connection, opened if there is none, for a script.
-    async fn connection(
-        self: &Arc<Self>,
-        abilities: Abilities,
-        deadline: Instant,
-    ) -> Result<Usable, StoreError> {
+    /// A server that has become a replica: the next connection may find the primary.
+    fn may_be_elsewhere(&self, error: &StoreError) -> bool {
+        let is_replica =
+            matches!(error, StoreError::Refused { problem } if problem.contains("READONLY"));
+        if is_replica {
+            self.connection.lock().open = None;
+        }
+        is_replica
+    }
+
+    fn was_too_slow(&self) -> Outcome {
+        self.is_failing(&self.timeout(self.shared.deadline));
+        Outcome::Slow
+    }
+
+    /// Somebody else in the cluster may have its keys by now.
+    fn is_failing(&self, error: &StoreError) {
+        self.connection.lock().failure = Some(error.clone());
+        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
+            cluster.is_failing();
+        }
+    }
+
+    /// Where else it sends requests.
+    fn redirect(&self, error: &RedisError) -> Option<(Arc<Cluster>, Redirect)> {
+        let cluster = self.cluster.as_ref()?.upgrade()?;
+        let redirect = Redirect::of(error, self.target.address()?)?;
+        Some((cluster, redirect))
+    }
+
+    /// Nothing of these was sent. In a cluster somebody else may have the keys by now.
+    fn not_sent(self: &Arc<Self>, waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
+        match self.cluster.as_ref().and_then(Weak::upgrade) {
+            Some(cluster) => cluster.not_sent(self, waiting, error),
+            None => fail(waiting, error),
+        }
+    }
+
+    fn commands(&self, calls: &[Call], generation: u64, is_told_in_full: bool) -> Commands {
+        let command = |call: &Call| {
+            let arguments = Arguments::of(call.members.iter().map(|waiting| &waiting.request));
+            let script = arguments.abilities.script();
+            // The first time on a connection with its text, which the server may not know yet.
+            let is_known = !is_told_in_full
+                && self.connection.lock().has_script(generation, arguments.abilities);
+            match is_known {
+                true => arguments.command("EVALSHA", &script.hash),
+                false => arguments.command("EVAL", &script.text),
+            }
+        };
+        if let ([call], true) = (calls, self.cluster.is_none()) {
+            return Commands::One(command(call));
+        }
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        let mut count = 0;
+        for call in calls {
+            if call.is_asking() {
+                pipeline.add_command(redis::cmd("ASKING"));
+                count += 1;
+            }
+            pipeline.add_command(command(call));
+            count += 1;
+        }
+        Commands::Many(pipeline, count)
+    }
+
+    /// The connection, and which one it is; opened if there is none.
+    async fn connection(self: &Arc<Self>) -> Result<(MultiplexedConnection, u64), StoreError> {
         loop {
             let mut opening = {
                 let mut connection = self.connection.lock();
-                if let Some(usable) = connection.for_script(abilities) {
-                    return Ok(usable);
+                if let Some(open) = &connection.open {
+                    return Ok((open.clone(), connection.generation));
                 }
                 connection.opening.get_or_insert_with(|| self.open()).clone()
             };
-            let opened = timeout_at(deadline, opening.wait_for(Option::is_some)).await;
-            match opened.map_err(|_| self.timeout())?.map(|opened| opened.clone()) {
+            match opening.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
                 Ok(Some(Err(error))) => return Err(error),
                 // It may have broken again meanwhile.
                 Ok(_) => {}
@@ -301,16 +425,8 @@ impl Node {
     fn open(self: &Arc<Self>) -> watch::Receiver<Option<Result<(), StoreError>>> {
         let (told, opening) = watch::channel(None);
         let node = Arc::clone(self);
-        self.spawn(async move {
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(OPENING))
-                .set_response_timeout(None);
-            let connect = node.client.get_multiplexed_async_connection_with_config(&config);
-            let opened = tokio::time::timeout(OPENING, connect).await;
-            let opened = match opened {
-                Ok(opened) => opened.map_err(|error| node.opening_error(&error)),
-                Err(_) => Err(StoreError::unreachable(&node.server, "it does not answer")),
-            };
+        self.shared.spawn(async move {
+            let opened = node.target.open().await;
             let mut connection = node.connection.lock();
             connection.opening = None;
             let outcome = opened.map(|open| connection.replace(open));
@@ -319,6 +435,11 @@ impl Node {
             let _ = told.send(Some(outcome));
         });
         opening
+    }
+
+    /// Uses another connection from the next batch on.
+    pub(super) fn replace(&self, open: MultiplexedConnection) {
+        self.connection.lock().replace(open);
     }
 
     /// What an error comes to; a connection that broke is not used again.
@@ -333,68 +454,42 @@ impl Node {
     }
 
     fn error(&self, error: &RedisError) -> StoreError {
-        match error.kind() {
-            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-                let code = error.code().unwrap_or(error.category());
-                StoreError::refused(&format!("{code} {}", error.detail().unwrap_or_default()))
-            }
-            _ => StoreError::unreachable(&self.server, &error.to_string()),
-        }
+        super::target::store_error(error, self.name())
     }
 
-    /// What goes wrong before there is a connection: what the server says then may repeat the password.
-    fn opening_error(&self, error: &RedisError) -> StoreError {
-        match error.kind() {
-            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
-                if self.repeats_password(error) =>
-            {
-                StoreError::refused(error.code().unwrap_or(error.category()))
-            }
-            _ => self.error(error),
-        }
+    fn timeout(&self, after: Duration) -> StoreError {
+        StoreError::Timeout { server: self.name().to_owned(), after }
     }
 
-    fn repeats_password(&self, error: &RedisError) -> bool {
-        let password = self.client.get_connection_info().redis_settings().password();
-        let said = error.detail().unwrap_or_default();
-        password.is_some_and(|password| said.contains(password))
+    fn breaker_open(&self, left_us: u64) -> StoreError {
+        let (server, again_in) = (self.name().to_owned(), Duration::from_micros(left_us));
+        let failure = self.connection.lock().failure.as_ref().map(StoreError::to_string);
+        StoreError::BreakerOpen { server, again_in, failure: failure.unwrap_or_default() }
     }
 
-    fn timeout(&self) -> StoreError {
-        StoreError::Timeout { server: self.server.clone(), after: self.deadline }
+    /// Its address, without user and password.
+    pub(super) fn name(&self) -> &str {
+        self.target.name()
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    pub(super) fn health(&self) -> ServerHealth {
+        let breaker = match self.breaker.lock().state(self.shared.clock.now_us()) {
+            breaker::State::Closed => BreakerState::Closed,
+            breaker::State::Open => BreakerState::Open,
+            breaker::State::HalfOpen => BreakerState::HalfOpen,
+        };
+        let waiting = self.batcher.lock().weight();
+        ServerHealth { server: self.name().to_owned(), breaker, waiting }
     }
 }
 
-/// The current one, unless it is of a single thread: that may stand still while others wait.
-fn runtime() -> Result<Handle, String> {
-    match Handle::try_current() {
-        Ok(current) if current.runtime_flavor() != RuntimeFlavor::CurrentThread => Ok(current),
-        _ => match &*BACKGROUND {
-            Ok(background) => Ok(background.handle().clone()),
-            Err(error) => Err(error.to_string()),
-        },
-    }
-}
-
-impl Waiting {
-    fn fail(self, error: StoreError) {
-        // Nobody may be left to tell.
-        let _ = self.answer.send(Err(error));
-    }
-
-    fn deliver(self, node: &Arc<Node>, reply: Result<Reply, StoreError>) {
-        let Waiting { request, answer, and_then, .. } = self;
-        let undelivered = answer.send(reply);
-        match (and_then, undelivered, request) {
-            (AndThen::Nudge(nudge), ..) => nudge(),
-            (
-                AndThen::RefundUnlessTold(nudge),
-                Err(Ok(undelivered)),
-                Request::Check { charge, at_us },
-            ) => Refund { node: Arc::clone(node), charge, at_us, nudge }.give_back(undelivered),
-            _ => {}
-        }
-    }
+/// Tells all that no server decided them.
+pub(super) fn fail(waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
+    waiting.into_iter().for_each(|mut waiting| waiting.fail(error.clone()));
 }
 
 impl Load {
@@ -404,9 +499,17 @@ impl Load {
             Load::Many(all) => all.iter().map(|waiting| waiting.request.weight()).sum(),
         }
     }
+
+    /// By when it must be told, if that may be before a batch ahead of it comes back.
+    fn hurried(&self, deadline: Duration) -> Option<Instant> {
+        match self {
+            Load::One(waiting) if waiting.within < deadline => Some(waiting.deadline),
+            _ => None,
+        }
+    }
 }
 
-fn flat(batch: Vec<Load>) -> impl Iterator<Item = Waiting> {
+fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> {
     batch.into_iter().flat_map(|load| {
         let (one, many) = match load {
             Load::One(one) => (Some(one), Vec::new()),
@@ -416,19 +519,37 @@ fn flat(batch: Vec<Load>) -> impl Iterator<Item = Waiting> {
     })
 }
 
-/// A connection, and which one it is.
-struct Usable {
-    open: MultiplexedConnection,
-    generation: u64,
-    /// Whether the script has been sent on it.
-    has_script: bool,
+fn flat_calls(calls: Vec<Call>) -> impl Iterator<Item = Waiting> {
+    calls.into_iter().flat_map(|call| call.members)
+}
+
+impl Call {
+    fn is_asking(&self) -> bool {
+        self.members.first().is_some_and(|waiting| waiting.way.is_asking)
+    }
+}
+
+/// What goes to the server in one write.
+enum Commands {
+    One(Cmd),
+    Many(Pipeline, usize),
+}
+
+impl Commands {
+    async fn send(self, mut open: MultiplexedConnection) -> RedisResult<Vec<Value>> {
+        match self {
+            Commands::One(command) => {
+                open.send_packed_command(&command).await.map(|value| vec![value])
+            }
+            Commands::Many(pipeline, count) => open.send_packed_commands(&pipeline, 0, count).await,
+        }
+    }
 }
 
 impl Connection {
-    fn for_script(&mut self, abilities: Abilities) -> Option<Usable> {
-        let open = self.open.clone()?;
-        let has_script = self.scripts.insert(abilities);
-        Some(Usable { open, generation: self.generation, has_script })
+    /// Whether a script has been sent on it; it is now.
+    fn has_script(&mut self, generation: u64, abilities: Abilities) -> bool {
+        self.generation == generation && self.scripts.insert(abilities)
     }
 
     fn replace(&mut self, open: MultiplexedConnection) {
@@ -445,26 +566,6 @@ impl Connection {
         {
             self.open = None;
         }
-    }
-}
-
-/// A charge to give back if its caller does not come to know of it.
-pub(super) struct Refund {
-    pub(super) node: Arc<Node>,
-    pub(super) charge: Charge,
-    pub(super) at_us: Option<u64>,
-    pub(super) nudge: Nudge,
-}
-
-impl Refund {
-    pub(super) fn give_back(self, undelivered: Reply) {
-        let Reply::Checked(Checked { receipt: Some(receipt), .. }) = undelivered else { return };
-        let Refund { node, charge, at_us, nudge } = self;
-        let refund = Request::Refund { charge, place: receipt.place(), at_us };
-        let within = node.deadline.max(REFUND_DEADLINE);
-        let (waiting, _) = node.waiting(refund, AndThen::Nudge(nudge), within);
-        // Nobody is left to tell.
-        let _ = node.put(Load::One(waiting));
     }
 }
 
@@ -506,6 +607,6 @@ impl Drop for Sender {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("Node").field("server", &self.name()).finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@ use tollgate_core::{
 
 use super::batcher::MAX_BATCH;
 use super::script::Abilities;
+use crate::decision::Source;
 use crate::error::{Error, StoreError};
 
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
@@ -20,6 +21,15 @@ pub(crate) struct Charge {
     pub(super) limit: Limit,
     pub(super) ask: Ask,
     pub(super) role: Role,
+}
+
+impl Charge {
+    /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
+    /// for fewer.
+    pub(super) fn part(&self, answer: &Checked) -> Part {
+        let fits = answer.decision.remaining / self.ask.cost.units();
+        Part { role: self.role, decision: answer.decision, fits }
+    }
 }
 
 /// What is asked of the server.
@@ -56,8 +66,8 @@ pub(crate) enum Request {
 /// The answer to a [`Request`] of the same name; a peek's is a check's without a receipt.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Checked(Checked),
-    Together(Together, Vec<Checked>),
+    Checked(Checked, Source),
+    Together(Together, Vec<(Checked, Source)>),
     Refunded(u64),
     Reset,
     /// And the time at which to look at it.
@@ -95,7 +105,7 @@ impl Request {
         }
     }
 
-    fn at_us(&self) -> Option<u64> {
+    pub(super) fn at_us(&self) -> Option<u64> {
         match self {
             Request::Check { at_us, .. }
             | Request::Peek { at_us, .. }
@@ -289,9 +299,12 @@ impl Answers {
         let now_us = request.at_us().unwrap_or(self.server_us);
         let checked = |charge, raw| checked(charge, raw, now_us).ok_or_else(unexpected);
         match (request, &raw[..]) {
-            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Checked(checked(charge, raw)?)),
+            (Request::Check { charge, .. }, [raw]) => {
+                Ok(Reply::Checked(checked(charge, raw)?, Source::Store))
+            }
             (Request::Peek { charge, .. }, [raw]) => {
-                Ok(Reply::Checked(Checked { receipt: None, ..checked(charge, raw)? }))
+                let looked = Checked { receipt: None, ..checked(charge, raw)? };
+                Ok(Reply::Checked(looked, Source::Store))
             }
             (Request::Together { charges, charge_of, .. }, raw) => {
                 together(charges, charge_of, raw, now_us).ok_or_else(unexpected)
@@ -379,11 +392,9 @@ fn together(charges: &[Charge], charge_of: &[usize], raw: &[Raw], now_us: u64) -
         .map(|(charge, raw)| checked(charge, raw, now_us))
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Checked))| {
-        let fits = match charge.ask.max_wait_us {
-            Some(_) => raw.fits,
-            None => answer.decision.remaining / charge.ask.cost.units(),
-        };
-        Part { role: charge.role, decision: answer.decision, fits }
+        let part = charge.part(answer);
+        let fits = if charge.ask.max_wait_us.is_some() { raw.fits } else { part.fits };
+        Part { fits, ..part }
     };
     let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
@@ -393,7 +404,8 @@ fn together(charges: &[Charge], charge_of: &[usize], raw: &[Raw], now_us: u64) -
     together.refused_by = together.refused_by.and_then(first_of);
     let own = |&charge: &usize| {
         let answer = answers.get_mut(charge)?;
-        Some(Checked { decision: answer.decision, receipt: answer.receipt.take() })
+        let checked = Checked { decision: answer.decision, receipt: answer.receipt.take() };
+        Some((checked, Source::Store))
     };
     let each = charge_of.iter().map(own).collect::<Option<_>>()?;
     Some(Reply::Together(together, each))

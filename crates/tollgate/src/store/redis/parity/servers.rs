@@ -131,8 +131,10 @@ impl Player {
         for (request, expected) in played.requests.iter().zip(&played.expected) {
             let reply = answers.next(request);
             let is_same = match (&reply, expected) {
-                (Ok(Reply::Checked(own)), Expected::Checked(expected)) => own == expected,
-                (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decision == *expected,
+                (Ok(Reply::Checked(own, _)), Expected::Checked(expected)) => own == expected,
+                (Ok(Reply::Checked(own, _)), Expected::Peeked(expected)) => {
+                    own.decision == *expected
+                }
                 (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,
                 (Ok(Reply::Reset), Expected::Reset) => true,
                 _ => false,

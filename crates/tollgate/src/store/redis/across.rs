@@ -1,0 +1,216 @@
+//! Several limits of one check in places that share no script: charged one place after the other,
+//! and given back if one of them refuses.
+//!
+//! Each limit admits exactly what it would by itself, so this never admits too much. For as long as a
+//! check is on its way, what it took and may give back is missing to others; and what cannot be given
+//! back, because a server fails meanwhile, stays spent.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate_core::{Checked, Part, Role, Together, Verdict};
+
+use super::servers::Servers;
+use super::shared::unspent;
+use super::waiting::{REFUND_DEADLINE, Waiting};
+use super::wire::{Charge, Reply, Request};
+use crate::decision::Source;
+use crate::error::StoreError;
+
+/// Decides a check of several limits that are in different places.
+pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
+    let groups = match &waiting.request {
+        Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
+        _ => Vec::new(),
+    };
+    Across::new(servers, &waiting).decide(groups, waiting).await;
+}
+
+/// Decides a check of several limits whose place is being divided: each on its own.
+pub(super) async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
+    let count = waiting.request.charges().len();
+    let groups = (0..count).map(|charge| vec![charge]).collect();
+    Across::new(servers, &waiting).decide(groups, waiting).await;
+}
+
+/// The charges of each place, in order; places that cannot refuse come last, so that they are only
+/// charged for what the others admit.
+fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usize>> {
+    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (index, charge) in charges.iter().enumerate() {
+        let place = place(charge);
+        match groups.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, group)) => group.push(index),
+            None => groups.push((place, vec![index])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+struct Across {
+    servers: Arc<Servers>,
+    deadline: Instant,
+    at_us: Option<u64>,
+    /// Each charge's answer, once there is one.
+    answers: Vec<Option<(Checked, Source)>>,
+    /// What the places said, of those that can refuse.
+    together: Vec<Together>,
+}
+
+impl Across {
+    fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
+        let mut answers = Vec::new();
+        answers.resize_with(waiting.request.charges().len(), || None);
+        let (deadline, at_us) = (waiting.deadline, waiting.request.at_us());
+        Across { servers, deadline, at_us, answers, together: Vec::new() }
+    }
+
+    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
+        let reply = match &waiting.request {
+            Request::Together { charges, charge_of, .. } => {
+                let can_refuse =
+                    |group: &Vec<usize>| group.iter().any(|&at| charges[at].role == Role::Enforced);
+                groups.sort_by_key(|group| !can_refuse(group));
+                self.charge_all(charges, &groups).await.and_then(|together| {
+                    self.reply(together, charges, charge_of).ok_or(StoreError::Gone)
+                })
+            }
+            _ => Err(StoreError::Gone),
+        };
+        waiting.deliver(reply);
+    }
+
+    /// Charges one place after the other, up to the first that refuses or fails.
+    async fn charge_all(
+        &mut self,
+        charges: &[Charge],
+        groups: &[Vec<usize>],
+    ) -> Result<Together, StoreError> {
+        for (index, group) in groups.iter().enumerate() {
+            match self.charge(charges, group).await {
+                Ok(together) if together.verdict.is_allowed() => self.together.push(together),
+                Ok(_) => {
+                    self.give_back(charges, &groups[..index]);
+                    let others = groups[..index].iter().chain(&groups[index + 1..]).flatten();
+                    self.look(charges, others.copied().collect()).await;
+                    return self.refusal(charges).ok_or(StoreError::Gone);
+                }
+                // What only watches must not stand in the way.
+                Err(_) if group.iter().all(|&at| charges[at].role == Role::Shadow) => {
+                    self.leave_undecided(charges, group);
+                }
+                Err(error) => {
+                    self.give_back(charges, &groups[..index]);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(all_of(&self.together))
+    }
+
+    /// Charges one place, all or none.
+    async fn charge(
+        &mut self,
+        charges: &[Charge],
+        group: &[usize],
+    ) -> Result<Together, StoreError> {
+        let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
+        let charge_of = (0..own.len()).collect();
+        let request = Request::Together { charges: own, charge_of, at_us: self.at_us };
+        let Reply::Together(together, each) = self.ask(request).await? else {
+            return Err(StoreError::Gone);
+        };
+        for (&at, answer) in group.iter().zip(each) {
+            self.answers[at] = Some(answer);
+        }
+        Ok(together)
+    }
+
+    /// Gives back what was charged. Nobody waits for that; what is asked of a place later comes after.
+    fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
+        for &at in groups.iter().flatten() {
+            let receipt = self.answers[at].as_mut().and_then(|(checked, _)| checked.receipt.take());
+            if let Some(receipt) = receipt {
+                let (charge, place) = (charges[at].clone(), receipt.place());
+                let refund = Request::Refund { charge, place, at_us: self.at_us };
+                let within = self.servers.shared().deadline.max(REFUND_DEADLINE);
+                let (waiting, _) = Waiting::within(self.servers.shared(), refund, within);
+                self.servers.put(waiting);
+            }
+        }
+    }
+
+    /// How the charges that were not refused stand, for the answer to say.
+    async fn look(&mut self, charges: &[Charge], others: Vec<usize>) {
+        let peeks: Vec<_> = others
+            .into_iter()
+            .map(|at| {
+                let request = Request::Peek { charge: charges[at].clone(), at_us: self.at_us };
+                let (waiting, receiver) = Waiting::new(self.servers.shared(), request);
+                self.servers.put(waiting.by(self.deadline));
+                (at, receiver)
+            })
+            .collect();
+        for (at, receiver) in peeks {
+            match receiver.await {
+                Ok(Ok(Reply::Checked(checked, source))) => {
+                    self.answers[at] = Some((checked, source));
+                }
+                _ => self.leave_undecided(charges, &[at]),
+            }
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
+        let (waiting, receiver) = Waiting::new(self.servers.shared(), request);
+        self.servers.put(waiting.by(self.deadline));
+        receiver.await.unwrap_or(Err(StoreError::Gone))
+    }
+
+    /// Answers for charges whose server failed, though the answer does not depend on them.
+    fn leave_undecided(&mut self, charges: &[Charge], group: &[usize]) {
+        let now_us = self.at_us.unwrap_or_else(|| self.servers.shared().clock.now_us());
+        for &at in group {
+            self.answers[at] = Some((unspent(&charges[at], now_us), Source::Degraded));
+        }
+    }
+
+    /// What all come to, when one refuses.
+    fn refusal(&self, charges: &[Charge]) -> Option<Together> {
+        let parts = charges
+            .iter()
+            .zip(&self.answers)
+            .map(|(charge, answer)| Some(charge.part(&answer.as_ref()?.0)))
+            .collect::<Option<Vec<Part>>>()?;
+        Some(Together::of(parts))
+    }
+
+    fn reply(
+        &mut self,
+        mut together: Together,
+        charges: &[Charge],
+        charge_of: &[usize],
+    ) -> Option<Reply> {
+        debug_assert_eq!(charges.len(), self.answers.len());
+        let first_of = |charge: usize| charge_of.iter().position(|&of| of == charge);
+        together.refused_by = together.refused_by.and_then(first_of);
+        let own = |&charge: &usize| {
+            let (checked, source) = self.answers.get_mut(charge)?.as_mut()?;
+            let receipt = checked.receipt.take();
+            Some((Checked { decision: checked.decision, receipt }, *source))
+        };
+        let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+        Some(Reply::Together(together, each))
+    }
+}
+
+/// What places that all admit come to.
+fn all_of(places: &[Together]) -> Together {
+    let delay_us = places.iter().map(|place| place.verdict.delay_us()).max().unwrap_or(0);
+    Together {
+        verdict: Verdict::Allowed { delay_us },
+        refused_by: None,
+        remaining: places.iter().filter_map(|place| place.remaining).min(),
+        reset_after_us: places.iter().map(|place| place.reset_after_us).max().unwrap_or(0),
+    }
+}

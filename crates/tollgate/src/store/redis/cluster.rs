@@ -1,0 +1,267 @@
+//! A Redis Cluster: who has which slot, and requests that go to somebody else after all.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use redis::{RedisResult, Value};
+
+use super::across;
+use super::address::Server;
+use super::node::{Load, Node};
+use super::race::first_of;
+use super::shared::Shared;
+use super::slots::{Address, Redirect, SlotMap, slot_of};
+use super::target::{Target, connect, store_error};
+use super::waiting::Waiting;
+use super::wire::Request;
+use crate::error::StoreError;
+
+/// How often, while there are requests, it is looked who has which slot, though nobody said that
+/// anything has changed.
+const REFRESH_US: u64 = 10_000_000;
+
+/// How often at most it is looked when somebody does say so, or fails.
+const HURRIED_REFRESH_US: u64 = 100_000;
+
+/// How often a request is sent on. Two in a row are usual while a slot is moved.
+const MAX_HOPS: u8 = 8;
+
+/// The most nodes that are kept, whatever servers say.
+const MAX_NODES: usize = 2_048;
+
+/// A Redis Cluster.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    /// At least one.
+    seeds: Vec<(Server, Address)>,
+    topology: RwLock<Topology>,
+    /// When it was last looked who has which slot; the end of time, while somebody is looking.
+    refreshed_us: AtomicU64,
+    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    next: AtomicUsize,
+    itself: Weak<Cluster>,
+}
+
+/// Who has which slot.
+#[derive(Default)]
+struct Topology {
+    slots: SlotMap,
+    nodes: HashMap<Address, Arc<Node>>,
+}
+
+impl Cluster {
+    pub(super) fn new(shared: &Arc<Shared>, seeds: Vec<(Server, Address)>) -> Arc<Cluster> {
+        Arc::new_cyclic(|itself| Cluster {
+            shared: Arc::clone(shared),
+            seeds,
+            topology: RwLock::default(),
+            refreshed_us: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+            itself: Weak::clone(itself),
+        })
+    }
+
+    /// Sends a request to whoever has its slot.
+    pub(super) fn put(&self, mut waiting: Waiting) {
+        let Some(charge) = waiting.request.charges().first() else { return };
+        waiting.way.slot = slot_of(&charge.key);
+        self.refresh(REFRESH_US);
+        self.node_of(waiting.way.slot).put(Load::One(waiting));
+    }
+
+    /// Sends requests, those for one server together and in their order.
+    pub(super) fn put_all(&self, all: Vec<Waiting>) {
+        let mut loads: Vec<(Arc<Node>, Vec<Waiting>)> = Vec::new();
+        for mut waiting in all {
+            let Some(charge) = waiting.request.charges().first() else { continue };
+            waiting.way.slot = slot_of(&charge.key);
+            let node = self.node_of(waiting.way.slot);
+            match loads.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, load)) => load.push(waiting),
+                None => loads.push((node, vec![waiting])),
+            }
+        }
+        self.refresh(REFRESH_US);
+        loads.into_iter().for_each(|(node, load)| node.put(Load::Many(load)));
+    }
+
+    /// Who has a slot; somebody who should know, if nobody is known to.
+    fn node_of(&self, slot: u16) -> Arc<Node> {
+        let topology = self.topology.read();
+        if let Some(node) = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner)) {
+            return Arc::clone(node);
+        }
+        drop(topology);
+        let seed = self.next.fetch_add(1, Ordering::Relaxed) % self.seeds.len();
+        self.node_at(&self.seeds[seed].1)
+    }
+
+    /// The node at an address, made if there is none yet.
+    fn node_at(&self, address: &Address) -> Arc<Node> {
+        if let Some(node) = self.topology.read().nodes.get(address) {
+            return Arc::clone(node);
+        }
+        let mut topology = self.topology.write();
+        if topology.nodes.len() >= MAX_NODES {
+            return self.node(address);
+        }
+        Arc::clone(topology.nodes.entry(address.clone()).or_insert_with(|| self.node(address)))
+    }
+
+    fn node(&self, address: &Address) -> Arc<Node> {
+        // With the user and the TLS of the seeds, which are the same for all.
+        let server = self.seeds[0].0.at(&address.host, address.port);
+        Node::new(&self.shared, Target::of(server), Some(Weak::clone(&self.itself)))
+    }
+
+    /// Sends requests on, which a server said belong elsewhere: nothing of them was charged.
+    pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
+        let to = match &redirect {
+            Redirect::Moved { slot, to } => {
+                self.topology.write().slots.set(*slot, to.clone());
+                self.refresh(HURRIED_REFRESH_US);
+                self.node_at(to)
+            }
+            Redirect::Ask { to } => self.node_at(to),
+            Redirect::TryAgain => Arc::clone(from),
+        };
+        let is_one = all.len() == 1;
+        for mut waiting in all {
+            if waiting.way.hops == MAX_HOPS {
+                let problem = format!("{} and others send the request to each other", from.name());
+                waiting.fail(StoreError::refused(&problem));
+                continue;
+            }
+            waiting.way.hops += 1;
+            waiting.way.is_asking = matches!(redirect, Redirect::Ask { .. });
+            // While a slot is moved, its keys are in two places: then each goes alone.
+            waiting.way.is_alone = !matches!(redirect, Redirect::Moved { .. });
+            if is_one && matches!(redirect, Redirect::TryAgain) {
+                self.charge_apart(waiting, from);
+            } else {
+                to.put(Load::One(waiting));
+            }
+        }
+    }
+
+    /// Several keys of one slot that is being moved, some here and some there: each on its own.
+    fn charge_apart(&self, mut waiting: Waiting, from: &Arc<Node>) {
+        match (&waiting.request, self.itself.upgrade()) {
+            (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
+                let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
+                self.shared.spawn(across::decide_each(Arc::new(servers), waiting));
+            }
+            // One key is never in two places. The server knows best; it is asked until the hops end.
+            _ => from.put(Load::One({
+                waiting.way.is_asking = false;
+                waiting
+            })),
+        }
+    }
+
+    /// Requests that were not sent: to whoever has the slot by now, if that is somebody else.
+    pub(super) fn not_sent(
+        &self,
+        from: &Arc<Node>,
+        all: impl IntoIterator<Item = Waiting>,
+        error: &StoreError,
+    ) {
+        self.refresh(HURRIED_REFRESH_US);
+        for mut waiting in all {
+            let node = self.node_of(waiting.way.slot);
+            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
+                waiting.fail(error.clone());
+                continue;
+            }
+            waiting.way.hops += 1;
+            waiting.way.is_asking = false;
+            node.put(Load::One(waiting));
+        }
+    }
+
+    /// A server failed: it may not have its slots any more.
+    pub(super) fn is_failing(&self) {
+        self.refresh(HURRIED_REFRESH_US);
+    }
+
+    /// Looks who has which slot, if that is so long ago and nobody is looking.
+    fn refresh(&self, after_us: u64) {
+        let (now_us, last_us) =
+            (self.shared.clock.now_us(), self.refreshed_us.load(Ordering::Relaxed));
+        if now_us < last_us.saturating_add(after_us) {
+            return;
+        }
+        let taken = self.refreshed_us.compare_exchange(
+            last_us,
+            u64::MAX,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
+            self.shared.spawn(async move {
+                let look = Look(&cluster);
+                if let Ok(slots) = look.0.ask().await {
+                    look.0.adopt(slots);
+                }
+            });
+        }
+    }
+
+    /// What one of the servers says.
+    async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
+        let mut asked: Vec<(Server, Address)> = Vec::new();
+        let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % known.len().max(1);
+        let (last, front) = known.split_at(first);
+        for address in front.iter().chain(last) {
+            asked.push((self.seeds[0].0.at(&address.host, address.port), address.clone()));
+        }
+        asked.extend(self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned());
+        first_of(asked.into_iter().map(|(server, address)| async move {
+            let mut open = connect(&server).await?;
+            let said: RedisResult<Value> =
+                redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
+            let said = said.map_err(|error| store_error(&error, server.name()))?;
+            let nonsense = || StoreError::refused("CLUSTER SLOTS names no server");
+            let slots = SlotMap::of(&said, &address).filter(|slots| slots.covered() > 0);
+            slots.ok_or_else(nonsense)
+        }))
+        .await
+    }
+
+    /// Uses what was said. Nodes that have no slot any more are forgotten.
+    fn adopt(&self, slots: SlotMap) {
+        let mut topology = self.topology.write();
+        let mut known = std::mem::take(&mut topology.nodes);
+        for owner in slots.owners() {
+            let node = known.remove(owner).unwrap_or_else(|| self.node(owner));
+            topology.nodes.insert(owner.clone(), node);
+        }
+        topology.slots = slots;
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let topology = self.topology.read();
+        let mut nodes: Vec<_> = topology.nodes.values().cloned().collect();
+        nodes.sort_by(|a, b| a.name().cmp(b.name()));
+        nodes
+    }
+}
+
+/// One who looks; the next may when it is done, or dropped.
+struct Look<'a>(&'a Cluster);
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.0.refreshed_us.store(self.0.shared.clock.now_us(), Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("nodes", &self.nodes()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,193 @@
+//! The primary that sentinels name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+
+use super::address::Server;
+use super::node::Node;
+use super::race::first_of;
+use super::shared::Shared;
+use super::slots::Address;
+use super::target::{connect, store_error};
+use crate::error::StoreError;
+
+/// How often, while there are requests, it is looked whether the primary is still the same.
+const REFRESH_US: u64 = 1_000_000;
+
+/// Sentinels, and the primary that they watch.
+pub(super) struct Sentinels {
+    shared: Arc<Shared>,
+    all: Vec<Server>,
+    /// What they call the primary.
+    service: String,
+    /// How the primary is connected to, wherever it is.
+    primary: Server,
+    /// For people.
+    name: String,
+    connected: Mutex<Option<Named>>,
+    asked_us: AtomicU64,
+    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    next: AtomicUsize,
+}
+
+/// What a sentinel says of the primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    address: Address,
+    /// Which of two that disagree knows better: it grows with every failover.
+    epoch: u64,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        all: Vec<Server>,
+        service: String,
+        primary: Server,
+    ) -> Sentinels {
+        let shown: Vec<&str> = all.iter().map(Server::name).collect();
+        let name = format!("the primary `{}` of {}", service.escape_debug(), shown.join(", "));
+        Sentinels {
+            shared: Arc::clone(shared),
+            all,
+            service,
+            primary,
+            name,
+            connected: Mutex::default(),
+            asked_us: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to the server that one of the sentinels says is the primary, and that says so
+    /// itself.
+    pub(super) async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
+        self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+        let epoch = self.connected.lock().as_ref().map_or(0, |known| known.epoch);
+        let primary = self.primary.clone();
+        self.ask(epoch, move |named| {
+            let primary = primary.clone();
+            async move { Ok((connect_to(&primary, &named.address).await?, named)) }
+        })
+        .await
+        .map(|(open, named)| {
+            *self.connected.lock() = Some(named);
+            open
+        })
+    }
+
+    /// Looks whether the primary is elsewhere, if that was not looked at for a while.
+    pub(super) fn refresh_if_old(&self, node: &Arc<Node>) {
+        let (now_us, asked_us) =
+            (self.shared.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
+        if now_us.saturating_sub(asked_us) < REFRESH_US
+            || self
+                .asked_us
+                .compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        let node = Arc::clone(node);
+        self.shared.spawn(async move {
+            if let super::target::Target::Primary(sentinels) = node.target()
+                && let Some(open) = sentinels.open_elsewhere().await
+            {
+                node.replace(open);
+            }
+        });
+    }
+
+    /// A connection to the primary, if it is not where it was.
+    async fn open_elsewhere(&self) -> Option<MultiplexedConnection> {
+        let known = self.connected.lock().clone()?;
+        let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
+        if named.address == known.address {
+            return None;
+        }
+        let open = connect_to(&self.primary, &named.address).await.ok()?;
+        *self.connected.lock() = Some(named);
+        Some(open)
+    }
+
+    /// The first answer that `accept` makes something of, and that is not older than what is known.
+    async fn ask<T, F>(
+        &self,
+        epoch: u64,
+        accept: impl Fn(Named) -> F + Clone + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);
+        let (last, front) = self.all.split_at(first);
+        let asked = front.iter().chain(last).map(|sentinel| {
+            let (sentinel, service) = (sentinel.clone(), self.service.clone());
+            let accept = accept.clone();
+            async move {
+                let named = named_by(&sentinel, &service).await?;
+                if named.epoch < epoch {
+                    let problem = format!("{} has not heard of the last failover", sentinel.name());
+                    return Err(StoreError::refused(&problem));
+                }
+                accept(named).await
+            }
+        });
+        let nobody = || StoreError::unreachable(&self.name, "no sentinel could be asked");
+        first_of(asked.collect::<Vec<_>>()).await.map_err(|error| error.unwrap_or_else(nobody))
+    }
+}
+
+/// What a sentinel says.
+async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError> {
+    let mut asked = connect(sentinel).await?;
+    let said: RedisResult<HashMap<String, String>> =
+        redis::cmd("SENTINEL").arg("MASTER").arg(service).query_async(&mut asked).await;
+    let said = said.map_err(|error| store_error(&error, sentinel.name()))?;
+    let named = || {
+        let address =
+            Address { host: said.get("ip")?.clone(), port: said.get("port")?.parse().ok()? };
+        Some(Named { address, epoch: said.get("config-epoch")?.parse().ok()? })
+    };
+    named().ok_or_else(|| {
+        let problem = format!("{} does not say where `{service}` is", sentinel.name());
+        StoreError::refused(&problem)
+    })
+}
+
+/// A connection to a server that says that it is the primary.
+async fn connect_to(
+    primary: &Server,
+    address: &Address,
+) -> Result<MultiplexedConnection, StoreError> {
+    let server = primary.at(&address.host, address.port);
+    let mut open = connect(&server).await?;
+    let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open).await;
+    if !is_primary(&role.map_err(|error| store_error(&error, server.name()))?) {
+        let problem = format!("{} is not the primary any more, or not yet", server.name());
+        return Err(StoreError::refused(&problem));
+    }
+    Ok(open)
+}
+
+fn is_primary(role: &Value) -> bool {
+    let first = match role {
+        Value::Array(parts) => parts.first(),
+        _ => None,
+    };
+    match first {
+        Some(Value::BulkString(role)) => role == b"master",
+        Some(Value::SimpleString(role)) => role == "master",
+        _ => false,
+    }
+}

@@ -1,0 +1,165 @@
+//! A request on its way through the servers, and whom to tell.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tollgate_core::Checked;
+
+use super::servers::Servers;
+use super::shared::Shared;
+use super::wire::{Charge, Reply, Request};
+use crate::error::StoreError;
+
+/// For units that are given back on behalf of nobody: that should not be lost in a rush.
+pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What of a caller's own deadline is left for the way back.
+const WAY_BACK: Duration = Duration::from_millis(3);
+
+/// A request, and whom to tell.
+pub(super) struct Waiting {
+    pub(super) request: Request,
+    /// `None` once it was told.
+    answer: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+    shared: Arc<Shared>,
+    /// When it was put in, as the shared clock has it.
+    pub(super) since_us: u64,
+    pub(super) within: Duration,
+    pub(super) deadline: Instant,
+    and_then: AndThen,
+    pub(super) way: Way,
+}
+
+/// Where a request goes in a cluster, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) slot: u16,
+    /// Not with others of its slot, which is being moved: some may be here and some there.
+    pub(super) is_alone: bool,
+    /// The server does not own the slot yet, and must be told that this is known.
+    pub(super) is_asking: bool,
+    /// How often it was sent on.
+    pub(super) hops: u8,
+}
+
+/// What happens when a request has been answered.
+#[derive(Clone, Default)]
+pub(crate) enum AndThen {
+    #[default]
+    Nothing,
+    /// Those who wait for units to come back are told.
+    Nudge(Nudge),
+    /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
+    RefundUnlessTold(Box<Refund>),
+}
+
+/// Tells those who wait for a key's units.
+pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
+
+/// Where an answer will be.
+pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
+
+impl Waiting {
+    /// One that may take as long as any.
+    pub(super) fn new(shared: &Arc<Shared>, request: Request) -> (Waiting, Receiver) {
+        Waiting::within(shared, request, shared.deadline)
+    }
+
+    /// One that may take so long, whatever the deadline of others is.
+    pub(super) fn within(
+        shared: &Arc<Shared>,
+        request: Request,
+        within: Duration,
+    ) -> (Waiting, Receiver) {
+        let (answer, receiver) = oneshot::channel();
+        let waiting = Waiting {
+            request,
+            answer: Some(answer),
+            shared: Arc::clone(shared),
+            since_us: shared.clock.now_us(),
+            within,
+            deadline: Instant::now() + within,
+            and_then: AndThen::Nothing,
+            way: Way::default(),
+        };
+        (waiting, receiver)
+    }
+
+    pub(super) fn and_then(mut self, and_then: AndThen) -> Waiting {
+        self.and_then = and_then;
+        self
+    }
+
+    /// No later than this.
+    pub(super) fn by(mut self, deadline: Instant) -> Waiting {
+        if deadline < self.deadline {
+            self.within = self.within.saturating_sub(self.deadline - deadline);
+            self.deadline = deadline;
+        }
+        self
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.answer.is_none()
+    }
+
+    /// Tells that no server decided it, or what is decided instead.
+    pub(super) fn fail(&mut self, error: StoreError) {
+        let Some(answer) = self.answer.take() else { return };
+        // Nobody may be left to tell.
+        let _ = answer.send(self.shared.instead(&self.request, error));
+    }
+
+    pub(super) fn deliver(mut self, reply: Result<Reply, StoreError>) {
+        let reply = match reply {
+            Err(error) => self.shared.instead(&self.request, error),
+            reply => reply,
+        };
+        let undelivered = match self.answer.take() {
+            Some(answer) => answer.send(reply).err(),
+            None => Some(reply),
+        };
+        match (mem::take(&mut self.and_then), undelivered) {
+            (AndThen::Nudge(nudge), _) => nudge(),
+            (AndThen::RefundUnlessTold(refund), Some(Ok(undelivered))) => {
+                refund.give_back(undelivered);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Waiting {
+    /// Whoever was to send it, or to read the answer, is gone.
+    fn drop(&mut self) {
+        self.fail(StoreError::Gone);
+    }
+}
+
+/// How long a request may take: as long as any, and no longer than its caller has; nothing, if there
+/// is no time to ask.
+pub(super) fn time_for(deadline: Duration, callers: Option<Duration>) -> Duration {
+    let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
+    deadline.min(callers)
+}
+
+/// A charge to give back if its caller does not come to know of it.
+#[derive(Clone)]
+pub(crate) struct Refund {
+    pub(super) servers: Arc<Servers>,
+    pub(super) charge: Charge,
+    pub(super) at_us: Option<u64>,
+    pub(super) nudge: Nudge,
+}
+
+impl Refund {
+    pub(super) fn give_back(self, undelivered: Reply) {
+        let Reply::Checked(Checked { receipt: Some(receipt), .. }, _) = undelivered else { return };
+        let Refund { servers, charge, at_us, nudge } = self;
+        let request = Request::Refund { charge, place: receipt.place(), at_us };
+        servers.give_back(request, nudge);
+    }
+}
