@@ -1,5 +1,19 @@
 //! How the servers of a limiter are.
 
+use crate::error::StoreError;
+
+/// How the servers of a limiter are, as this process sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Health {
+    /// Each of them; of a cluster those that are known to own a slot, or were asked who does.
+    pub servers: Vec<ServerHealth>,
+    /// How many requests no server decided so far, whatever became of them.
+    pub failed: u64,
+    /// Why the last of those failed.
+    pub last_failure: Option<StoreError>,
+}
+
 /// How one server is, as this process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

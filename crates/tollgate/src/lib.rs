@@ -140,7 +140,7 @@ pub use error::{Error, StoreError};
 #[cfg(feature = "redis")]
 pub use failure::OnFailure;
 #[cfg(feature = "redis")]
-pub use health::{BreakerState, ServerHealth};
+pub use health::{BreakerState, Health, ServerHealth};
 #[cfg(feature = "redis")]
 pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};

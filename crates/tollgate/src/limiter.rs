@@ -15,7 +15,7 @@ use crate::error::Error;
 #[cfg(feature = "redis")]
 use crate::failure::OnFailure;
 #[cfg(feature = "redis")]
-use crate::health::ServerHealth;
+use crate::health::Health;
 use crate::scope::Scope;
 use crate::store::Store;
 use crate::store::memory::{Memory, Usage};
@@ -282,10 +282,10 @@ impl Limiter {
         self.inner.lines.waiting()
     }
 
-    /// How the servers are, each as this process sees it; none, of a limiter in memory.
+    /// How the servers are; `None` of a limiter in memory.
     #[cfg(feature = "redis")]
-    pub fn servers(&self) -> Vec<ServerHealth> {
-        self.inner.redis.as_ref().map(Redis::health).unwrap_or_default()
+    pub fn health(&self) -> Option<Health> {
+        self.inner.redis.as_ref().map(Redis::health)
     }
 
     /// What the memory store holds; nothing, of a limiter on Redis.

@@ -49,7 +49,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
 use crate::failure::OnFailure;
-use crate::health::ServerHealth;
+use crate::health::Health;
 use crate::together::{Together, merged};
 use address::Deployment;
 use batcher::MAX_BATCH;
@@ -140,8 +140,9 @@ impl Redis {
         Ok(Redis { servers, prefix: prefix.into(), clock })
     }
 
-    pub(crate) fn health(&self) -> Vec<ServerHealth> {
-        self.servers.health()
+    pub(crate) fn health(&self) -> Health {
+        let (failed, last_failure) = self.servers.shared().failed();
+        Health { servers: self.servers.health(), failed, last_failure }
     }
 
     /// Whether a check that the servers fail to decide is an error.
@@ -432,7 +433,7 @@ pub(crate) struct Sent<T> {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("servers", &self.health()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("health", &self.health()).finish_non_exhaustive()
     }
 }
 

@@ -117,10 +117,7 @@ impl Node {
     /// Tells those that have less time than a batch before them may take.
     async fn tell_in_time(self: Arc<Self>, deadline: Instant) {
         tokio::time::sleep_until(deadline).await;
-        let is_over = |load: &Load| match load {
-            Load::One(waiting) => waiting.deadline <= deadline,
-            Load::Many(_) => false,
-        };
+        let is_over = |load: &Load| load.deadline().is_some_and(|own| own <= deadline);
         let over = self.batcher.lock().remove(is_over);
         flat(over).for_each(|waiting| self.time_out(waiting));
     }
@@ -144,10 +141,7 @@ impl Node {
             waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
         };
         let (late, batch): (Vec<_>, Vec<_>) = flat(batch).partition(is_late);
-        if !late.is_empty() {
-            let waiting = self.batcher.lock().weight() + late.len();
-            fail(late, &StoreError::Overloaded { waiting });
-        }
+        self.were_late(late);
         if batch.is_empty() {
             return true;
         }
@@ -162,6 +156,17 @@ impl Node {
         let outcome = self.decide(self.calls(batch), turn).await;
         self.breaker.lock().report(ticket, outcome, self.shared.clock.now_us());
         true
+    }
+
+    /// Those that had as long as any waited for others; some had less from the start.
+    fn were_late(&self, late: Vec<Waiting>) {
+        let (hurried, late): (Vec<_>, Vec<_>) =
+            late.into_iter().partition(|waiting| waiting.within < self.shared.deadline);
+        hurried.into_iter().for_each(|waiting| self.time_out(waiting));
+        if !late.is_empty() {
+            let waiting = self.batcher.lock().weight() + late.len();
+            fail(late, &StoreError::Overloaded { waiting });
+        }
     }
 
     /// One for all; in a cluster, where a script has the keys of one slot, one for each.
@@ -500,12 +505,21 @@ impl Load {
         }
     }
 
-    /// By when it must be told, if that may be before a batch ahead of it comes back.
-    fn hurried(&self, deadline: Duration) -> Option<Instant> {
+    fn first(&self) -> Option<&Waiting> {
         match self {
-            Load::One(waiting) if waiting.within < deadline => Some(waiting.deadline),
-            _ => None,
+            Load::One(waiting) => Some(waiting),
+            Load::Many(all) => all.first(),
         }
+    }
+
+    /// By when it must be told; all of a load have the same time.
+    fn deadline(&self) -> Option<Instant> {
+        self.first().map(|waiting| waiting.deadline)
+    }
+
+    /// The same, if that may be before a batch ahead of it comes back.
+    fn hurried(&self, deadline: Duration) -> Option<Instant> {
+        self.first().filter(|waiting| waiting.within < deadline).map(|waiting| waiting.deadline)
     }
 }
 

@@ -23,7 +23,8 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) denials: Denials,
     policy: Policy,
-    pub(super) last_failure: Mutex<Option<StoreError>>,
+    /// How many requests no server decided, and why the last.
+    failed: Mutex<(u64, Option<StoreError>)>,
 }
 
 /// What is decided without a server.
@@ -62,7 +63,7 @@ impl Shared {
             clock: Clock::system(),
             denials: Denials::new(),
             policy,
-            last_failure: Mutex::default(),
+            failed: Mutex::default(),
         })
     }
 
@@ -85,11 +86,16 @@ impl Shared {
         request: &Request,
         error: StoreError,
     ) -> Result<Reply, StoreError> {
-        let decided = self.decide(request);
-        if decided.is_some() {
-            *self.last_failure.lock() = Some(error.clone());
+        {
+            let mut failed = self.failed.lock();
+            *failed = (failed.0 + 1, Some(error.clone()));
         }
-        decided.ok_or(error)
+        self.decide(request).ok_or(error)
+    }
+
+    /// How many requests no server decided, and why the last.
+    pub(super) fn failed(&self) -> (u64, Option<StoreError>) {
+        self.failed.lock().clone()
     }
 
     fn decide(&self, request: &Request) -> Option<Reply> {
