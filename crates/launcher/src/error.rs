@@ -1,13 +1,14 @@
-//! Why a server did not start.
+//! Why a server did not start, or did not do as it was told.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::Flavour;
 
-/// Why a server did not start.
+/// Why a server did not start, or did not do as it was told.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -50,6 +51,51 @@ pub enum LaunchError {
     /// Its directory, configuration or port could not be made.
     #[error("could not prepare a server's directory or port")]
     Prepare(#[from] io::Error),
+    /// It did not answer a command, or refused it.
+    #[error("`{command}` failed at {addr}")]
+    Asked {
+        /// Where it listens.
+        addr: SocketAddr,
+        /// The command, without its arguments.
+        command: String,
+        /// What went wrong.
+        source: redis::RedisError,
+    },
+    /// Something that was waited for did not happen.
+    #[error("waited {waited:?} in vain until {what}")]
+    InVain {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        waited: Duration,
+        /// What went wrong the last time it was looked for, if anything did.
+        #[source]
+        last: Option<Box<LaunchError>>,
+    },
+    /// Redis as Debian builds it hangs in libfaketime.
+    #[error("a {flavour} server cannot have a clock of its own: it hangs; use valkey")]
+    ClockUnsupported {
+        /// The server it was asked for.
+        flavour: Flavour,
+    },
+    /// There is no libfaketime.
+    #[error("libfaketime not found, which a clock of its own needs; run `make servers`")]
+    ClockNotFound,
+    /// Its clock is the machine's.
+    #[error("the server at {addr} has no clock of its own; start it with `clock_offset`")]
+    ClockNotOwn {
+        /// Where it listens.
+        addr: SocketAddr,
+    },
+    /// No node of the cluster serves a slot.
+    #[error("no live node knows an owner of slot {slot}")]
+    SlotUnowned {
+        /// The slot.
+        slot: u16,
+    },
+    /// Every sentinel is down or frozen, or there never was one.
+    #[error("there is no live sentinel to ask")]
+    NoSentinels,
     /// A certificate could not be made.
     #[cfg(feature = "tls")]
     #[error("could not make a certificate")]

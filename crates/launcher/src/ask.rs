@@ -1,0 +1,49 @@
+//! Asks a server, past everything that stands before its port.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use redis::{Arg, Cmd, FromRedisValue, Parser, RedisResult};
+
+use crate::{LaunchError, Server};
+
+/// How long it may take over one reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Server {
+    /// Sends it one command over its Unix socket, as [`Launch::admin`](crate::Launch::admin) if
+    /// there is one, and reads the reply.
+    pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, LaunchError> {
+        self.talk(command).map_err(|source| LaunchError::Asked {
+            addr: self.addr(),
+            command: name(command),
+            source,
+        })
+    }
+
+    fn talk<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        let mut stream = UnixStream::connect(self.unix_socket())?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        let mut parser = Parser::new();
+        let mut exchange = |command: &Cmd| {
+            stream.write_all(&command.get_packed_command())?;
+            parser.parse_value(&stream)?.extract_error()
+        };
+        if let Some(admin) = &self.admin {
+            exchange(redis::cmd("AUTH").arg(&admin.user).arg(&admin.password))?;
+        }
+        Ok(redis::from_redis_value(exchange(command)?)?)
+    }
+}
+
+/// Without its arguments, which may be secret: `CLUSTER MEET`.
+fn name(command: &Cmd) -> String {
+    let is_word =
+        |word: &String| word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+    let words = command.args_iter().filter_map(|arg| match arg {
+        Arg::Simple(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    });
+    words.take(2).filter(is_word).collect::<Vec<_>>().join(" ")
+}

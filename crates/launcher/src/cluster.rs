@@ -1,0 +1,208 @@
+//! A cluster: servers that share the slots.
+
+mod launch;
+mod migration;
+mod view;
+
+pub use launch::ClusterLaunch;
+
+use std::ops::{Index, IndexMut};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use redis::cmd;
+
+use crate::{Flavour, Launch, LaunchError, Server, wait};
+use view::View;
+
+/// How many slots there are.
+const SLOTS: u16 = 16_384;
+
+/// After this long a replica has given up on a fail-over it was asked for.
+const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// Servers that share the slots; dropping it stops them all.
+///
+/// ```no_run
+/// use tollgate_launcher::{Cluster, FailOver, Flavour};
+///
+/// let mut cluster = Cluster::start(Flavour::Valkey, 3, 1)?;
+/// let owner = cluster.owner_of(42)?;
+/// let replica = cluster.replicas_of(owner)?[0];
+/// cluster[owner].kill();
+/// cluster.wait_for_primary(replica)?;
+/// # Ok::<(), tollgate_launcher::LaunchError>(())
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    node: Launch,
+    binary: PathBuf,
+    servers: Vec<Server>,
+    /// What each calls itself, in the same order.
+    ids: Vec<String>,
+}
+
+/// One node of a [`Cluster`], which gives its server: `cluster[node].freeze()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Node(usize);
+
+/// How a replica takes the place of its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailOver {
+    /// Both agree, and no write is lost.
+    Agreed,
+    /// The other primaries agree; its own may be down.
+    Forced,
+    /// It asks nobody.
+    TakeOver,
+}
+
+impl Index<Node> for Cluster {
+    type Output = Server;
+
+    fn index(&self, node: Node) -> &Server {
+        &self.servers[node.0]
+    }
+}
+
+impl IndexMut<Node> for Cluster {
+    fn index_mut(&mut self, node: Node) -> &mut Server {
+        &mut self.servers[node.0]
+    }
+}
+
+impl Cluster {
+    /// Starts so many primaries, each with so many replicas, and waits until all of them agree.
+    pub fn start(
+        flavour: Flavour,
+        primaries: u16,
+        replicas_of_each: u16,
+    ) -> Result<Cluster, LaunchError> {
+        let launch = Launch::new(flavour).cluster();
+        launch.primaries(primaries).replicas_of_each(replicas_of_each).start()
+    }
+
+    /// Every node: first the primaries it was started with, then their replicas, then those added.
+    pub fn nodes(&self) -> Vec<Node> {
+        (0..self.servers.len()).map(Node).collect()
+    }
+
+    /// The servers, in the same order.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Where it is: `redis+cluster://127.0.0.1:14123,127.0.0.1:14124`, or `rediss+cluster://…`.
+    pub fn url(&self) -> String {
+        let scheme = self.servers.first().map_or("redis", Server::scheme);
+        let addrs: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("{scheme}+cluster://{}", addrs.join(","))
+    }
+
+    /// The live nodes that say they are primaries, with slots or without.
+    pub fn primaries(&self) -> Result<Vec<Node>, LaunchError> {
+        self.live_that(|view| view.myself().is_some_and(|known| known.primary.is_none()))
+    }
+
+    /// The live nodes that say they are replicas of this one.
+    pub fn replicas_of(&self, primary: Node) -> Result<Vec<Node>, LaunchError> {
+        let id = Some(&self.ids[primary.0]);
+        self.live_that(|view| view.myself().is_some_and(|known| known.primary.as_ref() == id))
+    }
+
+    fn live_that(&self, holds: impl Fn(&View) -> bool) -> Result<Vec<Node>, LaunchError> {
+        let views = self.views()?;
+        Ok(views.iter().filter(|(_, view)| holds(view)).map(|(node, _)| *node).collect())
+    }
+
+    /// The node that owns a slot; where live nodes differ, the one with the latest claim.
+    pub fn owner_of(&self, slot: u16) -> Result<Node, LaunchError> {
+        let views = self.views()?;
+        let claims = views.iter().filter_map(|(_, view)| view.owner_of(slot));
+        let latest = claims.max_by_key(|known| known.epoch);
+        latest.and_then(|known| self.by_id(&known.id)).ok_or(LaunchError::SlotUnowned { slot })
+    }
+
+    /// Adds an empty primary, and waits until all nodes know it.
+    pub fn add_node(&mut self) -> Result<Node, LaunchError> {
+        let server = self.node.start_program(&self.binary)?;
+        self.ids.push(server.ask(cmd("CLUSTER").arg("MYID"))?);
+        for other in self.servers.iter().filter(|server| server.is_live()) {
+            meet(&server, other)?;
+        }
+        self.servers.push(server);
+        self.wait_until_settled()?;
+        Ok(Node(self.servers.len() - 1))
+    }
+
+    /// Makes a replica take the place of its primary, and waits until all live nodes agree.
+    pub fn fail_over(&self, replica: Node, how: FailOver) -> Result<(), LaunchError> {
+        let mut command = cmd("CLUSTER");
+        command.arg("FAILOVER");
+        match how {
+            FailOver::Agreed => &mut command,
+            FailOver::Forced => command.arg("FORCE"),
+            FailOver::TakeOver => command.arg("TAKEOVER"),
+        };
+        self[replica].ask::<()>(&command)?;
+        let mut asked_at = Instant::now();
+        wait::until("a replica became the primary", || {
+            if asked_at.elapsed() > FAIL_OVER_TIMEOUT && !self.is_primary(replica)? {
+                asked_at = Instant::now();
+                self[replica].ask::<()>(&command)?;
+            }
+            Ok(self.is_primary(replica)? && self.is_settled()?)
+        })
+    }
+
+    /// Waits until a node is a primary and all live nodes agree, as after the death of its own.
+    pub fn wait_for_primary(&self, node: Node) -> Result<(), LaunchError> {
+        wait::until("a node was the primary and all agreed", || {
+            Ok(self.is_primary(node)? && self.is_settled()?)
+        })
+    }
+
+    /// Waits until all live nodes are up, see each other as each sees itself, and are in sync.
+    pub fn wait_until_settled(&self) -> Result<(), LaunchError> {
+        wait::until("all nodes of a cluster agreed", || self.is_settled())
+    }
+
+    fn is_primary(&self, node: Node) -> Result<bool, LaunchError> {
+        Ok(self.primaries()?.contains(&node))
+    }
+
+    fn is_settled(&self) -> Result<bool, LaunchError> {
+        let views = self.views()?;
+        for (_, view) in &views {
+            let Some(itself) = view.myself() else { return Ok(false) };
+            if !views.iter().all(|(_, other)| other.sees(itself)) {
+                return Ok(false);
+            }
+        }
+        for (node, view) in &views {
+            let info: String = self[*node].ask(cmd("CLUSTER").arg("INFO"))?;
+            let is_replica = view.myself().is_some_and(|known| known.primary.is_some());
+            if !info.contains("cluster_state:ok") || is_replica && !self[*node].is_in_sync()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What every live node knows of the cluster.
+    fn views(&self) -> Result<Vec<(Node, View)>, LaunchError> {
+        let live = self.nodes().into_iter().filter(|node| self[*node].is_live());
+        live.map(|node| Ok((node, View::of(&self[node])?))).collect()
+    }
+
+    fn by_id(&self, id: &str) -> Option<Node> {
+        self.ids.iter().position(|known| known == id).map(Node)
+    }
+}
+
+fn meet(server: &Server, other: &Server) -> Result<(), LaunchError> {
+    let addr = other.addr();
+    let mut command = cmd("CLUSTER");
+    command.arg("MEET").arg(addr.ip().to_string()).arg(addr.port()).arg(other.bus_port());
+    server.ask(&command)
+}

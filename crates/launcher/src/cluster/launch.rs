@@ -1,0 +1,109 @@
+//! Starts a cluster.
+
+use std::time::Duration;
+
+use redis::cmd;
+
+use super::{Cluster, SLOTS, meet};
+use crate::launch::Part;
+use crate::{Launch, LaunchError, Server, find, wait};
+
+/// A cluster to be started.
+#[derive(Clone, Debug)]
+pub struct ClusterLaunch {
+    node: Launch,
+    primaries: u16,
+    replicas_of_each: u16,
+    node_timeout: Duration,
+}
+
+impl Launch {
+    /// A cluster, unless told otherwise of three primaries, of servers like this one.
+    ///
+    /// The launcher itself is `default` or [`Launch::admin`], who must be allowed everything.
+    pub fn cluster(self) -> ClusterLaunch {
+        let node_timeout = Duration::from_secs(1);
+        ClusterLaunch { node: self, primaries: 3, replicas_of_each: 0, node_timeout }
+    }
+}
+
+impl ClusterLaunch {
+    /// How many nodes share the slots: one at least; fewer than three cannot elect anybody.
+    pub fn primaries(self, count: u16) -> ClusterLaunch {
+        ClusterLaunch { primaries: count.max(1), ..self }
+    }
+
+    /// How many replicas each of them has.
+    pub fn replicas_of_each(self, count: u16) -> ClusterLaunch {
+        ClusterLaunch { replicas_of_each: count, ..self }
+    }
+
+    /// After how long a silent node is taken for dead: 1 s unless told otherwise.
+    pub fn node_timeout(self, timeout: Duration) -> ClusterLaunch {
+        ClusterLaunch { node_timeout: timeout, ..self }
+    }
+
+    /// Starts it, and waits until every node serves and knows every other.
+    pub fn start(&self) -> Result<Cluster, LaunchError> {
+        let node = self.node.clone().part(Part::Node);
+        let node = node
+            .own("cluster-node-timeout", self.node_timeout.as_millis())
+            .own("cluster-config-file", "nodes.conf")
+            .own("cluster-require-full-coverage", "no")
+            // A replica stays where it was put, and takes over however far behind it is.
+            .own("cluster-allow-replica-migration", "no")
+            .own("cluster-replica-validity-factor", 0);
+        let binary = find::binary(node.flavour)?;
+        let count = usize::from(self.primaries) * (1 + usize::from(self.replicas_of_each));
+        let servers = node.start_many(&binary, count)?;
+        let ask_id = |server: &Server| server.ask(cmd("CLUSTER").arg("MYID"));
+        let ids = servers.iter().map(ask_id).collect::<Result<_, _>>()?;
+        let cluster = Cluster { node, binary, servers, ids };
+        self.assign_slots(&cluster)?;
+        introduce(&cluster.servers)?;
+        wait::until("all nodes of a cluster had met", || cluster.have_met())?;
+        self.assign_replicas(&cluster)?;
+        cluster.wait_until_settled()?;
+        Ok(cluster)
+    }
+
+    fn assign_slots(&self, cluster: &Cluster) -> Result<(), LaunchError> {
+        let first_of =
+            |number: u16| u32::from(SLOTS) * u32::from(number) / u32::from(self.primaries);
+        for (number, server) in (0..self.primaries).zip(&cluster.servers) {
+            let (first, last) = (first_of(number), first_of(number + 1) - 1);
+            server.ask::<()>(cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last))?;
+            // Each its own: nodes that start with the same epoch have to sort it out first.
+            server.ask::<()>(cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(number + 1))?;
+        }
+        Ok(())
+    }
+
+    fn assign_replicas(&self, cluster: &Cluster) -> Result<(), LaunchError> {
+        let primaries = usize::from(self.primaries);
+        let (ids, replicas) = (&cluster.ids[..primaries], &cluster.servers[primaries..]);
+        for (replica, primary) in replicas.iter().zip(ids.iter().cycle()) {
+            replica.ask::<()>(cmd("CLUSTER").arg("REPLICATE").arg(primary))?;
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Whether every node has shaken hands with every other.
+    fn have_met(&self) -> Result<bool, LaunchError> {
+        let views = self.views()?;
+        let is_known = |id: &String| views.iter().all(|(_, view)| view.knows(id));
+        Ok(self.ids.iter().all(is_known))
+    }
+}
+
+/// Everybody to everybody: waiting for gossip takes longer.
+fn introduce(servers: &[Server]) -> Result<(), LaunchError> {
+    for (index, server) in servers.iter().enumerate() {
+        for other in &servers[index + 1..] {
+            meet(server, other)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! A server to be started.
+
+use std::fmt::Display;
+use std::fs;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::thread::{self, ScopedJoinHandle};
+
+use crate::server::{Admin, Program, Server};
+use crate::{Certified, Flavour, LaunchError, clock, find, ports};
+
+/// How often a port may be taken by another process between being found free and being used.
+const MAX_PORTS_TRIED: u32 = 10;
+
+pub(crate) const SOCKET: &str = "server.sock";
+const CONFIG: &str = "server.conf";
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
+const AUTHORITY: &str = "authority.crt";
+
+/// A server to be started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub(crate) flavour: Flavour,
+    /// Lines of ours, before those of the caller.
+    own: Vec<(String, String)>,
+    config: Vec<(String, String)>,
+    tls: Option<Certified>,
+    admin: Option<Admin>,
+    clock_offset_s: Option<i64>,
+    part: Part,
+}
+
+/// What the process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A server that knows of no cluster.
+    Alone,
+    /// A node of a cluster.
+    Node,
+    /// A sentinel.
+    Sentinel,
+}
+
+impl Launch {
+    /// A server of this flavour that keeps nothing on disk.
+    pub fn new(flavour: Flavour) -> Launch {
+        let launch = Launch {
+            flavour,
+            own: Vec::new(),
+            config: Vec::new(),
+            tls: None,
+            admin: None,
+            clock_offset_s: None,
+            part: Part::Alone,
+        };
+        // For primaries: replicas are in sync at once, not after 5 s.
+        launch.own("repl-diskless-sync", "yes").own("repl-diskless-sync-delay", 0)
+    }
+
+    /// Adds a line to its configuration; a later line overrides an earlier one and our own.
+    pub fn config(mut self, name: &str, value: &str) -> Launch {
+        self.config.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Speaks TLS, and nothing else, on its port; whether a server can depends on how it was built.
+    pub fn tls(self, certified: Certified) -> Launch {
+        Launch { tls: Some(certified), ..self }
+    }
+
+    /// The user that the launcher itself logs in as, where `default` may not do everything.
+    ///
+    /// The user has to be in the configuration: `.config("user", "admin on >secret ~* &* +@all")`.
+    pub fn admin(self, user: &str, password: &str) -> Launch {
+        let admin = Admin { user: user.to_owned(), password: password.to_owned() };
+        Launch { admin: Some(admin), ..self }
+    }
+
+    /// Starts as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught up.
+    ///
+    /// Where the primary wants a password, add `masterauth`, and for its user `masteruser`.
+    pub fn replica_of(self, primary: &Server) -> Launch {
+        let addr = primary.addr();
+        let replica = self.own("replicaof", format_args!("{} {}", addr.ip(), addr.port()));
+        if primary.speaks_tls() { replica.own("tls-replication", "yes") } else { replica }
+    }
+
+    /// Gives it a clock of its own, that many seconds ahead of the machine's; only Valkey can.
+    ///
+    /// [`Server::set_clock_offset`] sets it anew.
+    pub fn clock_offset(self, seconds: i64) -> Launch {
+        Launch { clock_offset_s: Some(seconds), ..self }
+    }
+
+    /// Starts it, and waits until it answers.
+    pub fn start(&self) -> Result<Server, LaunchError> {
+        self.start_program(&find::binary(self.flavour)?)
+    }
+
+    /// A line of ours, which the caller's override.
+    pub(crate) fn own(mut self, name: &str, value: impl Display) -> Launch {
+        self.own.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    pub(crate) fn part(self, part: Part) -> Launch {
+        Launch { part, ..self }
+    }
+
+    pub(crate) fn start_program(&self, binary: &Path) -> Result<Server, LaunchError> {
+        for _ in 1..MAX_PORTS_TRIED {
+            match self.start_on(binary, ports::free_port()?) {
+                Err(error) if error.is_taken_port() => {}
+                result => return result,
+            }
+        }
+        self.start_on(binary, ports::free_port()?)
+    }
+
+    /// Starts several side by side, which is quicker than one after the other.
+    pub(crate) fn start_many(
+        &self,
+        binary: &Path,
+        count: usize,
+    ) -> Result<Vec<Server>, LaunchError> {
+        thread::scope(|scope| {
+            let start = || scope.spawn(|| self.start_program(binary));
+            let starts: Vec<_> = (0..count).map(|_| start()).collect();
+            let join = |start: ScopedJoinHandle<'_, _>| match start.join() {
+                Ok(server) => server,
+                Err(panic) => resume_unwind(panic),
+            };
+            starts.into_iter().map(join).collect()
+        })
+    }
+
+    fn start_on(&self, binary: &Path, port: u16) -> Result<Server, LaunchError> {
+        let directory = tempfile::tempdir()?;
+        let bus_port = if self.part == Part::Node { Some(ports::free_port()?) } else { None };
+        let config = directory.path().join(CONFIG);
+        fs::write(&config, self.config_text(port, bus_port, directory.path()))?;
+        if let Some(Certified { certificate, key, authority }) = &self.tls {
+            fs::write(directory.path().join(CERTIFICATE), certificate)?;
+            fs::write(directory.path().join(KEY), key)?;
+            fs::write(directory.path().join(AUTHORITY), authority)?;
+        }
+        let mut program =
+            Program { binary: binary.into(), arguments: vec![config.into()], environment: vec![] };
+        if self.part == Part::Sentinel {
+            program.arguments.push("--sentinel".into());
+        }
+        if let Some(seconds) = self.clock_offset_s {
+            program.environment = clock::environment(self.flavour, directory.path())?;
+            clock::set(directory.path(), seconds)?;
+        }
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
+        Server::start(program, directory, scheme, port, bus_port, self.admin.clone())
+    }
+
+    fn config_text(&self, port: u16, bus_port: Option<u16>, directory: &Path) -> String {
+        let directory = directory.display();
+        let mut text = format!(
+            "bind 127.0.0.1\nport {port}\nunixsocket \"{directory}/{SOCKET}\"\ndir \"{directory}\"\n\
+             save \"\"\nappendonly no\n"
+        );
+        if self.tls.is_some() {
+            text.push_str(&format!(
+                "port 0\ntls-port {port}\ntls-auth-clients no\n\
+                 tls-cert-file \"{directory}/{CERTIFICATE}\"\ntls-key-file \"{directory}/{KEY}\"\n\
+                 tls-ca-cert-file \"{directory}/{AUTHORITY}\"\n"
+            ));
+        }
+        if let Some(bus_port) = bus_port {
+            text.push_str(&format!("cluster-enabled yes\ncluster-port {bus_port}\n"));
+        }
+        if bus_port.is_some() && self.tls.is_some() {
+            text.push_str("tls-cluster yes\ntls-replication yes\n");
+        }
+        for (name, value) in self.own.iter().chain(&self.config) {
+            text.push_str(&format!("{name} {value}\n"));
+        }
+        text
+    }
+}

@@ -1,0 +1,41 @@
+//! Ports that nobody listens on.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Below those that the system gives to outgoing connections, so that none of them takes the port
+/// of a server that is down.
+const FIRST: u16 = 12_000;
+const COUNT: u16 = 20_000;
+
+/// Where this process looks next: processes side by side start at different places.
+static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
+    let random = RandomState::new().hash_one(std::process::id());
+    // OK because a remainder below 2^16 fits.
+    AtomicU16::new((random % u64::from(COUNT)) as u16)
+});
+
+/// A port that nobody listens on at the moment, and that this process was not given lately.
+pub(crate) fn free_port() -> io::Result<u16> {
+    Ok(listen()?.local_addr()?.port())
+}
+
+/// Listens on such a port.
+pub(crate) fn listen() -> io::Result<TcpListener> {
+    let mut result = try_next();
+    for _ in 1..COUNT {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => result = try_next(),
+            _ => break,
+        }
+    }
+    result
+}
+
+fn try_next() -> io::Result<TcpListener> {
+    let port = FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}

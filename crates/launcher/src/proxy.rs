@@ -1,0 +1,144 @@
+//! Stands between a client and a server, and spoils what passes.
+
+mod door;
+mod faults;
+mod frame;
+mod line;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::ports;
+use door::Door;
+use faults::{Fault, Shared};
+
+/// Stands between clients and one server, and loses, cuts or delays replies as it is told.
+///
+/// Faults meet only replies of scripts, `EVAL` and `EVALSHA`, that the server has run: an error such
+/// as `NOSCRIPT` passes, and is not counted as one of the next. It reads no TLS, and expects one
+/// reply to each request, so no subscriptions.
+///
+/// ```no_run
+/// use tollgate_launcher::{Flavour, Launch, Proxy};
+///
+/// let server = Launch::new(Flavour::Redis).start()?;
+/// let proxy = Proxy::start(server.addr())?;
+/// proxy.cut_mid_reply(1);
+/// println!("the next script at {} runs, and its caller does not learn how", proxy.url());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    door: Arc<Door>,
+    doorkeeper: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Listens on a port of its own for clients of `server`.
+    pub fn start(server: SocketAddr) -> io::Result<Proxy> {
+        let listener = ports::listen()?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(server));
+        let door = Arc::new(Door::open());
+        let doorkeeper = thread::spawn({
+            let (shared, door) = (Arc::clone(&shared), Arc::clone(&door));
+            move || door.keep(addr, listener, |client| line::begin(client, &shared))
+        });
+        Ok(Proxy { addr, shared, door, doorkeeper: Some(doorkeeper) })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its address as a URL: `redis://127.0.0.1:14123`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// From now on everything passes: no faults, no delays, all connections accepted.
+    pub fn pass(&self) {
+        self.shared.faults().clear();
+        self.accept_connections();
+    }
+
+    /// Swallows the next `count` replies; their connections stay open.
+    ///
+    /// What would come after a swallowed reply on its connection is held back as well, also after
+    /// [`Proxy::pass`]: the client would take the next reply for the one it waits for.
+    pub fn drop_replies(&self, count: u64) {
+        self.shared.faults().set(Fault::Swallow, count);
+    }
+
+    /// Closes the connection in place of each of the next `count` replies.
+    pub fn cut_after_request(&self, count: u64) {
+        self.shared.faults().set(Fault::CutBefore, count);
+    }
+
+    /// Passes half of each of the next `count` replies, and closes the connection.
+    pub fn cut_mid_reply(&self, count: u64) {
+        self.shared.faults().set(Fault::CutWithin, count);
+    }
+
+    /// Delays every reply, of scripts or not, by as much as this says anew for each.
+    ///
+    /// Replies keep their order: one that is due before an earlier one of its connection follows it
+    /// at once.
+    pub fn delay(&self, delay: impl FnMut() -> Duration + Send + 'static) {
+        self.shared.faults().delay = Some(Box::new(delay));
+    }
+
+    /// Refuses new connections, as if nobody listened; those that are open stay.
+    pub fn refuse_connections(&self) {
+        self.door.shut(self.addr);
+    }
+
+    /// Accepts connections again.
+    pub fn accept_connections(&self) {
+        self.door.reopen();
+    }
+
+    /// Closes every connection there is.
+    pub fn cut_connections(&self) {
+        self.shared.close_lines();
+    }
+
+    /// How many scripts it has passed to the server, also those that the server did not know.
+    pub fn scripts_passed(&self) -> u64 {
+        self.shared.scripts_passed.load(Ordering::SeqCst)
+    }
+
+    /// How many replies of scripts it has swallowed, those held back after another included.
+    pub fn replies_swallowed(&self) -> u64 {
+        self.shared.replies_swallowed.load(Ordering::SeqCst)
+    }
+
+    /// How many connections were cut, after a request or within a reply.
+    pub fn connections_cut(&self) -> u64 {
+        self.shared.connections_cut.load(Ordering::SeqCst)
+    }
+
+    /// How many connections it has accepted so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.door.remove(self.addr);
+        if let Some(doorkeeper) = self.doorkeeper.take() {
+            // It has ended either way.
+            let _ = doorkeeper.join();
+        }
+        self.shared.close_lines();
+        self.shared.join_lines();
+    }
+}

@@ -1,0 +1,108 @@
+//! What a proxy is told to do, and what it has counted.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::line::Line;
+
+/// What happens to a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It is not passed, and nothing after it.
+    Swallow,
+    /// The connection is closed before it.
+    CutBefore,
+    /// The connection is closed in the middle of it.
+    CutWithin,
+}
+
+/// What happens to the next replies.
+#[derive(Default)]
+pub(super) struct Faults {
+    fault: Option<Fault>,
+    left: u64,
+    pub(super) delay: Option<Box<dyn FnMut() -> Duration + Send>>,
+}
+
+impl Faults {
+    pub(super) fn set(&mut self, fault: Fault, count: u64) {
+        (self.fault, self.left) = (Some(fault), count);
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Faults::default();
+    }
+
+    /// What happens to this reply, which is one less to come.
+    pub(super) fn take(&mut self) -> Option<Fault> {
+        self.left = self.left.checked_sub(1)?;
+        self.fault
+    }
+
+    pub(super) fn next_delay(&mut self) -> Duration {
+        self.delay.as_mut().map_or(Duration::ZERO, |delay| delay())
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults").field("fault", &self.fault).field("left", &self.left).finish()
+    }
+}
+
+/// A connection and its threads.
+type Kept = (Arc<Line>, Vec<JoinHandle<()>>);
+
+/// What all connections of a proxy share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) server: SocketAddr,
+    faults: Mutex<Faults>,
+    lines: Mutex<Vec<Kept>>,
+    pub(super) scripts_passed: AtomicU64,
+    pub(super) replies_swallowed: AtomicU64,
+    pub(super) connections_cut: AtomicU64,
+    pub(super) connections: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(server: SocketAddr) -> Shared {
+        Shared {
+            server,
+            faults: Mutex::default(),
+            lines: Mutex::default(),
+            scripts_passed: AtomicU64::new(0),
+            replies_swallowed: AtomicU64::new(0),
+            connections_cut: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a connection, to close it later; forgets those that have ended.
+    pub(super) fn keep(&self, line: Arc<Line>, threads: Vec<JoinHandle<()>>) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.retain(|(_, threads)| !threads.iter().all(JoinHandle::is_finished));
+        lines.push((line, threads));
+    }
+
+    pub(super) fn close_lines(&self) {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().for_each(|(line, _)| line.close());
+    }
+
+    /// Waits until the threads of all connections have ended, which they do once it is closed.
+    pub(super) fn join_lines(&self) {
+        let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in lines.into_iter().flat_map(|(_, threads)| threads) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! One connection through a proxy, kept by three threads: requests, replies, and their delivery.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::faults::{Fault, Shared};
+use super::frame;
+
+/// A client's connection and the one to the server that belongs to it.
+#[derive(Debug)]
+pub(super) struct Line {
+    client: TcpStream,
+    server: TcpStream,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether each request under way runs a script, oldest first.
+    asked: VecDeque<bool>,
+    /// What is to be delivered, and when.
+    outbox: VecDeque<(Instant, Delivery)>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum Delivery {
+    Pass(Vec<u8>),
+    /// Passes this much and closes the connection.
+    Cut(Vec<u8>),
+    /// The server has closed the connection.
+    End,
+}
+
+/// Connects a client to the server, or closes its connection if there is none.
+pub(super) fn begin(client: TcpStream, shared: &Arc<Shared>) {
+    shared.connections.fetch_add(1, Ordering::SeqCst);
+    let Ok(server) = TcpStream::connect(shared.server) else { return };
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    let (state, changed) = (Mutex::default(), Condvar::new());
+    let line = Arc::new(Line { client, server, state, changed });
+    let spawn = |run: fn(&Line, &Shared) -> io::Result<()>| {
+        let (line, shared) = (Arc::clone(&line), Arc::clone(shared));
+        thread::spawn(move || {
+            if run(&line, &shared).is_err() {
+                line.close();
+            }
+        })
+    };
+    let threads = vec![spawn(Line::pass_requests), spawn(Line::take_replies), spawn(Line::deliver)];
+    shared.keep(line, threads);
+}
+
+impl Line {
+    /// Closes both connections, which ends its threads.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+        // An error says that it is closed already.
+        let _ = self.client.shutdown(Shutdown::Both);
+        let _ = self.server.shutdown(Shutdown::Both);
+    }
+
+    fn pass_requests(&self, shared: &Shared) -> io::Result<()> {
+        for_each(&self.client, frame::request_len, |request| {
+            let is_script = frame::is_script(request);
+            // Before the server can reply to it. A line with nothing on it has no reply.
+            if !request.trim_ascii().is_empty() {
+                self.lock().asked.push_back(is_script);
+            }
+            if is_script {
+                shared.scripts_passed.fetch_add(1, Ordering::SeqCst);
+            }
+            (&self.server).write_all(request)
+        })?;
+        self.server.shutdown(Shutdown::Write)
+    }
+
+    fn take_replies(&self, shared: &Shared) -> io::Result<()> {
+        let mut silent = false;
+        for_each(&self.server, frame::reply_len, |reply| {
+            let of_script = !frame::is_push(reply) && self.lock().asked.pop_front() == Some(true);
+            let mut faults = shared.faults();
+            let has_run = of_script && !frame::is_error(reply);
+            let fault = if has_run { faults.take() } else { None };
+            let due = Instant::now() + faults.next_delay();
+            drop(faults);
+            silent |= fault == Some(Fault::Swallow);
+            if silent {
+                shared.replies_swallowed.fetch_add(u64::from(has_run), Ordering::SeqCst);
+                return Ok(());
+            }
+            let delivery = match fault {
+                Some(Fault::CutBefore) => Delivery::Cut(Vec::new()),
+                Some(Fault::CutWithin) => Delivery::Cut(reply[..reply.len() / 2].to_vec()),
+                Some(Fault::Swallow) | None => Delivery::Pass(reply.to_vec()),
+            };
+            self.post(due, delivery);
+            Ok(())
+        })?;
+        self.post(Instant::now(), Delivery::End);
+        Ok(())
+    }
+
+    fn post(&self, due: Instant, delivery: Delivery) {
+        self.lock().outbox.push_back((due, delivery));
+        self.changed.notify_all();
+    }
+
+    fn deliver(&self, shared: &Shared) -> io::Result<()> {
+        while let Some(delivery) = self.next_delivery() {
+            match delivery {
+                Delivery::Pass(reply) => (&self.client).write_all(&reply)?,
+                Delivery::Cut(part) => {
+                    shared.connections_cut.fetch_add(1, Ordering::SeqCst);
+                    (&self.client).write_all(&part)?;
+                    self.close();
+                }
+                Delivery::End => self.close(),
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest delivery, once it is due; none once the line is closed.
+    fn next_delivery(&self) -> Option<Delivery> {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            if state.closed {
+                return None;
+            }
+            state = match state.outbox.front() {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(&(due, _)) if due > now => {
+                    let wait = self.changed.wait_timeout(state, due - now);
+                    wait.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(_) => return state.outbox.pop_front().map(|(_, delivery)| delivery),
+            };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads until the end, and hands over every whole frame.
+fn for_each(
+    mut stream: &TcpStream,
+    frame_len: fn(&[u8]) -> io::Result<Option<usize>>,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 16_384];
+    loop {
+        let read = stream.read(&mut part)?;
+        if read == 0 {
+            return Ok(());
+        }
+        bytes.extend_from_slice(&part[..read]);
+        while let Some(len) = frame_len(&bytes)? {
+            take(&bytes[..len])?;
+            bytes.drain(..len);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Waits until something is so.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::LaunchError;
+
+/// How long anything may take: a wait that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `holds`; an error counts as not yet.
+pub(crate) fn until(
+    what: &str,
+    mut holds: impl FnMut() -> Result<bool, LaunchError>,
+) -> Result<(), LaunchError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let last = match holds() {
+            Ok(true) => return Ok(()),
+            Ok(false) => None,
+            Err(error) => Some(Box::new(error)),
+        };
+        if Instant::now() > deadline {
+            return Err(LaunchError::InVain { what: what.to_owned(), waited: PATIENCE, last });
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,118 @@
+//! Servers freeze, die, come back, and follow one another.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use redis::cmd;
+use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
+
+fn value(server: &Server, key: &str) -> Option<String> {
+    server.ask(cmd("GET").arg(key)).unwrap()
+}
+
+fn set(server: &Server, key: &str, value: &str) {
+    server.ask::<()>(cmd("SET").arg(key).arg(value)).unwrap();
+}
+
+#[test]
+fn a_frozen_server_accepts_and_does_not_answer_until_it_thaws() {
+    for flavour in Flavour::ALL {
+        let server = Launch::new(flavour).start().unwrap();
+        server.freeze();
+        server.freeze();
+        let mut stream = TcpStream::connect(server.addr()).unwrap();
+        stream.write_all(b"PING\r\n").unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let error = stream.read(&mut [0; 7]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{flavour}");
+
+        server.thaw();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(&reply, b"+PONG\r\n", "{flavour}");
+    }
+}
+
+#[test]
+fn a_frozen_server_is_stopped_when_dropped() {
+    let server = Launch::new(Flavour::Redis).start().unwrap();
+    server.freeze();
+    let process = format!("/proc/{}", server.pid());
+    drop(server);
+    assert!(!Path::new(&process).exists());
+}
+
+#[test]
+fn a_killed_server_is_gone_and_comes_back_empty_where_it_was() {
+    for flavour in Flavour::ALL {
+        let mut server = Launch::new(flavour).start().unwrap();
+        let (addr, pid) = (server.addr(), server.pid());
+        set(&server, "key", "kept");
+        server.kill();
+        server.kill();
+        server.freeze();
+        server.thaw();
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "{flavour}");
+        assert!(TcpStream::connect(addr).is_err(), "{flavour}");
+
+        server.restart().unwrap();
+        assert_eq!(server.addr(), addr);
+        assert!(TcpStream::connect(addr).is_ok(), "{flavour}");
+        assert_eq!(value(&server, "key"), None, "{flavour}");
+    }
+}
+
+#[test]
+fn a_server_that_writes_to_disk_remembers_after_a_restart() {
+    for flavour in Flavour::ALL {
+        let launch = Launch::new(flavour).config("appendonly", "yes");
+        let mut server = launch.config("appendfsync", "always").start().unwrap();
+        set(&server, "key", "kept");
+        server.restart().unwrap();
+        assert_eq!(value(&server, "key").as_deref(), Some("kept"), "{flavour}");
+        server.freeze();
+        server.restart().unwrap();
+        assert_eq!(value(&server, "key").as_deref(), Some("kept"), "{flavour}");
+    }
+}
+
+#[test]
+fn a_replica_follows_its_primary() {
+    for flavour in Flavour::ALL {
+        let primary = Launch::new(flavour).start().unwrap();
+        set(&primary, "key", "followed");
+        let replica = Launch::new(flavour).replica_of(&primary).start().unwrap();
+        replica.wait_until_in_sync().unwrap();
+        assert_eq!(value(&replica, "key").as_deref(), Some("followed"), "{flavour}");
+    }
+}
+
+#[test]
+fn a_replica_of_a_primary_with_a_password_logs_in() {
+    for flavour in Flavour::ALL {
+        let locked = || {
+            let launch = Launch::new(flavour).config("user", "default off");
+            let launch = launch.config("user", "root on >secret ~* &* +@all");
+            launch.admin("root", "secret")
+        };
+        let primary = locked().start().unwrap();
+        set(&primary, "key", "followed");
+        let replica = locked().config("masteruser", "root").config("masterauth", "secret");
+        let replica = replica.replica_of(&primary).start().unwrap();
+        replica.wait_until_in_sync().unwrap();
+        assert_eq!(value(&replica, "key").as_deref(), Some("followed"), "{flavour}");
+    }
+}
+
+#[test]
+fn a_server_that_wants_a_password_starts_and_says_so() {
+    let server = Launch::new(Flavour::Redis).config("requirepass", "secret").start().unwrap();
+    let error = server.ask::<()>(cmd("GET").arg("key")).unwrap_err();
+    let LaunchError::Asked { command, source, .. } = error else { panic!("{error}") };
+    assert_eq!((command.as_str(), source.code()), ("GET", Some("NOAUTH")));
+}
