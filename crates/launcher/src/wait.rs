@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::LaunchError;
 
 /// How long anything may take: a wait that reaches it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `holds`; an error counts as not yet.
 pub(crate) fn until(

@@ -265,10 +265,19 @@ fn some_keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 pub(crate) fn every_decision_is_the_algorithms_own(make: Make) {
+    assert_decisions(make, some_keys());
+}
+
+/// Also of several limits, which are then in one place whatever the store.
+pub(crate) fn every_decision_on_one_key_is_the_algorithms_own(make: Make) {
+    assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
+}
+
+fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
     let index = any::<prop::sample::Index>;
     let requests = (trace::any(), prop::collection::vec((index(), index(), request()), 40));
     let limits = prop::collection::vec(any::limit(), 1..4);
-    proptest!(cases(128), |(limits in limits, keys in some_keys(), (steps, requests) in requests)| {
+    proptest!(cases(128), |(limits in limits, keys in keys, (steps, requests) in requests)| {
         let mut world = World::new(make, &limits, keys);
         for (step, (scope, key, request)) in steps.iter().zip(&requests) {
             let at = (scope.index(world.scopes.len()), key.index(world.keys.len()));

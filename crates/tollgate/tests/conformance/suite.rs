@@ -2,8 +2,25 @@
 
 /// `suite!(make)` runs everything on the limiters that `make` opens. One left out of these lists is
 /// dead code, which the compiler points out.
+///
+/// `suite!(make, in several places)` is for a store whose keys are in places that share no script:
+/// several limits of one check on different keys are then charged one after the other.
 macro_rules! suite {
     ($make:expr) => {
+        crate::suite::suite! { @everywhere $make }
+        crate::suite::suite! { @properties $make,
+            agreement: [every_decision_is_the_algorithms_own]
+            threads: [checks_of_many_keys_at_once_are_all_or_none_under_threads]
+        }
+    };
+    ($make:expr, in several places) => {
+        crate::suite::suite! { @everywhere $make }
+        crate::suite::suite! { @properties $make,
+            agreement: [every_decision_on_one_key_is_the_algorithms_own]
+            threads: [checks_of_many_keys_at_once_never_admit_too_much_under_threads]
+        }
+    };
+    (@everywhere $make:expr) => {
         crate::suite::suite! { @behaviours $make,
             promises: [
                 a_request_of_what_remains_is_allowed_and_one_more_is_not,
@@ -71,7 +88,6 @@ macro_rules! suite {
         crate::suite::suite! { @properties $make,
             promises: [every_decision_keeps_its_promises]
             agreement: [
-                every_decision_is_the_algorithms_own,
                 every_refund_is_the_algorithms_own,
                 a_crowd_of_keys_decides_as_each_would_alone,
             ]
@@ -80,7 +96,6 @@ macro_rules! suite {
                 threads_on_a_few_keys_admit_exactly_each_ones_limit,
                 of_many_threads_that_bring_in_a_key_one_is_the_first,
                 limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit,
-                checks_of_many_keys_at_once_are_all_or_none_under_threads,
                 charges_and_refunds_of_many_threads_add_up,
             ]
         }

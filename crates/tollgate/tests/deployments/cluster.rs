@@ -15,7 +15,9 @@ async fn keys_on_every_node_are_limited() {
                 .flat_map(|client| std::iter::repeat_n(format!("client {client}"), 2))
                 .map(|id| {
                     let scope = scope.clone();
-                    tokio::spawn(async move { scope.check(&id).cost(60).await.unwrap().is_allowed() })
+                    tokio::spawn(
+                        async move { scope.check(&id).cost(60).await.unwrap().is_allowed() },
+                    )
                 })
                 .collect();
             let mut allowed = 0;

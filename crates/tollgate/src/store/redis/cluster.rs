@@ -95,7 +95,8 @@ impl Cluster {
             return Arc::clone(node);
         }
         drop(topology);
-        let seed = self.next.fetch_add(1, Ordering::Relaxed) % self.seeds.len();
+        // For one slot always the same, until it fails: so requests keep their order.
+        let seed = (self.next.load(Ordering::Relaxed) + usize::from(slot)) % self.seeds.len();
         self.node_at(&self.seeds[seed].1)
     }
 
@@ -170,6 +171,7 @@ impl Cluster {
         error: &StoreError,
     ) {
         self.refresh(HURRIED_REFRESH_US);
+        self.next.fetch_add(1, Ordering::Relaxed);
         for mut waiting in all {
             let node = self.node_of(waiting.way.slot);
             if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
@@ -213,8 +215,9 @@ impl Cluster {
     /// What one of the servers says.
     async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
         let mut asked: Vec<(Server, Address)> = Vec::new();
+        self.next.fetch_add(1, Ordering::Relaxed);
         let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % known.len().max(1);
+        let first = self.next.load(Ordering::Relaxed) % known.len().max(1);
         let (last, front) = known.split_at(first);
         for address in front.iter().chain(last) {
             asked.push((self.seeds[0].0.at(&address.host, address.port), address.clone()));
