@@ -56,11 +56,12 @@ pictures: ## draw docs/pictures/*.svg again, from replays
 	cargo run --release -p tollgate-pictures
 
 .PHONY: soak
-soak: servers ## the property tests for longer, SOAK_CASES each, and a trace of SOAK_LINES
+soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
+	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate --all-features --test soak -- --nocapture --test-threads 1
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --all-features --tests
 
 .PHONY: bench

@@ -149,17 +149,14 @@ impl Cluster {
     }
 
     /// Several keys of one slot that is being moved, some here and some there: each on its own.
-    fn charge_apart(&self, mut waiting: Waiting, from: &Arc<Node>) {
+    fn charge_apart(&self, waiting: Waiting, from: &Arc<Node>) {
         match (&waiting.request, self.itself.upgrade()) {
             (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
                 let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
                 self.shared.spawn(across::decide_each(Arc::new(servers), waiting));
             }
             // One key is never in two places. The server knows best; it is asked until the hops end.
-            _ => from.put(Load::One({
-                waiting.way.is_asking = false;
-                waiting
-            })),
+            _ => from.put(Load::One(waiting)),
         }
     }
 
