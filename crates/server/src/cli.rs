@@ -29,8 +29,9 @@ pub(crate) struct ReplayArgs {
     // A URL may carry a password: it is not shown by --help, nor echoed in an error.
     /// Where the state lives: `memory`, or the URL of a Redis or Valkey
     ///
-    /// redis://[user[:password]@]host[:port][/database], rediss://… over TLS, or
-    /// redis+unix:///path/of/a.sock. The decisions are the same. Every run has keys of its own
+    /// redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
+    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c, and rediss
+    /// instead of redis for TLS. The decisions are the same. Every run has keys of its own
     /// there, `tollgate:replay:<random>:…`, which expire by themselves, an hour after their quota
     /// is whole again. Give a password in the environment, where other users do not see it.
     #[arg(long, env = "TOLLGATE_STORE", default_value = "memory", hide_env_values = true)]

@@ -91,16 +91,15 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! # use tollgate::{Error, Limit, Limiter};
+//! # use tollgate::{Limit, Limiter};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
 //! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
-//! match api.check("user:42").await {
-//!     Ok(decision) if decision.is_allowed() => println!("go on"),
-//!     Ok(decision) => println!("refused; come back in {:?}", decision.retry_after()),
-//!     Err(Error::Store(problem)) => println!("nobody knows: {problem}"), // not a denial
-//!     Err(mistake) => return Err(mistake.into()),
+//! let decision = api.check("user:42").await?;
+//! match decision.is_allowed() {
+//!     true => println!("go on, {} left", decision.remaining()),
+//!     false => println!("refused; come back in {:?}", decision.retry_after()),
 //! }
 //! # Ok(())
 //! # }
@@ -109,6 +108,35 @@
 //! A check is one round trip, decided inside the server at the server's time; checks that come while
 //! one is on its way go together in the next. A refusal is remembered for as long as it is sure to
 //! last, at most a second ([`Decision::is_cached`]).
+//!
+//! A cluster is `redis+cluster://a,b,c`, a primary that sentinels watch `redis+sentinel://a,b,c/name`,
+//! and several servers that share the keys `redis+shards://a,b,c`.
+//!
+//! A store that fails is no refusal. What a check comes to then is for you to say: allowed, which it is
+//! unless said otherwise, an error, or decided on this process's share of the limit. The answer is
+//! marked ([`Decision::is_degraded`]), comes within the deadline, and at once while the server keeps
+//! failing; [`Limiter::health`] tells how the servers are.
+//!
+#![cfg_attr(feature = "redis", doc = "```no_run")]
+#![cfg_attr(not(feature = "redis"), doc = "```ignore")]
+//! # use std::time::Duration;
+//! # use tollgate::{Error, Limit, Limiter, OnFailure};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder()
+//!     .redis("redis+cluster://10.0.0.1,10.0.0.2,10.0.0.3")?
+//!     .deadline(Duration::from_millis(5))
+//!     .on_failure(OnFailure::Closed)
+//!     .build()?;
+//! let payments = limiter.scope("payments", "fixed-window limit=5 window=1m".parse::<Limit>()?)?;
+//! match payments.check("user:42").await {
+//!     Ok(decision) => println!("{}", if decision.is_allowed() { "go on" } else { "429" }),
+//!     Err(Error::Store(problem)) => println!("503: {problem}"),
+//!     Err(mistake) => return Err(mistake.into()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys

@@ -65,11 +65,25 @@ impl Builder {
         Builder { clock: Some(clock.into()), ..self }
     }
 
-    /// On the Redis or Valkey at this address: `redis://[user[:password]@]host[:port][/database]`,
-    /// `rediss://…` with TLS (feature `tls`), or `redis+unix:///path/of/a.sock`.
+    /// On Redis or Valkey, at one of these:
     ///
-    /// Limits then hold for all processes that use the same server and prefix. Nothing is connected
-    /// yet; that happens with the first check, and again when the connection breaks.
+    /// - `redis://[user[:password]@]host[:port][/database]`, or `redis+unix:///path/of/a.sock`: one server
+    /// - `redis+cluster://[user[:password]@]host[:port],host[:port],…`: a cluster; some of its nodes, which
+    ///   are asked for the others
+    /// - `redis+sentinel://[user[:password]@]host[:port],…/name[/database]`: the primary of that name, as
+    ///   these sentinels know it; `?sentinel_user=…&sentinel_password=…` is for themselves
+    /// - `redis+shards://[user[:password]@]host[:port],…[/database]`: servers that know nothing of each
+    ///   other; each key is on one of them, which depends on their addresses, not on their order
+    ///
+    /// With `rediss` instead of `redis`, over TLS (feature `tls`).
+    ///
+    /// Limits then hold for all processes that use the same servers and prefix. Nothing is connected
+    /// yet; that happens with the first check, and again when a connection breaks.
+    ///
+    /// Several limits of one check are one script, all or none, where their keys are on one server and,
+    /// in a cluster, in one slot: all limits of one id are. Otherwise they are charged one place after
+    /// the other, and given back if one refuses: no limit admits too much, but while such a check is on its
+    /// way others miss what it may give back.
     ///
     /// TLS trusts what the system trusts, or the certificates in the file that `SSL_CERT_FILE` names.
     /// `?ca=/path/to/ca.pem` trusts those in that file instead, and `?cert=/path&key=/path` shows a
