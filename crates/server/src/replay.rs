@@ -85,14 +85,13 @@ fn failed(store: &str, error: &tollgate::Error) -> anyhow::Error {
         // It says what to do.
         Setting { problem, .. } => return anyhow!("--store: {problem}"),
         Store(StoreError::Unreachable { .. } | StoreError::Timeout { .. }) => {
-            match store.split_once(':') {
-                Some(("rediss" | "valkeys", _)) => {
+            let scheme = store.split(':').next().unwrap_or_default();
+            match scheme.split('+').next() {
+                _ if scheme.ends_with("unix") => "see that a server listens there",
+                Some("rediss" | "valkeys") => {
                     "see that a server listens there with TLS, and that its certificate is trusted"
                 }
-                Some(("redis" | "valkey", _)) => {
-                    "see that a server listens there, and use rediss:// if it speaks TLS"
-                }
-                _ => "see that a server listens there",
+                _ => "see that a server listens there, and use rediss if it speaks TLS",
             }
         }
         Store(StoreError::Refused { .. }) => {

@@ -1,7 +1,7 @@
 //! Replays with their state on a real Redis and a real Valkey.
 
 use proptest::prelude::*;
-use tollgate_launcher::{Flavour, Launch, Server};
+use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
 use crate::command::{
     BUCKET, Example, Slowly, decides_as_it_arrives, examples, replay, replay_on, stderr, stdout,
@@ -28,6 +28,19 @@ fn reproduces_the_worked_examples() {
                 let output = replay_on(&url, &limit, trace.as_bytes());
                 assert_eq!(stdout(&output), decisions, "{limit}: {}", stderr(&output));
             }
+        }
+    }
+}
+
+#[test]
+fn reproduces_the_worked_examples_on_a_cluster_and_on_shards() {
+    let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
+    let shards: Vec<Server> = servers().collect();
+    let addrs: Vec<String> = shards.iter().map(|server| server.addr().to_string()).collect();
+    for url in [cluster.url(), format!("redis+shards://{}", addrs.join(","))] {
+        for Example { limit, trace, decisions } in examples() {
+            let output = replay_on(&url, &limit, trace.as_bytes());
+            assert_eq!(stdout(&output), decisions, "{limit}: {}", stderr(&output));
         }
     }
 }

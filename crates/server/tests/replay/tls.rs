@@ -57,5 +57,5 @@ fn speaking_plainly_to_a_server_with_tls_is_an_error() {
     let server = server(&authority, "127.0.0.1");
     let output = replay_trusting(&authority, &server.url().replace("rediss", "redis"));
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), ""));
-    assert!(stderr(&output).contains("use rediss:// if it speaks TLS"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("use rediss if it speaks TLS"), "{}", stderr(&output));
 }
