@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 use redis::{RedisResult, Value};
+use tokio::time::timeout;
 
 use super::across;
 use super::address::Server;
@@ -14,7 +15,7 @@ use super::node::{Load, Node};
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::{Address, Redirect, SlotMap, slot_of};
-use super::target::{Target, connect, store_error};
+use super::target::{OPENING, Target, connect, store_error};
 use super::waiting::Waiting;
 use super::wire::Request;
 use crate::error::StoreError;
@@ -202,7 +203,7 @@ impl Cluster {
         if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
             self.shared.spawn(async move {
                 let look = Look(&cluster);
-                if let Ok(slots) = look.0.ask().await {
+                if let Ok(Ok(slots)) = timeout(OPENING, look.0.ask()).await {
                     look.0.adopt(slots);
                 }
             });

@@ -106,7 +106,7 @@ impl Node {
             Ok(Next::Wait) => {}
             Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
             Err(Full { request, waiting }) => {
-                fail(flat([request]), &StoreError::Overloaded { waiting });
+                return fail(flat([request]), &StoreError::Overloaded { waiting });
             }
         }
         if let Some(deadline) = hurried {

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
+use tokio::time::timeout;
 
 use super::address::Server;
 use super::node::Node;
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::Address;
-use super::target::{connect, store_error};
+use super::target::{OPENING, Target, connect, store_error};
 use crate::error::StoreError;
 
 /// How often, while there are requests, it is looked whether the primary is still the same.
@@ -74,15 +75,18 @@ impl Sentinels {
         self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
         let epoch = self.connected.lock().as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
-        self.ask(epoch, move |named| {
+        let accept = move |named: Named| {
             let primary = primary.clone();
             async move { Ok((connect_to(&primary, &named.address).await?, named)) }
-        })
-        .await
-        .map(|(open, named)| {
-            *self.connected.lock() = Some(named);
-            open
-        })
+        };
+        let mut found = self.ask(epoch, accept.clone()).await;
+        if found.is_err() && epoch > 0 {
+            // They may all be new, and count from the beginning.
+            found = self.ask(0, accept).await;
+        }
+        let (open, named) = found?;
+        *self.connected.lock() = Some(named);
+        Ok(open)
     }
 
     /// Looks whether the primary is elsewhere, if that was not looked at for a while.
@@ -99,8 +103,8 @@ impl Sentinels {
         }
         let node = Arc::clone(node);
         self.shared.spawn(async move {
-            if let super::target::Target::Primary(sentinels) = node.target()
-                && let Some(open) = sentinels.open_elsewhere().await
+            if let Target::Primary(sentinels) = node.target()
+                && let Ok(Some(open)) = timeout(OPENING, sentinels.open_elsewhere()).await
             {
                 node.replace(open);
             }

@@ -14,7 +14,7 @@ use super::slots::Address;
 use crate::error::StoreError;
 
 /// How long it may take to open a connection.
-const OPENING: Duration = Duration::from_secs(5);
+pub(super) const OPENING: Duration = Duration::from_secs(5);
 
 /// Where a node's connection leads.
 pub(super) enum Target {
