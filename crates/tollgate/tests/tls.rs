@@ -213,3 +213,27 @@ fn a_certificate_without_tls_is_a_mistake() {
         );
     }
 }
+
+/// Every node is reached over TLS, also those that the URL does not name.
+#[tokio::test]
+async fn a_cluster_and_shards_and_the_primary_of_sentinels_speak_tls() {
+    let authority = Authority::new("ours").unwrap();
+    let launch = Launch::new(Flavour::Redis).tls(authority.certify("127.0.0.1").unwrap());
+    let cluster = launch.clone().cluster().primaries(3).replicas_of_each(0).start().unwrap();
+    let seed = cluster.url().split(',').next().unwrap().to_owned();
+    let primary = launch.start().unwrap();
+    let sentinels = launch.clone().sentinels("limits", &primary).start().unwrap();
+    let other = launch.start().unwrap();
+    let shards = format!("rediss+shards://{},{}", primary.addr(), other.addr());
+    for (url, ids) in [(seed, 30), (sentinels.url(), 1), (shards, 30)] {
+        let builder = Limiter::builder().redis(&url).unwrap().on_failure(OnFailure::Closed);
+        let builder = builder.root_certificate(authority.pem()).unwrap();
+        let limiter = builder.deadline(Duration::from_secs(30)).build().unwrap();
+        let scope = limiter.scope("tls", LIMIT.parse::<Limit>().unwrap()).unwrap();
+        for id in 0..ids {
+            assert!(scope.check(&id.to_string()).await.unwrap().is_allowed(), "{url}");
+        }
+    }
+    let strange = Limiter::builder().redis(&sentinels.url()).unwrap();
+    assert!(matches!(check_on(strange).await, Err(Error::Store(StoreError::Unreachable { .. }))));
+}
