@@ -3,5 +3,13 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod across;
+mod across_failing;
+mod asking;
 mod cluster;
+mod replica;
+mod sentinel;
+mod sentinel_rights;
 mod setup;
+mod shards;
+mod watched;

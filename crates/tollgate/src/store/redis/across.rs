@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Checked, Part, Role, Together, Verdict};
+use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
 
 use super::servers::Servers;
 use super::shared::unspent;
@@ -33,8 +33,7 @@ pub(super) async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
     Across::new(servers, &waiting).decide(groups, waiting).await;
 }
 
-/// The charges of each place, in order; places that cannot refuse come last, so that they are only
-/// charged for what the others admit.
+/// The charges of each place, in order.
 fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     for (index, charge) in charges.iter().enumerate() {
@@ -65,12 +64,13 @@ impl Across {
         Across { servers, deadline, at_us, answers, together: Vec::new() }
     }
 
+    /// Places that cannot refuse come last, so that they are only charged for what the others admit;
+    /// before them those that could not give everything back.
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
         let reply = match &waiting.request {
             Request::Together { charges, charge_of, .. } => {
-                let can_refuse =
-                    |group: &Vec<usize>| group.iter().any(|&at| charges[at].role == Role::Enforced);
-                groups.sort_by_key(|group| !can_refuse(group));
+                groups
+                    .sort_by_key(|group| (!can_refuse(charges, group), has_queue(charges, group)));
                 self.charge_all(charges, &groups).await.and_then(|together| {
                     self.reply(together, charges, charge_of).ok_or(StoreError::Gone)
                 })
@@ -202,6 +202,17 @@ impl Across {
         let each = charge_of.iter().map(own).collect::<Option<_>>()?;
         Some(Reply::Together(together, each))
     }
+}
+
+fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
+    group.iter().any(|&at| charges[at].role == Role::Enforced)
+}
+
+/// A place in a queue can hardly be given back: it goes at once, or somebody is behind it.
+fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
+    let is_queue =
+        |limit: &Limit| matches!(limit, Limit::LeakyBucket(own) if own.mode() == Mode::Shaping);
+    group.iter().any(|&at| is_queue(&charges[at].limit))
 }
 
 /// What places that all admit come to.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
@@ -14,11 +15,15 @@ use super::node::Node;
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::Address;
-use super::target::{OPENING, Target, connect, store_error};
+use super::target::{Target, connect, store_error};
 use crate::error::StoreError;
 
 /// How often, while there are requests, it is looked whether the primary is still the same.
 const REFRESH_US: u64 = 1_000_000;
+
+/// How long one of them may take, or the primary: in the time for a connection there must be room for
+/// both, also where one has hung up and another knows better.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sentinels, and the primary that they watch.
 pub(super) struct Sentinels {
@@ -75,18 +80,15 @@ impl Sentinels {
         self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
         let epoch = self.connected.lock().as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
-        let accept = move |named: Named| {
+        self.ask(epoch, move |named| {
             let primary = primary.clone();
             async move { Ok((connect_to(&primary, &named.address).await?, named)) }
-        };
-        let mut found = self.ask(epoch, accept.clone()).await;
-        if found.is_err() && epoch > 0 {
-            // They may all be new, and count from the beginning.
-            found = self.ask(0, accept).await;
-        }
-        let (open, named) = found?;
-        *self.connected.lock() = Some(named);
-        Ok(open)
+        })
+        .await
+        .map(|(open, named)| {
+            *self.connected.lock() = Some(named);
+            open
+        })
     }
 
     /// Looks whether the primary is elsewhere, if that was not looked at for a while.
@@ -104,7 +106,7 @@ impl Sentinels {
         let node = Arc::clone(node);
         self.shared.spawn(async move {
             if let Target::Primary(sentinels) = node.target()
-                && let Ok(Some(open)) = timeout(OPENING, sentinels.open_elsewhere()).await
+                && let Some(open) = sentinels.open_elsewhere().await
             {
                 node.replace(open);
             }
@@ -123,7 +125,8 @@ impl Sentinels {
         Some(open)
     }
 
-    /// The first answer that `accept` makes something of, and that is not older than what is known.
+    /// The first answer that `accept` makes something of, and that is not older than what is known;
+    /// or else what most of them say.
     async fn ask<T, F>(
         &self,
         epoch: u64,
@@ -135,29 +138,52 @@ impl Sentinels {
     {
         let first = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);
         let (last, front) = self.all.split_at(first);
+        let older = Arc::new(Mutex::new(Vec::new()));
         let asked = front.iter().chain(last).map(|sentinel| {
             let (sentinel, service) = (sentinel.clone(), self.service.clone());
-            let accept = accept.clone();
+            let (accept, older) = (accept.clone(), Arc::clone(&older));
             async move {
                 let named = named_by(&sentinel, &service).await?;
                 if named.epoch < epoch {
+                    older.lock().push(named);
                     let problem = format!("{} has not heard of the last failover", sentinel.name());
                     return Err(StoreError::refused(&problem));
                 }
                 accept(named).await
             }
         });
-        let nobody = || StoreError::unreachable(&self.name, "no sentinel could be asked");
-        first_of(asked.collect::<Vec<_>>()).await.map_err(|error| error.unwrap_or_else(nobody))
+        let failure = match first_of(asked.collect::<Vec<_>>()).await {
+            Ok(good) => return Ok(good),
+            Err(failure) => failure,
+        };
+        // They count their failovers anew once they have been set up anew.
+        let older = std::mem::take(&mut *older.lock());
+        let are_most = older.len() > self.all.len() / 2;
+        match older.into_iter().max_by_key(|named| named.epoch) {
+            Some(newest) if are_most => accept(newest).await,
+            _ => Err(failure.unwrap_or_else(|| {
+                StoreError::unreachable(&self.name, "no sentinel could be asked")
+            })),
+        }
     }
 }
 
 /// What a sentinel says.
 async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError> {
-    let mut asked = connect(sentinel).await?;
-    let said: RedisResult<HashMap<String, String>> =
-        redis::cmd("SENTINEL").arg("MASTER").arg(service).query_async(&mut asked).await;
-    let said = said.map_err(|error| store_error(&error, sentinel.name()))?;
+    let said = in_time(sentinel, async {
+        let mut asked = connect(sentinel).await?;
+        let mut question = redis::cmd("SENTINEL");
+        let said: RedisResult<HashMap<String, String>> =
+            question.arg("MASTER").arg(service).query_async(&mut asked).await;
+        said.map_err(|error| store_error(&error, sentinel.name()))
+    });
+    let said = said.await.map_err(|error| match error {
+        StoreError::Refused { problem } => StoreError::refused(&format!(
+            "{problem}; {} was asked for `{service}`",
+            sentinel.name()
+        )),
+        other => other,
+    })?;
     let named = || {
         let address =
             Address { host: said.get("ip")?.clone(), port: said.get("port")?.parse().ok()? };
@@ -175,13 +201,30 @@ async fn connect_to(
     address: &Address,
 ) -> Result<MultiplexedConnection, StoreError> {
     let server = primary.at(&address.host, address.port);
-    let mut open = connect(&server).await?;
-    let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open).await;
-    if !is_primary(&role.map_err(|error| store_error(&error, server.name()))?) {
-        let problem = format!("{} is not the primary any more, or not yet", server.name());
-        return Err(StoreError::refused(&problem));
+    let opened = in_time(&server, async {
+        let mut open = connect(&server).await?;
+        let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open).await;
+        Ok((role.map_err(|error| store_error(&error, server.name()))?, open))
+    });
+    match opened.await {
+        Ok((role, open)) if is_primary(&role) => Ok(open),
+        Ok(_) => {
+            let problem = format!("{} is not the primary any more, or not yet", server.name());
+            Err(StoreError::refused(&problem))
+        }
+        Err(StoreError::Refused { problem }) => {
+            Err(StoreError::refused(&format!("{problem}; {} was asked", server.name())))
+        }
+        Err(other) => Err(other),
     }
-    Ok(open)
+}
+
+async fn in_time<T>(
+    server: &Server,
+    asking: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = timeout(PATIENCE, asking).await;
+    answer.unwrap_or_else(|_| Err(StoreError::unreachable(server.name(), "it does not answer")))
 }
 
 fn is_primary(role: &Value) -> bool {

@@ -1,0 +1,163 @@
+//! Several limits of one check, of which a server fails.
+
+use std::time::{Duration, Instant};
+
+use tollgate::{Limiter, OnFailure, Scope, StoreError};
+use tollgate_launcher::{Flavour, Launch, Proxy, Server};
+
+use crate::asking::{ids_on, remaining, store_error, until_remaining, until_well};
+use crate::setup::{LIMITS, at, builder, named};
+use crate::shards;
+
+const DEADLINE: Duration = Duration::from_millis(250);
+
+/// Three servers, and an id on each.
+struct Three {
+    servers: Vec<Server>,
+    ids: Vec<String>,
+}
+
+impl Three {
+    async fn start(flavour: Flavour) -> Three {
+        let servers = shards::start(&Launch::new(flavour), 3);
+        let ids = ids_on(&at(&shards::url("", &servers)), &servers).await;
+        Three { servers, ids }
+    }
+
+    fn limiter(&self, on_failure: OnFailure) -> Limiter {
+        let builder = builder(&shards::url("", &self.servers)).deadline(DEADLINE);
+        builder.on_failure(on_failure).build().unwrap()
+    }
+
+    /// With connections to all.
+    async fn scope(&self, on_failure: OnFailure, text: &str) -> (Limiter, Scope) {
+        let limiter = self.limiter(on_failure);
+        let scope = named(&limiter, text, text);
+        until_well(&limiter, &scope, &self.ids).await;
+        (limiter, scope)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_fails_is_an_error_and_what_the_others_took_comes_back() {
+    let mut three = Three::start(Flavour::Redis).await;
+    for is_killed in [false, true] {
+        for text in LIMITS {
+            let (limiter, scope) = three.scope(OnFailure::Closed, text).await;
+            // Not at the front of a queue: there, a place cannot be given back.
+            let [first, last] = [0, 2].map(|at| &three.ids[at]);
+            scope.reset(first).await.unwrap();
+            assert!(scope.check(first).cost(10).await.unwrap().is_allowed());
+            match is_killed {
+                false => three.servers[1].freeze(),
+                true => three.servers[1].kill(),
+            }
+            let began = Instant::now();
+            let several: Vec<_> = three.ids.iter().map(|id| scope.check(id).cost(20)).collect();
+            let error = store_error(limiter.check_all(&several).await);
+            assert!(began.elapsed() < DEADLINE + Duration::from_secs(2), "{:?}", began.elapsed());
+            let is_clear = match is_killed {
+                false => matches!(error, StoreError::Timeout { .. }),
+                true => matches!(error, StoreError::Unreachable { .. }),
+            };
+            assert!(is_clear, "{text}: {error:?}");
+            until_remaining(&scope, first, 90).await;
+            assert_eq!(remaining(&scope, last).await, 100, "{text}: it was not asked");
+            match is_killed {
+                false => three.servers[1].thaw(),
+                true => three.servers[1].restart().unwrap(),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_a_place_that_fails_admits_and_the_others_stay_charged() {
+    let mut three = Three::start(Flavour::Valkey).await;
+    let (limiter, scope) = three.scope(OnFailure::Open, LIMITS[0]).await;
+    three.servers[1].kill();
+    let several = || three.ids.iter().map(|id| scope.check(id).cost(20)).collect::<Vec<_>>();
+    let allowed = limiter.check_all(&several()).await.unwrap();
+    assert!(allowed.is_allowed() && allowed.is_degraded(), "{allowed:?}");
+    let degraded: Vec<bool> = allowed.each().iter().map(|each| each.is_degraded()).collect();
+    assert_eq!(degraded, [false, true, false]);
+    let receipts = allowed.into_each().into_iter().map(|each| each.into_receipt().is_some());
+    assert_eq!(receipts.collect::<Vec<_>>(), [true, false, true]);
+    for at in [0, 2] {
+        assert_eq!(remaining(&scope, &three.ids[at]).await, 80);
+    }
+    // One that works still refuses, and then nothing is charged.
+    assert!(scope.check(&three.ids[2]).cost(70).await.unwrap().is_allowed());
+    let refused = limiter.check_all(&several()).await.unwrap();
+    assert_eq!(refused.refused_by(), Some(2), "{refused:?}");
+    assert_eq!(remaining(&scope, &three.ids[0]).await, 80);
+    assert_eq!(remaining(&scope, &three.ids[2]).await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_share_of_a_place_that_fails_refuses_for_all() {
+    let mut three = Three::start(Flavour::Redis).await;
+    let local = OnFailure::Local { processes: 4 };
+    let (limiter, scope) = three.scope(local, LIMITS[0]).await;
+    three.servers[1].kill();
+    let several: Vec<_> = three.ids.iter().map(|id| scope.check(id).cost(20)).collect();
+    let allowed = limiter.check_all(&several).await.unwrap();
+    assert!(allowed.is_allowed() && allowed.is_degraded(), "{allowed:?}");
+    // Of 100 a quarter is this process's, and 5 are left of it.
+    let refused = limiter.check_all(&several).await.unwrap();
+    assert_eq!((refused.refused_by(), refused.remaining()), (Some(1), Some(0)), "{refused:?}");
+    for at in [0, 2] {
+        assert_eq!(remaining(&scope, &three.ids[at]).await, 80);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_only_watches_never_stands_in_the_way() {
+    let mut three = Three::start(Flavour::Redis).await;
+    let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[3]).await;
+    three.servers[0].kill();
+    let [watched, first, second] = [0, 1, 2].map(|at| &three.ids[at]);
+    let several = [scope.check(watched).shadow(), scope.check(first), scope.check(second)];
+    for spent in 1..=8 {
+        let allowed = limiter.check_all(&several).await.unwrap();
+        assert!(allowed.is_allowed(), "{allowed:?}");
+        assert_eq!(allowed.remaining(), Some(100 - spent));
+        let degraded: Vec<bool> = allowed.each().iter().map(|each| each.is_degraded()).collect();
+        assert_eq!(degraded, [true, false, false]);
+        assert_eq!(remaining(&scope, first).await, 100 - spent);
+        assert_eq!(remaining(&scope, second).await, 100 - spent);
+    }
+    // Nor does it turn a refusal into an error.
+    assert!(scope.check(second).cost(92).await.unwrap().is_allowed());
+    let refused = limiter.check_all(&several).await.unwrap();
+    assert_eq!((refused.refused_by(), refused.remaining()), (Some(2), Some(0)), "{refused:?}");
+    assert_eq!(remaining(&scope, first).await, 92);
+}
+
+/// Nobody is there to take the units back: they stay spent, and nobody gets them twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_given_back_stays_spent() {
+    let servers = shards::start(&Launch::new(Flavour::Valkey), 2);
+    let proxy = Proxy::start(servers[0].addr()).unwrap();
+    let url = format!("redis+shards://{},{}", proxy.addr(), servers[1].addr());
+    let ids = ids_on(&at(&url), &servers).await;
+    let limiter = builder(&url).deadline(4 * DEADLINE).build().unwrap();
+    let scope = named(&limiter, "scope", LIMITS[0]);
+    until_well(&limiter, &scope, &ids).await;
+    let directly = named(&at(&servers[0].url()), "scope", LIMITS[0]);
+    servers[1].freeze();
+    let several = [scope.check(&ids[0]).cost(30), scope.check(&ids[1]).cost(30)];
+    let asking = tokio::spawn(limiter.check_all(&several));
+    // Once the first is charged, and before the other is given up.
+    until_remaining(&directly, &ids[0], 70).await;
+    proxy.refuse_connections();
+    proxy.cut_connections();
+    store_error(asking.await.unwrap());
+    // By now the refund, which is before this, has failed as well.
+    store_error(scope.peek(&ids[0]).await);
+    proxy.pass();
+    servers[1].thaw();
+    until_well(&limiter, &scope, &ids).await;
+    assert_eq!(remaining(&scope, &ids[0]).await, 70);
+    assert_eq!(remaining(&directly, &ids[0]).await, 70);
+}

@@ -1,0 +1,45 @@
+//! A replica that is promoted without the last of what was charged: P11.
+
+use redis::cmd;
+use tollgate_launcher::Flavour;
+
+use crate::asking::until_well;
+use crate::setup::{LIMITS, at, named};
+use crate::watched::{Watched, until_there};
+
+/// What is lost of one key, and of another which is lost wholly.
+const LOST: u64 = 30;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_what_the_new_primary_never_heard_of_is_admitted_again() {
+    for flavour in Flavour::ALL {
+        let mut watched = Watched::start(flavour);
+        let limiter = at(&watched.url());
+        let scopes = LIMITS.map(|text| named(&limiter, text, text));
+        for scope in &scopes {
+            assert!(scope.check("some").cost(60).await.unwrap().is_allowed());
+            until_there(&watched.replica, scope, "some", 40).await;
+        }
+        watched.replica.freeze();
+        // Else it would find all of it where it left off.
+        let cut: i64 =
+            watched.primary.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("replica")).unwrap();
+        assert_eq!(cut, 1);
+        for scope in &scopes {
+            assert!(scope.check("some").cost(LOST).await.unwrap().is_allowed());
+            assert!(scope.check("all").cost(100).await.unwrap().is_allowed());
+        }
+        watched.primary.kill();
+        watched.replica.thaw();
+        until_well(&limiter, &scopes[0], &["some"]).await;
+        for (scope, text) in scopes.iter().zip(LIMITS) {
+            let mut allowed = [60 + LOST, 100];
+            for (allowed, key) in allowed.iter_mut().zip(["some", "all"]) {
+                while scope.check(key).await.unwrap().is_allowed() {
+                    *allowed += 1;
+                }
+            }
+            assert_eq!(allowed, [100 + LOST, 100 + 100], "{flavour}, {text}");
+        }
+    }
+}
