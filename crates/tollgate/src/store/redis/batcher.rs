@@ -14,12 +14,23 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Requests that wait for their turn.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
-    /// With the weight of each.
-    waiting: VecDeque<(T, usize)>,
+    /// In the order of their numbers.
+    waiting: VecDeque<Place<T>>,
+    /// The number of the last.
+    newest: u64,
+    /// How many of the places are empty.
+    empty: usize,
     /// Of all that wait.
     weight: usize,
     in_flight: usize,
     max_weight: usize,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    number: u64,
+    /// With its weight; none if it was taken out.
+    request: Option<(T, usize)>,
 }
 
 /// What to do after a request was put in.
@@ -41,7 +52,8 @@ pub(super) struct Full<T> {
 
 impl<T> Batcher<T> {
     pub(super) fn new(max_weight: usize) -> Batcher<T> {
-        Batcher { waiting: VecDeque::new(), weight: 0, in_flight: 0, max_weight }
+        let waiting = VecDeque::new();
+        Batcher { waiting, newest: 0, empty: 0, weight: 0, in_flight: 0, max_weight }
     }
 
     /// The weight of all that wait.
@@ -52,10 +64,11 @@ impl<T> Batcher<T> {
     /// Puts a request at the end of the queue. What is too heavy for any queue goes into an empty one.
     pub(super) fn put(&mut self, request: T, weight: usize) -> Result<Next, Full<T>> {
         let is_full = self.weight.saturating_add(weight) > self.max_weight;
-        if is_full && !self.waiting.is_empty() {
+        if is_full && self.waiting.len() > self.empty {
             return Err(Full { request, waiting: self.weight });
         }
-        self.waiting.push_back((request, weight));
+        self.newest += 1;
+        self.waiting.push_back(Place { number: self.newest, request: Some((request, weight)) });
         self.weight += weight;
         if self.in_flight == MAX_IN_FLIGHT {
             return Ok(Next::Wait);
@@ -69,13 +82,17 @@ impl<T> Batcher<T> {
     pub(super) fn take(&mut self) -> Vec<T> {
         let mut batch = Vec::new();
         let mut total = 0;
-        while let Some((_, weight)) = self.waiting.front() {
+        while let Some(Place { request, .. }) = self.waiting.front() {
+            let weight = request.as_ref().map_or(0, |(_, weight)| *weight);
             total += weight;
             if total > MAX_BATCH && !batch.is_empty() {
                 break;
             }
             self.weight -= weight;
-            batch.extend(self.waiting.pop_front().map(|(request, _)| request));
+            match self.waiting.pop_front().and_then(|place| place.request) {
+                Some((request, _)) => batch.push(request),
+                None => self.empty -= 1,
+            }
         }
         if batch.is_empty() {
             self.in_flight -= 1;
@@ -83,21 +100,32 @@ impl<T> Batcher<T> {
         batch
     }
 
-    /// Takes out those that need not wait any longer.
-    pub(super) fn remove(&mut self, mut is_over: impl FnMut(&T) -> bool) -> Vec<T> {
-        let (over, waiting): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|(request, _)| is_over(request));
-        self.waiting = waiting;
-        self.weight -= over.iter().map(|(_, weight)| weight).sum::<usize>();
-        over.into_iter().map(|(request, _)| request).collect()
+    /// The number of the request that was put in last.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// Takes out one that need not wait any longer, if it still does. However many wait, that takes no
+    /// time to speak of: under load they all may be over at once.
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+        let at = self.waiting.binary_search_by_key(&number, |place| place.number).ok()?;
+        let (request, weight) = self.waiting[at].request.take()?;
+        self.weight -= weight;
+        self.empty += 1;
+        if self.empty > self.waiting.len() / 2 {
+            self.waiting.retain(|place| place.request.is_some());
+            self.empty = 0;
+        }
+        Some(request)
     }
 
     /// Everything that waits, for one who cannot go on sending.
     pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
         self.weight = 0;
-        std::mem::take(&mut self.waiting).into_iter().map(|(request, _)| request).collect()
+        self.empty = 0;
+        let places = std::mem::take(&mut self.waiting).into_iter();
+        places.filter_map(|place| Some(place.request?.0)).collect()
     }
 }
 
@@ -159,13 +187,43 @@ mod tests {
     #[test]
     fn what_is_taken_out_leaves_room_and_the_others_their_order() {
         let mut batcher = Batcher::new(10);
-        for request in 1..=5 {
+        let numbers = [1, 2, 3, 4, 5].map(|request| {
             batcher.put(request, 2).unwrap();
+            batcher.newest()
+        });
+        for (at, request) in [(1, Some(2)), (3, Some(4)), (1, None)] {
+            assert_eq!(batcher.remove(numbers[at]), request);
         }
-        assert_eq!(batcher.remove(|request| request % 2 == 0), [2, 4]);
         assert_eq!(batcher.weight(), 6);
         assert!(batcher.put(6, 4).is_ok());
         assert_eq!(batcher.take(), [1, 3, 5, 6]);
+        assert_eq!(batcher.remove(numbers[0]), None);
+        assert_eq!((batcher.weight(), batcher.take()), (0, vec![]));
+    }
+
+    #[test]
+    fn what_is_taken_out_behind_one_that_waits_leaves_nothing_behind() {
+        let mut batcher = batcher();
+        batcher.put(0, 1).unwrap();
+        for request in 1..1_000 {
+            batcher.put(request, 1).unwrap();
+            assert_eq!(batcher.remove(batcher.newest()), Some(request));
+            assert!(batcher.waiting.len() <= 2);
+        }
+        assert_eq!((batcher.weight(), batcher.take()), (1, vec![0]));
+    }
+
+    #[test]
+    fn what_is_too_heavy_goes_into_a_queue_that_was_emptied() {
+        let mut batcher = Batcher::new(10);
+        let numbers = [1, 2].map(|request| {
+            batcher.put(request, 5).unwrap();
+            batcher.newest()
+        });
+        assert!(batcher.put(3, 30).is_err());
+        numbers.iter().for_each(|&number| assert!(batcher.remove(number).is_some()));
+        assert!(batcher.put(3, 30).is_ok());
+        assert_eq!(batcher.take(), [3]);
     }
 
     #[test]

@@ -74,6 +74,12 @@ struct Call {
     members: Vec<Waiting>,
 }
 
+/// Requests, and what each of them is told.
+struct Decided {
+    members: Vec<Waiting>,
+    replies: Vec<Result<Reply, StoreError>>,
+}
+
 impl Node {
     pub(super) fn new(
         shared: &Arc<Shared>,
@@ -101,7 +107,10 @@ impl Node {
         }
         let weight = load.weight();
         let hurried = load.hurried(self.shared.deadline);
-        let next = self.batcher.lock().put(load, weight);
+        let (next, number) = {
+            let mut batcher = self.batcher.lock();
+            (batcher.put(load, weight), batcher.newest())
+        };
         match next {
             Ok(Next::Wait) => {}
             Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
@@ -110,15 +119,14 @@ impl Node {
             }
         }
         if let Some(deadline) = hurried {
-            self.shared.spawn(Arc::clone(self).tell_in_time(deadline));
+            self.shared.spawn(Arc::clone(self).tell_in_time(number, deadline));
         }
     }
 
-    /// Tells those that have less time than a batch before them may take.
-    async fn tell_in_time(self: Arc<Self>, deadline: Instant) {
+    /// Tells one that has less time than a batch before it may take.
+    async fn tell_in_time(self: Arc<Self>, number: u64, deadline: Instant) {
         tokio::time::sleep_until(deadline).await;
-        let is_over = |load: &Load| load.deadline().is_some_and(|own| own <= deadline);
-        let over = self.batcher.lock().remove(is_over);
+        let over = self.batcher.lock().remove(number);
         flat(over).for_each(|waiting| self.time_out(waiting));
     }
 
@@ -153,8 +161,10 @@ impl Node {
                 return true;
             }
         };
-        let outcome = self.decide(self.calls(batch), turn).await;
+        let (outcome, decided) = self.decide(self.calls(batch), turn).await;
         self.breaker.lock().report(ticket, outcome, self.shared.clock.now_us());
+        // Only now: one who was told, and asks again at once, must not find the breaker still open.
+        decided.into_iter().for_each(|decided| self.tell(decided));
         true
     }
 
@@ -186,8 +196,12 @@ impl Node {
         calls
     }
 
-    /// Has the calls decided, and tells everybody in time.
-    async fn decide(self: &Arc<Self>, mut calls: Vec<Call>, turn: MutexGuard<'_, ()>) -> Outcome {
+    /// Has the calls decided, and tells in time those that are not; the others are left to be told.
+    async fn decide(
+        self: &Arc<Self>,
+        mut calls: Vec<Call>,
+        turn: MutexGuard<'_, ()>,
+    ) -> (Outcome, Vec<Decided>) {
         let until = Instant::now() + self.shared.deadline;
         let opening = self.connection();
         let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
@@ -195,9 +209,9 @@ impl Node {
             Some(Err(error)) => {
                 self.connection.lock().failure = Some(error.clone());
                 self.not_sent(flat_calls(calls), &error);
-                return Outcome::Failed;
+                return (Outcome::Failed, Vec::new());
             }
-            None => return self.was_too_slow(),
+            None => return (self.was_too_slow(), Vec::new()),
         };
         self.target.refresh_if_old(self);
         let sent = Instant::now();
@@ -223,24 +237,28 @@ impl Node {
                     let error = self.failed(&error, generation);
                     self.is_failing(&error);
                     fail(flat_calls(calls), &error);
-                    return Outcome::Failed;
+                    return (Outcome::Failed, Vec::new());
                 }
                 None => {
                     self.connection.lock().was_silent(generation, sent);
-                    return self.was_too_slow();
+                    return (self.was_too_slow(), Vec::new());
                 }
             };
             self.connection.lock().silent_since = None;
-            let unknown = self.deliver(calls, values, &mut outcome);
+            let (decided, unknown) = self.read(calls, values, &mut outcome);
+            if unknown.is_empty() {
+                return (outcome, decided);
+            }
+            decided.into_iter().for_each(|decided| self.tell(decided));
             // A script was flushed, or this is another server than a moment ago: normal, once.
             if is_told_in_full {
                 let error = StoreError::refused("NOSCRIPT, though it was sent the script");
                 fail(flat_calls(unknown), &error);
-                return outcome;
+                return (outcome, Vec::new());
             }
             (calls, is_told_in_full) = (unknown, true);
         }
-        outcome
+        (outcome, Vec::new())
     }
 
     /// Waits for what is to come, and tells those whose own time is over before; at last all.
@@ -268,14 +286,16 @@ impl Node {
         }
     }
 
-    /// Tells what came of each call; those whose script the server did not know are left.
-    fn deliver(
+    /// Reads what came of each call, and tells those that failed; and the calls whose script the server
+    /// did not know.
+    fn read(
         self: &Arc<Self>,
         calls: Vec<Call>,
         values: Vec<Value>,
         outcome: &mut Outcome,
-    ) -> Vec<Call> {
+    ) -> (Vec<Decided>, Vec<Call>) {
         let mut values = values.into_iter();
+        let mut decided = Vec::with_capacity(calls.len());
         let mut unknown = Vec::new();
         for call in calls {
             if call.is_asking() {
@@ -298,7 +318,7 @@ impl Node {
                 },
             };
             match answers {
-                Ok(answers) => self.tell(call.members, answers, outcome),
+                Ok(answers) => decided.push(self.read_call(call, answers, outcome)),
                 Err(error) => {
                     *outcome = Outcome::Failed;
                     self.may_be_elsewhere(&error);
@@ -307,19 +327,25 @@ impl Node {
                 }
             }
         }
-        unknown
+        (decided, unknown)
     }
 
-    fn tell(self: &Arc<Self>, members: Vec<Waiting>, mut answers: Answers, outcome: &mut Outcome) {
-        for waiting in members {
-            let reply = answers.next(&waiting.request);
-            self.note(&waiting, &reply);
-            if let Err(error) = &reply
-                && self.may_be_elsewhere(error)
-            {
+    fn read_call(&self, call: Call, mut answers: Answers, outcome: &mut Outcome) -> Decided {
+        let members = call.members;
+        let replies: Vec<_> =
+            members.iter().map(|waiting| answers.next(&waiting.request)).collect();
+        for error in replies.iter().filter_map(|reply| reply.as_ref().err()) {
+            if self.may_be_elsewhere(error) {
                 *outcome = Outcome::Failed;
                 self.is_failing(error);
             }
+        }
+        Decided { members, replies }
+    }
+
+    fn tell(&self, decided: Decided) {
+        for (waiting, reply) in decided.members.into_iter().zip(decided.replies) {
+            self.note(&waiting, &reply);
             waiting.deliver(reply);
         }
     }
@@ -512,12 +538,8 @@ impl Load {
         }
     }
 
-    /// By when it must be told; all of a load have the same time.
-    fn deadline(&self) -> Option<Instant> {
-        self.first().map(|waiting| waiting.deadline)
-    }
-
-    /// The same, if that may be before a batch ahead of it comes back.
+    /// By when it must be told, if that may be before a batch ahead of it comes back; all of a load have
+    /// the same time.
     fn hurried(&self, deadline: Duration) -> Option<Instant> {
         self.first().filter(|waiting| waiting.within < deadline).map(|waiting| waiting.deadline)
     }

@@ -1,0 +1,106 @@
+//! Servers, limiters on them, and a few ways to ask.
+
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Connection, FromRedisValue};
+use tollgate::{BreakerState, Error, Limit, Limiter, OnFailure, RedisBuilder, Scope, StoreError};
+use tollgate_launcher::{Flavour, Launch, Server};
+
+/// Long enough for any machine: a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How much later than promised an answer may come on a busy machine.
+pub(crate) const MARGIN: Duration = Duration::from_secs(2);
+
+/// How long after its cause is gone a failure may last: a breaker is open for 1.2 s at most.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(5);
+
+pub(crate) fn start(flavour: Flavour) -> Server {
+    launch(&Launch::new(flavour))
+}
+
+pub(crate) fn launch(launch: &Launch) -> Server {
+    launch.start().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Of one that says when a server fails.
+pub(crate) fn builder(url: &str) -> RedisBuilder {
+    Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed)
+}
+
+pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
+    builder(url).deadline(deadline).build().unwrap()
+}
+
+/// A limit of so many, of which nothing comes back while a test runs.
+pub(crate) fn limited(limiter: &Limiter, name: &str, limit: u64) -> Scope {
+    let text = format!("fixed-window limit={limit} window=366d");
+    limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
+}
+
+pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Error>) -> StoreError {
+    match answer {
+        Err(Error::Store(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) async fn remaining(scope: &Scope, key: &str) -> u64 {
+    scope.peek(key).await.unwrap().remaining()
+}
+
+/// Whether the only server of a limiter is asked.
+pub(crate) fn breaker(limiter: &Limiter) -> BreakerState {
+    limiter.health().unwrap().servers[0].breaker
+}
+
+/// Looks until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "not yet: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Looks at a key until there is an answer, which takes no longer than a failure may last.
+pub(crate) async fn until_answered(scope: &Scope, key: &str) -> u64 {
+    let began = Instant::now();
+    loop {
+        match scope.peek(key).await {
+            Ok(decision) => return decision.remaining(),
+            Err(error) => assert!(began.elapsed() < RECOVERY, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A connection past the limiter.
+pub(crate) fn admin(server: &Server) -> Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// A command of these words: `CLIENT KILL TYPE normal`.
+pub(crate) fn command(text: &str) -> Cmd {
+    let mut words = text.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    words.for_each(|word| _ = command.arg(word));
+    command
+}
+
+/// Asks past the limiter, and past everything that stands before the server.
+pub(crate) fn ask<T: FromRedisValue>(server: &Server, text: &str) -> T {
+    server.ask(&command(text)).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+pub(crate) fn config(server: &Server, name: &str, value: &str) {
+    let mut set = command("CONFIG SET");
+    server.ask::<()>(set.arg(name).arg(value)).unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+/// The value of one line of `INFO`.
+pub(crate) fn info(server: &Server, name: &str) -> String {
+    let all: String = ask(server, "INFO all");
+    let value = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("no {name} in {all}")).to_owned()
+}
