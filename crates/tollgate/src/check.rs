@@ -79,6 +79,10 @@ impl<'a> Check<'a> {
     /// How long the caller itself has. A store across the network is given up 3 ms before that, for
     /// the way back, if its own deadline is not earlier still. Of several limits the least time
     /// holds.
+    ///
+    /// With 3 ms or less the store is not even asked, and the check comes to what
+    /// [`OnFailure`](crate::OnFailure) says. Where clients choose this time, see that they cannot
+    /// choose that.
     #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
     pub fn within(self, time: Duration) -> Check<'a> {
         #[cfg(feature = "redis")]

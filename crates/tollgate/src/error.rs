@@ -81,7 +81,7 @@ pub enum StoreError {
         /// The deadline.
         after: Duration,
     },
-    /// The server answered with an error. Nothing was charged.
+    /// The server answered with an error, and nothing was charged; or with what is no answer of ours.
     #[error("the server refused: {problem}")]
     Refused {
         /// What it said.

@@ -20,11 +20,12 @@ pub enum OnFailure {
     /// answers it with 503, not with 429: nobody's quota is spent.
     Closed,
     /// The request is decided in this process, on its share of the limit: a limit of 100 for 4
-    /// processes is 25 in each, at a quarter of the rate, and at least 1.
+    /// processes is 25 in each, at a quarter of the rate.
     ///
-    /// All together then admit no more than the limit for as long as the store is away, as long as
-    /// there are no more than so many; and what each had of the store before. A request that costs more
-    /// than the share is refused. What the share has spent is kept for the next time.
+    /// So while the store is away, all processes together admit no more than the limit, beside what the
+    /// store has admitted before. A share is at least 1: with more processes than the limit has
+    /// units, they admit one each. A request that costs more than the share is refused. What the share
+    /// has spent is kept for the next time. It cannot be refunded.
     Local {
         /// How many processes there are; 0 is taken for 1.
         processes: u32,

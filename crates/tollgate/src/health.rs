@@ -8,7 +8,8 @@ use crate::error::StoreError;
 pub struct Health {
     /// Each of them; of a cluster those that are known to own a slot, or were asked who does.
     pub servers: Vec<ServerHealth>,
-    /// How many requests no server decided so far, whatever became of them.
+    /// How many requests servers failed to decide so far, whatever became of them. A check of several
+    /// limits on different servers is several.
     pub failed: u64,
     /// Why the last of those failed.
     pub last_failure: Option<StoreError>,

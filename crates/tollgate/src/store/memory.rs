@@ -127,8 +127,14 @@ impl Memory {
 
     /// The scope of this name; made with `limit` if there is none yet.
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Result<Arc<Scope>, Error> {
+        let is_named = |scope: &&Arc<Scope>| *scope.name == *name;
+        if let Some(scope) = self.scopes.read().iter().find(is_named)
+            && scope.limit == limit
+        {
+            return Ok(Arc::clone(scope));
+        }
         let mut scopes = self.scopes.write();
-        if let Some(scope) = scopes.iter().find(|scope| *scope.name == *name) {
+        if let Some(scope) = scopes.iter().find(is_named) {
             if scope.limit == limit {
                 return Ok(Arc::clone(scope));
             }

@@ -42,6 +42,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, Role, State};
 
 use crate::answer::Answer;
@@ -202,7 +203,8 @@ impl Redis {
         let (told, receiver) = oneshot::channel();
         let in_order = InOrder {
             servers: Arc::clone(&self.servers),
-            within: self.time_for(within),
+            within,
+            began: Instant::now(),
             answers: Vec::with_capacity(requests.len()),
             asked: Vec::new(),
             places: Vec::new(),
@@ -344,8 +346,9 @@ impl Charge {
 /// Decides requests in their order, as many at a time as go in one batch, until nobody listens.
 struct InOrder {
     servers: Arc<Servers>,
-    /// How long each may take.
-    within: Duration,
+    /// How long the caller has for all of them, and since when.
+    within: Option<Duration>,
+    began: Instant,
     answers: Vec<Option<Result<Together, Error>>>,
     /// What goes next, whose answers have these places, and how heavy it is.
     asked: Vec<Request>,
@@ -392,9 +395,11 @@ impl InOrder {
     async fn send(&mut self) {
         let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
         self.weight = 0;
+        let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
+        let within = time_for(self.servers.shared().deadline, left);
         let receivers = match asked.pop_if(|last| self.servers.is_across(last)) {
-            Some(across) => vec![self.servers.submit(across, self.within, AndThen::Nothing)],
-            None => self.servers.submit_all(asked, self.within),
+            Some(across) => vec![self.servers.submit(across, within, AndThen::Nothing)],
+            None => self.servers.submit_all(asked, within),
         };
         for (place, receiver) in places.into_iter().zip(receivers) {
             let sent = Sent { receiver, read: together, refund: None };

@@ -14,7 +14,7 @@ pub(super) const MAX_BATCH: usize = 64;
 /// Requests that wait for their turn.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
-    /// In the order of their numbers.
+    /// In the order of their numbers; the first is not empty.
     waiting: VecDeque<Place<T>>,
     /// The number of the last.
     newest: u64,
@@ -82,22 +82,44 @@ impl<T> Batcher<T> {
     pub(super) fn take(&mut self) -> Vec<T> {
         let mut batch = Vec::new();
         let mut total = 0;
-        while let Some(Place { request, .. }) = self.waiting.front() {
-            let weight = request.as_ref().map_or(0, |(_, weight)| *weight);
+        while let Some(Place { request: Some((_, weight)), .. }) = self.waiting.front() {
             total += weight;
             if total > MAX_BATCH && !batch.is_empty() {
                 break;
             }
-            self.weight -= weight;
-            match self.waiting.pop_front().and_then(|place| place.request) {
-                Some((request, _)) => batch.push(request),
-                None => self.empty -= 1,
-            }
+            batch.extend(self.pop());
         }
         if batch.is_empty() {
             self.in_flight -= 1;
         }
         batch
+    }
+
+    /// The one that goes next.
+    pub(super) fn front(&self) -> Option<&T> {
+        self.waiting.front()?.request.as_ref().map(|(request, _)| request)
+    }
+
+    /// Takes those out of the front that need not wait any longer, up to the first that must.
+    pub(super) fn take_over(&mut self, is_over: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut over = Vec::new();
+        while self.front().is_some_and(&is_over) {
+            over.extend(self.pop());
+        }
+        over
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let (request, weight) = self.waiting.pop_front()?.request?;
+        self.weight -= weight;
+        self.skip_empty();
+        Some(request)
+    }
+
+    fn skip_empty(&mut self) {
+        while self.waiting.pop_front_if(|place| place.request.is_none()).is_some() {
+            self.empty -= 1;
+        }
     }
 
     /// The number of the request that was put in last.
@@ -112,6 +134,7 @@ impl<T> Batcher<T> {
         let (request, weight) = self.waiting[at].request.take()?;
         self.weight -= weight;
         self.empty += 1;
+        self.skip_empty();
         if self.empty > self.waiting.len() / 2 {
             self.waiting.retain(|place| place.request.is_some());
             self.empty = 0;
@@ -224,6 +247,21 @@ mod tests {
         numbers.iter().for_each(|&number| assert!(batcher.remove(number).is_some()));
         assert!(batcher.put(3, 30).is_ok());
         assert_eq!(batcher.take(), [3]);
+    }
+
+    #[test]
+    fn those_at_the_front_are_taken_out_up_to_the_first_that_must_wait() {
+        let mut batcher = batcher();
+        for request in [1, 2, 3, 9, 4] {
+            batcher.put(request, 2).unwrap();
+        }
+        batcher.remove(1);
+        assert_eq!(batcher.front(), Some(&2));
+        assert_eq!(batcher.take_over(|request| *request < 5), [2, 3]);
+        assert_eq!((batcher.front(), batcher.weight()), (Some(&9), 4));
+        assert_eq!(batcher.take_over(|_| true), [9, 4]);
+        assert_eq!((batcher.front(), batcher.weight()), (None, 0));
+        assert_eq!(batcher.take(), []);
     }
 
     #[test]

@@ -21,7 +21,8 @@ const HALF_SECOND_US: u64 = 500_000;
 const MIN_PAUSE_US: u64 = 100_000;
 const MAX_PAUSE_US: u64 = 1_000_000;
 
-/// A probe that was not reported for so long never will be: its task was dropped.
+/// A probe that was not reported for so long never will be: its task was dropped. Or for twice the
+/// deadline, if that is longer.
 const MAX_PROBE_US: u64 = 5_000_000;
 
 /// While a probe is out, nobody knows for how long: look again after this.
@@ -64,6 +65,7 @@ pub(super) struct Breaker {
     recent: Recent,
     /// The state of a xorshift, never 0.
     random: u64,
+    max_probe_us: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +76,8 @@ enum Phase {
 }
 
 impl Breaker {
-    /// Closed. Nodes with other seeds probe at other times.
-    pub(super) fn new(seed: u64) -> Breaker {
+    /// Closed. Nodes with other seeds probe at other times; an outcome is known after the deadline.
+    pub(super) fn new(seed: u64, deadline_us: u64) -> Breaker {
         Breaker {
             phase: Phase::Closed { since_us: 0 },
             period: 0,
@@ -83,6 +85,7 @@ impl Breaker {
             bad_in_a_row: 0,
             recent: Recent::default(),
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1),
+            max_probe_us: deadline_us.saturating_mul(2).max(MAX_PROBE_US),
         }
     }
 
@@ -104,7 +107,8 @@ impl Breaker {
             Phase::Closed { .. } => None,
             Phase::Open { since_us, pause_us } => left_us(since_us, pause_us, now_us),
             Phase::Probing { since_us } => {
-                left_us(since_us, MAX_PROBE_US, now_us).map(|left_us| left_us.min(LOOK_AGAIN_US))
+                let left_us = left_us(since_us, self.max_probe_us, now_us);
+                left_us.map(|left_us| left_us.min(LOOK_AGAIN_US))
             }
         }
     }
@@ -255,7 +259,7 @@ mod tests {
 
     #[test]
     fn it_is_closed_at_first_and_while_batches_are_answered() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         for at_us in START..START + 1_000 {
             assert_eq!((breaker.state(at_us), breaker.is_open(at_us)), (Closed, None));
             let ticket = breaker.admit(at_us).unwrap();
@@ -265,7 +269,7 @@ mod tests {
 
     #[test]
     fn five_bad_outcomes_in_a_row_open_it() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         let outcomes = [Failed, Slow, Failed, Slow, Answered, Slow, Failed, Slow, Failed, Slow];
         for (count, outcome) in outcomes.into_iter().enumerate() {
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn half_of_twenty_outcomes_in_a_second_open_it() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for count in 0..10 {
             assert_eq!(breaker.state(START), Closed, "{count}");
@@ -296,7 +300,7 @@ mod tests {
 
     #[test]
     fn less_than_half_or_less_than_twenty_in_a_second_do_not_open_it() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for count in 0..1_000 {
             for outcome in [Answered, Failed, Answered] {
@@ -317,7 +321,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_a_second_does_not_count() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for outcome in [Failed, Failed, Failed, Failed, Answered, Failed, Failed, Failed, Failed] {
             breaker.report(ticket, outcome, START);
@@ -330,7 +334,7 @@ mod tests {
 
     #[test]
     fn one_probe_goes_and_the_others_wait_for_it() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         open(&mut breaker, START);
         let then_us = START + breaker.is_open(START).unwrap();
         assert_eq!((breaker.is_open(then_us), breaker.state(then_us)), (None, HalfOpen));
@@ -347,7 +351,7 @@ mod tests {
     #[test]
     fn every_probe_that_fails_doubles_the_time_up_to_a_second() {
         for outcome in [Failed, Slow] {
-            let mut breaker = Breaker::new(7);
+            let mut breaker = Breaker::new(7, 10_000);
             let (mut ticket, mut now_us) = probe(&mut breaker, START);
             for want_ms in [200, 400, 800, 1_000, 1_000, 1_000] {
                 breaker.report(ticket, outcome, now_us);
@@ -361,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_probe_that_is_never_reported_is_replaced_after_five_seconds() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let (lost, sent_us) = probe(&mut breaker, START);
         let late_us = sent_us + 5 * SECOND;
         assert_eq!(breaker.admit(late_us - 1), Err(1));
@@ -377,7 +381,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_it_opened_has_no_say() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let early = breaker.admit(START).unwrap();
         open(&mut breaker, START);
         let left_us = breaker.is_open(START);
@@ -401,7 +405,7 @@ mod tests {
 
     #[test]
     fn it_counts_anew_after_it_closed() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let ticket = breaker.admit(START).unwrap();
         for _ in 0..10 {
             breaker.report(ticket, Answered, START);
@@ -419,7 +423,7 @@ mod tests {
 
     #[test]
     fn it_goes_on_doubling_unless_it_was_closed_for_ten_seconds() {
-        let mut breaker = Breaker::new(7);
+        let mut breaker = Breaker::new(7, 10_000);
         let (mut ticket, mut now_us) = probe(&mut breaker, START);
         let cases = [(0, 200), (9_999, 400), (9_999, 800), (10_000, 100), (1, 200)];
         for (closed_ms, want_ms) in cases {
@@ -437,7 +441,7 @@ mod tests {
     fn nodes_do_not_probe_in_step() {
         let mut pauses_us: Vec<_> = (0..100)
             .map(|seed| {
-                let mut breaker = Breaker::new(seed);
+                let mut breaker = Breaker::new(seed, 10_000);
                 open(&mut breaker, START);
                 breaker.is_open(START).unwrap()
             })
@@ -452,7 +456,7 @@ mod tests {
     #[test]
     fn a_clock_at_its_ends_or_far_back_does_not_hold_it_open() {
         for at_us in [0, START, u64::MAX] {
-            let mut breaker = Breaker::new(7);
+            let mut breaker = Breaker::new(7, 10_000);
             open(&mut breaker, at_us);
             let elsewhere_us = at_us.abs_diff(3_600 * SECOND);
             let ticket = breaker.admit(elsewhere_us).unwrap();
@@ -586,7 +590,7 @@ mod tests {
             acts in vec(any_act(), 0..400),
         ) {
             let mut watched = Watched {
-                breaker: Breaker::new(seed),
+                breaker: Breaker::new(seed, 10_000),
                 now_us: START,
                 fresh: Vec::new(),
                 stale: Vec::new(),

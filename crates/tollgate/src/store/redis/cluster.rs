@@ -27,6 +27,9 @@ const REFRESH_US: u64 = 10_000_000;
 /// How often at most it is looked when somebody does say so, or fails.
 const HURRIED_REFRESH_US: u64 = 100_000;
 
+/// How long a node without slots is kept after one was on its way to it.
+const IMPORTING_US: u64 = 10_000_000;
+
 /// How often a request is sent on. Two in a row are usual while a slot is moved.
 const MAX_HOPS: u8 = 8;
 
@@ -50,7 +53,13 @@ pub(super) struct Cluster {
 #[derive(Default)]
 struct Topology {
     slots: SlotMap,
-    nodes: HashMap<Address, Arc<Node>>,
+    nodes: HashMap<Address, Known>,
+}
+
+struct Known {
+    node: Arc<Node>,
+    /// When a slot was last on its way to it: it may be given its first ones, and own none yet.
+    importing_us: AtomicU64,
 }
 
 impl Cluster {
@@ -92,8 +101,9 @@ impl Cluster {
     /// Who has a slot; somebody who should know, if nobody is known to.
     fn node_of(&self, slot: u16) -> Arc<Node> {
         let topology = self.topology.read();
-        if let Some(node) = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner)) {
-            return Arc::clone(node);
+        let owner = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner));
+        if let Some(known) = owner {
+            return Arc::clone(&known.node);
         }
         drop(topology);
         // For one slot always the same, until it fails: so requests keep their order.
@@ -103,14 +113,24 @@ impl Cluster {
 
     /// The node at an address, made if there is none yet.
     fn node_at(&self, address: &Address) -> Arc<Node> {
-        if let Some(node) = self.topology.read().nodes.get(address) {
-            return Arc::clone(node);
+        if let Some(known) = self.topology.read().nodes.get(address) {
+            return Arc::clone(&known.node);
         }
         let mut topology = self.topology.write();
         if topology.nodes.len() >= MAX_NODES {
             return self.node(address);
         }
-        Arc::clone(topology.nodes.entry(address.clone()).or_insert_with(|| self.node(address)))
+        let known = || Known { node: self.node(address), importing_us: AtomicU64::new(0) };
+        Arc::clone(&topology.nodes.entry(address.clone()).or_insert_with(known).node)
+    }
+
+    /// The node at an address that a slot is on its way to.
+    fn importing_node_at(&self, address: &Address) -> Arc<Node> {
+        let node = self.node_at(address);
+        if let Some(known) = self.topology.read().nodes.get(address) {
+            known.importing_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+        }
+        node
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
@@ -121,15 +141,7 @@ impl Cluster {
 
     /// Sends requests on, which a server said belong elsewhere: nothing of them was charged.
     pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
-        let to = match &redirect {
-            Redirect::Moved { slot, to } => {
-                self.topology.write().slots.set(*slot, to.clone());
-                self.refresh(HURRIED_REFRESH_US);
-                self.node_at(to)
-            }
-            Redirect::Ask { to } => self.node_at(to),
-            Redirect::TryAgain => Arc::clone(from),
-        };
+        let keys: usize = all.iter().map(|waiting| waiting.request.charges().len()).sum();
         let is_one = all.len() == 1;
         for mut waiting in all {
             if waiting.way.hops == MAX_HOPS {
@@ -138,13 +150,27 @@ impl Cluster {
                 continue;
             }
             waiting.way.hops += 1;
-            waiting.way.is_asking = matches!(redirect, Redirect::Ask { .. });
-            // While a slot is moved, its keys are in two places: then each goes alone.
-            waiting.way.is_alone = !matches!(redirect, Redirect::Moved { .. });
-            if is_one && matches!(redirect, Redirect::TryAgain) {
-                self.charge_apart(waiting, from);
-            } else {
-                to.put(Load::One(waiting));
+            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
+            match &redirect {
+                Redirect::Moved { slot, to } => {
+                    self.topology.write().slots.set(*slot, to.clone());
+                    self.refresh(HURRIED_REFRESH_US);
+                    self.node_at(to).put(Load::One(waiting));
+                }
+                Redirect::Ask { to } if keys == 1 => {
+                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
+                    self.importing_node_at(to).put(Load::One(waiting));
+                }
+                // Of several keys some are here and some there: each goes alone. Redis before version 7
+                // says ASK then as well, though only one that is missing here must go there.
+                Redirect::Ask { .. } | Redirect::TryAgain => {
+                    waiting.way.is_alone = true;
+                    if is_one {
+                        self.charge_apart(waiting, from);
+                    } else {
+                        from.put(Load::One(waiting));
+                    }
+                }
             }
         }
     }
@@ -212,44 +238,61 @@ impl Cluster {
 
     /// What one of the servers says.
     async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
-        let mut asked: Vec<(Server, Address)> = Vec::new();
-        self.next.fetch_add(1, Ordering::Relaxed);
         let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
-        let first = self.next.load(Ordering::Relaxed) % known.len().max(1);
-        let (last, front) = known.split_at(first);
-        for address in front.iter().chain(last) {
-            asked.push((self.seeds[0].0.at(&address.host, address.port), address.clone()));
-        }
-        asked.extend(self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned());
-        first_of(asked.into_iter().map(|(server, address)| async move {
-            let mut open = connect(&server).await?;
-            let said: RedisResult<Value> =
-                redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
-            let said = said.map_err(|error| store_error(&error, server.name()))?;
-            let nonsense = || StoreError::refused("CLUSTER SLOTS names no server");
-            let slots = SlotMap::of(&said, &address).filter(|slots| slots.covered() > 0);
-            slots.ok_or_else(nonsense)
-        }))
+        let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
+        let mut asked: Vec<(Server, Address)> = known
+            .iter()
+            .map(|address| (self.seeds[0].0.at(&address.host, address.port), address.clone()))
+            .chain(seeds)
+            .collect();
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
+        asked.rotate_left(first);
+        // Those that are well first.
+        asked.sort_by_key(|(_, address)| !self.is_well(address));
+        first_of(
+            asked
+                .into_iter()
+                .map(|(server, address)| async move { slots_at(&server, &address).await }),
+        )
         .await
     }
 
-    /// Uses what was said. Nodes that have no slot any more are forgotten.
+    fn is_well(&self, address: &Address) -> bool {
+        self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
+    }
+
+    /// Uses what was said. Nodes that have no slot, and are not given one, are forgotten.
     fn adopt(&self, slots: SlotMap) {
+        let now_us = self.shared.clock.now_us();
         let mut topology = self.topology.write();
-        let mut known = std::mem::take(&mut topology.nodes);
+        topology.nodes.retain(|address, known| {
+            let importing_us = known.importing_us.load(Ordering::Relaxed);
+            now_us < importing_us.saturating_add(IMPORTING_US)
+                || slots.owners().any(|owner| owner == address)
+        });
         for owner in slots.owners() {
-            let node = known.remove(owner).unwrap_or_else(|| self.node(owner));
-            topology.nodes.insert(owner.clone(), node);
+            let known = || Known { node: self.node(owner), importing_us: AtomicU64::new(0) };
+            topology.nodes.entry(owner.clone()).or_insert_with(known);
         }
         topology.slots = slots;
     }
 
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         let topology = self.topology.read();
-        let mut nodes: Vec<_> = topology.nodes.values().cloned().collect();
+        let nodes = topology.nodes.values().map(|known| Arc::clone(&known.node));
+        let mut nodes: Vec<_> = nodes.collect();
         nodes.sort_by(|a, b| a.name().cmp(b.name()));
         nodes
     }
+}
+
+/// What one server says of the slots.
+async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
+    let mut open = connect(server).await?;
+    let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
+    let said = said.map_err(|error| store_error(&error, server.name()))?;
+    let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
+    slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }
 
 /// One who looks; the next may when it is done, or dropped.

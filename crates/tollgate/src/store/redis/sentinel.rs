@@ -78,17 +78,29 @@ impl Sentinels {
     /// itself.
     pub(super) async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
         self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
-        let epoch = self.connected.lock().as_ref().map_or(0, |known| known.epoch);
+        let known = self.connected.lock().clone();
+        let epoch = known.as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
-        self.ask(epoch, move |named| {
+        let accept = move |named: Named| {
             let primary = primary.clone();
             async move { Ok((connect_to(&primary, &named.address).await?, named)) }
-        })
-        .await
-        .map(|(open, named)| {
-            *self.connected.lock() = Some(named);
-            open
-        })
+        };
+        let (open, named) = self.ask(epoch, accept).await?;
+        if !self.adopt(known, named) {
+            return Err(StoreError::unreachable(&self.name, "there was a failover meanwhile"));
+        }
+        Ok(open)
+    }
+
+    /// Notes where the primary is, unless somebody found out later what is newer.
+    fn adopt(&self, known: Option<Named>, named: Named) -> bool {
+        let mut connected = self.connected.lock();
+        let is_newer = |other: &Named| other.epoch > named.epoch;
+        if *connected != known && connected.as_ref().is_some_and(is_newer) {
+            return false;
+        }
+        *connected = Some(named);
+        true
     }
 
     /// Looks whether the primary is elsewhere, if that was not looked at for a while.
@@ -121,8 +133,7 @@ impl Sentinels {
             return None;
         }
         let open = connect_to(&self.primary, &named.address).await.ok()?;
-        *self.connected.lock() = Some(named);
-        Some(open)
+        self.adopt(Some(known), named).then_some(open)
     }
 
     /// The first answer that `accept` makes something of, and that is not older than what is known;

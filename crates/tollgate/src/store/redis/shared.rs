@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
-use tollgate_core::{Checked, Decision, Limit, Together};
+use tollgate_core::{Checked, Decision, Limit, Role, State, Together, check_all};
 
 use super::denials::Denials;
 use super::wire::{Charge, Reply, Request};
@@ -102,8 +102,12 @@ impl Shared {
         let now_us = request.at_us().unwrap_or_else(|| self.clock.now_us());
         match (request, &self.policy) {
             (_, Policy::Closed) => None,
-            (Request::Check { charge, .. } | Request::Peek { charge, .. }, Policy::Open) => {
+            (Request::Check { charge, .. }, Policy::Open) => {
                 Some(Reply::Checked(unspent(charge, now_us), Source::Degraded))
+            }
+            (Request::Peek { charge, .. }, Policy::Open) => {
+                let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.ask);
+                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
             (Request::Check { charge, .. }, Policy::Local { memory, processes }) => {
                 let (_, each) = decide_here(memory, *processes, &[charge], now_us)?;
@@ -145,9 +149,18 @@ pub(super) fn unspent(charge: &Charge, now_us: u64) -> Checked {
 }
 
 fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<Checked>) {
-    let each: Vec<Checked> = charges.iter().map(|charge| unspent(charge, now_us)).collect();
-    let part = |(charge, checked): (&Charge, &Checked)| charge.part(checked);
-    (Together::of(charges.iter().zip(&each).map(part)), each)
+    let mut states: Vec<State> = charges.iter().map(|charge| charge.limit.fresh()).collect();
+    let together = |(charge, state)| {
+        let Charge { limit, ask, role, .. }: &Charge = charge;
+        match role {
+            Role::Enforced => tollgate_core::Charge::enforced(limit, state, *ask),
+            Role::Shadow => tollgate_core::Charge::shadow(limit, state, *ask),
+        }
+    };
+    let mut parts: Vec<_> = charges.iter().zip(&mut states).map(together).collect();
+    let together = check_all(&mut parts, now_us);
+    let decisions = parts.iter().filter_map(|part| part.decision().copied());
+    (together, decisions.map(|decision| Checked { decision, receipt: None }).collect())
 }
 
 /// Decides on this process's share. The Redis key says everything but the limit.

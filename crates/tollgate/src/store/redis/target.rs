@@ -90,8 +90,13 @@ pub(super) fn store_error(error: &RedisError, server: &str) -> StoreError {
 
 /// What goes wrong before there is a connection: what the server says then may repeat the password.
 fn opening_error(error: &RedisError, server: &Server) -> StoreError {
+    // All of it, or as much as fits in what it says.
     let said = error.detail().unwrap_or_default();
-    let repeats_password = server.password().is_some_and(|password| said.contains(password));
+    let is_said = |password: &str| {
+        let beginning = password.char_indices().nth(8).map_or(password, |(at, _)| &password[..at]);
+        said.contains(beginning)
+    };
+    let repeats_password = server.password().is_some_and(is_said);
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
             if repeats_password =>

@@ -115,7 +115,8 @@ impl Waiting {
 
     pub(super) fn deliver(mut self, reply: Result<Reply, StoreError>) {
         let reply = match reply {
-            Err(error) => self.shared.instead(&self.request, error),
+            // Nothing is decided a second time for one that was told already.
+            Err(error) if !self.is_told() => self.shared.instead(&self.request, error),
             reply => reply,
         };
         let undelivered = match self.answer.take() {

@@ -1,0 +1,351 @@
+//! One batch on its way to the server and back.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
+use tokio::sync::MutexGuard;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Node, fail};
+use crate::error::StoreError;
+use crate::store::redis::breaker::Outcome;
+use crate::store::redis::shared::Shared;
+use crate::store::redis::waiting::Waiting;
+use crate::store::redis::wire::{Answers, Arguments, Reply, Request};
+
+/// Requests that one run of the script decides; at least one.
+pub(super) struct Call {
+    members: Vec<Waiting>,
+}
+
+/// What a batch came to.
+pub(super) struct Landed {
+    pub(super) outcome: Outcome,
+    /// Those who are still to be told.
+    decided: Vec<Decided>,
+}
+
+/// Requests, and what each of them is told.
+struct Decided {
+    members: Vec<Waiting>,
+    replies: Vec<Result<Reply, StoreError>>,
+}
+
+/// What the calls of a batch came to, together. One that is answered shows that the server is well,
+/// whatever is the matter with a slot.
+#[derive(Default)]
+struct Tally {
+    has_answered: bool,
+    has_failed: bool,
+}
+
+impl Node {
+    /// One for all; in a cluster, where a script has the keys of one slot, one for each.
+    pub(super) fn calls(&self, batch: Vec<Waiting>) -> Vec<Call> {
+        if self.cluster.is_none() {
+            return vec![Call { members: batch }];
+        }
+        let mut calls: Vec<Call> = Vec::new();
+        for waiting in batch {
+            let way = waiting.way;
+            // The last of its slot, so that requests of a key keep their order.
+            let last = calls.iter_mut().rev().find(|call| call.members[0].way.slot == way.slot);
+            match last {
+                Some(call) if call.members[0].way == way && !way.is_alone => {
+                    call.members.push(waiting);
+                }
+                _ => calls.push(Call { members: vec![waiting] }),
+            }
+        }
+        calls
+    }
+
+    /// Has the calls decided, and tells in time those that are not; the others are left to be told.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        mut calls: Vec<Call>,
+        turn: MutexGuard<'_, ()>,
+    ) -> Landed {
+        self.target.refresh_if_old(self);
+        let until = Instant::now() + self.shared.deadline;
+        let opening = self.connection();
+        let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
+            Some(Ok(connection)) => connection,
+            Some(Err(error)) => {
+                self.connection.lock().failure = Some(error.clone());
+                self.not_sent(flat(calls), &error);
+                return Landed::with(Outcome::Failed);
+            }
+            None => return self.was_too_slow(),
+        };
+        let sent = Instant::now();
+        let until = sent + self.shared.deadline;
+        let mut tally = Tally::default();
+        let mut turn = Some(turn);
+        let mut is_told_in_full = false;
+        loop {
+            // Who was told already would be charged for nothing.
+            drop_told(&mut calls);
+            if calls.is_empty() {
+                return Landed::with(tally.outcome());
+            }
+            let commands = self.commands(&calls, generation, is_told_in_full);
+            let reply = {
+                let mut asking = pin!(commands.send(open.clone()));
+                // Once it has been polled, it is on its way.
+                let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+                drop(turn.take());
+                match polled {
+                    Poll::Ready(reply) => Some(reply),
+                    Poll::Pending => self.in_time(&mut calls, until, asking).await,
+                }
+            };
+            let values = match reply {
+                Some(Ok(values)) => values,
+                Some(Err(error)) => {
+                    let error = self.broke(&error, generation);
+                    self.is_failing(&error);
+                    fail(flat(calls), &error);
+                    return Landed::with(Outcome::Failed);
+                }
+                None => {
+                    self.connection.lock().was_silent(generation, sent);
+                    return self.was_too_slow();
+                }
+            };
+            self.connection.lock().has_answered();
+            let (decided, unknown) = self.read(calls, values, generation, &mut tally);
+            if unknown.is_empty() {
+                return Landed { outcome: tally.outcome(), decided };
+            }
+            decided.into_iter().for_each(|decided| self.tell(decided));
+            // A script was flushed, or this is another server than a moment ago: normal, once.
+            if is_told_in_full {
+                let error = StoreError::refused("NOSCRIPT, though it was sent the script");
+                fail(flat(unknown), &error);
+                return Landed::with(Outcome::Failed);
+            }
+            (calls, is_told_in_full) = (unknown, true);
+        }
+    }
+
+    fn was_too_slow(&self) -> Landed {
+        self.is_failing(&self.timeout(self.shared.deadline));
+        Landed::with(Outcome::Slow)
+    }
+
+    /// Waits for what is to come, and tells those whose own time is over before; at last all. Those in
+    /// the queue as well: nobody else is awake.
+    async fn in_time<F: Future>(
+        &self,
+        calls: &mut [Call],
+        until: Instant,
+        mut coming: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        loop {
+            let waiting = calls.iter().flat_map(|call| &call.members);
+            let deadlines = waiting.filter(|waiting| !waiting.is_told()).map(|it| it.deadline);
+            let next = deadlines.chain(self.next_in_queue()).min().unwrap_or(until).min(until);
+            if let Ok(come) = timeout_at(next, coming.as_mut()).await {
+                return Some(come);
+            }
+            for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
+                if next == until || waiting.deadline <= next {
+                    waiting.fail(self.timeout(waiting.within));
+                }
+            }
+            self.tell_queue(next);
+            if next == until {
+                return None;
+            }
+        }
+    }
+
+    fn commands(&self, calls: &[Call], generation: u64, is_told_in_full: bool) -> Commands {
+        let command = |call: &Call| {
+            let arguments = Arguments::of(call.members.iter().map(|waiting| &waiting.request));
+            let script = arguments.abilities.script();
+            // The first time on a connection with its text, which the server may not know yet.
+            let is_known = !is_told_in_full
+                && self.connection.lock().has_script(generation, arguments.abilities);
+            match is_known {
+                true => arguments.command("EVALSHA", &script.hash),
+                false => arguments.command("EVAL", &script.text),
+            }
+        };
+        if let ([call], true) = (calls, self.cluster.is_none()) {
+            return Commands::One(command(call));
+        }
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        let mut count = 0;
+        for call in calls {
+            if call.is_asking() {
+                pipeline.add_command(redis::cmd("ASKING"));
+                count += 1;
+            }
+            pipeline.add_command(command(call));
+            count += 1;
+        }
+        Commands::Many(pipeline, count)
+    }
+
+    /// Reads what came of each call, and tells those that failed; and the calls whose script the server
+    /// did not know.
+    fn read(
+        self: &Arc<Self>,
+        calls: Vec<Call>,
+        values: Vec<Value>,
+        generation: u64,
+        tally: &mut Tally,
+    ) -> (Vec<Decided>, Vec<Call>) {
+        let mut values = values.into_iter();
+        let mut decided = Vec::with_capacity(calls.len());
+        let mut unknown = Vec::new();
+        for call in calls {
+            // That the server took note; or that this user may not ask.
+            let noted = if call.is_asking() { values.next() } else { None };
+            let noted = noted.unwrap_or(Value::Nil).extract_error();
+            let answers = match values.next().unwrap_or(Value::Nil).extract_error() {
+                Ok(value) => Answers::of(value),
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    unknown.push(call);
+                    continue;
+                }
+                Err(error) => match (self.redirect(&error), noted) {
+                    (Some(_), Err(refused)) => Err(self.error(&refused)),
+                    (Some((cluster, redirect)), Ok(_)) => {
+                        tally.has_answered = true;
+                        cluster.redirect(self, call.members, redirect);
+                        continue;
+                    }
+                    (None, _) => Err(self.error(&error)),
+                },
+            };
+            match answers {
+                Ok(answers) => decided.push(self.read_call(call, answers, generation, tally)),
+                Err(error) => {
+                    tally.has_failed |= !is_of_a_slot_alone(&error);
+                    self.may_be_elsewhere(&error, generation);
+                    self.is_failing(&error);
+                    fail(call.members, &error);
+                }
+            }
+        }
+        (decided, unknown)
+    }
+
+    fn read_call(
+        &self,
+        call: Call,
+        mut answers: Answers,
+        generation: u64,
+        tally: &mut Tally,
+    ) -> Decided {
+        let members = call.members;
+        let replies: Vec<_> =
+            members.iter().map(|waiting| answers.next(&waiting.request)).collect();
+        let errors = replies.iter().filter_map(|reply| reply.as_ref().err());
+        match errors.into_iter().find(|error| self.may_be_elsewhere(error, generation)) {
+            Some(error) => {
+                tally.has_failed = true;
+                self.is_failing(error);
+            }
+            None => tally.has_answered = true,
+        }
+        Decided { members, replies }
+    }
+
+    /// A server that has become a replica: the next connection may find the primary.
+    fn may_be_elsewhere(&self, error: &StoreError, generation: u64) -> bool {
+        let is_replica =
+            matches!(error, StoreError::Refused { problem } if problem.contains("READONLY"));
+        if is_replica {
+            self.connection.lock().give_up(generation);
+        }
+        is_replica
+    }
+
+    /// Tells those who are left.
+    pub(super) fn land(&self, landed: Landed) {
+        landed.decided.into_iter().for_each(|decided| self.tell(decided));
+    }
+
+    fn tell(&self, decided: Decided) {
+        for (waiting, reply) in decided.members.into_iter().zip(decided.replies) {
+            self.note(&waiting, &reply);
+            waiting.deliver(reply);
+        }
+    }
+
+    /// Remembers a refusal; forgets it when units came back.
+    fn note(&self, waiting: &Waiting, reply: &Result<Reply, StoreError>) {
+        let Shared { denials, clock, .. } = &*self.shared;
+        match (&waiting.request, reply) {
+            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked, _)))
+                if !checked.decision.is_allowed() && charge.ask.max_wait_us.is_none() =>
+            {
+                let cost = charge.ask.cost.units();
+                denials.remember(&charge.key, cost, waiting.since_us, checked.decision);
+            }
+            (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
+                denials.forget(&charge.key, clock.now_us());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a server says that nobody has the slot: whoever is asked says so, and keys of other slots
+/// are none the worse.
+fn is_of_a_slot_alone(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { problem } if problem.contains("Hash slot not served"))
+}
+
+fn flat(calls: Vec<Call>) -> impl Iterator<Item = Waiting> {
+    calls.into_iter().flat_map(|call| call.members)
+}
+
+fn drop_told(calls: &mut Vec<Call>) {
+    calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_told()));
+    calls.retain(|call| !call.members.is_empty());
+}
+
+impl Call {
+    fn is_asking(&self) -> bool {
+        self.members.first().is_some_and(|waiting| waiting.way.is_asking)
+    }
+}
+
+impl Landed {
+    /// With nobody left to tell.
+    fn with(outcome: Outcome) -> Landed {
+        Landed { outcome, decided: Vec::new() }
+    }
+}
+
+impl Tally {
+    fn outcome(&self) -> Outcome {
+        if self.has_failed && !self.has_answered { Outcome::Failed } else { Outcome::Answered }
+    }
+}
+
+/// What goes to the server in one write.
+enum Commands {
+    One(Cmd),
+    Many(Pipeline, usize),
+}
+
+impl Commands {
+    async fn send(self, mut open: MultiplexedConnection) -> RedisResult<Vec<Value>> {
+        match self {
+            Commands::One(command) => {
+                open.send_packed_command(&command).await.map(|value| vec![value])
+            }
+            Commands::Many(pipeline, count) => open.send_packed_commands(&pipeline, 0, count).await,
+        }
+    }
+}
