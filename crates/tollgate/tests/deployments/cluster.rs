@@ -1,5 +1,19 @@
 //! A Redis Cluster.
 
+mod acl;
+mod arrivals;
+mod fake;
+mod kills;
+mod load;
+mod lost;
+mod migration;
+mod redirects;
+mod seeds;
+mod slots;
+mod stale;
+mod steady;
+mod takeover;
+
 use tollgate_launcher::{Cluster, Flavour};
 
 use crate::setup::{LIMITS, at, named};

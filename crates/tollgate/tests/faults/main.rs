@@ -1,14 +1,20 @@
-//! P10: one server that stalls, crashes, fills up or answers with errors. Everybody is told in time,
-//! what is charged is bounded, and all is well again when its cause is gone.
+//! P10: one server that stalls, crashes, fills up, answers with errors, loses replies or has another
+//! time. Everybody is told in time, what is charged is bounded, and all is well again when its cause
+//! is gone.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod breaker;
+mod clocks;
 mod connections;
 mod crash;
 mod crowd;
+mod deadlines;
+mod latency;
 mod memory;
+mod policy;
 mod replies;
+mod replies_lost;
 mod resident;
 mod setup;
 mod stall;

@@ -6,6 +6,16 @@ use redis::{Cmd, Connection, FromRedisValue};
 use tollgate::{BreakerState, Error, Limit, Limiter, OnFailure, RedisBuilder, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
+/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+pub(crate) const LIMITS: [&str; 6] = [
+    "fixed-window limit=100 window=366d",
+    "sliding-window-log limit=100 window=366d",
+    "sliding-window-counter limit=100 window=366d",
+    "token-bucket capacity=100 refill=100/366d",
+    "leaky-bucket capacity=100 leak=100/366d mode=policing",
+    "leaky-bucket capacity=100 leak=100/366d mode=shaping",
+];
+
 /// Long enough for any machine: a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -14,6 +24,9 @@ pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 
 /// How long after its cause is gone a failure may last: a breaker is open for 1.2 s at most.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(5);
+
+/// For tests in which a server that is well is never too slow, and one that is not is waited for.
+pub(crate) const SOON: Duration = Duration::from_millis(50);
 
 pub(crate) fn start(flavour: Flavour) -> Server {
     launch(&Launch::new(flavour))
@@ -28,14 +41,36 @@ pub(crate) fn builder(url: &str) -> RedisBuilder {
     Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed)
 }
 
+/// Of one that says when a server fails, and gives it all the time there is.
+pub(crate) fn patient(url: &str) -> RedisBuilder {
+    builder(url).deadline(PATIENCE)
+}
+
+pub(crate) fn at(url: &str) -> Limiter {
+    patient(url).build().unwrap()
+}
+
+/// Of this policy, for servers that are soon given up.
+pub(crate) fn with(url: &str, on_failure: OnFailure) -> Limiter {
+    builder(url).deadline(SOON).on_failure(on_failure).build().unwrap()
+}
+
 pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
     builder(url).deadline(deadline).build().unwrap()
 }
 
+pub(crate) fn named(limiter: &Limiter, name: &str, text: &str) -> Scope {
+    limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
+}
+
+/// A limit under its own text as the name.
+pub(crate) fn scope(limiter: &Limiter, text: &str) -> Scope {
+    named(limiter, text, text)
+}
+
 /// A limit of so many, of which nothing comes back while a test runs.
 pub(crate) fn limited(limiter: &Limiter, name: &str, limit: u64) -> Scope {
-    let text = format!("fixed-window limit={limit} window=366d");
-    limiter.scope(name, text.parse::<Limit>().unwrap()).unwrap()
+    named(limiter, name, &format!("fixed-window limit={limit} window=366d"))
 }
 
 pub(crate) fn store_error<T: std::fmt::Debug>(answer: Result<T, Error>) -> StoreError {
@@ -103,4 +138,40 @@ pub(crate) fn info(server: &Server, name: &str) -> String {
     let all: String = ask(server, "INFO all");
     let value = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     value.unwrap_or_else(|| panic!("no {name} in {all}")).to_owned()
+}
+
+/// Asks until the server decides, and those who ask next are not held back any more either.
+pub(crate) async fn until_decided(scope: &Scope) {
+    let began = Instant::now();
+    let is_asked = || {
+        let servers = scope.limiter().health().unwrap().servers;
+        servers.iter().all(|server| server.breaker == BreakerState::Closed)
+    };
+    while !(scope.peek("anybody").await.is_ok_and(|it| !it.is_degraded()) && is_asked()) {
+        assert!(began.elapsed() < PATIENCE, "{:?}", scope.limiter().health());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// How often the server ran a script, whether it knew it or was sent it.
+pub(crate) fn scripts_run(server: &Server) -> u64 {
+    let stats: String = server.ask(redis::cmd("INFO").arg("commandstats")).unwrap();
+    let calls = |command: &str| {
+        let start = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&start));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    calls("evalsha") + calls("eval")
+}
+
+/// The same numbers every time, and no two alike for a long while.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
 }

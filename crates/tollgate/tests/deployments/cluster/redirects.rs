@@ -1,0 +1,250 @@
+//! Servers that send requests anywhere, and say anything of their cluster.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate::{Error, Limiter, Scope, StoreError};
+use tollgate_launcher::{Cluster, Flavour};
+
+use super::fake::{Asked, Fake};
+use super::load::{until, until_answered};
+use crate::setup::{builder, named};
+
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// What a machine that does much else may take besides.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// So often a request is sent on at most, and so often it is put to somebody.
+const MAX_TRIES: usize = 9;
+
+fn limiter_of(fake: &Fake) -> (Limiter, Scope) {
+    let limiter = builder(&fake.url()).deadline(DEADLINE).build().unwrap();
+    let scope = named(&limiter, "scope", "fixed-window limit=100 window=366d");
+    (limiter, scope)
+}
+
+/// What a check fails with, in time.
+async fn failure(scope: &Scope, id: &str) -> StoreError {
+    let began = Instant::now();
+    let answer = scope.check(id).await;
+    assert!(began.elapsed() < DEADLINE + MARGIN, "{:?}", began.elapsed());
+    match answer {
+        Err(Error::Store(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn refusal(scope: &Scope, id: &str) -> String {
+    match failure(scope, id).await {
+        StoreError::Refused { problem } => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Answers scripts with this, and of the cluster says nothing of use.
+fn to_scripts(
+    answer: impl Fn(SocketAddr) -> String + Send + Sync + 'static,
+) -> impl Fn(Asked, SocketAddr) -> Option<String> + Send + Sync {
+    move |asked, addr| {
+        Some(match asked {
+            Asked::Script => answer(addr),
+            Asked::Slots => "-ERR This instance has cluster support disabled\r\n".to_owned(),
+            Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_sent_round_in_circles_ends() {
+    for (to_itself, asking) in [("MOVED 7", 0), ("ASK 7", MAX_TRIES - 1), ("TRYAGAIN", 0)] {
+        let fake = Fake::start(to_scripts(move |addr| match to_itself {
+            "TRYAGAIN" => "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned(),
+            other => format!("-{other} {addr}\r\n"),
+        }));
+        let (limiter, scope) = limiter_of(&fake);
+        let problem = refusal(&scope, "a").await;
+        assert!(problem.contains("each other"), "{to_itself}: {problem}");
+        assert_eq!(fake.asked(Asked::Script), MAX_TRIES, "{to_itself}");
+        assert_eq!(fake.asked(Asked::Asking), asking, "{to_itself}");
+        // Several limits of one id, together and then each on its own: bounded as well.
+        let other = named(&limiter, "other", "fixed-window limit=100 window=366d");
+        let several = limiter.check_all(&[scope.check("a"), other.check("a")]).await;
+        assert!(matches!(several, Err(Error::Store(StoreError::Refused { .. }))), "{several:?}");
+        assert!(fake.asked(Asked::Script) <= 3 * MAX_TRIES + 1, "{}", fake.asked(Asked::Script));
+    }
+}
+
+#[tokio::test]
+async fn servers_that_send_a_request_to_each_other_are_told_on() {
+    let other_addr = Arc::new(std::sync::OnceLock::<SocketAddr>::new());
+    let kept = Arc::clone(&other_addr);
+    let first = Fake::start(to_scripts(move |_| format!("-MOVED 7 {}\r\n", kept.get().unwrap())));
+    let first_addr = first.addr();
+    let second = Fake::start(to_scripts(move |_| format!("-ASK 7 {first_addr}\r\n")));
+    other_addr.set(second.addr()).unwrap();
+    let (_, scope) = limiter_of(&first);
+    let problem = refusal(&scope, "a").await;
+    assert!(problem.contains("each other"), "{problem}");
+    assert_eq!(first.asked(Asked::Script) + second.asked(Asked::Script), MAX_TRIES);
+}
+
+#[tokio::test]
+async fn redirects_to_nowhere_are_what_the_server_said() {
+    for nonsense in [
+        "MOVED",
+        "MOVED 7",
+        "MOVED x 127.0.0.1:1",
+        "MOVED 16384 127.0.0.1:1",
+        "MOVED -1 127.0.0.1:1",
+        "MOVED 7 127.0.0.1:0",
+        "MOVED 7 127.0.0.1:65536",
+        "MOVED 7 127.0.0.1",
+        "ASK 7 nowhere",
+        "ASK",
+    ] {
+        let fake = Fake::start(to_scripts(move |_| format!("-{nonsense}\r\n")));
+        let (limiter, scope) = limiter_of(&fake);
+        let problem = refusal(&scope, "a").await;
+        let code = nonsense.split(' ').next().unwrap();
+        assert!(problem.contains(code), "{nonsense}: {problem}");
+        assert_eq!(fake.asked(Asked::Script), 1, "{nonsense}");
+        assert_eq!(limiter.health().unwrap().servers.len(), 1, "{nonsense}");
+    }
+}
+
+/// Each time to another address, where nobody is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_servers_are_named_few_are_kept() {
+    for slots_are_known in [false, true] {
+        let named = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&named);
+        let fake = Fake::start(move |asked, addr| {
+            let port = addr.port();
+            Some(match asked {
+                Asked::Script => {
+                    let number = counted.fetch_add(1, Ordering::Relaxed);
+                    let (high, low) = (number / 250, number % 250);
+                    format!("-MOVED {} 127.78.{high}.{}:1\r\n", number % 16_384, low + 1)
+                }
+                Asked::Slots if slots_are_known => {
+                    format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n")
+                }
+                Asked::Slots => "*0\r\n".to_owned(),
+                Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+            })
+        });
+        let (limiter, scope) = limiter_of(&fake);
+        let mut most = 0;
+        for start in (0..3_000).step_by(100) {
+            let ids: Vec<String> = (start..start + 100).map(|number| format!("{number}")).collect();
+            let checks: Vec<_> = ids.iter().map(|id| scope.check(id).into_future()).collect();
+            for check in checks {
+                assert!(matches!(check.await, Err(Error::Store(_))));
+            }
+            most = most.max(limiter.health().unwrap().servers.len());
+        }
+        assert!(named.load(Ordering::Relaxed) > 2_100, "{named:?}");
+        assert!(most <= 2_048, "{most}");
+        if slots_are_known {
+            // What a refresh does not name is forgotten.
+            until("all but one were forgotten", || {
+                drop(scope.check("again").into_future());
+                limiter.health().unwrap().servers.len() <= 2
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_about_the_slots_leaves_what_the_redirects_say() {
+    let cluster = Cluster::start(Flavour::Valkey, 1, 0).unwrap();
+    let real = cluster.servers()[0].addr();
+    let bulk = "$9\r\n127.0.0.1\r\n";
+    for nonsense in [
+        "+OK\r\n".to_owned(),
+        ":1\r\n".to_owned(),
+        "$-1\r\n".to_owned(),
+        "*0\r\n".to_owned(),
+        "*1\r\n*0\r\n".to_owned(),
+        "-ERR This instance has cluster support disabled\r\n".to_owned(),
+        // From the end to the beginning, past the end, and twice.
+        format!("*1\r\n*3\r\n:9\r\n:1\r\n*2\r\n{bulk}:1\r\n"),
+        format!("*1\r\n*3\r\n:0\r\n:16384\r\n*2\r\n{bulk}:1\r\n"),
+        format!("*2\r\n*3\r\n:0\r\n:9\r\n*2\r\n{bulk}:1\r\n*3\r\n:9\r\n:9\r\n*2\r\n{bulk}:2\r\n"),
+        // No port, and no server.
+        format!("*1\r\n*3\r\n:0\r\n:9\r\n*2\r\n{bulk}:0\r\n"),
+        "*1\r\n*2\r\n:0\r\n:9\r\n".to_owned(),
+    ] {
+        let said = nonsense.clone();
+        let fake = Fake::start(move |asked, _| {
+            Some(match asked {
+                Asked::Script => format!("-MOVED 15495 {real}\r\n"),
+                Asked::Slots => said.clone(),
+                Asked::Asking | Asked::Other => "+OK\r\n".to_owned(),
+            })
+        });
+        let (limiter, scope) = limiter_of(&fake);
+        assert_eq!(super::slots::slot_of("a"), 15_495);
+        for _ in 0..3 {
+            assert!(scope.check("a").await.unwrap().is_allowed(), "{nonsense:?}");
+        }
+        until("it was asked", || fake.asked(Asked::Slots) > 0).await;
+        assert!(scope.check("a").await.unwrap().is_allowed(), "{nonsense:?}");
+        // Only the first check was put to it.
+        assert_eq!(fake.asked(Asked::Script), 1, "{nonsense:?}");
+        assert!(limiter.health().unwrap().servers.len() <= 2, "{nonsense:?}");
+        scope.reset("a").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_is_down_says_so_and_is_used_when_it_is_up() {
+    let cluster = Cluster::start(Flavour::Redis, 1, 0).unwrap();
+    let (real, is_up) = (cluster.servers()[0].addr(), Arc::new(AtomicBool::new(false)));
+    let watched = Arc::clone(&is_up);
+    let fake = Fake::start(to_scripts(move |_| match watched.load(Ordering::Relaxed) {
+        true => format!("-MOVED 15495 {real}\r\n"),
+        false => "-CLUSTERDOWN The cluster is down\r\n".to_owned(),
+    }));
+    let (_, scope) = limiter_of(&fake);
+    for _ in 0..4 {
+        assert!(refusal(&scope, "a").await.contains("CLUSTERDOWN"));
+    }
+    let mut is_left_alone = false;
+    for _ in 0..20 {
+        match failure(&scope, "a").await {
+            StoreError::BreakerOpen { failure, .. } => {
+                assert!(failure.contains("CLUSTERDOWN"), "{failure}");
+                is_left_alone = true;
+            }
+            StoreError::Refused { problem } => {
+                assert!(problem.contains("CLUSTERDOWN"), "{problem}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(is_left_alone);
+    is_up.store(true, Ordering::Relaxed);
+    let took = until_answered(&scope, "a").await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+/// As a server that died without a word, after the connection was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_never_says_who_has_which_slot_is_not_waited_for_for_ever() {
+    let fake = Fake::start(|asked, _| match asked {
+        Asked::Script => Some("-CLUSTERDOWN The cluster is down\r\n".to_owned()),
+        Asked::Slots => None,
+        Asked::Asking | Asked::Other => Some("+OK\r\n".to_owned()),
+    });
+    let (_, scope) = limiter_of(&fake);
+    until("it was asked again", || {
+        drop(scope.check("a").into_future());
+        fake.asked(Asked::Slots) > 1
+    })
+    .await;
+}

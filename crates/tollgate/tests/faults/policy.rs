@@ -1,0 +1,628 @@
+//! What a limiter decides without its server, as its policy says, and that it stops doing so by itself.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate::{Acquired, Decision, Limiter, ManualClock, OnFailure, Scope, StoreError};
+use tollgate_launcher::{Flavour, Server};
+
+use crate::setup::{
+    LIMITS, MARGIN, PATIENCE, SOON, at, named, patient, remaining, scope, start, store_error,
+    until_decided, with,
+};
+
+const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
+const POLICIES: [OnFailure; 3] = [OnFailure::Open, OnFailure::Closed, LOCAL];
+
+/// What happens to a server.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Killed,
+    Frozen,
+}
+
+impl Fault {
+    const ALL: [Fault; 2] = [Fault::Killed, Fault::Frozen];
+
+    fn strike(self, server: &mut Server) {
+        match self {
+            Fault::Killed => server.kill(),
+            Fault::Frozen => server.freeze(),
+        }
+    }
+
+    fn end(self, server: &mut Server) {
+        match self {
+            Fault::Killed => server.restart().unwrap(),
+            Fault::Frozen => server.thaw(),
+        }
+    }
+}
+
+/// Every flavour with every fault.
+fn faults() -> impl Iterator<Item = (Flavour, Fault)> {
+    Flavour::ALL.into_iter().flat_map(|flavour| Fault::ALL.map(|fault| (flavour, fault)))
+}
+
+/// A limiter whose server is not there.
+fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
+    let mut server = start(Flavour::Redis);
+    server.kill();
+    let limiter = with(&server.url(), on_failure);
+    (server, limiter)
+}
+
+fn parts(decision: &Decision) -> (bool, u64, u64, Option<Duration>, Duration) {
+    let (limit, remaining) = (decision.limit(), decision.remaining());
+    (decision.is_allowed(), limit, remaining, decision.retry_after(), decision.delay())
+}
+
+fn assert_degraded(decision: Decision) {
+    assert!(decision.is_degraded() && !decision.is_cached(), "{decision:?}");
+    assert!(decision.into_receipt().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_decides_as_if_nothing_were_spent() {
+    for (flavour, fault) in faults() {
+        let mut server = start(flavour);
+        let limiter = with(&server.url(), OnFailure::Open);
+        for text in LIMITS {
+            let direct = at(&server.url());
+            scope(&direct, text).check("a").cost(60).await.unwrap();
+        }
+        until_decided(&scope(&limiter, LIMITS[0])).await;
+        fault.strike(&mut server);
+        for text in LIMITS {
+            let (own, fresh) = (scope(&limiter, text), scope(&Limiter::memory(), text));
+            // Again and again: nothing is charged.
+            for _ in 0..2 {
+                let decision = own.check("a").cost(70).await.unwrap();
+                assert_eq!(parts(&decision), (true, 100, 30, None, Duration::ZERO), "{text}");
+                assert_degraded(decision);
+            }
+            let peeked = own.peek("a").cost(70).await.unwrap();
+            assert_eq!(parts(&peeked), parts(&fresh.peek("a").cost(70).now().unwrap()), "{text}");
+            assert_eq!((peeked.remaining(), peeked.reset_after()), (100, Duration::ZERO));
+            assert_degraded(peeked);
+            // More than there can ever be.
+            let too_much = own.check("a").cost(101).await.unwrap();
+            assert_eq!(parts(&too_much), (false, 100, 100, None, Duration::ZERO), "{text}");
+            assert_degraded(too_much);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_decides_several_limits_as_if_nothing_were_spent() {
+    let (_server, limiter) = on_a_dead_server(OnFailure::Open);
+    let memory = Limiter::memory();
+    let checked = |limiter: &Limiter| {
+        let (one, two) = (named(limiter, "one", LIMITS[0]), named(limiter, "two", LIMITS[3]));
+        (one, two)
+    };
+    let (one, two) = checked(&limiter);
+    for (costs, is_allowed) in [([10, 20], true), ([10, 101], false), ([101, 10], false)] {
+        // A new key each time, as nothing is charged there.
+        let key = format!("{costs:?}");
+        let (own_one, own_two) = checked(&memory);
+        let checks = [own_one.check(&key).cost(costs[0]), own_two.check(&key).cost(costs[1])];
+        let want = memory.check_all_now(&checks).unwrap();
+        let checks = [one.check("a").cost(costs[0]), two.check("a").cost(costs[1])];
+        let alone = limiter.check_all(&checks).await.unwrap();
+        let batch = limiter.batch(&[&checks, &checks]).await.unwrap();
+        for got in batch.into_iter().map(Result::unwrap).chain([alone]) {
+            assert_eq!(got.is_allowed(), is_allowed);
+            assert!(got.is_degraded());
+            assert_eq!(got.verdict(), want.verdict());
+            assert_eq!(got.remaining(), want.remaining(), "{costs:?}");
+            assert_eq!(got.refused_by(), want.refused_by());
+            for (got, want) in got.into_each().into_iter().zip(want.each()) {
+                assert_eq!(parts(&got), parts(want), "{costs:?}");
+                assert_degraded(got);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_is_an_error_for_everything() {
+    for (flavour, fault) in faults() {
+        let mut server = start(flavour);
+        let limiter = with(&server.url(), OnFailure::Closed);
+        let scope = named(&limiter, "scope", LIMITS[0]);
+        until_decided(&scope).await;
+        fault.strike(&mut server);
+        let began = Instant::now();
+        for _ in 0..3 {
+            store_error(scope.check("a").await);
+            store_error(scope.peek("a").await);
+            store_error(limiter.check_all(&[scope.check("a"), scope.check("b")]).await);
+            let batch = limiter.batch(&[&[scope.check("a")], &[scope.check("b")]]).await.unwrap();
+            assert_eq!(batch.len(), 2);
+            batch.into_iter().for_each(|answer| drop(store_error(answer)));
+            store_error(scope.acquire("a").await);
+            store_error(scope.acquire("a").max_wait(PATIENCE).await);
+        }
+        assert!(began.elapsed() < 18 * SOON + MARGIN, "{flavour}, {fault:?}");
+        assert_eq!(limiter.waiting(), 0);
+    }
+}
+
+/// Of 100, two processes have 50 each: together exactly the limit, however many ask at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_shares_come_to_the_limit() {
+    for (flavour, fault) in faults() {
+        let mut server = start(flavour);
+        let limiters = [with(&server.url(), LOCAL), with(&server.url(), LOCAL)];
+        for limiter in &limiters {
+            until_decided(&scope(limiter, LIMITS[0])).await;
+        }
+        fault.strike(&mut server);
+        for text in LIMITS {
+            let mut tasks = JoinSet::new();
+            for limiter in &limiters {
+                let scope = scope(limiter, text);
+                for _ in 0..80 {
+                    let scope = scope.clone();
+                    tasks.spawn(async move { scope.check("a").await.unwrap() });
+                }
+            }
+            let mut allowed = 0;
+            for decision in tasks.join_all().await {
+                assert_eq!(decision.limit(), 50);
+                allowed += usize::from(decision.is_allowed());
+                assert_degraded(decision);
+            }
+            assert_eq!(allowed, 100, "{flavour}, {fault:?}, {text}");
+        }
+    }
+}
+
+/// Field by field what a limiter in memory with the share as its limit says, on the same clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_decides_exactly_as_its_share_would() {
+    let mut server = start(Flavour::Redis);
+    server.kill();
+    for (text, share) in [
+        ("fixed-window limit=10 window=1m", "fixed-window limit=5 window=1m"),
+        ("sliding-window-log limit=10 window=1m", "sliding-window-log limit=5 window=1m"),
+        ("sliding-window-counter limit=11 window=1m", "sliding-window-counter limit=5 window=1m"),
+        ("token-bucket capacity=10 refill=1/s", "token-bucket capacity=5 refill=1/2s"),
+        (
+            "leaky-bucket capacity=10 leak=1/s mode=policing",
+            "leaky-bucket capacity=5 leak=1/2s mode=policing",
+        ),
+        (
+            "leaky-bucket capacity=10 leak=1/s mode=shaping",
+            "leaky-bucket capacity=5 leak=1/2s mode=shaping",
+        ),
+    ] {
+        let clock = ManualClock::at_us(1_700_000_000_000_000);
+        let local = patient(&server.url()).on_failure(LOCAL).clock(&clock).build().unwrap();
+        let memory = Limiter::builder().clock(&clock).build();
+        let (own, model) = (named(&local, "scope", text), named(&memory, "scope", share));
+        for step in 0..60_u64 {
+            let cost = 1 + step % 3;
+            let got = own.check("a").cost(cost).await.unwrap();
+            let want = model.check("a").cost(cost).now().unwrap();
+            assert_eq!(got.decided(), want.decided(), "{text}, step {step}");
+            assert_degraded(got);
+            let got = own.peek("a").cost(cost).await.unwrap();
+            let want = model.peek("a").cost(cost).now().unwrap();
+            assert_eq!(got.decided(), want.decided(), "{text}, step {step}");
+            clock.advance(Duration::from_micros(1_234_567 * (step % 4)));
+        }
+        // One that costs more than the share, though not more than the limit.
+        let never = own.check("a").cost(6).await.unwrap();
+        assert_eq!((never.is_allowed(), never.retry_after()), (false, None), "{text}");
+    }
+}
+
+/// One outage after another: what was spent in the first is spent in the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_remembers_over_outages() {
+    let mut server = start(Flavour::Valkey);
+    let limiter = patient(&server.url()).on_failure(LOCAL).build().unwrap();
+    for (outage, spent) in [10, 15, 20].into_iter().enumerate() {
+        until_decided(&scope(&limiter, LIMITS[0])).await;
+        for text in LIMITS {
+            let decision = scope(&limiter, text).check("a").await.unwrap();
+            // Those of the outages are not on the server, which forgets all when it dies.
+            let why = limiter.health();
+            assert_eq!((decision.is_degraded(), decision.remaining()), (false, 99), "{why:?}");
+        }
+        server.kill();
+        for text in LIMITS {
+            let decision = scope(&limiter, text).check("a").cost(spent).await.unwrap();
+            assert!(decision.is_allowed());
+            assert_eq!(decision.remaining(), [40, 25, 5][outage], "{text}");
+            assert_degraded(decision);
+        }
+        server.restart().unwrap();
+    }
+    server.kill();
+    for text in LIMITS {
+        let refused = scope(&limiter, text).check("a").cost(6).await.unwrap();
+        assert!(!refused.is_allowed() && refused.is_degraded(), "{text}");
+        assert!(scope(&limiter, text).check("a").cost(5).await.unwrap().is_allowed(), "{text}");
+    }
+}
+
+/// At the ceiling new keys share one state, so a client that invents keys gains next to nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_takes_no_more_memory_than_it_may() {
+    const MAX_BYTES: usize = 1 << 20;
+    let mut server = start(Flavour::Redis);
+    server.kill();
+    let limiter = Limiter::builder().max_bytes(MAX_BYTES).redis(&server.url()).unwrap();
+    let limiter = limiter.on_failure(LOCAL).build().unwrap();
+    let scope = named(&limiter, "scope", "fixed-window limit=2 window=366d");
+    let mut allowed = 0;
+    for key in 0..100_000_u32 {
+        allowed += usize::from(scope.check(&key.to_le_bytes()).await.unwrap().is_allowed());
+    }
+    // No key takes less than 16 bytes for its fingerprint and 8 for what it has spent.
+    assert!(allowed <= MAX_BYTES / 24, "{allowed}");
+    // Nobody's state is dropped to make room.
+    assert!(!scope.check(&0_u32.to_le_bytes()).await.unwrap().is_allowed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_charges_several_limits_or_none() {
+    let (_server, limiter) = on_a_dead_server(LOCAL);
+    for text in LIMITS {
+        let wide = named(&limiter, &format!("wide {text}"), text);
+        let narrow =
+            named(&limiter, &format!("narrow {text}"), "fixed-window limit=10 window=366d");
+        let checks = [wide.check("a").cost(3), narrow.check("a")];
+        for _ in 0..2 {
+            let together = limiter.check_all(&checks).await.unwrap();
+            assert!(together.is_allowed() && together.is_degraded(), "{text}");
+        }
+        let batch = limiter.batch(&[&checks[..]; 5]).await.unwrap();
+        let batch: Vec<_> = batch.into_iter().map(Result::unwrap).collect();
+        let allowed: Vec<bool> = batch.iter().map(|together| together.is_allowed()).collect();
+        assert_eq!(allowed, [true, true, true, false, false], "{text}");
+        assert_eq!(batch[3].refused_by(), Some(1), "{text}");
+        assert!(batch.iter().all(|together| together.is_degraded()));
+        // 5 of 5, and 5 times 3 of 50: the refused ones took nothing.
+        assert_eq!(remaining(&narrow, "a").await, 0, "{text}");
+        assert_eq!(remaining(&wide, "a").await, 35, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_tells_scopes_and_keys_apart() {
+    let (_server, limiter) = on_a_dead_server(LOCAL);
+    let scopes = ["one", "two"].map(|name| named(&limiter, name, LIMITS[0]));
+    let other = named(&limiter, "three", "fixed-window limit=80 window=366d");
+    for scope in &scopes {
+        assert_eq!(scope.check("a").cost(50).await.unwrap().remaining(), 0);
+        assert_eq!(scope.check("b").cost(20).await.unwrap().remaining(), 30);
+        assert!(!scope.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(other.check("a").cost(40).await.unwrap().remaining(), 0);
+    // The same name and key are the same, wherever the scope was made.
+    let again = named(&limiter, "two", LIMITS[0]);
+    assert_eq!(remaining(&again, "b").await, 30);
+}
+
+/// Whatever the policy: what cannot be decided here is an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_resets_and_listings_fail() {
+    for (flavour, fault) in faults() {
+        let mut server = start(flavour);
+        let direct = scope(&at(&server.url()), LIMITS[1]);
+        let mut cases = Vec::new();
+        for (number, policy) in POLICIES.into_iter().enumerate() {
+            let scope = scope(&with(&server.url(), policy), LIMITS[1]);
+            let key = number.to_string();
+            // On the one that has all the time, as this must not fail.
+            let receipt = direct.check(&key).cost(7).await.unwrap().into_receipt().unwrap();
+            until_decided(&scope).await;
+            cases.push((scope, key, receipt));
+        }
+        fault.strike(&mut server);
+        for (scope, key, receipt) in cases {
+            let failed = || scope.limiter().health().unwrap().failed;
+            let (began, before) = (Instant::now(), failed());
+            store_error(scope.refund(&key, receipt).await);
+            store_error(scope.reset(&key).await);
+            store_error(scope.entries(&key).await);
+            assert!(began.elapsed() < 3 * SOON + MARGIN, "{flavour}, {fault:?}");
+            assert_eq!(failed(), before + 3);
+        }
+    }
+}
+
+/// Nobody has to do anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn decisions_are_the_servers_again_when_it_is_back() {
+    for (flavour, fault) in faults() {
+        let mut server = start(flavour);
+        let scopes = POLICIES.map(|policy| scope(&with(&server.url(), policy), LIMITS[0]));
+        for _ in 0..2 {
+            for scope in &scopes {
+                until_decided(scope).await;
+            }
+            fault.strike(&mut server);
+            for scope in &scopes {
+                // Enough to open the breaker.
+                for _ in 0..7 {
+                    assert!(scope.check("a").await.map_or(true, |decision| decision.is_degraded()));
+                }
+            }
+            fault.end(&mut server);
+            for scope in &scopes {
+                until_decided(scope).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_decides_is_not_degraded() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        for policy in POLICIES {
+            let limiter = patient(&server.url()).on_failure(policy).build().unwrap();
+            for text in LIMITS {
+                let scope = scope(&limiter, text);
+                let mut tasks = JoinSet::new();
+                for number in 0..110 {
+                    let scope = scope.clone();
+                    let key = format!("{policy:?}");
+                    tasks.spawn(async move {
+                        match number % 2 {
+                            0 => scope.check(&key).cost(2).await.unwrap(),
+                            _ => scope.peek(&key).await.unwrap(),
+                        }
+                    });
+                }
+                for decision in tasks.join_all().await {
+                    assert!(!decision.is_degraded(), "{flavour}, {text}");
+                    assert_eq!(decision.limit(), 100);
+                }
+                assert_eq!(remaining(&scope, &format!("{policy:?}")).await, 0);
+            }
+            let health = limiter.health().unwrap();
+            assert_eq!((health.failed, health.last_failure), (0, None));
+        }
+    }
+}
+
+/// A refusal is as true without the server as with it, for its second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn remembered_refusals_are_told_without_the_server() {
+    for policy in POLICIES {
+        let mut server = start(Flavour::Redis);
+        let limiter = patient(&server.url()).on_failure(policy).build().unwrap();
+        let scope = named(&limiter, "scope", LIMITS[0]);
+        scope.check("a").cost(100).await.unwrap();
+        let began = Instant::now();
+        assert!(!scope.check("a").await.unwrap().is_allowed());
+        let refused = Instant::now();
+        server.kill();
+        let mut told = 0;
+        loop {
+            let answer = scope.check("a").await;
+            // As long as it must be: from before it was sent.
+            let is_fresh = began.elapsed() < Duration::from_millis(999);
+            match answer {
+                Ok(decision) if decision.is_cached() => {
+                    assert!(!decision.is_allowed() && !decision.is_degraded());
+                    told += 1;
+                }
+                _ => {
+                    assert!(!is_fresh, "{policy:?}, after {:?}: {answer:?}", began.elapsed());
+                    break;
+                }
+            }
+            assert!(refused.elapsed() < MARGIN, "{policy:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(told > 0 || began.elapsed() > Duration::from_secs(1), "{policy:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_counts_every_failure_and_names_the_last() {
+    for policy in POLICIES {
+        let mut server = start(Flavour::Redis);
+        let deadline = Duration::from_millis(500);
+        let limiter = patient(&server.url()).deadline(deadline).on_failure(policy).build().unwrap();
+        let scope = scope(&limiter, LIMITS[1]);
+        until_decided(&scope).await;
+        let failed = || limiter.health().unwrap().failed;
+        let before = failed();
+        server.freeze();
+        let _ = scope.check("a").await;
+        assert_eq!(failed(), before + 1, "{policy:?}");
+        let last = limiter.health().unwrap().last_failure;
+        let name = server.url();
+        let timeout = StoreError::Timeout { server: name.clone(), after: deadline };
+        assert!(last.as_ref().is_some_and(|last| same(last, &timeout)), "{last:?}");
+        server.kill();
+        let mut want = failed();
+        for round in 0..3 {
+            let _ = scope.check("a").await;
+            let _ = scope.peek("a").await;
+            let _ = limiter.check_all(&[scope.check("a"), scope.check("b")]).await;
+            let _ = limiter.batch(&[&[scope.check("a")], &[scope.check("b")]]).await;
+            let _ = scope.reset("a").await;
+            let _ = scope.entries("a").await;
+            let _ = scope.acquire("b").await;
+            want += 8;
+            assert_eq!(failed(), want, "{policy:?}, round {round}");
+        }
+        let last = limiter.health().unwrap().last_failure.unwrap();
+        let StoreError::BreakerOpen { server: at, failure, .. } = last else { panic!("{last:?}") };
+        assert!(at.contains(&server.addr().to_string()), "{at}");
+        assert!(failure.contains("no connection"), "{failure}");
+    }
+}
+
+/// Of one server, told by its address, and with the same numbers.
+fn same(got: &StoreError, want: &StoreError) -> bool {
+    match (got, want) {
+        (
+            StoreError::Timeout { server: got, after },
+            StoreError::Timeout { server: want, after: wanted },
+        ) => after == wanted && want.contains(got.trim_start_matches("redis://")),
+        _ => false,
+    }
+}
+
+/// Those in line of one key, all at once: what came of them, in the order in which they came.
+async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec<Acquired> {
+    let mut line: Vec<_> = (0..count)
+        .map(|_| {
+            let acquire = scope.acquire("a");
+            let acquire = match max_wait {
+                Some(max_wait) => acquire.max_wait(max_wait),
+                None => acquire,
+            };
+            Box::pin(acquire.into_future())
+        })
+        .collect();
+    let all = async {
+        // Polled in turn, so that they join in order.
+        let mut done: Vec<Option<Acquired>> = (0..count).map(|_| None).collect();
+        std::future::poll_fn(|context| {
+            for (own, done) in line.iter_mut().zip(&mut done) {
+                if done.is_none()
+                    && let std::task::Poll::Ready(acquired) = own.as_mut().poll(context)
+                {
+                    *done = Some(acquired.unwrap());
+                }
+            }
+            match done.iter().all(Option::is_some) {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            }
+        })
+        .await;
+        done.into_iter().flatten().collect()
+    };
+    tokio::time::timeout(PATIENCE, all).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_of_an_open_limiter_goes_at_once() {
+    for fault in Fault::ALL {
+        let mut server = start(Flavour::Redis);
+        let limiter = with(&server.url(), OnFailure::Open);
+        let scope = named(&limiter, "scope", "token-bucket capacity=1 refill=1/h");
+        until_decided(&scope).await;
+        fault.strike(&mut server);
+        // While the breaker is closed, so that those in line have to ask how long it will take.
+        for max_wait in [Some(PATIENCE), None] {
+            let began = Instant::now();
+            for acquired in in_line(&scope, 8, max_wait).await {
+                assert!(acquired.is_admitted(), "{fault:?}, {max_wait:?}: {acquired:?}");
+                assert!(acquired.decision().is_degraded());
+                assert!(acquired.into_receipt().is_none());
+            }
+            // Each at the front asks once, and those with little patience look before.
+            assert!(began.elapsed() < 9 * SOON + MARGIN, "{fault:?}: {:?}", began.elapsed());
+        }
+        assert_eq!(limiter.waiting(), 0);
+    }
+}
+
+/// A share of 1, and another every 100 ms.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
+    for fault in Fault::ALL {
+        let mut server = start(Flavour::Redis);
+        let limiter = with(&server.url(), LOCAL);
+        until_decided(&scope(&limiter, LIMITS[0])).await;
+        fault.strike(&mut server);
+        for (name, max_wait) in [("one", None), ("two", Some(PATIENCE))] {
+            let scope = named(&limiter, name, "token-bucket capacity=2 refill=20/s");
+            let began = Instant::now();
+            let all = in_line(&scope, 5, max_wait).await;
+            let took = began.elapsed();
+            assert!(all.iter().all(Acquired::is_admitted), "{fault:?}: {all:?}");
+            assert!(all.iter().all(|acquired| acquired.decision().is_degraded()));
+            // One at once and four in 400 ms.
+            assert!(took >= Duration::from_millis(400), "{fault:?}: {took:?}");
+            assert!(took < Duration::from_millis(400) + 6 * SOON + MARGIN, "{fault:?}: {took:?}");
+            let waited: Vec<Duration> = all.iter().map(waited).collect();
+            assert!(waited.is_sorted(), "{waited:?}");
+        }
+        // An hour each: one goes, and nobody else is let in or left hanging.
+        let scope = named(&limiter, "three", "token-bucket capacity=2 refill=2/h");
+        let max_wait = Duration::from_millis(200);
+        let began = Instant::now();
+        let all = in_line(&scope, 5, Some(max_wait)).await;
+        assert!(began.elapsed() < max_wait + 6 * SOON + MARGIN, "{:?}", began.elapsed());
+        let admitted = all.iter().filter(|acquired| acquired.is_admitted()).count();
+        assert_eq!(admitted, 1, "{fault:?}: {all:?}");
+        assert_eq!(limiter.waiting(), 0);
+    }
+}
+
+fn waited(acquired: &Acquired) -> Duration {
+    match acquired {
+        Acquired::Admitted { waited, .. } => *waited,
+        Acquired::Refused { .. } => panic!("{acquired:?}"),
+    }
+}
+
+/// Eight in line when the server dies: each comes to something, as the policy says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_hangs_in_a_line_whose_server_dies() {
+    for (fault, policy) in Fault::ALL.into_iter().flat_map(|fault| POLICIES.map(|it| (fault, it))) {
+        let mut server = start(Flavour::Redis);
+        let direct = at(&server.url());
+        let limiter = with(&server.url(), policy);
+        let text = "token-bucket capacity=8 refill=8/800ms";
+        named(&direct, "scope", text).check("a").cost(8).await.unwrap();
+        let scope = named(&limiter, "scope", text);
+        until_decided(&scope).await;
+        let mut line = JoinSet::new();
+        for number in 0..8 {
+            let scope = scope.clone();
+            line.spawn(async move {
+                match number % 2 {
+                    0 => scope.acquire("a").cost(3).await,
+                    _ => scope.acquire("a").cost(3).max_wait(PATIENCE).await,
+                }
+            });
+        }
+        let began = Instant::now();
+        while limiter.waiting() < 8 && began.elapsed() < Duration::from_millis(150) {
+            tokio::task::yield_now().await;
+        }
+        fault.strike(&mut server);
+        let all = tokio::time::timeout(PATIENCE, line.join_all()).await.unwrap();
+        for acquired in all {
+            match (policy, acquired) {
+                (OnFailure::Closed, answer) => {
+                    // Some may have gone before.
+                    assert!(answer.is_err() || answer.unwrap().is_admitted());
+                }
+                (_, answer) => assert!(answer.unwrap().is_admitted(), "{fault:?}, {policy:?}"),
+            }
+        }
+        assert_eq!(limiter.waiting(), 0);
+        if policy == OnFailure::Closed {
+            assert!(limiter.health().unwrap().failed > 0);
+        }
+    }
+}
+
+/// The share goes by this process's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_local_share_comes_back_in_time() {
+    let (_server, limiter) = on_a_dead_server(LOCAL);
+    let scope = named(&limiter, "scope", "token-bucket capacity=2 refill=20/s");
+    assert!(scope.check("a").await.unwrap().is_allowed());
+    let began = Instant::now();
+    while !scope.check("a").await.unwrap().is_allowed() {
+        assert!(began.elapsed() < Duration::from_millis(100) + MARGIN);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

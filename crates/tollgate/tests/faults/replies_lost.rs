@@ -1,0 +1,198 @@
+//! A charge whose reply is lost: never sent again, and told to its caller in time.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tollgate::{Error, OnFailure, StoreError};
+use tollgate_launcher::{Flavour, Proxy};
+
+use crate::setup::{
+    LIMITS, MARGIN, PATIENCE, Random, at, named, patient, remaining, scope, scripts_run, start,
+    until_decided,
+};
+
+const DEADLINE: Duration = Duration::from_millis(400);
+
+/// How a reply is lost.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Swallowed,
+    CutBefore,
+    CutWithin,
+}
+
+impl Loss {
+    const ALL: [Loss; 3] = [Loss::Swallowed, Loss::CutBefore, Loss::CutWithin];
+
+    fn of_the_next(self, proxy: &Proxy) {
+        match self {
+            Loss::Swallowed => proxy.drop_replies(1),
+            Loss::CutBefore => proxy.cut_after_request(1),
+            Loss::CutWithin => proxy.cut_mid_reply(1),
+        }
+    }
+}
+
+/// One at a time: exactly one charge each, whatever the policy made of it, and the next one is
+/// decided on a new connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_is_charged_once() {
+    let losses = Flavour::ALL.into_iter().flat_map(|flavour| Loss::ALL.map(|it| (flavour, it)));
+    let mut tasks = JoinSet::new();
+    for (flavour, loss) in losses {
+        tasks.spawn(lose_one_after_the_other(flavour, loss));
+    }
+    tasks.join_all().await;
+}
+
+async fn lose_one_after_the_other(flavour: Flavour, loss: Loss) {
+    let server = start(flavour);
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let policies = [OnFailure::Closed, OnFailure::Open, OnFailure::Local { processes: 2 }];
+    let mut charged = Vec::new();
+    for policy in policies {
+        let limiter = patient(&proxy.url()).deadline(DEADLINE).on_failure(policy).build().unwrap();
+        // How a charge is lost has nothing to do with its limit; two for the other policies.
+        let limits = if policy == OnFailure::Closed { &LIMITS[..] } else { &LIMITS[..2] };
+        for (number, text) in limits.iter().enumerate() {
+            let (scope, key) = (scope(&limiter, text), format!("{policy:?} {number}"));
+            until_decided(&scope).await;
+            let (cost, connections) = (7 + number as u64, proxy.connections());
+            loss.of_the_next(&proxy);
+            let began = Instant::now();
+            let answer = scope.check(&key).cost(cost).await;
+            assert!(began.elapsed() < DEADLINE + MARGIN, "{flavour}, {loss:?}");
+            match (policy, answer) {
+                (OnFailure::Closed, Err(Error::Store(error))) => match (loss, error) {
+                    (_, StoreError::Timeout { after, .. }) => assert_eq!(after, DEADLINE),
+                    (Loss::CutBefore | Loss::CutWithin, StoreError::Unreachable { .. }) => {}
+                    (_, error) => panic!("{loss:?}: {error:?}"),
+                },
+                (OnFailure::Closed, answer) => panic!("{loss:?}: {answer:?}"),
+                (_, answer) => assert!(answer.unwrap().is_degraded()),
+            }
+            until_decided(&scope).await;
+            assert!(proxy.connections() > connections, "{flavour}, {loss:?}");
+            charged.push((text, key, cost));
+        }
+    }
+    // Nothing came to the server that did not come through here, and nothing twice.
+    assert_eq!(proxy.scripts_passed(), scripts_run(&server), "{flavour}, {loss:?}");
+    let direct = at(&server.url());
+    for (text, key, cost) in charged {
+        let left = remaining(&scope(&direct, text), &key).await;
+        assert_eq!(left, 100 - cost, "{flavour}, {loss:?}, {text}");
+    }
+}
+
+/// What a task of the load below came to.
+struct Tally {
+    own: u64,
+    allowed: u64,
+    /// Failed, and may have been charged.
+    in_doubt: u64,
+}
+
+/// Every seventh reply is lost, of many callers, each with a limit, a key and a cost of its own: what
+/// a caller is told is its own, and what is spent is what was allowed, and some of what is in doubt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_replies_under_load_are_charged_once_and_never_mixed_up() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let proxy = Proxy::start(server.addr()).unwrap();
+        let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
+        until_decided(&scope(&limiter, LIMITS[0])).await;
+        let mut tasks = JoinSet::new();
+        for own in 1..=16_u64 {
+            let limit = format!("fixed-window limit={} window=366d", 100_000 + own);
+            let scope = named(&limiter, &own.to_string(), &limit);
+            tasks.spawn(async move {
+                let mut tally = Tally { own, allowed: 0, in_doubt: 0 };
+                let (began, key) = (Instant::now(), format!("key {own}"));
+                let mut spent = 0;
+                while tally.allowed < 100 {
+                    assert!(began.elapsed() < PATIENCE, "{}", tally.allowed);
+                    let asked = Instant::now();
+                    let answer = scope.check(&key).cost(own).await;
+                    assert!(asked.elapsed() < DEADLINE + MARGIN, "{:?}", asked.elapsed());
+                    match answer {
+                        Ok(decision) => {
+                            assert!(decision.is_allowed() && !decision.is_degraded());
+                            assert_eq!(decision.limit(), 100_000 + own);
+                            let now_spent = 100_000 + own - decision.remaining();
+                            assert_eq!(now_spent % own, 0);
+                            tally.allowed += 1;
+                            // One more each, and whatever was charged in doubt.
+                            assert!(now_spent >= spent + own);
+                            assert!(now_spent <= own * (tally.allowed + tally.in_doubt));
+                            spent = now_spent;
+                        }
+                        Err(Error::Store(
+                            StoreError::Timeout { .. } | StoreError::Unreachable { .. },
+                        )) => tally.in_doubt += 1,
+                        Err(Error::Store(
+                            StoreError::BreakerOpen { .. } | StoreError::Overloaded { .. },
+                        )) => tokio::time::sleep(Duration::from_millis(1)).await,
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+                tally
+            });
+        }
+        let mut tallies = Vec::new();
+        let (mut random, mut next) = (Random(42), proxy.scripts_passed() + 7);
+        while !tasks.is_empty() {
+            if proxy.scripts_passed() >= next {
+                // A swallowed one silences its connection for a second, so not of these.
+                match random.below(2) {
+                    0 => Loss::CutBefore.of_the_next(&proxy),
+                    _ => Loss::CutWithin.of_the_next(&proxy),
+                }
+                next = proxy.scripts_passed() + 7;
+            }
+            tallies.extend(tasks.try_join_next().map(Result::unwrap));
+            tokio::task::yield_now().await;
+        }
+        proxy.pass();
+        assert!(proxy.connections_cut() > 0);
+        assert!(tallies.iter().any(|tally| tally.in_doubt > 0));
+        // A request may have been on its way to the server when the connection was cut.
+        assert!(scripts_run(&server) <= proxy.scripts_passed(), "{flavour}");
+        let direct = at(&server.url());
+        for Tally { own, allowed, in_doubt } in tallies {
+            let limit = format!("fixed-window limit={} window=366d", 100_000 + own);
+            let scope = named(&direct, &own.to_string(), &limit);
+            let spent = 100_000 + own - remaining(&scope, &format!("key {own}")).await;
+            assert!((allowed * own..=(allowed + in_doubt) * own).contains(&spent), "{flavour}");
+        }
+    }
+}
+
+/// Also those that share the batch whose reply is lost: each once, and each is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_lost_reply_of_many_is_charged_once_for_each() {
+    for (flavour, loss) in
+        Flavour::ALL.into_iter().flat_map(|flavour| Loss::ALL.map(|it| (flavour, it)))
+    {
+        let server = start(flavour);
+        let proxy = Proxy::start(server.addr()).unwrap();
+        let limiter = patient(&proxy.url()).deadline(DEADLINE).build().unwrap();
+        let scope = scope(&limiter, LIMITS[0]);
+        until_decided(&scope).await;
+        loss.of_the_next(&proxy);
+        let own = scope.clone();
+        let put = async move {
+            let check = |number: u64| own.check(&number.to_string()).cost(1 + number).into_future();
+            (0..60).map(check).collect::<Vec<_>>()
+        };
+        for answer in tokio::spawn(put).await.unwrap() {
+            assert!(answer.await.is_err(), "{flavour}, {loss:?}");
+        }
+        until_decided(&scope).await;
+        assert_eq!(proxy.scripts_passed(), scripts_run(&server), "{flavour}, {loss:?}");
+        for number in 0..60 {
+            let left = remaining(&scope, &number.to_string()).await;
+            assert_eq!(left, 99 - number, "{flavour}, {loss:?}");
+        }
+    }
+}
