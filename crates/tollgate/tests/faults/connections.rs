@@ -14,6 +14,29 @@ use crate::setup::{
 
 const LIMIT: u64 = 1_000_000_000;
 
+/// As load balancers and servers do with connections that nobody has used for a while. Now and then the
+/// next check is faster than the news.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_closed_while_nobody_asked_costs_nobody_anything() {
+    const ROUNDS: u64 = 30;
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let limiter = within(&server.url(), PATIENCE);
+        let scope = limited(&limiter, "scope", LIMIT);
+        let mut failed = 0;
+        for _ in 0..ROUNDS {
+            until_answered(&scope, "a").await;
+            assert_eq!(ask::<u64>(&server, "CLIENT KILL TYPE normal"), 1, "{flavour}");
+            for _ in 0..20 {
+                ask::<()>(&server, "PING");
+                tokio::task::yield_now().await;
+            }
+            failed += u64::from(scope.check("a").await.is_err());
+        }
+        assert!(failed <= ROUNDS / 3, "{flavour}: {failed} of {ROUNDS} were told");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_killed_connections_charges_nobody_twice() {
     for flavour in Flavour::ALL {

@@ -106,7 +106,7 @@ async fn a_password_that_is_set_while_connected_is_asked_of_the_next_connection(
         assert_eq!(remaining(&scope, "a").await, 60);
         ask::<u64>(&server, "CLIENT KILL TYPE normal");
         assert_told(&scope, "NOAUTH").await;
-        assert_told(&limited(&wrong, "scope", LIMIT), "authentication").await;
+        assert_told(&limited(&wrong, "scope", LIMIT), "WRONGPASS").await;
         config(&server, "requirepass", "");
         assert_over(&scope, "NOAUTH").await;
     }

@@ -288,7 +288,7 @@ async fn a_server_that_wants_a_password_refuses_those_without() {
         let url = |who: &str| format!("redis://{who}@{}", server.addr());
         let wrong = named(&at(&url(":wrong")), "scope", LIMITS[0]);
         let problem = refusal(wrong.check("a").await);
-        assert!(problem.contains("authentication"), "{flavour}: {problem}");
+        assert!(problem.contains("WRONGPASS"), "{flavour}: {problem}");
         let right = named(&at(&url(":secret")), "scope", LIMITS[0]);
         assert!(right.check("a").await.unwrap().is_allowed());
         // And by itself, when it wants none any more.

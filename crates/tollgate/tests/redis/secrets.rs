@@ -115,7 +115,7 @@ async fn a_wrong_password_is_a_refusal_that_does_not_show_it() {
             let answer = scope.check("a").await;
             assert_error_hides(answer.as_ref().unwrap_err());
             let problem = refusal(answer);
-            assert!(problem.contains("authentication failed"), "{problem}");
+            assert!(problem.contains("WRONGPASS"), "{problem}");
         }
         let without = refusal(named(&at(&server.url()), "scope", LIMITS[0]).check("a").await);
         assert!(without.contains("NOAUTH"), "{without}");

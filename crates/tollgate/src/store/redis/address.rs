@@ -5,7 +5,7 @@ mod url;
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{Client, ConnectionAddr, ConnectionInfo};
+use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion};
 
 use super::tls::Certificates;
 use crate::error::{Error, StoreError};
@@ -106,6 +106,18 @@ impl Server {
             Some(certificates) => certificates.client(connection),
         }
         .map_err(|error| StoreError::unreachable(&self.name, error.category()))
+    }
+
+    /// The same, in another version of the protocol.
+    pub(super) fn speaking(&self, protocol: ProtocolVersion) -> Server {
+        let settings = self.connection.redis_settings().clone().set_protocol(protocol);
+        let connection = self.connection.clone().set_redis_settings(settings);
+        Server { connection, ..self.clone() }
+    }
+
+    /// Whether it tells what was not asked for.
+    pub(super) fn is_pushing(&self) -> bool {
+        self.connection.redis_settings().protocol().supports_resp3()
     }
 
     /// The same user, TLS and database, elsewhere.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
@@ -15,7 +14,7 @@ use super::node::Node;
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::Address;
-use super::target::{Target, connect, store_error};
+use super::target::{Open, Target, connect, open, store_error};
 use crate::error::StoreError;
 
 /// How often, while there are requests, it is looked whether the primary is still the same.
@@ -76,7 +75,7 @@ impl Sentinels {
 
     /// A connection to the server that one of the sentinels says is the primary, and that says so
     /// itself.
-    pub(super) async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
+    pub(super) async fn open(&self) -> Result<Open, StoreError> {
         self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
         let known = self.connected.lock().clone();
         let epoch = known.as_ref().map_or(0, |known| known.epoch);
@@ -126,7 +125,7 @@ impl Sentinels {
     }
 
     /// A connection to the primary, if it is not where it was.
-    async fn open_elsewhere(&self) -> Option<MultiplexedConnection> {
+    async fn open_elsewhere(&self) -> Option<Open> {
         let known = self.connected.lock().clone()?;
         let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
         if named.address == known.address {
@@ -207,14 +206,11 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError>
 }
 
 /// A connection to a server that says that it is the primary.
-async fn connect_to(
-    primary: &Server,
-    address: &Address,
-) -> Result<MultiplexedConnection, StoreError> {
+async fn connect_to(primary: &Server, address: &Address) -> Result<Open, StoreError> {
     let server = primary.at(&address.host, address.port);
     let opened = in_time(&server, async {
-        let mut open = connect(&server).await?;
-        let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open).await;
+        let mut open = open(&server).await?;
+        let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open.connection).await;
         Ok((role.map_err(|error| store_error(&error, server.name()))?, open))
     });
     match opened.await {

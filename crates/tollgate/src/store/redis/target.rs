@@ -1,10 +1,12 @@
 //! Where a node's connection leads, and how it is opened.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
+use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError};
 use tokio::time::timeout;
 
 use super::address::Server;
@@ -48,10 +50,10 @@ impl Target {
         }
     }
 
-    pub(super) async fn open(&self) -> Result<MultiplexedConnection, StoreError> {
+    pub(super) async fn open(&self) -> Result<Open, StoreError> {
         let open = async {
             match self {
-                Target::Fixed { server, .. } => connect(server).await,
+                Target::Fixed { server, .. } => open(server).await,
                 Target::Primary(sentinels) => sentinels.open().await,
             }
         };
@@ -67,13 +69,50 @@ impl Target {
     }
 }
 
-/// Opens a connection.
+/// A connection that is kept, and whether the other side has closed it.
+#[derive(Clone)]
+pub(super) struct Open {
+    pub(super) connection: MultiplexedConnection,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Open {
+    /// Then nothing was sent on it. One of RESP2 is only found closed by what is.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens a connection to be kept.
+pub(super) async fn open(server: &Server) -> Result<Open, StoreError> {
+    let is_closed = Arc::new(AtomicBool::new(false));
+    let mut config = config();
+    if server.is_pushing() {
+        let is_closed = Arc::clone(&is_closed);
+        config = config.set_push_sender(move |push: PushInfo| {
+            is_closed.fetch_or(push.kind == PushKind::Disconnection, Ordering::Relaxed);
+            Ok::<_, Infallible>(())
+        });
+    }
+    let connection = connect_with(server, &config).await?;
+    Ok(Open { connection, is_closed })
+}
+
+/// Opens a connection for a question or two, which any server understands.
 pub(super) async fn connect(server: &Server) -> Result<MultiplexedConnection, StoreError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(OPENING))
-        .set_response_timeout(None);
+    connect_with(&server.speaking(ProtocolVersion::RESP2), &config()).await
+}
+
+fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(Some(OPENING)).set_response_timeout(None)
+}
+
+async fn connect_with(
+    server: &Server,
+    config: &AsyncConnectionConfig,
+) -> Result<MultiplexedConnection, StoreError> {
     let client = server.client()?;
-    let opened = client.get_multiplexed_async_connection_with_config(&config).await;
+    let opened = client.get_multiplexed_async_connection_with_config(config).await;
     opened.map_err(|error| opening_error(&error, server))
 }
 
@@ -97,6 +136,11 @@ fn opening_error(error: &RedisError, server: &Server) -> StoreError {
         said.contains(beginning)
     };
     let repeats_password = server.password().is_some_and(is_said);
+    if server.is_pushing() && said.contains("unknown command") {
+        return StoreError::refused(
+            "it does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",
+        );
+    }
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
             if repeats_password =>

@@ -64,9 +64,11 @@ fn one_server() {
 }
 
 #[test]
-fn the_protocol_is_redis_rs_s() {
+fn the_protocol_is_resp3_unless_the_url_says_otherwise() {
     for (url, want) in [
-        ("redis://h", ProtocolVersion::RESP2),
+        ("redis://h", ProtocolVersion::RESP3),
+        ("redis+unix:///s", ProtocolVersion::RESP3),
+        ("redis+unix:///s?protocol=resp2", ProtocolVersion::RESP2),
         ("redis://h?protocol=2", ProtocolVersion::RESP2),
         ("redis://h/?protocol=resp3", ProtocolVersion::RESP3),
         ("redis+unix:///s?protocol=3", ProtocolVersion::RESP3),

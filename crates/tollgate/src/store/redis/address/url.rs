@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, parse_redis_url};
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 
 use super::{Deployment, Server};
 use crate::store::redis::tls::Certificates;
@@ -107,12 +107,13 @@ fn form(scheme: &str) -> Option<(Form, Security)> {
 /// One on a socket, which is all redis-rs's.
 fn socket(url: &str, rest: &str) -> Result<Server, String> {
     let (_, query) = rest.split_once('?').unwrap_or_default();
-    Parameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
+    let protocol = Parameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
     let connection = url.into_connection_info().map_err(|_| {
         "the URL has no path, or a database that is no number; use \
          redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]"
     })?;
-    Ok(Server::new(connection, None))
+    let server = Server::new(connection, None);
+    Ok(if protocol == "resp3" { server.speaking(ProtocolVersion::RESP3) } else { server })
 }
 
 /// The parts of a URL whose servers have hosts and ports.
@@ -327,8 +328,8 @@ impl<'a> Parameters<'a> {
 
     fn protocol(&self) -> Result<&'static str, String> {
         match self.value("protocol")?.as_deref() {
-            None | Some("2" | "resp2") => Ok("resp2"),
-            Some("3" | "resp3") => Ok("resp3"),
+            Some("2" | "resp2") => Ok("resp2"),
+            None | Some("3" | "resp3") => Ok("resp3"),
             Some(_) => Err("`protocol` is neither resp2 nor resp3; use one of them".to_owned()),
         }
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::Node;
 use crate::error::StoreError;
 use crate::store::redis::script::{Abilities, Sent};
+use crate::store::redis::target::Open;
 
 /// After so long without any answer, though one was due, a connection is given up: what is between
 /// it and the server may have forgotten it.
@@ -19,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The connection, if there is one.
 #[derive(Default)]
 pub(super) struct Connection {
-    open: Option<MultiplexedConnection>,
+    open: Option<Open>,
     /// How many there were.
     generation: u64,
     /// The scripts that were sent on it.
@@ -42,8 +43,10 @@ impl Node {
         loop {
             let mut opening = {
                 let mut connection = self.connection.lock();
+                // One that was closed while nobody asked is opened anew, and nobody notices.
+                connection.open.take_if(|open| open.is_closed());
                 if let Some(open) = &connection.open {
-                    return Ok((open.clone(), connection.generation));
+                    return Ok((open.connection.clone(), connection.generation));
                 }
                 connection.opening.get_or_insert_with(|| self.open()).clone()
             };
@@ -76,7 +79,7 @@ impl Node {
     }
 
     /// Uses another connection from the next batch on.
-    pub(in crate::store::redis) fn replace(&self, open: MultiplexedConnection) {
+    pub(in crate::store::redis) fn replace(&self, open: Open) {
         self.connection.lock().replace(open);
     }
 
@@ -93,7 +96,7 @@ impl Connection {
         self.generation == generation && self.scripts.insert(abilities)
     }
 
-    fn replace(&mut self, open: MultiplexedConnection) {
+    fn replace(&mut self, open: Open) {
         self.generation += 1;
         self.open = Some(open);
         self.scripts = Sent::default();
