@@ -16,6 +16,14 @@ const RULES: &str = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +
 /// What it needs of its user on the sentinels.
 const SENTINEL_RULES: &str = "resetchannels -@all +sentinel|master";
 
+#[test]
+fn the_documentation_has_these_rules() {
+    for rules in [RULES, SENTINEL_RULES] {
+        let user = format!("user tollgate on >PASSWORD {rules}\n");
+        assert!(include_str!("../../../../docs/operations.md").contains(&user), "{user}");
+    }
+}
+
 /// Of the user `tollgate`, from now on.
 fn allow(server: &Server, password: &str, rules: &str) {
     let mut allow = cmd("ACL");

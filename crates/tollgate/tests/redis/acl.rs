@@ -17,6 +17,13 @@ const RULES: &str = "~tollgate:* resetchannels -@all +evalsha +eval +time +get +
 const COMMANDS: [&str; 10] =
     ["evalsha", "eval", "time", "get", "set", "getrange", "setrange", "strlen", "expire", "del"];
 
+#[test]
+fn the_documentation_has_these_rules() {
+    let user = format!("user tollgate on >PASSWORD {RULES}\n");
+    assert!(include_str!("../../../../docs/operations.md").contains(&user));
+    assert!(include_str!("../../../../README.md").contains(RULES));
+}
+
 fn start_with(flavour: Flavour, rules: &str) -> Server {
     let user = format!("tollgate on >secret {rules}");
     launch(&Launch::new(flavour).config("user", &user))

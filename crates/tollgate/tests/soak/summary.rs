@@ -36,15 +36,17 @@ impl Summary {
         let failed: u64 = told.failed().values().sum();
         println!("\n{}, {:.0} s", self.name, took.as_secs_f64());
         for (fault, (count, longest)) in &self.faults {
-            println!("  {count:>5} x {fault}; answered again after {longest:.1?} at most");
+            let longest = longest.as_secs_f64();
+            println!("  {count:>4} x {fault:<26} answered again {longest:.1} s later at most");
         }
-        println!("  {} decisions: {allowed} allowed, {denied} denied", allowed + denied);
-        println!("  {failed} failures: {:?}", told.failed());
-        println!("  the longest wait for an answer: {:.1?} of {DEADLINE:?}", told.longest());
-        println!(
-            "  most admitted of one key: {calm} of {LIMIT}; where state may be lost once, {stormy} of {}",
-            2 * LIMIT
-        );
+        println!("  {:>9} decisions: {allowed} allowed, {denied} denied", allowed + denied);
+        let each: Vec<String> =
+            told.failed().iter().map(|(why, count)| format!("{count} {why}")).collect();
+        println!("  {failed:>9} failures: {}", each.join(", "));
+        let longest = told.longest().as_millis();
+        println!("  longest wait for an answer: {longest} ms of {}", DEADLINE.as_millis());
+        println!("  most admitted of one key: {calm} of {LIMIT} where nothing was lost,");
+        println!("                            {stormy} of {} where state may be lost", 2 * LIMIT);
         assert!(calm <= LIMIT, "{}: {calm} admitted without a loss", self.name);
         assert!(stormy <= 2 * LIMIT, "{}: {stormy} admitted", self.name);
         turns.iter().for_each(|turn| hold_against_the_limit(turn));

@@ -21,6 +21,12 @@ const COMMANDS: [&str; 11] = [
     "asking",
 ];
 
+#[test]
+fn the_documentation_has_these_rules() {
+    let user = format!("user tollgate on >PASSWORD {RULES}\n");
+    assert!(include_str!("../../../../../docs/operations.md").contains(&user));
+}
+
 fn start(flavour: Flavour) -> Cluster {
     let user = format!("tollgate on >secret {RULES}");
     Launch::new(flavour).config("user", &user).cluster().start().unwrap()
