@@ -73,8 +73,8 @@ pub enum StoreError {
         /// What is wrong.
         problem: String,
     },
-    /// No answer in time. The request may have been charged.
-    #[error("{server} did not answer within {} ms", .after.as_millis())]
+    /// No answer in time. The request may have been charged, if there was time to send it.
+    #[error("{server} did not answer within {} ms", .after.as_micros().div_ceil(1_000))]
     Timeout {
         /// Its address, without user and password.
         server: String,
@@ -113,8 +113,9 @@ pub enum StoreError {
         /// How it failed the last time.
         failure: String,
     },
-    /// So many requests wait for the server that there is no room for another. Nothing was charged.
-    #[error("{waiting} requests are waiting for the server already")]
+    /// So many requests wait for the server, or for so long, that this one could not be sent in time:
+    /// the server is too slow for them, or stands still. Nothing was charged.
+    #[error("not sent in time to the server, for which {waiting} requests wait")]
     Overloaded {
         /// How many.
         waiting: usize,

@@ -75,7 +75,8 @@ impl Builder {
     /// - `redis+shards://[user[:password]@]host[:port],…[/database]`: servers that know nothing of each
     ///   other; each key is on one of them, which depends on their addresses, not on their order
     ///
-    /// With `rediss` instead of `redis`, over TLS (feature `tls`).
+    /// With `rediss` instead of `redis`, over TLS (feature `tls`). Redis must be version 6 or newer; a
+    /// proxy that does not know its `HELLO` needs `?protocol=resp2`.
     ///
     /// Limits then hold for all processes that use the same servers and prefix. Nothing is connected
     /// yet; that happens with the first check, and again when a connection breaks.
@@ -281,6 +282,9 @@ impl Limiter {
     }
 
     /// Decides many requests, independent of each other, each on one or more limits.
+    ///
+    /// On Redis they go in their order, 64 charges at a time, each time within the limiter's deadline;
+    /// with [`Check::within`] on any of them, all within that.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<Together, Error>>> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {

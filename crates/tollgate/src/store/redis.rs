@@ -393,6 +393,9 @@ impl InOrder {
 
     /// Sends what goes next: one whose keys are in different places, or all whose keys are in one.
     async fn send(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
         let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
         self.weight = 0;
         let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));

@@ -12,7 +12,7 @@ use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
 
 use super::servers::Servers;
 use super::shared::unspent;
-use super::waiting::{REFUND_DEADLINE, Waiting};
+use super::waiting::{AndThen, Waiting};
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Source;
 use crate::error::StoreError;
@@ -133,9 +133,7 @@ impl Across {
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
                 let refund = Request::Refund { charge, place, at_us: self.at_us };
-                let within = self.servers.shared().deadline.max(REFUND_DEADLINE);
-                let (waiting, _) = Waiting::within(self.servers.shared(), refund, within);
-                self.servers.put(waiting);
+                self.servers.give_back(refund, AndThen::Nothing);
             }
         }
     }

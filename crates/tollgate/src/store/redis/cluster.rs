@@ -44,6 +44,8 @@ pub(super) struct Cluster {
     topology: RwLock<Topology>,
     /// When it was last looked who has which slot; the end of time, while somebody is looking.
     refreshed_us: AtomicU64,
+    /// Which seed knows where a slot is that nobody is known to have: another one when it fails.
+    first_seed: AtomicUsize,
     /// Who is asked first next time: not always the same, who may be the one that is wrong.
     next: AtomicUsize,
     itself: Weak<Cluster>,
@@ -69,6 +71,7 @@ impl Cluster {
             seeds,
             topology: RwLock::default(),
             refreshed_us: AtomicU64::new(0),
+            first_seed: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             itself: Weak::clone(itself),
         })
@@ -107,7 +110,8 @@ impl Cluster {
         }
         drop(topology);
         // For one slot always the same, until it fails: so requests keep their order.
-        let seed = (self.next.load(Ordering::Relaxed) + usize::from(slot)) % self.seeds.len();
+        let first = self.first_seed.load(Ordering::Relaxed);
+        let seed = (first + usize::from(slot)) % self.seeds.len();
         self.node_at(&self.seeds[seed].1)
     }
 
@@ -143,7 +147,7 @@ impl Cluster {
     pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
         let keys: usize = all.iter().map(|waiting| waiting.request.charges().len()).sum();
         let is_one = all.len() == 1;
-        for mut waiting in all {
+        for mut waiting in all.into_iter().filter(|waiting| !waiting.is_told()) {
             if waiting.way.hops == MAX_HOPS {
                 let problem = format!("{} and others send the request to each other", from.name());
                 waiting.fail(StoreError::refused(&problem));
@@ -195,7 +199,7 @@ impl Cluster {
         error: &StoreError,
     ) {
         self.refresh(HURRIED_REFRESH_US);
-        self.next.fetch_add(1, Ordering::Relaxed);
+        self.first_seed.fetch_add(1, Ordering::Relaxed);
         for mut waiting in all {
             let node = self.node_of(waiting.way.slot);
             if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {

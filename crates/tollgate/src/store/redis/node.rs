@@ -28,6 +28,9 @@ use connection::Connection;
 /// The most charges that wait for one server: at 200,000 a second, a third of a second's worth.
 const MAX_WAITING: usize = 65_536;
 
+/// By so much one in the queue may be told late, so that not everybody needs a timer.
+const SLACK: Duration = Duration::from_millis(1);
+
 /// One server.
 pub(super) struct Node {
     shared: Arc<Shared>,
@@ -70,26 +73,31 @@ impl Node {
     }
 
     /// Sends requests with the next batch. They are on their way whatever becomes of their receivers.
-    pub(super) fn put(self: &Arc<Self>, load: Load) {
+    pub(super) fn put(self: &Arc<Self>, mut load: Load) {
         let is_open = self.breaker.lock().is_open(self.shared.clock.now_us());
         if let Some(left_us) = is_open {
             return self.not_sent(flat([load]), &self.breaker_open(left_us));
         }
         let weight = load.weight();
-        let hurried = load.hurried(self.shared.deadline);
-        let (next, number) = {
+        let next = {
             let mut batcher = self.batcher.lock();
-            (batcher.put(load, weight), batcher.newest())
+            self.set_timer(&mut load, batcher.newest() + 1);
+            batcher.put(load, weight)
         };
         match next {
             Ok(Next::Wait) => {}
             Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
             Err(Full { request, waiting }) => {
-                return fail(flat([request]), &StoreError::Overloaded { waiting });
+                fail(flat([request]), &StoreError::Overloaded { waiting });
             }
         }
-        if let Some(deadline) = hurried {
-            self.shared.spawn(Arc::clone(self).tell_in_time(number, deadline));
+    }
+
+    /// One in a hurry has a timer while it is in the queue, under the number that it will have there.
+    fn set_timer(self: &Arc<Self>, load: &mut Load, number: u64) {
+        let hurried = load.hurried(self.shared.deadline);
+        if let (Some(deadline), Some(first)) = (hurried, load.first_mut()) {
+            first.timer = Some(self.shared.timer(Arc::clone(self).tell_in_time(number, deadline)));
         }
     }
 
@@ -118,7 +126,8 @@ impl Node {
         let is_late = |waiting: &Waiting| {
             waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
         };
-        let (late, batch): (Vec<_>, Vec<_>) = flat(batch).partition(is_late);
+        let (late, mut batch): (Vec<_>, Vec<_>) = flat(batch).partition(is_late);
+        batch.iter_mut().for_each(|waiting| waiting.timer = None);
         self.were_late(late);
         if batch.is_empty() {
             return true;
@@ -133,21 +142,35 @@ impl Node {
         };
         let landed = self.decide(self.calls(batch), turn).await;
         self.breaker.lock().report(ticket, landed.outcome, self.shared.clock.now_us());
-        // Only now: one who was told, and asks again at once, must not find the breaker still open.
+        // Only now: one who was told, and asks again at once, or is sent to this server again, must not
+        // find the breaker still open.
         self.land(landed);
         true
     }
 
-    /// By when the first in the queue must be told.
+    /// When the time in the queue is over of the one that is there longest.
     fn next_in_queue(&self) -> Option<Instant> {
-        self.batcher.lock().front().and_then(Load::deadline)
+        self.batcher.lock().front().and_then(|load| load.due(self.shared.deadline))
     }
 
-    /// Tells those at the front of the queue whose time is over.
-    fn tell_queue(&self, now: Instant) {
-        let is_over = |load: &Load| load.deadline().is_some_and(|deadline| deadline <= now);
+    /// Takes those out of the queue whose time in it is over.
+    fn tell_queue(self: &Arc<Self>, now: Instant) {
+        let deadline = self.shared.deadline;
+        let is_over = |load: &Load| load.due(deadline).is_none_or(|due| due <= now);
         let over = self.batcher.lock().take_over(is_over);
-        self.were_late(flat(over).collect());
+        self.put_back(flat(over));
+    }
+
+    /// Nothing of these was sent: those that have time left, because nobody waits for them, wait again.
+    fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = Waiting>) {
+        let now = Instant::now();
+        let (patient, late): (Vec<_>, Vec<_>) =
+            waiting.partition(|waiting| waiting.deadline > now + self.shared.deadline);
+        self.were_late(late);
+        for mut waiting in patient {
+            waiting.within = waiting.deadline - now;
+            self.put(Load::One(waiting));
+        }
     }
 
     /// Those that had as long as any waited for others; some had less from the start.
@@ -170,10 +193,9 @@ impl Node {
     }
 
     /// Where else it sends requests.
-    fn redirect(&self, error: &RedisError) -> Option<(Arc<Cluster>, Redirect)> {
-        let cluster = self.cluster.as_ref()?.upgrade()?;
-        let redirect = Redirect::of(error, self.target.address()?)?;
-        Some((cluster, redirect))
+    fn redirect(&self, error: &RedisError) -> Option<Redirect> {
+        self.cluster.as_ref()?;
+        Redirect::of(error, self.target.address()?)
     }
 
     /// Nothing of these was sent. In a cluster somebody else may have the keys by now.
@@ -243,14 +265,23 @@ impl Load {
         }
     }
 
-    /// By when it must be told; all of a load have the same time.
-    fn deadline(&self) -> Option<Instant> {
-        self.first().map(|waiting| waiting.deadline)
+    fn first_mut(&mut self) -> Option<&mut Waiting> {
+        match self {
+            Load::One(waiting) => Some(waiting),
+            Load::Many(all) => all.first_mut(),
+        }
     }
 
-    /// The same, if that is well before those ahead of it in the queue.
+    /// When its time in the queue is over, which is the same for all of a load and no longer than the
+    /// limiter's deadline: so those who came first are over first, save those in a hurry.
+    fn due(&self, deadline: Duration) -> Option<Instant> {
+        self.first().map(|waiting| waiting.deadline - waiting.within.saturating_sub(deadline))
+    }
+
+    /// By when one in a hurry must be told, which those before it in the queue are not.
     fn hurried(&self, deadline: Duration) -> Option<Instant> {
-        let is_hurried = |waiting: &&Waiting| waiting.within < deadline - deadline / 8;
+        let slack = SLACK.min(deadline / 8);
+        let is_hurried = |waiting: &&Waiting| waiting.within + slack < deadline;
         self.first().filter(is_hurried).map(|waiting| waiting.deadline)
     }
 }

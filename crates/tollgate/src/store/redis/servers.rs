@@ -12,7 +12,7 @@ use super::sentinel::Sentinels;
 use super::shared::Shared;
 use super::slots::{Address, slot_of};
 use super::target::Target;
-use super::waiting::{AndThen, Nudge, REFUND_DEADLINE, Receiver, Waiting};
+use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
 use super::wire::Request;
 use crate::health::ServerHealth;
 
@@ -138,10 +138,10 @@ impl Servers {
     }
 
     /// Gives units back on behalf of nobody.
-    pub(super) fn give_back(&self, refund: Request, nudge: Nudge) {
+    pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let within = self.shared.deadline.max(REFUND_DEADLINE);
         let (waiting, _) = Waiting::within(&self.shared, refund, within);
-        self.put(waiting.and_then(AndThen::Nudge(nudge)));
+        self.put(waiting.and_then(and_then));
     }
 
     pub(super) fn health(&self) -> Vec<ServerHealth> {

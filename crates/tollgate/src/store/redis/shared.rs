@@ -8,6 +8,7 @@ use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tollgate_core::{Checked, Decision, Limit, Role, State, Together, check_all};
 
 use super::denials::Denials;
+use super::waiting::Timer;
 use super::wire::{Charge, Reply, Request};
 use crate::clock::Clock;
 use crate::decision::Source;
@@ -69,6 +70,11 @@ impl Shared {
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    /// A task that is over when it is done, or when its timer is dropped.
+    pub(super) fn timer(&self, task: impl Future<Output = ()> + Send + 'static) -> Timer {
+        Timer(self.runtime.spawn(task).abort_handle())
     }
 
     /// A refusal that is remembered, for a check that asks at the server's time.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate_core::Checked;
 
@@ -13,7 +14,7 @@ use super::shared::Shared;
 use super::wire::{Charge, Reply, Request};
 use crate::error::StoreError;
 
-/// For units that are given back on behalf of nobody: that should not be lost in a rush.
+/// For units that are given back on behalf of nobody: in a rush they wait their turn.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What of a caller's own deadline is left for the way back.
@@ -31,6 +32,17 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
     and_then: AndThen,
     pub(super) way: Way,
+    /// While it waits in a queue, in a hurry.
+    pub(super) timer: Option<Timer>,
+}
+
+/// A task that is over when this is dropped.
+pub(super) struct Timer(pub(super) AbortHandle);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Where a request goes in a cluster, and how.
@@ -84,6 +96,7 @@ impl Waiting {
             deadline: Instant::now() + within,
             and_then: AndThen::Nothing,
             way: Way::default(),
+            timer: None,
         };
         (waiting, receiver)
     }
@@ -109,8 +122,15 @@ impl Waiting {
     /// Tells that no server decided it, or what is decided instead.
     pub(super) fn fail(&mut self, error: StoreError) {
         let Some(answer) = self.answer.take() else { return };
+        // It may have been done all the same.
+        if let Request::Refund { charge, .. } | Request::Reset { charge } = &self.request {
+            self.shared.denials.forget(&charge.key, self.shared.clock.now_us());
+        }
         // Nobody may be left to tell.
         let _ = answer.send(self.shared.instead(&self.request, error));
+        if let AndThen::Nudge(nudge) = &self.and_then {
+            nudge();
+        }
     }
 
     pub(super) fn deliver(mut self, reply: Result<Reply, StoreError>) {
@@ -161,6 +181,6 @@ impl Refund {
         let Reply::Checked(Checked { receipt: Some(receipt), .. }, _) = undelivered else { return };
         let Refund { servers, charge, at_us, nudge } = self;
         let request = Request::Refund { charge, place: receipt.place(), at_us };
-        servers.give_back(request, nudge);
+        servers.give_back(request, AndThen::Nudge(nudge));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use redis::aio::MultiplexedConnection;
@@ -14,6 +14,7 @@ use super::{Node, fail};
 use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
 use crate::store::redis::shared::Shared;
+use crate::store::redis::slots::Redirect;
 use crate::store::redis::waiting::Waiting;
 use crate::store::redis::wire::{Answers, Arguments, Reply, Request};
 
@@ -27,6 +28,14 @@ pub(super) struct Landed {
     pub(super) outcome: Outcome,
     /// Those who are still to be told.
     decided: Vec<Decided>,
+    /// Those who are still to be sent on.
+    redirected: Vec<Redirected>,
+}
+
+/// Requests that a server said belong elsewhere.
+struct Redirected {
+    members: Vec<Waiting>,
+    redirect: Redirect,
 }
 
 /// Requests, and what each of them is told.
@@ -38,9 +47,10 @@ struct Decided {
 /// What the calls of a batch came to, together. One that is answered shows that the server is well,
 /// whatever is the matter with a slot.
 #[derive(Default)]
-struct Tally {
+struct Heard {
     has_answered: bool,
     has_failed: bool,
+    redirected: Vec<Redirected>,
 }
 
 impl Node {
@@ -80,18 +90,21 @@ impl Node {
                 self.not_sent(flat(calls), &error);
                 return Landed::with(Outcome::Failed);
             }
-            None => return self.was_too_slow(),
+            None => {
+                self.put_back(flat(calls));
+                return self.was_too_slow();
+            }
         };
         let sent = Instant::now();
         let until = sent + self.shared.deadline;
-        let mut tally = Tally::default();
+        let mut heard = Heard::default();
         let mut turn = Some(turn);
         let mut is_told_in_full = false;
         loop {
             // Who was told already would be charged for nothing.
             drop_told(&mut calls);
             if calls.is_empty() {
-                return Landed::with(tally.outcome());
+                return heard.landed(Vec::new());
             }
             let commands = self.commands(&calls, generation, is_told_in_full);
             let reply = {
@@ -110,24 +123,25 @@ impl Node {
                     let error = self.broke(&error, generation);
                     self.is_failing(&error);
                     fail(flat(calls), &error);
-                    return Landed::with(Outcome::Failed);
+                    return heard.landed_with(Outcome::Failed);
                 }
                 None => {
                     self.connection.lock().was_silent(generation, sent);
-                    return self.was_too_slow();
+                    flat(calls).for_each(|waiting| self.time_out(waiting));
+                    return heard.landed_with(self.was_too_slow().outcome);
                 }
             };
             self.connection.lock().has_answered();
-            let (decided, unknown) = self.read(calls, values, generation, &mut tally);
+            let (decided, unknown) = self.read(calls, values, generation, &mut heard);
             if unknown.is_empty() {
-                return Landed { outcome: tally.outcome(), decided };
+                return heard.landed(decided);
             }
             decided.into_iter().for_each(|decided| self.tell(decided));
             // A script was flushed, or this is another server than a moment ago: normal, once.
             if is_told_in_full {
                 let error = StoreError::refused("NOSCRIPT, though it was sent the script");
                 fail(flat(unknown), &error);
-                return Landed::with(Outcome::Failed);
+                return heard.landed_with(Outcome::Failed);
             }
             (calls, is_told_in_full) = (unknown, true);
         }
@@ -138,10 +152,10 @@ impl Node {
         Landed::with(Outcome::Slow)
     }
 
-    /// Waits for what is to come, and tells those whose own time is over before; at last all. Those in
-    /// the queue as well: nobody else is awake.
+    /// Waits for what is to come, and tells those whose own time is over before. Those in the queue as
+    /// well: nobody else is awake.
     async fn in_time<F: Future>(
-        &self,
+        self: &Arc<Self>,
         calls: &mut [Call],
         until: Instant,
         mut coming: Pin<&mut F>,
@@ -154,7 +168,7 @@ impl Node {
                 return Some(come);
             }
             for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
-                if next == until || waiting.deadline <= next {
+                if waiting.deadline <= next {
                     waiting.fail(self.timeout(waiting.within));
                 }
             }
@@ -200,7 +214,7 @@ impl Node {
         calls: Vec<Call>,
         values: Vec<Value>,
         generation: u64,
-        tally: &mut Tally,
+        heard: &mut Heard,
     ) -> (Vec<Decided>, Vec<Call>) {
         let mut values = values.into_iter();
         let mut decided = Vec::with_capacity(calls.len());
@@ -217,18 +231,18 @@ impl Node {
                 }
                 Err(error) => match (self.redirect(&error), noted) {
                     (Some(_), Err(refused)) => Err(self.error(&refused)),
-                    (Some((cluster, redirect)), Ok(_)) => {
-                        tally.has_answered = true;
-                        cluster.redirect(self, call.members, redirect);
+                    (Some(redirect), Ok(_)) => {
+                        heard.has_answered = true;
+                        heard.redirected.push(Redirected { members: call.members, redirect });
                         continue;
                     }
                     (None, _) => Err(self.error(&error)),
                 },
             };
             match answers {
-                Ok(answers) => decided.push(self.read_call(call, answers, generation, tally)),
+                Ok(answers) => decided.push(self.read_call(call, answers, generation, heard)),
                 Err(error) => {
-                    tally.has_failed |= !is_of_a_slot_alone(&error);
+                    heard.has_failed |= !is_of_a_slot_alone(&error);
                     self.may_be_elsewhere(&error, generation);
                     self.is_failing(&error);
                     fail(call.members, &error);
@@ -243,7 +257,7 @@ impl Node {
         call: Call,
         mut answers: Answers,
         generation: u64,
-        tally: &mut Tally,
+        heard: &mut Heard,
     ) -> Decided {
         let members = call.members;
         let replies: Vec<_> =
@@ -251,10 +265,10 @@ impl Node {
         let errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         match errors.into_iter().find(|error| self.may_be_elsewhere(error, generation)) {
             Some(error) => {
-                tally.has_failed = true;
+                heard.has_failed = true;
                 self.is_failing(error);
             }
-            None => tally.has_answered = true,
+            None => heard.has_answered = true,
         }
         Decided { members, replies }
     }
@@ -269,9 +283,13 @@ impl Node {
         is_replica
     }
 
-    /// Tells those who are left.
-    pub(super) fn land(&self, landed: Landed) {
+    /// Tells those who are left, and sends the others on.
+    pub(super) fn land(self: &Arc<Self>, landed: Landed) {
         landed.decided.into_iter().for_each(|decided| self.tell(decided));
+        let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) else { return };
+        for Redirected { members, redirect } in landed.redirected {
+            cluster.redirect(self, members, redirect);
+        }
     }
 
     fn tell(&self, decided: Decided) {
@@ -323,13 +341,19 @@ impl Call {
 impl Landed {
     /// With nobody left to tell.
     fn with(outcome: Outcome) -> Landed {
-        Landed { outcome, decided: Vec::new() }
+        Landed { outcome, decided: Vec::new(), redirected: Vec::new() }
     }
 }
 
-impl Tally {
-    fn outcome(&self) -> Outcome {
-        if self.has_failed && !self.has_answered { Outcome::Failed } else { Outcome::Answered }
+impl Heard {
+    fn landed(self, decided: Vec<Decided>) -> Landed {
+        let is_bad = self.has_failed && !self.has_answered;
+        let outcome = if is_bad { Outcome::Failed } else { Outcome::Answered };
+        Landed { outcome, decided, redirected: self.redirected }
+    }
+
+    fn landed_with(self, outcome: Outcome) -> Landed {
+        Landed { outcome, ..self.landed(Vec::new()) }
     }
 }
 
