@@ -9,7 +9,7 @@ use crate::asking::{ids_on, remaining, store_error, until_remaining, until_well}
 use crate::setup::{LIMITS, at, builder, named};
 use crate::shards;
 
-const DEADLINE: Duration = Duration::from_millis(250);
+const DEADLINE: Duration = Duration::from_millis(600);
 
 /// Three servers, and an id on each.
 struct Three {
@@ -58,7 +58,10 @@ async fn a_place_that_fails_is_an_error_and_what_the_others_took_comes_back() {
             assert!(began.elapsed() < DEADLINE + Duration::from_secs(2), "{:?}", began.elapsed());
             let is_clear = match is_killed {
                 false => matches!(error, StoreError::Timeout { .. }),
-                true => matches!(error, StoreError::Unreachable { .. }),
+                // What is sent as a connection breaks may hear nothing.
+                true => {
+                    matches!(error, StoreError::Unreachable { .. } | StoreError::Timeout { .. })
+                }
             };
             assert!(is_clear, "{text}: {error:?}");
             until_remaining(&scope, first, 90).await;

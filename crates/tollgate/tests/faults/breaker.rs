@@ -80,16 +80,16 @@ fn slamming() -> (String, Arc<AtomicU64>) {
 async fn a_server_that_ends_every_connection_is_tried_a_few_times_a_second() {
     let (url, knocks) = slamming();
     let limiter = within(&url, Duration::from_millis(500));
+    let began = Instant::now();
     let crowd = Crowd::start(&limited(&limiter, "scope", LIMIT), 100);
     until("the breaker opens", || breaker(&limiter) == BreakerState::Open).await;
     let opened = Instant::now();
-    // Five open it; two batches may go at a time.
-    assert!(knocks.load(Ordering::SeqCst) <= 6, "{knocks:?}");
     while opened.elapsed() < Duration::from_secs(2) {
         assert_ne!(breaker(&limiter), BreakerState::Closed);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let most = 6 + most_probes(opened.elapsed());
+    // Five open it; two batches may go at a time.
+    let most = 6 + most_probes(began.elapsed());
     let told = crowd.stop().await;
     let knocks = knocks.load(Ordering::SeqCst);
     assert!((6..=most + 1).contains(&knocks), "{knocks}, not {most}");

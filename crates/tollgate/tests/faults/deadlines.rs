@@ -1,5 +1,8 @@
 //! Every caller is told in time, whoever else waits, and whatever the server does.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tollgate::{Answer, BreakerState, Decision, Limiter, OnFailure, Scope, StoreError};
@@ -147,6 +150,35 @@ async fn one_in_a_hurry_is_told_in_time_behind_hundreds() {
 }
 
 /// More than go in two batches, while the connection takes nearly as long to open as they have.
+/// What nobody waits for may take its time, and must not keep others waiting behind it: what callers
+/// who went away had charged is given back, each in a batch of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_in_the_queue_keep_nobody_waiting() {
+    const KEYS: usize = 20;
+    let deadline = Duration::from_secs(1);
+    let server = start(Flavour::Redis);
+    let limiter = patient(&server.url()).deadline(deadline).build().unwrap();
+    let scope = named(&limiter, "log", "sliding-window-log limit=100 window=366d");
+    until_decided(&scope).await;
+    let ids: Vec<String> = (0..KEYS).map(|id| id.to_string()).collect();
+    let mut acquiring: Vec<_> = ids.iter().map(|id| scope.acquire(id).into_future()).collect();
+    for acquiring in &mut acquiring {
+        let asked = poll_fn(|context| Poll::Ready(Pin::new(&mut *acquiring).poll(context))).await;
+        assert!(asked.is_pending());
+    }
+    let other = named(&at(&server.url()), "log", "sliding-window-log limit=100 window=366d");
+    for id in &ids {
+        while remaining(&other, id).await == 100 {}
+    }
+    server.freeze();
+    drop(acquiring);
+    let began = Instant::now();
+    store_error(scope.check("somebody").await);
+    assert!(began.elapsed() < deadline + MARGIN / 2, "{:?}", began.elapsed());
+    server.thaw();
+    until_decided(&scope).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_in_the_queue_are_told_in_time_while_a_connection_opens() {
     let server = start(Flavour::Redis);

@@ -457,9 +457,12 @@ async fn health_counts_every_failure_and_names_the_last() {
             assert_eq!(failed(), want, "{policy:?}, round {round}");
         }
         let last = limiter.health().unwrap().last_failure.unwrap();
-        let StoreError::BreakerOpen { server: at, failure, .. } = last else { panic!("{last:?}") };
-        assert!(at.contains(&server.addr().to_string()), "{at}");
-        assert!(failure.contains("no connection"), "{failure}");
+        // On a slow machine the last may have been the probe.
+        let is_named =
+            matches!(last, StoreError::BreakerOpen { .. } | StoreError::Unreachable { .. });
+        let told = last.to_string();
+        assert!(is_named && told.contains(&server.addr().to_string()), "{told}");
+        assert!(told.contains("no connection"), "{told}");
     }
 }
 

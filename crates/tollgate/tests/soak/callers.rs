@@ -42,8 +42,8 @@ pub(crate) struct Turn {
 pub(crate) struct Key {
     pub(crate) admitted: AtomicU64,
     pub(crate) denied: AtomicU64,
-    /// Some of these may have been charged.
-    pub(crate) failed: AtomicU64,
+    /// Failures of which some may have been charged.
+    pub(crate) in_doubt: AtomicU64,
 }
 
 /// What the callers were told.
@@ -137,7 +137,9 @@ async fn call(scope: Scope, told: Arc<Told>, caller: usize) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             Err(Error::Store(error)) => {
-                key.failed.fetch_add(1, Ordering::Relaxed);
+                if let StoreError::Timeout { .. } | StoreError::Unreachable { .. } = error {
+                    key.in_doubt.fetch_add(1, Ordering::Relaxed);
+                }
                 *told.failed.lock().unwrap().entry(kind(&error)).or_default() += 1;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }

@@ -46,7 +46,7 @@ pub(crate) enum Fault {
 impl Fault {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Fault::Freeze => "frozen for up to a second",
+            Fault::Freeze => "frozen for a moment",
             Fault::Kill => "killed",
             Fault::ReturnOfAStalePrimary => "a stale primary came back",
             Fault::FailOver => "failed over as planned",
@@ -187,8 +187,9 @@ fn hurt_one(server: &mut Server, proxy: &Proxy, fault: Fault, a_while: Duration)
 fn hurt_server(server: &Server, fault: Fault, a_while: Duration) {
     match fault {
         Fault::Freeze => {
+            // Not long enough for a replica to take its place.
             server.freeze();
-            sleep(a_while * 2);
+            sleep(a_while);
             server.thaw();
         }
         Fault::CutConnections => {

@@ -86,6 +86,8 @@ async fn a_cluster_that_was_down_is_used_again_when_it_is_back() {
                     assert!(failure.contains("no connection"), "{server}: {failure}");
                     breaker_opened += 1;
                 }
+                // What is sent as a connection breaks may hear nothing.
+                Err(Error::Store(StoreError::Timeout { .. })) => {}
                 other => panic!("{other:?}"),
             }
             assert!(began.elapsed() < DEADLINE + Duration::from_secs(2));
