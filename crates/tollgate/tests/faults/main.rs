@@ -11,6 +11,7 @@ mod crash;
 mod crowd;
 mod deadlines;
 mod latency;
+mod lines;
 mod memory;
 mod policy;
 mod replies;

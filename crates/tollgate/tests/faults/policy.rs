@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, Decision, Limiter, ManualClock, OnFailure, Scope, StoreError};
+use tollgate::{Decision, Limiter, ManualClock, OnFailure, StoreError};
 use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{
@@ -11,20 +11,20 @@ use crate::setup::{
     until_decided, with,
 };
 
-const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
-const POLICIES: [OnFailure; 3] = [OnFailure::Open, OnFailure::Closed, LOCAL];
+pub(crate) const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
+pub(crate) const POLICIES: [OnFailure; 3] = [OnFailure::Open, OnFailure::Closed, LOCAL];
 
 /// What happens to a server.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     Killed,
     Frozen,
 }
 
 impl Fault {
-    const ALL: [Fault; 2] = [Fault::Killed, Fault::Frozen];
+    pub(crate) const ALL: [Fault; 2] = [Fault::Killed, Fault::Frozen];
 
-    fn strike(self, server: &mut Server) {
+    pub(crate) fn strike(self, server: &mut Server) {
         match self {
             Fault::Killed => server.kill(),
             Fault::Frozen => server.freeze(),
@@ -474,146 +474,6 @@ fn same(got: &StoreError, want: &StoreError) -> bool {
             StoreError::Timeout { server: want, after: wanted },
         ) => after == wanted && want.contains(got.trim_start_matches("redis://")),
         _ => false,
-    }
-}
-
-/// Those in line of one key, all at once: what came of them, in the order in which they came.
-async fn in_line(scope: &Scope, count: usize, max_wait: Option<Duration>) -> Vec<Acquired> {
-    let mut line: Vec<_> = (0..count)
-        .map(|_| {
-            let acquire = scope.acquire("a");
-            let acquire = match max_wait {
-                Some(max_wait) => acquire.max_wait(max_wait),
-                None => acquire,
-            };
-            Box::pin(acquire.into_future())
-        })
-        .collect();
-    let all = async {
-        // Polled in turn, so that they join in order.
-        let mut done: Vec<Option<Acquired>> = (0..count).map(|_| None).collect();
-        std::future::poll_fn(|context| {
-            for (own, done) in line.iter_mut().zip(&mut done) {
-                if done.is_none()
-                    && let std::task::Poll::Ready(acquired) = own.as_mut().poll(context)
-                {
-                    *done = Some(acquired.unwrap());
-                }
-            }
-            match done.iter().all(Option::is_some) {
-                true => std::task::Poll::Ready(()),
-                false => std::task::Poll::Pending,
-            }
-        })
-        .await;
-        done.into_iter().flatten().collect()
-    };
-    tokio::time::timeout(PATIENCE, all).await.unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_of_an_open_limiter_goes_at_once() {
-    for fault in Fault::ALL {
-        let mut server = start(Flavour::Redis);
-        let limiter = with(&server.url(), OnFailure::Open);
-        let scope = named(&limiter, "scope", "token-bucket capacity=1 refill=1/h");
-        until_decided(&scope).await;
-        fault.strike(&mut server);
-        // While the breaker is closed, so that those in line have to ask how long it will take.
-        for max_wait in [Some(PATIENCE), None] {
-            let began = Instant::now();
-            for acquired in in_line(&scope, 8, max_wait).await {
-                assert!(acquired.is_admitted(), "{fault:?}, {max_wait:?}: {acquired:?}");
-                assert!(acquired.decision().is_degraded());
-                assert!(acquired.into_receipt().is_none());
-            }
-            // Each at the front asks once, and those with little patience look before.
-            assert!(began.elapsed() < 9 * SOON + MARGIN, "{fault:?}: {:?}", began.elapsed());
-        }
-        assert_eq!(limiter.waiting(), 0);
-    }
-}
-
-/// A share of 1, and another every 100 ms.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
-    for fault in Fault::ALL {
-        let mut server = start(Flavour::Redis);
-        let limiter = with(&server.url(), LOCAL);
-        until_decided(&scope(&limiter, LIMITS[0])).await;
-        fault.strike(&mut server);
-        for (name, max_wait) in [("one", None), ("two", Some(PATIENCE))] {
-            let scope = named(&limiter, name, "token-bucket capacity=2 refill=20/s");
-            let began = Instant::now();
-            let all = in_line(&scope, 5, max_wait).await;
-            let took = began.elapsed();
-            assert!(all.iter().all(Acquired::is_admitted), "{fault:?}: {all:?}");
-            assert!(all.iter().all(|acquired| acquired.decision().is_degraded()));
-            // One at once and four in 400 ms.
-            assert!(took >= Duration::from_millis(400), "{fault:?}: {took:?}");
-            assert!(took < Duration::from_millis(400) + 6 * SOON + MARGIN, "{fault:?}: {took:?}");
-            let waited: Vec<Duration> = all.iter().map(waited).collect();
-            assert!(waited.is_sorted(), "{waited:?}");
-        }
-        // An hour each: one goes, and nobody else is let in or left hanging.
-        let scope = named(&limiter, "three", "token-bucket capacity=2 refill=2/h");
-        let max_wait = Duration::from_millis(200);
-        let began = Instant::now();
-        let all = in_line(&scope, 5, Some(max_wait)).await;
-        assert!(began.elapsed() < max_wait + 6 * SOON + MARGIN, "{:?}", began.elapsed());
-        let admitted = all.iter().filter(|acquired| acquired.is_admitted()).count();
-        assert_eq!(admitted, 1, "{fault:?}: {all:?}");
-        assert_eq!(limiter.waiting(), 0);
-    }
-}
-
-fn waited(acquired: &Acquired) -> Duration {
-    match acquired {
-        Acquired::Admitted { waited, .. } => *waited,
-        Acquired::Refused { .. } => panic!("{acquired:?}"),
-    }
-}
-
-/// Eight in line when the server dies: each comes to something, as the policy says.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_hangs_in_a_line_whose_server_dies() {
-    for (fault, policy) in Fault::ALL.into_iter().flat_map(|fault| POLICIES.map(|it| (fault, it))) {
-        let mut server = start(Flavour::Redis);
-        let direct = at(&server.url());
-        let limiter = with(&server.url(), policy);
-        let text = "token-bucket capacity=8 refill=8/800ms";
-        named(&direct, "scope", text).check("a").cost(8).await.unwrap();
-        let scope = named(&limiter, "scope", text);
-        until_decided(&scope).await;
-        let mut line = JoinSet::new();
-        for number in 0..8 {
-            let scope = scope.clone();
-            line.spawn(async move {
-                match number % 2 {
-                    0 => scope.acquire("a").cost(3).await,
-                    _ => scope.acquire("a").cost(3).max_wait(PATIENCE).await,
-                }
-            });
-        }
-        let began = Instant::now();
-        while limiter.waiting() < 8 && began.elapsed() < Duration::from_millis(150) {
-            tokio::task::yield_now().await;
-        }
-        fault.strike(&mut server);
-        let all = tokio::time::timeout(PATIENCE, line.join_all()).await.unwrap();
-        for acquired in all {
-            match (policy, acquired) {
-                (OnFailure::Closed, answer) => {
-                    // Some may have gone before.
-                    assert!(answer.is_err() || answer.unwrap().is_admitted());
-                }
-                (_, answer) => assert!(answer.unwrap().is_admitted(), "{fault:?}, {policy:?}"),
-            }
-        }
-        assert_eq!(limiter.waiting(), 0);
-        if policy == OnFailure::Closed {
-            assert!(limiter.health().unwrap().failed > 0);
-        }
     }
 }
 
