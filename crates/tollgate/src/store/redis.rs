@@ -10,7 +10,8 @@
 //! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
-//! - `denials`: refusals that need not be asked for again; `shared`: what all servers have in common
+//! - `denials`: refusals that need not be asked for again; `policy`: what is decided without a server;
+//!   `shared`: what all servers have in common
 
 mod across;
 mod address;
@@ -22,6 +23,7 @@ mod key;
 mod node;
 #[cfg(test)]
 mod parity;
+mod policy;
 mod race;
 mod rendezvous;
 mod script;

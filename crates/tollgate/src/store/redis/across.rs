@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
 
+use super::policy::unspent;
 use super::servers::Servers;
-use super::shared::unspent;
 use super::waiting::{AndThen, Waiting};
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Source;

@@ -1,0 +1,121 @@
+//! What requests come to without a server.
+
+use std::sync::Arc;
+
+use tollgate_core::{Checked, Limit, Role, State, Together, check_all};
+
+use super::wire::{Charge, Reply, Request};
+use crate::decision::Source;
+use crate::failure::{OnFailure, share_of};
+use crate::store::memory::{self, Memory};
+
+/// What is decided without a server.
+pub(super) enum Policy {
+    Open,
+    Closed,
+    Local { memory: Memory, processes: u32 },
+}
+
+impl Policy {
+    pub(super) fn new(on_failure: OnFailure, max_bytes: Option<usize>) -> Policy {
+        match on_failure {
+            OnFailure::Open => Policy::Open,
+            OnFailure::Closed => Policy::Closed,
+            OnFailure::Local { processes } => {
+                Policy::Local { memory: Memory::new(max_bytes), processes }
+            }
+        }
+    }
+
+    /// What a request comes to; `None` if that is an error.
+    pub(super) fn decide(&self, request: &Request, now_us: u64) -> Option<Reply> {
+        match (request, self) {
+            (_, Policy::Closed) => None,
+            (Request::Check { charge, .. }, Policy::Open) => {
+                Some(Reply::Checked(unspent(charge, now_us), Source::Degraded))
+            }
+            (Request::Peek { charge, .. }, Policy::Open) => {
+                let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.ask);
+                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+            }
+            (Request::Check { charge, .. }, Policy::Local { memory, processes }) => {
+                let (_, each) = decide_here(memory, *processes, &[charge], now_us)?;
+                let decision = each.first()?.decision;
+                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+            }
+            (Request::Peek { charge, .. }, Policy::Local { memory, processes }) => {
+                let scope = scope_of(memory, *processes, &charge.limit)?;
+                let decision = memory.peek(&scope, &charge.key, now_us, charge.ask);
+                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+            }
+            (Request::Together { charges, charge_of, .. }, policy) => {
+                let (mut together, each) = match policy {
+                    Policy::Local { memory, processes } => {
+                        let charges: Vec<&Charge> = charges.iter().collect();
+                        decide_here(memory, *processes, &charges, now_us)?
+                    }
+                    _ => unspent_together(charges, now_us),
+                };
+                let first_of = |charge| charge_of.iter().position(|&of| of == charge);
+                together.refused_by = together.refused_by.and_then(first_of);
+                let own = |&charge: &usize| {
+                    let decision = each.get(charge)?.decision;
+                    Some((Checked { decision, receipt: None }, Source::Degraded))
+                };
+                let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+                Some(Reply::Together(together, each))
+            }
+            (Request::Refund { .. } | Request::Reset { .. } | Request::State { .. }, _) => None,
+        }
+    }
+}
+
+/// What a key that has spent nothing would be told: one that costs too much never fits.
+pub(super) fn unspent(charge: &Charge, now_us: u64) -> Checked {
+    let mut state = charge.limit.fresh();
+    let Checked { decision, .. } = charge.limit.check(&mut state, now_us, charge.ask);
+    Checked { decision, receipt: None }
+}
+
+fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<Checked>) {
+    let mut states: Vec<State> = charges.iter().map(|charge| charge.limit.fresh()).collect();
+    let together = |(charge, state)| {
+        let Charge { limit, ask, role, .. }: &Charge = charge;
+        match role {
+            Role::Enforced => tollgate_core::Charge::enforced(limit, state, *ask),
+            Role::Shadow => tollgate_core::Charge::shadow(limit, state, *ask),
+        }
+    };
+    let mut parts: Vec<_> = charges.iter().zip(&mut states).map(together).collect();
+    let together = check_all(&mut parts, now_us);
+    let decisions = parts.iter().filter_map(|part| part.decision().copied());
+    (together, decisions.map(|decision| Checked { decision, receipt: None }).collect())
+}
+
+/// Decides on this process's share. The Redis key says everything but the limit.
+fn decide_here(
+    memory: &Memory,
+    processes: u32,
+    charges: &[&Charge],
+    now_us: u64,
+) -> Option<(Together, Vec<Checked>)> {
+    let scopes = charges
+        .iter()
+        .map(|charge| scope_of(memory, processes, &charge.limit))
+        .collect::<Option<Vec<_>>>()?;
+    let parts: Vec<memory::Part<'_>> = charges
+        .iter()
+        .zip(&scopes)
+        .map(|(charge, scope)| {
+            let Charge { key, ask, role, .. } = charge;
+            memory::Part { scope, key, ask: *ask, role: *role }
+        })
+        .collect();
+    Some(memory.together(&parts, now_us))
+}
+
+/// `None` if there are more limits than a memory store takes: then there is no share of one.
+fn scope_of(memory: &Memory, processes: u32, limit: &Limit) -> Option<Arc<memory::Scope>> {
+    let share = share_of(limit, processes);
+    memory.scope(&share.to_string(), share).ok()
+}
