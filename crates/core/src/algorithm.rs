@@ -74,13 +74,25 @@ pub trait Algorithm: Decide {
 
     /// The state under these numbers of a key that reached `state` under `old` ones.
     ///
-    /// What was spent stays spent as far as it fits: it is taken to have been spent as late as it
-    /// can have been. The result never has more remaining than a fresh key. A state that was reached
-    /// under other numbers has to pass through this; without, waits need not be exact.
+    /// What was spent stays spent: it is taken to have been spent as late as it can have been. A
+    /// bucket's must fit. The result never has more remaining than a fresh key. A state that was
+    /// reached under other numbers has to pass through this; without, waits need not be exact.
     fn carry_over(&self, old: &Self, state: Self::State, now_us: u64) -> Self::State;
 
-    /// The state of a key that has just spent `units`, at most [`size`](Self::size), and nothing before.
+    /// The state of a key that has just spent `units`, in a bucket at most [`size`](Self::size), and
+    /// nothing before.
     fn after_spending(&self, units: u64, now_us: u64) -> Self::State;
+
+    /// The whole units that a key has spent at `now_us`; a size that was lowered may be less.
+    fn spent_at(&self, state: &Self::State, now_us: u64) -> u64 {
+        decide::look(self, state, now_us, |_, standing| self.spent(standing))
+    }
+
+    /// The same with another size, also one that no limit could be made with: to decide by.
+    #[must_use]
+    fn with_size(&self, size: u64) -> Self
+    where
+        Self: Sized;
 
     /// Restarts the state's time if `now_us` shows a new clock: more than [`MAX_STEP_BACK_US`]
     /// behind the last charge. Every check does this first, refused or not, so that nobody is

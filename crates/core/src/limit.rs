@@ -12,10 +12,10 @@ pub use rate::Rate;
 pub use text::AlgorithmName;
 
 use crate::algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log,
+    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
-use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
+use crate::decision::{Ask, Checked, Decision, Receipt};
 
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///
@@ -163,11 +163,45 @@ impl Limit {
         Bound { interval_us, max_units, formula }
     }
 
-    /// The state under this limit of a key that reached `state` under the `old` one.
+    /// How a key that reached `state` under the `old` limit goes on under this one: the limit to decide
+    /// by, and the state.
     ///
-    /// What was spent stays spent as far as it translates; never is more remaining than of a fresh
-    /// key. Between algorithms, what was spent at `now_us` counts as spent at `now_us`.
-    pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> State {
+    /// As a rule that is this limit, and what was spent stays spent as far as it translates; never is
+    /// more remaining than of a fresh key. Between algorithms, what was spent at `now_us` counts as spent
+    /// at `now_us`.
+    ///
+    /// A bucket cannot hold more than its capacity. While a key has spent more than that, it stays under
+    /// the old limit, at the new size: it is refused until enough has left. So nobody is forgiven
+    /// anything by going from one limit to another and back.
+    ///
+    /// ```
+    /// use tollgate_core::{Ask, Cost, Limit};
+    ///
+    /// let (large, small): (Limit, Limit) = (
+    ///     "token-bucket capacity=600 refill=10/s".parse()?,
+    ///     "token-bucket capacity=60 refill=1/s".parse()?,
+    /// );
+    /// let mut state = large.fresh();
+    /// large.check(&mut state, 0, Ask::new(Cost::new(600)?));
+    /// let (limit, state) = small.carry_over(&large, state, 0);
+    /// assert_eq!(limit, "token-bucket capacity=60 refill=10/s".parse()?);
+    /// let refused = limit.peek(&state, 0, Ask::new(Cost::ONE));
+    /// assert_eq!(refused.retry_after_us(), Some(54_100_000)); // until 59 are left, at 10 a second
+    /// let (limit, _) = small.carry_over(&large, state, 54_000_000);
+    /// assert_eq!(limit, small);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> (Limit, State) {
+        let now_us = now_us.min(MAX_TIME_US);
+        let spent = old.spent(&state, now_us);
+        if self.bucket().is_some() && spent > self.size() {
+            return (old.with_size(self.size()), state);
+        }
+        (*self, self.carried(old, state, spent, now_us))
+    }
+
+    /// [`carry_over`](Self::carry_over), of a key that has spent no more than fits.
+    fn carried(&self, old: &Limit, state: State, spent: u64, now_us: u64) -> State {
         use Limit as L;
         use State as S;
         if let (Some(new), Some(old), S::Fill(fill)) = (self.bucket(), old.bucket(), &state) {
@@ -189,18 +223,23 @@ impl Limit {
                 | L::TokenBucket(_)
                 | L::LeakyBucket(_),
                 ..,
-            ) => self.after_spending(old.spent(&state, now_us), now_us),
+            ) => self.after_spending(spent, now_us),
         }
     }
 
-    /// The whole units that are spent at `now_us`.
+    /// The whole units that are spent at `now_us`; a size that was lowered may be less.
     fn spent(&self, state: &State, now_us: u64) -> u64 {
-        self.size() - self.peek(state, now_us, Ask::new(Cost::ONE)).remaining
+        each!(self, limit => read(limit, state, now_us, |own| limit.spent_at(own, now_us)))
     }
 
-    /// The state of a key that has just spent `units`, or all there is.
+    /// The same with another size, also one that a limit of its own could not have: to decide by.
+    fn with_size(&self, size: u64) -> Limit {
+        each!(self, limit => limit.with_size(size).into())
+    }
+
+    /// The state of a key that has just spent `units`.
     fn after_spending(&self, units: u64, now_us: u64) -> State {
-        each!(self, limit => limit.after_spending(units.min(limit.size()), now_us).into())
+        each!(self, limit => limit.after_spending(units, now_us).into())
     }
 
     fn bucket(&self) -> Option<&Bucket> {

@@ -33,6 +33,11 @@ impl Bucket {
         Ok(Bucket { capacity, rate, time_to_full_us })
     }
 
+    fn with_capacity(&self, capacity: u64) -> Bucket {
+        let time_to_full_us = Level::of(capacity).drain_time_us(self.rate);
+        Bucket { capacity, rate: self.rate, time_to_full_us }
+    }
+
     /// The most it holds.
     pub const fn capacity(&self) -> u64 {
         self.capacity
@@ -61,7 +66,7 @@ impl Bucket {
 
     /// The fill in this bucket of a key that reached `fill` in an `old` one.
     ///
-    /// It keeps draining at the old rate until now; what no longer fits spills.
+    /// It keeps draining at the old rate until now, when it must fit.
     pub(crate) fn carry_over(&self, old: &Bucket, fill: Fill, now_us: u64) -> Fill {
         let fill = old.fill_at(fill, now_us);
         let level = fill.level.at_period(old.period_us(), self.period_us());
@@ -191,6 +196,9 @@ pub trait BucketKind: core::fmt::Debug {
     /// Whether what is admitted leaves evenly, each request after those before it.
     fn is_shaping(&self) -> bool;
 
+    /// The same with another bucket.
+    fn with_bucket(&self, bucket: Bucket) -> Self;
+
     /// How long a request admitted at this level waits: until what is before it has left.
     #[inline]
     fn delay_us(&self, level: Level) -> u64 {
@@ -242,6 +250,11 @@ impl<K: BucketKind> Decide for K {
     #[inline]
     fn place(&self, standing: &FillStanding, over_us: u64) -> Place {
         Place::Bucket { charged: standing.fill.charged, over_us }
+    }
+
+    #[inline]
+    fn spent(&self, standing: &FillStanding) -> u64 {
+        standing.whole
     }
 
     #[inline]
@@ -326,6 +339,10 @@ impl<K: BucketKind> Algorithm for K {
 
     fn bound_formula(&self) -> &'static str {
         "capacity + floor(rate * (t - 1))"
+    }
+
+    fn with_size(&self, size: u64) -> K {
+        self.with_bucket(self.bucket().with_capacity(size))
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Fill {

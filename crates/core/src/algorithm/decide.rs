@@ -49,6 +49,9 @@ pub trait Decide: Debug {
     /// Takes off what of a charge still counts at `now_us`.
     fn give_back(&self, state: &mut Self::State, now_us: u64, receipt: Receipt);
 
+    /// The whole units that are spent; a size that was lowered may be less.
+    fn spent(&self, standing: &Self::Standing) -> u64;
+
     /// The largest cost that fits (P1).
     fn remaining(&self, standing: &Self::Standing, ask: Ask) -> u64;
 

@@ -100,6 +100,11 @@ impl Decide for FixedWindow {
     }
 
     #[inline]
+    fn spent(&self, standing: &WindowStanding) -> u64 {
+        standing.window.spent
+    }
+
+    #[inline]
     fn remaining(&self, standing: &WindowStanding, _: Ask) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.window.spent)
@@ -138,6 +143,10 @@ impl Algorithm for FixedWindow {
 
     fn bound_formula(&self) -> &'static str {
         "limit * (ceil((t - 1) / window) + 1)"
+    }
+
+    fn with_size(&self, size: u64) -> Self {
+        FixedWindow { limit: size, ..*self }
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Window {

@@ -72,6 +72,10 @@ impl BucketKind for LeakyBucket {
         &self.bucket
     }
 
+    fn with_bucket(&self, bucket: Bucket) -> LeakyBucket {
+        LeakyBucket { bucket, ..*self }
+    }
+
     #[inline]
     fn is_shaping(&self) -> bool {
         self.mode == Mode::Shaping

@@ -125,6 +125,11 @@ impl Decide for SlidingWindowCounter {
     }
 
     #[inline]
+    fn spent(&self, standing: &WindowPairStanding) -> u64 {
+        standing.estimate()
+    }
+
+    #[inline]
     fn remaining(&self, standing: &WindowPairStanding, _: Ask) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.estimate())
@@ -176,6 +181,10 @@ impl Algorithm for SlidingWindowCounter {
 
     fn bound_formula(&self) -> &'static str {
         "limit + ceil(limit * (t - 2) / window)"
+    }
+
+    fn with_size(&self, size: u64) -> Self {
+        SlidingWindowCounter { limit: size, ..*self }
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> WindowPair {

@@ -308,6 +308,11 @@ impl Decide for SlidingWindowLog {
     }
 
     #[inline]
+    fn spent(&self, standing: &LogStanding) -> u64 {
+        standing.spent
+    }
+
+    #[inline]
     fn remaining(&self, standing: &LogStanding, _: Ask) -> u64 {
         // Saturates when the limit was lowered below what is spent.
         self.limit.saturating_sub(standing.spent)
@@ -352,6 +357,10 @@ impl Algorithm for SlidingWindowLog {
 
     fn bound_formula(&self) -> &'static str {
         "limit * ceil(t / window)"
+    }
+
+    fn with_size(&self, size: u64) -> Self {
+        SlidingWindowLog { limit: size, ..*self }
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Log {

@@ -35,6 +35,10 @@ impl BucketKind for TokenBucket {
         &self.bucket
     }
 
+    fn with_bucket(&self, bucket: Bucket) -> TokenBucket {
+        TokenBucket { bucket }
+    }
+
     #[inline]
     fn is_shaping(&self) -> bool {
         false

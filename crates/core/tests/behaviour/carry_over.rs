@@ -20,12 +20,64 @@ proptest! {
             let Some(cost) = walk.aim(step) else { break };
             walk.check(cost);
         }
-        let mut state = new.carry_over(&old, walk.state.clone(), walk.now_us);
-        let peek = new.check(&mut state, walk.now_us, Ask::new(Cost::ONE)).decision;
+        let (limit, mut state) = new.carry_over(&old, walk.state.clone(), walk.now_us);
+        prop_assert_eq!(limit.size(), new.size());
+        let peek = limit.check(&mut state, walk.now_us, Ask::new(Cost::ONE)).decision;
         prop_assert!(peek.remaining <= new.size());
-        prop_assert!(peek.reset_after_us <= 2 * new.bound().interval_us + 10_000_000);
+        let longest_us = old.bound().interval_us.max(new.bound().interval_us);
+        prop_assert!(peek.reset_after_us <= 2 * longest_us + 10_000_000);
         let later_us = walk.now_us + peek.reset_after_us;
-        prop_assert_eq!(new.peek(&state, later_us, Ask::new(Cost::ONE)).remaining, new.size());
+        prop_assert_eq!(limit.peek(&state, later_us, Ask::new(Cost::ONE)).remaining, new.size());
+    }
+
+    /// What a key has spent is never less for having been under another limit for a moment, unless that
+    /// has a window of another length: a shorter one forgets what it cannot see.
+    #[test]
+    fn going_to_another_limit_and_back_forgives_nothing(
+        own in any::limit(),
+        other in any::limit(),
+        steps in trace::any(),
+    ) {
+        let mut walk = Walk::new(own);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            walk.check(cost);
+        }
+        let is_window = |limit: &Limit| matches!(limit, Limit::FixedWindow(_) | Limit::SlidingWindowCounter(_));
+        prop_assume!(own.name() != other.name() || !is_window(&own));
+        let now_us = walk.now_us;
+        let remaining = |limit: &Limit, state| limit.peek(state, now_us, Ask::new(Cost::ONE)).remaining;
+        let before = remaining(&own, &walk.state);
+        let (limit, state) = other.carry_over(&own, walk.state.clone(), now_us);
+        let state = match limit == other {
+            true => own.carry_over(&other, state, now_us).1,
+            false => state,
+        };
+        prop_assert!(remaining(&own, &state) <= before);
+    }
+
+    /// However a key gets from one limit to the other, it waits as long as it is told (P2).
+    #[test]
+    fn a_wait_across_a_change_is_exact(old in any::limit(), new in any::limit(), steps in trace::forward()) {
+        let mut walk = Walk::new(old);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            walk.check(cost);
+        }
+        let (now_us, ask) = (walk.now_us, Ask::new(Cost::ONE));
+        let (limit, state) = new.carry_over(&old, walk.state.clone(), now_us);
+        let decided = limit.peek(&state, now_us, ask);
+        // One that stays under its old limit is carried over later.
+        let at = |at_us: u64| match limit == new {
+            true => new.peek(&state, at_us, ask),
+            false => {
+                let (limit, state) = new.carry_over(&old, state.clone(), at_us);
+                limit.peek(&state, at_us, ask)
+            }
+        };
+        let Some(wait_us) = decided.retry_after_us() else { return Ok(()) };
+        prop_assert!(!at(now_us + wait_us - 1).is_allowed());
+        prop_assert!(at(now_us + wait_us).is_allowed());
     }
 
     #[test]
@@ -33,7 +85,8 @@ proptest! {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
-            let carried = limit.carry_over(&limit, walk.state.clone(), walk.now_us);
+            let (same, carried) = limit.carry_over(&limit, walk.state.clone(), walk.now_us);
+            prop_assert_eq!(same, limit);
             let ask = Ask::new(cost);
             prop_assert_eq!(
                 limit.peek(&carried, walk.now_us, ask),
@@ -71,8 +124,8 @@ fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
         let ask = Ask::new(Cost::new(cost).unwrap());
         assert!(old.check(&mut state, at_us, ask).decision.is_allowed());
     }
-    let carried = new.carry_over(&old, state, now_us);
-    new.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining
+    let (limit, carried) = new.carry_over(&old, state, now_us);
+    limit.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining
 }
 
 #[test]
@@ -232,6 +285,7 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     }
     let now_us = 60_000_000;
     assert_eq!(bucket.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 3);
-    let carried = bucket.carry_over(&counter, state, now_us);
+    let (limit, carried) = bucket.carry_over(&counter, state, now_us);
+    assert_eq!(limit, bucket);
     assert_eq!(bucket.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining, 3);
 }
