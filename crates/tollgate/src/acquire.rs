@@ -20,9 +20,12 @@ pub(crate) use lines::Lines;
 
 /// A request that waits until it may go; await it.
 ///
-/// Those that acquire one key of one scope in this process go in the order in which they were first
+/// Those that acquire one key of one name in this process go in the order in which they were first
 /// polled. A plain [`check`](Scope::check) does not stand in line, and may take units that the first
 /// in line is waiting for.
+///
+/// When the name's limit changes, whoever waits goes on under the limit of the [`Scope`] that it waits
+/// with, ahead of those that come later with the new one: nobody is sent away, and nobody overtakes.
 ///
 /// Dropping the future at any point leaves the line, and gives back what was charged and not yet
 /// delivered. There are two exceptions, and neither admits more: a shaping limit's place with others

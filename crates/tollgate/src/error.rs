@@ -11,15 +11,8 @@ pub enum Error {
     /// A cost of 0, or of 2^53 and more.
     #[error(transparent)]
     Cost(#[from] CostError),
-    /// The name is taken by a limit with other numbers.
-    #[error("limit `{name}` exists with other numbers, as `{existing}`; choose another name")]
-    NameTaken {
-        /// The name.
-        name: String,
-        /// The limit it stands for.
-        existing: String,
-    },
-    /// A limiter holds at most 2^15 named limits.
+    /// A limiter holds at most 2^15 limits at a time, those of one name with other numbers included;
+    /// dropped ones make room, unless they have keys that no other of their name can take.
     #[error("there are {count} limits already; put more keys under one limit instead")]
     TooManyLimits {
         /// How many.

@@ -69,6 +69,22 @@
 //! # }
 //! ```
 //!
+//! A limit can change while it is in use: ask for the same name with other numbers, or another
+//! algorithm. What was spent stays spent, and customers with limits of their own keep what they have
+//! spent when these change ([`Limiter::scope`]).
+//!
+//! ```
+//! # use tollgate::{Limit, Limiter};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::memory();
+//! let free = limiter.scope("api", "fixed-window limit=100 window=1h".parse::<Limit>()?)?;
+//! assert_eq!(free.check("user:42").cost(90).now()?.remaining(), 10);
+//! let paid = limiter.scope("api", "fixed-window limit=5000 window=1h".parse::<Limit>()?)?;
+//! assert_eq!(paid.check("user:42").now()?.remaining(), 4909);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Work of your own that can wait is not checked but acquired: it waits its turn, in order, or is told
 //! at once that its turn would come too late.
 //!
@@ -140,7 +156,7 @@
 //!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
-//! share one state for each limit until there is room again ([`Limiter::usage`] counts them).
+//! share one state for each name until there is room again ([`Limiter::usage`] counts them).
 //!
 //! Tests bring their own time: [`ManualClock`].
 

@@ -106,7 +106,7 @@ impl Builder {
 
     /// The most bytes that keys' state may take: 64 MiB unless said, enough for 1.3 million keys.
     ///
-    /// At the ceiling nobody's state is dropped; new keys then share one state for each limit. What
+    /// At the ceiling nobody's state is dropped; new keys then share one state for each name. What
     /// the allocator takes is counted: with glibc, after 10 million invented keys, a process had
     /// grown by no more than its ceiling. Only logs that come and go in ever other sizes leave holes
     /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes a
@@ -243,9 +243,36 @@ impl Limiter {
 
     /// A limit under a name. State belongs to the name and the key: two names with the same numbers
     /// do not share it, the same name twice does.
+    ///
+    /// Also with other numbers, or another algorithm: a limit can change while it is in use, and
+    /// each customer can have its own. A check carries what its key has spent over to the limit that
+    /// it is asked of, and there it stays spent. More than a smaller bucket holds, or another
+    /// algorithm's limit, becomes all that it holds: of a small and a large one do not ask both by
+    /// turns for the same key.
+    ///
+    /// ```
+    /// # use tollgate::{Limit, Limiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let api = limiter.scope("api", "fixed-window limit=1000 window=1h".parse::<Limit>()?)?;
+    /// assert_eq!(api.check("user:42").cost(600).now()?.remaining(), 400);
+    ///
+    /// // The configuration is read again.
+    /// let api = limiter.scope("api", "fixed-window limit=1500 window=1h".parse::<Limit>()?)?;
+    /// assert_eq!(api.peek("user:42").now()?.remaining(), 900);
+    ///
+    /// // One customer pays for more, from now on.
+    /// let more = limiter.scope("api", "token-bucket capacity=9000 refill=9000/h".parse::<Limit>()?)?;
+    /// assert_eq!(more.check("user:42").now()?.remaining(), 8399);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// There can be 32,768 limits at a time. Those that were dropped make room for others.
     pub fn scope(&self, name: &str, limit: impl Into<Limit>) -> Result<Scope, Error> {
         let limit = limit.into();
-        let kept = self.inner.memory.scope(name, limit)?;
+        let Inner { memory, clock, .. } = &*self.inner;
+        let kept = memory.scope_as_of(name, limit, || clock.now_us())?;
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {
             let store = Store::Redis(Arc::new(redis.scope(name, limit)));
@@ -254,7 +281,8 @@ impl Limiter {
         Ok(Scope::new(self.clone(), kept, Store::Memory))
     }
 
-    /// Decides one request on several limits: all of them are charged, or none.
+    /// Decides one request on several limits: all of them are charged, or none. The same name and key
+    /// twice is one charge with the costs added, under the limit of the first that is no shadow.
     ///
     /// ```
     /// # use tollgate::{Limit, Limiter};

@@ -43,7 +43,7 @@ impl Scope {
 
     /// The name.
     pub fn name(&self) -> &str {
-        &self.kept.name
+        self.kept.name()
     }
 
     /// The limit.
@@ -158,12 +158,14 @@ impl Scope {
         }
     }
 
-    /// How `key` stands, and the time to look at it.
-    pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
+    /// How `key` stands: the limit that decides on it, its state, and the time to look at it.
+    pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
         match &self.store {
             Store::Memory => {
                 let Inner { memory, clock, .. } = &*self.limiter.inner;
-                Answer::ready(Ok((memory.state(&self.kept, key), clock.now_us())))
+                let now_us = clock.now_us();
+                let (limit, state) = memory.state(&self.kept, key, now_us);
+                Answer::ready(Ok((limit, state, now_us)))
             }
             #[cfg(feature = "redis")]
             Store::Redis(scope) => scope.state(key),

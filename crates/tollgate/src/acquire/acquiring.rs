@@ -10,7 +10,7 @@ use tokio::time::Sleep;
 use tollgate_core::{Cost, Limit, Mode, State, Verdict};
 
 use super::forecast::Forecast;
-use super::lines::{Rest, Standing, Turn};
+use super::lines::{Rest, Standing, Turn, Want};
 use super::{Acquire, Acquired};
 use crate::answer::Answer;
 use crate::decision::Decision;
@@ -38,7 +38,7 @@ enum Step<'a> {
     /// Behind others, until it is known how long that will take.
     Foreseeing {
         turn: Turn<'a>,
-        state: Answer<(State, u64)>,
+        state: Answer<(Limit, State, u64)>,
         max_wait_us: u64,
     },
     /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
@@ -121,7 +121,7 @@ impl<'a> Acquiring<'a> {
     fn foresee(
         &mut self,
         turn: Turn<'a>,
-        mut state: Answer<(State, u64)>,
+        mut state: Answer<(Limit, State, u64)>,
         max_wait_us: u64,
         context: &mut Context<'_>,
     ) -> Result<Next<'a>, Error> {
@@ -130,15 +130,16 @@ impl<'a> Acquiring<'a> {
         };
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
-        let (state, now_us) = match stands {
+        let (limit, state, now_us) = match stands {
             // Without the store nothing is foreseen; what comes of it is decided at the front.
             Err(Error::Store(_)) if !scope.fails_closed() => {
                 return Ok(Next::Go(Step::Behind { turn, deadline: deadline() }));
             }
             stands => stands?,
         };
-        let forecast = Forecast::of(scope.limit(), state, now_us);
-        let wait_us = forecast.wait_us(&turn.costs_ahead(), cost?, max_wait_us);
+        let want = Want { limit: *scope.limit(), cost: cost? };
+        let forecast = Forecast::of(limit, state, now_us);
+        let wait_us = forecast.wait_us(&turn.wants_ahead(), want, max_wait_us);
         if wait_us > max_wait_us {
             return Ok(self.refuse(Some(wait_us)));
         }

@@ -10,14 +10,13 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
 use siphasher::sip128::SipHasher13;
-use tollgate_core::Cost;
+use tollgate_core::{Cost, Limit};
 
 use crate::error::Error;
 use crate::scope::Scope;
@@ -38,11 +37,11 @@ pub(crate) struct Lines {
     max_waiting: usize,
 }
 
-/// Which line: the scope, and a keyed fingerprint of 128 bits of the key.
+/// Which line: the scope's name, and a keyed fingerprint of 128 bits of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
-    /// Where the limiter keeps the scope: it drops none, so no other takes the address.
-    scope: usize,
+    /// The number of the name. Whoever stands in line holds the scope, and that the number.
+    family: u64,
     key: u128,
 }
 
@@ -60,9 +59,17 @@ struct Line {
     behind: VecDeque<Behind>,
 }
 
+/// What one in line asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    /// A line is of one name, under which there may be several limits.
+    pub(super) limit: Limit,
+    pub(super) cost: Cost,
+}
+
 #[derive(Debug)]
 struct Front {
-    cost: Cost,
+    want: Want,
     /// When it asks again; 0 while it has not been told to wait.
     due_us: u64,
     /// Somebody gave units back since it last asked.
@@ -73,14 +80,14 @@ struct Front {
 #[derive(Debug)]
 struct Behind {
     ticket: u64,
-    cost: Cost,
+    want: Want,
     deadline_us: u64,
     waker: Option<Waker>,
 }
 
 impl From<Behind> for Front {
     fn from(next: Behind) -> Front {
-        Front { cost: next.cost, due_us: 0, is_nudged: false, waker: None }
+        Front { want: next.want, due_us: 0, is_nudged: false, waker: None }
     }
 }
 
@@ -115,7 +122,8 @@ impl Lines {
         let mut shard = self.shards[place.shard()].lock();
         // Drawn under the lock, so that tickets rise along every line.
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        let last = Behind { ticket, cost, deadline_us: u64::MAX, waker: None };
+        let want = Want { limit: *scope.limit(), cost };
+        let last = Behind { ticket, want, deadline_us: u64::MAX, waker: None };
         let standing = match shard.entry(place) {
             Entry::Vacant(vacant) => {
                 vacant.insert(Line { front: last.into(), behind: VecDeque::new() });
@@ -155,7 +163,7 @@ impl Lines {
 
     fn place(&self, scope: &Scope, key: &[u8]) -> Place {
         let key = self.fingerprint.hash(key).as_u128();
-        Place { scope: Arc::as_ptr(&scope.kept).addr(), key }
+        Place { family: scope.kept.family(), key }
     }
 }
 
@@ -213,12 +221,12 @@ impl Turn<'_> {
     }
 
     /// What those ahead ask for, the front first.
-    pub(super) fn costs_ahead(&self) -> Vec<Cost> {
+    pub(super) fn wants_ahead(&self) -> Vec<Want> {
         let shard = self.lines.shards[self.place.shard()].lock();
         let Some(line) = shard.get(&self.place) else { return Vec::new() };
         let Some(at) = line.position(self.ticket) else { return Vec::new() };
-        let behind = line.behind.iter().take(at).map(|ahead| ahead.cost);
-        std::iter::once(line.front.cost).chain(behind).collect()
+        let behind = line.behind.iter().take(at).map(|ahead| ahead.want);
+        std::iter::once(line.front.want).chain(behind).collect()
     }
 
     /// Whether there is room for one more to wait; asked by a front that found nobody before it.

@@ -4,15 +4,21 @@
 //! - `slot`: a key and its state in 44 bytes; `logs`: the states too large for that
 //! - `table`: open addressing, over nine tenths full, growing in place
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
+//! - `scopes`: the limits, by name and by the index that a slot has; `reclaim`: indices that are free again
+//! - `look`: peeks, refunds and resets
 //! - `together`: several limits of one check
 //!
-//! A check hashes its key, takes one shard's lock and changes one slot. Keys with nothing spent are
-//! dropped a few at a time, by whoever brings in a new one. At the byte ceiling nobody's state is
-//! dropped to make room: newcomers share their scope's overflow state.
+//! A check hashes its key, takes one shard's lock and changes one slot. A slot that was last checked
+//! under another limit of the same name is carried over to the one asked of. Keys with nothing spent
+//! are dropped a few at a time, by whoever brings in a new one. At the byte ceiling nobody's state is
+//! dropped to make room: newcomers share their name's overflow state.
 
 mod budget;
 mod identity;
 mod logs;
+mod look;
+mod reclaim;
+mod scopes;
 mod shard;
 mod slot;
 mod table;
@@ -25,29 +31,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tollgate_core::{
-    Algorithm, Ask, Checked, Decision, Entry, Fill, FixedWindow, LeakyBucket, Limit, Log, Receipt,
-    SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Window, WindowPair,
+    Algorithm, Ask, Checked, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
+    SlidingWindowLog, TokenBucket,
 };
 
 use crate::error::Error;
 use budget::Budget;
 use identity::{Identify, Identity};
-use shard::{Census, Shard};
+pub(crate) use scopes::Scope;
+use scopes::Scopes;
+use shard::{Census, Reached, Shard};
 use slot::Kept;
 pub(crate) use together::Part;
-
-/// Runs the same expression on the algorithm inside a limit, as its own type.
-macro_rules! each {
-    ($limit:expr, $algorithm:ident => $body:expr) => {
-        match $limit {
-            Limit::FixedWindow($algorithm) => $body,
-            Limit::SlidingWindowLog($algorithm) => $body,
-            Limit::SlidingWindowCounter($algorithm) => $body,
-            Limit::TokenBucket($algorithm) => $body,
-            Limit::LeakyBucket($algorithm) => $body,
-        }
-    };
-}
 
 /// What a shard may grow to, so that its table grows in microseconds.
 const SHARD_BYTES: usize = 32 << 10;
@@ -57,17 +52,6 @@ const SHARDS: RangeInclusive<usize> = 16..=65_536;
 
 /// Of a store that keeps every key.
 const SHARDS_WITHOUT_CEILING: usize = 4_096;
-
-/// A limit with a name: what state belongs to, beside its key.
-#[derive(Debug)]
-pub(crate) struct Scope {
-    index: u32,
-    salt: u64,
-    pub(crate) name: Box<str>,
-    pub(crate) limit: Limit,
-    /// Shared by the keys that found no room.
-    overflow: Mutex<State>,
-}
 
 /// Where one key's state is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +66,13 @@ pub(crate) struct Place {
 pub(crate) struct Memory {
     shards: Box<[Apart<Mutex<Shard>>]>,
     identify: Identify,
-    scopes: RwLock<Vec<Arc<Scope>>>,
+    /// Away from what checks of known keys read: those of new ones write to its lock. Who locks it and
+    /// a shard locks the shard first.
+    scopes: Box<RwLock<Scopes>>,
+    /// Held while a scope is made.
+    making: Mutex<()>,
+    /// The time, to a second, of the last request that was not just a known key's.
+    seen_us: AtomicU64,
     budget: Budget,
     overflowed: AtomicU64,
 }
@@ -98,7 +88,7 @@ pub struct Usage {
     pub keys: usize,
     /// The bytes their state takes, used or not.
     pub bytes: usize,
-    /// The checks decided on a scope's shared overflow state, for want of room.
+    /// The checks decided on a name's shared overflow state, for want of room.
     pub overflowed: u64,
 }
 
@@ -119,36 +109,42 @@ impl Memory {
         Memory {
             shards: (0..shards).map(shard).collect(),
             identify: Identify::new(),
-            scopes: RwLock::default(),
+            scopes: Box::default(),
+            making: Mutex::default(),
+            seen_us: AtomicU64::new(0),
             budget: Budget::new(max_bytes, fixed_bytes),
             overflowed: AtomicU64::new(0),
         }
     }
 
-    /// The scope of this name; made with `limit` if there is none yet.
+    /// This limit under this name; a key has one state under all limits of it.
+    #[cfg(any(feature = "redis", test))]
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Result<Arc<Scope>, Error> {
-        let is_named = |scope: &&Arc<Scope>| *scope.name == *name;
-        if let Some(scope) = self.scopes.read().iter().find(is_named)
-            && scope.limit == limit
-        {
-            return Ok(Arc::clone(scope));
+        self.scope_as_of(name, limit, || self.last_seen_us())
+    }
+
+    /// The same for one who knows the time, which is asked for only if others must make room.
+    pub(crate) fn scope_as_of(
+        &self,
+        name: &str,
+        limit: Limit,
+        now_us: impl FnOnce() -> u64,
+    ) -> Result<Arc<Scope>, Error> {
+        if let Some(scope) = self.scopes.read().find(name, &limit) {
+            return Ok(scope);
         }
+        let _making = self.making.lock();
+        if let Some(scope) = self.find_or_make(name, limit) {
+            return Ok(scope);
+        }
+        self.reclaim(now_us());
+        let count = self.scopes.read().count();
+        self.find_or_make(name, limit).ok_or(Error::TooManyLimits { count })
+    }
+
+    fn find_or_make(&self, name: &str, limit: Limit) -> Option<Arc<Scope>> {
         let mut scopes = self.scopes.write();
-        if let Some(scope) = scopes.iter().find(is_named) {
-            if scope.limit == limit {
-                return Ok(Arc::clone(scope));
-            }
-            let (name, existing) = (name.to_owned(), scope.limit.to_string());
-            return Err(Error::NameTaken { name, existing });
-        }
-        let count = scopes.len();
-        let index = u32::try_from(count).ok().filter(|&index| index <= slot::MAX_SCOPE);
-        let index = index.ok_or(Error::TooManyLimits { count })?;
-        let overflow = Mutex::new(limit.fresh());
-        let salt = self.identify.salt(index);
-        let scope = Arc::new(Scope { index, salt, name: name.into(), limit, overflow });
-        scopes.push(Arc::clone(&scope));
-        Ok(scope)
+        scopes.find(name, &limit).or_else(|| scopes.make(name, limit, &self.identify))
     }
 
     /// Decides one request of a key that has state; `None` if it has none.
@@ -169,8 +165,9 @@ impl Memory {
         Some(A::State::change(slot, logs, &self.budget, check))
     }
 
-    /// Decides one request. A key without state is given one, if there is something to keep and room
-    /// for it; without room it shares its scope's overflow state.
+    /// Decides one request. A key whose state is under another limit of the name has it carried over.
+    /// A key without state is given one, if there is something to keep and room for it; without room
+    /// it shares its name's overflow state.
     #[cold]
     #[inline(never)]
     pub(crate) fn check_any<A: Charged>(
@@ -182,90 +179,28 @@ impl Memory {
         ask: Ask,
     ) -> Checked {
         let place = self.place(scope, key);
+        let census = self.census(now_us);
         let mut shard = self.shard(place).lock();
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
-        if let Some((slot, logs)) = shard.slot_mut(place) {
-            return A::State::change(slot, logs, &self.budget, check);
+        let check_any = |reached: Reached<'_, A::State>| match reached {
+            Reached::Own(state) => check(state),
+            Reached::Other(limit, state) => limit.check(state, now_us, ask),
+        };
+        if let Some(brought) = shard.bring(place, scope, &census) {
+            return shard.change_brought(brought, &self.budget, check_any);
         }
         let mut state = A::State::default();
         let answer = check(&mut state);
         if state == A::State::default() {
             return answer;
         }
-        if shard.make_room(1, &self.census(now_us)) {
+        if shard.make_room(1, &census) {
             shard.insert(place, state, &self.budget);
             return answer;
         }
         drop(shard);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.overflow(scope, check)
-    }
-
-    /// Decides one request and charges nothing.
-    pub(crate) fn peek(&self, scope: &Scope, key: &[u8], now_us: u64, ask: Ask) -> Decision {
-        each!(&scope.limit, limit => {
-            self.look(scope, key, |state| limit.peek(state, now_us, ask))
-        })
-    }
-
-    /// Gives back what of a charge still counts.
-    pub(crate) fn refund(&self, scope: &Scope, key: &[u8], now_us: u64, receipt: Receipt) -> u64 {
-        each!(&scope.limit, limit => {
-            self.look(scope, key, |state| limit.refund(state, now_us, receipt))
-        })
-    }
-
-    /// A copy of a key's state.
-    pub(crate) fn state(&self, scope: &Scope, key: &[u8]) -> State {
-        match &scope.limit {
-            Limit::FixedWindow(_) => self.look(scope, key, |own: &mut Window| (*own).into()),
-            Limit::SlidingWindowCounter(_) => {
-                self.look(scope, key, |own: &mut WindowPair| (*own).into())
-            }
-            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                self.look(scope, key, |own: &mut Fill| (*own).into())
-            }
-            Limit::SlidingWindowLog(_) => self.look(scope, key, |own: &mut Log| own.clone().into()),
-        }
-    }
-
-    /// The charges of a key that count, oldest first; none unless the limit is a log.
-    pub(crate) fn entries(&self, scope: &Scope, key: &[u8], now_us: u64) -> Vec<Entry> {
-        match &scope.limit {
-            Limit::SlidingWindowLog(limit) => {
-                self.look(scope, key, |log: &mut Log| limit.entries(log, now_us).collect())
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Runs `act` on a key's state without bringing a new one in. A key without state may be among
-    /// those that found no room.
-    fn look<S: Kept, T>(&self, scope: &Scope, key: &[u8], act: impl FnOnce(&mut S) -> T) -> T {
-        let place = self.place(scope, key);
-        let mut shard = self.shard(place).lock();
-        if let Some((slot, logs)) = shard.slot_mut(place) {
-            return S::change(slot, logs, &self.budget, act);
-        }
-        drop(shard);
-        self.overflow(scope, act)
-    }
-
-    fn overflow<S: Kept, T>(&self, scope: &Scope, act: impl FnOnce(&mut S) -> T) -> T {
-        match S::of(&mut scope.overflow.lock()) {
-            Some(overflow) => act(overflow),
-            // Not reached: the overflow state is made by the scope's own limit.
-            None => act(&mut S::default()),
-        }
-    }
-
-    /// Forgets a key.
-    pub(crate) fn reset(&self, scope: &Scope, key: &[u8]) {
-        let place = self.place(scope, key);
-        let mut shard = self.shard(place).lock();
-        if let Some(at) = shard.find(place) {
-            shard.remove(at, &scope.limit, &self.identify, &self.budget);
-        }
+        self.overflow(scope, now_us, check_any)
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -278,8 +213,9 @@ impl Memory {
     /// overlap, which saves 2 ns.
     #[inline]
     pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> Place {
-        let identity = self.identify.identity(key, scope.index >> slot::SCOPE_BITS);
-        let hash = self.identify.hash(identity, scope.salt);
+        let key = self.identify.identity(key);
+        let hash = self.identify.hash(key, scope.salt);
+        let identity = key.with_scope(scope.index >> slot::SCOPE_BITS);
         let scope = scope.index & ((1 << slot::SCOPE_BITS) - 1);
         // OK because the shift leaves 32 bits. The table takes the lower ones.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
@@ -292,6 +228,18 @@ impl Memory {
     }
 
     fn census(&self, now_us: u64) -> Census<'_> {
+        // Written seldom, so that those who bring in keys do not meet here.
+        if now_us.abs_diff(self.last_seen_us()) >= 1_000_000 {
+            self.seen_us.store(now_us, Ordering::Relaxed);
+        }
+        self.census_at(now_us)
+    }
+
+    fn last_seen_us(&self) -> u64 {
+        self.seen_us.load(Ordering::Relaxed)
+    }
+
+    fn census_at(&self, now_us: u64) -> Census<'_> {
         Census { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
     }
 }
@@ -338,66 +286,4 @@ impl fmt::Debug for Memory {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
-    use tollgate_core::{Cost, Role};
-
-    use super::*;
-
-    /// What the keys take of the budget, counted anew.
-    fn recounted(memory: &Memory) -> usize {
-        let shards: usize = memory.shards.iter().map(|shard| shard.0.lock().recounted()).sum();
-        let scopes = memory.scopes.read();
-        let overflows = scopes.iter().map(|scope| match &*scope.overflow.lock() {
-            State::Log(log) => logs::held_bytes(log),
-            _ => 0,
-        });
-        shards + overflows.sum::<usize>()
-    }
-
-    /// Logs that are charged, refunded, reset and die, alone and together, at the ceiling and below.
-    #[test]
-    fn what_is_counted_is_what_is_held() {
-        let memory = Memory::new(Some(90_000));
-        let limit: Limit = "sliding-window-log limit=40 window=1h".parse().unwrap();
-        let scopes = ["one", "other"].map(|name| memory.scope(name, limit).unwrap());
-        let Limit::SlidingWindowLog(log) = limit else { return };
-        let empty = memory.budget.used();
-        let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
-        let mut fullest = 0;
-        for step in 0..30_000_u64 {
-            // A step of a generator whose numbers are good enough for a test.
-            seed = seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let random = |below: u64, from: u32| (seed >> from) % below;
-            let key = random(300, 20).to_string();
-            let scope = &scopes[random(2, 33) as usize];
-            let ask = Ask::new(Cost::new(1 + random(3, 40)).unwrap());
-            let check = || memory.check_any(scope, &log, key.as_bytes(), now_us, ask);
-            match random(16, 50) {
-                0 => memory.reset(scope, key.as_bytes()),
-                1 => {
-                    let receipt = check().receipt;
-                    receipt.map(|it| memory.refund(scope, key.as_bytes(), now_us, it));
-                }
-                2..=5 => {
-                    let parts = scopes.each_ref().map(|scope| Part {
-                        scope,
-                        key: key.as_bytes(),
-                        ask,
-                        role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
-                    });
-                    memory.together(&parts, now_us);
-                }
-                _ => _ = check(),
-            }
-            now_us += random(2_000_000, 30);
-            if step % 10_000 == 9_999 {
-                now_us += 7_200_000_000;
-            }
-            assert_eq!(memory.budget.used() - empty, recounted(&memory), "step {step}");
-            fullest = fullest.max(memory.budget.used());
-        }
-        assert!(fullest > 85_000, "{fullest} bytes of 90,000: the ceiling was never near");
-    }
-}
+mod tests;

@@ -305,11 +305,11 @@ impl Scope {
         })
     }
 
-    /// How a key stands, and when: the time at which to look at it.
-    pub(crate) fn state(&self, key: &[u8]) -> Answer<(State, u64)> {
+    /// How a key stands, under which limit, and when: the time at which to look at it.
+    pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
         self.redis.send(request, None, AndThen::Nothing, |reply| match reply {
-            Reply::State { state, now_us, .. } => Some((state, now_us)),
+            Reply::State { limit, state, now_us } => Some((limit, state, now_us)),
             _ => None,
         })
     }

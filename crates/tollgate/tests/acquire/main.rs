@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod cancel;
+mod changed;
 mod forecast;
 mod order;
 mod patience;

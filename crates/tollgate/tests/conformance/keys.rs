@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tollgate::{Cost, Entry, Error, Limit};
+use tollgate::{Cost, Entry, Limit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
@@ -107,17 +107,6 @@ pub(crate) async fn the_same_name_twice_is_the_same_scope(make: Make) {
     first.check("a").cost(4).await.unwrap();
     assert_eq!(second.check("a").await.unwrap().remaining(), 5);
     assert_eq!((second.name(), second.limit()), (LIMITS[0], &LIMITS[0].parse().unwrap()));
-}
-
-pub(crate) async fn a_name_stands_for_one_limit(make: Make) {
-    let (_, limiter) = open(make);
-    named(&limiter, "login", LIMITS[0]).check("a").cost(4).await.unwrap();
-    for other in [LIMITS[1], "fixed-window limit=11 window=1m", "fixed-window limit=10 window=2m"] {
-        let refused = limiter.scope("login", other.parse::<Limit>().unwrap()).unwrap_err();
-        let existing = LIMITS[0].to_owned();
-        assert_eq!(refused, Error::NameTaken { name: "login".into(), existing });
-    }
-    assert_eq!(named(&limiter, "login", LIMITS[0]).peek("a").await.unwrap().remaining(), 6);
 }
 
 pub(crate) async fn clones_share_everything(make: Make) {

@@ -10,6 +10,8 @@ mod agreement;
 #[path = "../../../core/tests/behaviour/any.rs"]
 mod any;
 mod batches;
+mod changed;
+mod changing;
 mod clocks;
 mod keys;
 mod memory;

@@ -40,6 +40,21 @@ fn scopes_are_apart_up_to_the_last_and_one_more_is_an_error() {
     assert_eq!(one_more.unwrap_err(), tollgate::Error::TooManyLimits { count: 1 << 15 });
 }
 
+#[test]
+fn limits_that_were_dropped_make_room_for_others() {
+    let (clock, limiter) = open(make);
+    let limit = |size: u64| format!("fixed-window limit={size} window=1s");
+    for nth in 1..=40_000 {
+        let changing = named(&limiter, "changing", &limit(100_000 + nth));
+        assert_eq!(changing.check("a").now().unwrap().remaining(), 100_000, "{nth}");
+        named(&limiter, &nth.to_string(), &limit(9)).check("a").now().unwrap();
+        if nth == 30_000 {
+            clock.advance(std::time::Duration::from_secs(12));
+            changing.check("a").cost(nth).now().unwrap();
+        }
+    }
+}
+
 fn make(clock: &ManualClock) -> Limiter {
     Limiter::builder().clock(clock).build()
 }

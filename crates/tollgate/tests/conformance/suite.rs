@@ -10,6 +10,7 @@ macro_rules! suite {
         crate::suite::suite! { @everywhere $make }
         crate::suite::suite! { @properties $make,
             agreement: [every_decision_is_the_algorithms_own]
+            changing: [every_decision_under_changing_limits_is_the_algorithms_own]
             threads: [checks_of_many_keys_at_once_are_all_or_none_under_threads]
         }
     };
@@ -17,6 +18,7 @@ macro_rules! suite {
         crate::suite::suite! { @everywhere $make }
         crate::suite::suite! { @properties $make,
             agreement: [every_decision_on_one_key_is_the_algorithms_own]
+            changing: [every_decision_on_one_key_under_changing_limits_is_the_algorithms_own]
             threads: [checks_of_many_keys_at_once_never_admit_too_much_under_threads]
         }
     };
@@ -41,7 +43,6 @@ macro_rules! suite {
                 keys_that_differ_in_one_byte_are_apart,
                 two_scopes_with_equal_numbers_share_nothing,
                 the_same_name_twice_is_the_same_scope,
-                a_name_stands_for_one_limit,
                 clones_share_everything,
                 a_reset_key_has_spent_nothing_and_others_are_as_before,
                 a_reset_of_an_unknown_key_does_nothing,
@@ -79,6 +80,21 @@ macro_rules! suite {
                 limits_of_different_limiters_are_refused,
                 a_check_of_several_is_decided_at_the_time_given,
             ]
+            changed: [
+                what_was_spent_stays_spent_under_any_other_limit,
+                a_key_under_two_limits_by_turns_has_one_state,
+                a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait,
+                the_wait_is_exact_from_any_limit_to_any_other,
+                a_look_under_another_limit_keeps_nothing,
+                a_refund_under_another_limit_gives_back_what_the_algorithm_would,
+                a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers,
+                a_reset_forgets_a_key_whatever_limit_it_was_under,
+                entries_are_those_of_the_limit_that_is_asked,
+                of_several_limits_each_that_changed_is_carried_over,
+                one_key_under_two_limits_of_one_name_is_one_charge,
+                requests_of_one_batch_may_be_under_different_limits,
+                a_changed_limit_on_a_new_clock_locks_nobody_out,
+            ]
             batches: [
                 the_requests_of_a_batch_are_decided_in_order_each_on_its_own,
                 a_bad_request_in_a_batch_fails_alone,
@@ -97,6 +113,9 @@ macro_rules! suite {
                 of_many_threads_that_bring_in_a_key_one_is_the_first,
                 limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit,
                 charges_and_refunds_of_many_threads_add_up,
+                threads_under_every_limit_of_one_name_admit_exactly_what_one_would,
+                a_limit_raised_under_threads_admits_exactly_the_difference_more,
+                limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads,
             ]
         }
     };

@@ -163,3 +163,52 @@ pub(crate) fn charges_and_refunds_of_many_threads_add_up(make: Make) {
         assert_eq!(remaining(&scope, "a"), 1_000 - spent, "{text}");
     }
 }
+
+/// All of one size, so that nothing is lost on the way from one to another.
+pub(crate) fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would(make: Make) {
+    let (_, limiter) = open(make);
+    let scopes = LIMITS.map(|text| named(&limiter, "by turns", text));
+    let admitted = on_threads(|number, handle| {
+        let scope = |turn: usize| &scopes[(number + turn) % scopes.len()];
+        (0..400).filter(|&turn| allowed(handle, scope(turn).check("a"))).count() as u64
+    });
+    assert_eq!(admitted, 1_000);
+    for scope in &scopes {
+        assert_eq!(remaining(scope, "a"), 0, "{}", scope.limit());
+    }
+}
+
+pub(crate) fn a_limit_raised_under_threads_admits_exactly_the_difference_more(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let small = named(&limiter, "raised", text);
+        let large = text.replace("=1000 ", "=1500 ");
+        let spent = Barrier::new(THREADS);
+        let admitted = on_threads(|_, handle| {
+            let until_refused = |scope: &Scope| {
+                let admitted = (0..).take_while(|_| allowed(handle, scope.check("a")));
+                admitted.count() as u64
+            };
+            let before = until_refused(&small);
+            spent.wait();
+            // Each makes it for itself, as each of several readers of a configuration would.
+            before + until_refused(&named(&limiter, "raised", &large))
+        });
+        assert_eq!(admitted, 1_500, "{text}");
+    }
+}
+
+/// Also buckets, which hold nothing above the smaller: what is spent stays under the larger.
+pub(crate) fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let small = named(&limiter, "both", text);
+        let large = named(&limiter, "both", &text.replace("=1000 ", "=1500 "));
+        let admitted = on_threads(|number, handle| {
+            let scope =
+                |turn: usize| if (number + turn).is_multiple_of(2) { &small } else { &large };
+            (0..600).filter(|&turn| allowed(handle, scope(turn).check("a"))).count() as u64
+        });
+        assert_eq!(admitted, 1_500, "{text}");
+    }
+}

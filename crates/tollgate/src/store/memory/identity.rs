@@ -34,14 +34,13 @@ impl Identify {
         Identify { fingerprint, place }
     }
 
-    /// The identity of a key in a scope, of whose index it has these bits.
+    /// The identity of a key, as yet in no scope.
     #[inline]
-    pub(super) fn identity(&self, key: &[u8], scope: u32) -> Identity {
-        let [low, high] = match key.len() {
+    pub(super) fn identity(&self, key: &[u8]) -> Identity {
+        Identity(match key.len() {
             1..=INLINE_BYTES => inline(key),
             _ => self.fingerprint(key),
-        };
-        Identity([low, high | u64::from(scope) << (64 - SCOPE_BITS)])
+        })
     }
 
     #[cold]
@@ -52,22 +51,38 @@ impl Identify {
         [whole as u64, (whole >> 64) as u64]
     }
 
-    /// Where in the store to look for it, with its scope's salt.
+    /// Where in the store to look for a key, with its scope's salt. The same for all limits of one
+    /// name.
     #[inline]
-    pub(super) fn hash(&self, Identity([low, high]): Identity, salt: u64) -> u64 {
+    pub(super) fn hash(&self, key: Identity, salt: u64) -> u64 {
+        debug_assert_eq!(key, key.key(), "in a scope");
+        let Identity([low, high]) = key;
         let mut hasher = self.place.build_hasher();
         hasher.write_u128(u128::from(high) << 64 | u128::from(low ^ salt));
         hasher.finish()
     }
 
-    /// What tells a scope's keys from those of another: nobody can choose keys of two scopes that
-    /// meet in one place.
-    pub(super) fn salt(&self, scope: u32) -> u64 {
-        self.place.hash_one(scope)
+    /// What tells the keys of one name from those of another: nobody can choose keys of two that meet
+    /// in one place.
+    pub(super) fn salt(&self, family: u64) -> u64 {
+        self.place.hash_one(family)
     }
 }
 
 impl Identity {
+    /// The key alone.
+    pub(super) fn key(self) -> Identity {
+        let Identity([low, high]) = self;
+        Identity([low, high & (u64::MAX >> SCOPE_BITS)])
+    }
+
+    /// The key, which is in no scope, in one of whose index it has these bits.
+    #[inline]
+    pub(super) fn with_scope(self, scope: u32) -> Identity {
+        let Identity([low, high]) = self;
+        Identity([low, high | u64::from(scope) << (64 - SCOPE_BITS)])
+    }
+
     /// The bits of its scope's index.
     pub(super) fn scope(self) -> u32 {
         // OK because the shift leaves 4 bits.

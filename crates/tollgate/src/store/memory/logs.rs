@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::{BriefLog, Log, SlidingWindowLog};
+use tollgate_core::{BriefLog, Log, SlidingWindowLog, State};
 
 use super::budget::Budget;
 use super::slot::Words;
@@ -101,6 +101,11 @@ impl Logs {
         let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
         self.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
     }
+
+    /// How many have a number.
+    pub(super) fn count(&self) -> usize {
+        self.numbered - self.free.len()
+    }
 }
 
 fn index(Words([.., number]): Words) -> Option<usize> {
@@ -114,6 +119,11 @@ fn brief(Words([charged_us, at_us, units, _]): Words) -> BriefLog {
 /// What a log's entries take of the budget.
 pub(super) fn held_bytes(log: &Log) -> usize {
     counted_bytes(log.heap_bytes())
+}
+
+/// The same of a state of any kind.
+pub(super) fn state_bytes(state: &State) -> usize {
+    if let State::Log(log) = state { held_bytes(log) } else { 0 }
 }
 
 /// Some bytes of entries, with what the allocator takes: a quarter more, since logs grow and go, and

@@ -1,16 +1,16 @@
 //! A table and its logs: what one lock protects.
 
-use std::sync::Arc;
-
 use parking_lot::RwLock;
 use tollgate_core::{Ask, Limit, State};
 
+use super::Place;
 use super::budget::Budget;
 use super::identity::Identify;
-use super::logs::Logs;
+use super::logs::{self, Logs};
+use super::reclaim::Leaving;
+use super::scopes::{Scope, Scopes};
 use super::slot::{Kept, Slot, Words};
 use super::table::{At, Table};
-use super::{Place, Scope};
 
 /// Slots looked at for a dead one whenever a key comes in: more than come in, so that the dead
 /// leave faster than others arrive, and few enough that nobody notices.
@@ -23,9 +23,24 @@ const LOOKS_WHEN_FULL: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct Census<'a> {
     pub(super) identify: &'a Identify,
-    pub(super) scopes: &'a RwLock<Vec<Arc<Scope>>>,
+    pub(super) scopes: &'a RwLock<Scopes>,
     pub(super) budget: &'a Budget,
     pub(super) now_us: u64,
+}
+
+/// A key's slot, and what decides on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brought {
+    pub(super) at: At,
+    /// The limit that it stays under, at the size of the one that was asked for; `None` if it is under
+    /// that.
+    pub(super) stays_under: Option<Limit>,
+}
+
+/// A key's state, under the limit that was asked for, or with the one that it stays under.
+pub(super) enum Reached<'s, S> {
+    Own(&'s mut S),
+    Other(&'s Limit, &'s mut State),
 }
 
 #[derive(Debug)]
@@ -56,11 +71,109 @@ impl Shard {
         self.table.find(place.hash, |slot| slot.is_at(place))
     }
 
+    /// A key's slot under whichever limit of the scope's name; and that limit, if it is another.
+    pub(super) fn find_any(
+        &self,
+        place: Place,
+        scope: &Scope,
+        scopes: &RwLock<Scopes>,
+    ) -> Option<(At, Option<Limit>)> {
+        let key = place.identity.key();
+        let at = self.table.find(place.hash, |slot| {
+            slot.is_at(place) || slot.is_of(key) && scopes.read().is_in(slot.scope(), &scope.family)
+        })?;
+        let slot = self.table.slot(at);
+        if slot.is_at(place) {
+            return Some((at, None));
+        }
+        Some((at, scopes.read().get(slot.scope()).map(|other| other.limit)))
+    }
+
+    /// A copy of the state in a slot under this limit.
+    pub(super) fn copy_state(&self, at: At, limit: &Limit) -> State {
+        self.table.slot(at).state().copy_state(limit, &self.logs)
+    }
+
+    /// A key's slot, if it has one, and what decides on it: the scope's limit, to which it is carried over
+    /// from another, or that other one for as long as it cannot be.
+    pub(super) fn bring(
+        &mut self,
+        place: Place,
+        scope: &Scope,
+        census: &Census<'_>,
+    ) -> Option<Brought> {
+        let (at, other) = self.find_any(place, scope, census.scopes)?;
+        let Some(old) = other else { return Some(Brought { at, stays_under: None }) };
+        let limit = self.carry(at, &old, scope, census.now_us, census.budget);
+        Some(Brought { at, stays_under: (limit != scope.limit).then_some(limit) })
+    }
+
+    /// Carries the state in a slot over to another limit of its name, if it can be; the limit that decides
+    /// on it then.
+    fn carry(&mut self, at: At, old: &Limit, scope: &Scope, now_us: u64, budget: &Budget) -> Limit {
+        let slot = self.table.slot_mut(at);
+        let words = slot.state();
+        let state = words.take_state(old, &mut self.logs);
+        let before = logs::state_bytes(&state);
+        let (limit, state) = scope.limit.carry_over(old, state, now_us);
+        if limit != scope.limit {
+            slot.set_state(words.put_state(state, &mut self.logs, budget));
+            return limit;
+        }
+        // OK because only a log that stays one has more than its slot.
+        budget.settle(before, logs::state_bytes(&state));
+        let words = match (old, &state) {
+            (Limit::SlidingWindowLog(_), State::Log(_)) => words,
+            (Limit::SlidingWindowLog(_), _) => {
+                self.logs.forget(words, budget);
+                Words::default()
+            }
+            _ => Words::default(),
+        };
+        let words = words.put_state(state, &mut self.logs, budget);
+        slot.set_scope(scope.index);
+        slot.set_state(words);
+        limit
+    }
+
     /// A key's slot, if it has one, and where that may point to.
     #[inline(always)]
     pub(super) fn slot_mut(&mut self, place: Place) -> Option<(&mut Slot, &mut Logs)> {
         let slot = self.table.find_mut(place.hash, |slot| slot.is_at(place))?;
         Some((slot, &mut self.logs))
+    }
+
+    /// Runs `act` on the state in a slot.
+    pub(super) fn change<S: Kept, T>(
+        &mut self,
+        at: At,
+        budget: &Budget,
+        act: impl FnOnce(&mut S) -> T,
+    ) -> T {
+        S::change(self.table.slot_mut(at), &mut self.logs, budget, act)
+    }
+
+    /// Runs `act` on the state of a key that was brought.
+    pub(super) fn change_brought<S: Kept, T>(
+        &mut self,
+        Brought { at, stays_under }: Brought,
+        budget: &Budget,
+        act: impl FnOnce(Reached<'_, S>) -> T,
+    ) -> T {
+        let Some(limit) = stays_under else {
+            return self.change(at, budget, |own| act(Reached::Own(own)));
+        };
+        let slot = self.table.slot_mut(at);
+        let words = slot.state();
+        let mut state = words.take_state(&limit, &mut self.logs);
+        let answer = act(Reached::Other(&limit, &mut state));
+        slot.set_state(words.put_state(state, &mut self.logs, budget));
+        answer
+    }
+
+    /// Where a key's slot is, whichever limit it is under.
+    pub(super) fn place_of(&self, at: At, place: Place) -> Place {
+        self.table.slot(at).place(place)
     }
 
     /// Keeps the state of a key that has none yet; [`make_room`](Self::make_room) has made room.
@@ -96,12 +209,16 @@ impl Shard {
         }
     }
 
-    /// Drops a key of this limit.
-    pub(super) fn remove(&mut self, at: At, limit: &Limit, identify: &Identify, budget: &Budget) {
-        if let Limit::SlidingWindowLog(_) = limit {
-            self.logs.forget(self.table.slot(at).state(), budget);
+    /// Drops a key.
+    pub(super) fn remove(&mut self, at: At, scopes: &Scopes, identify: &Identify, budget: &Budget) {
+        let slot = self.table.slot(at);
+        if scopes
+            .get(slot.scope())
+            .is_some_and(|scope| matches!(scope.limit, Limit::SlidingWindowLog(_)))
+        {
+            self.logs.forget(slot.state(), budget);
         }
-        self.table.remove(at, |slot| slot.hash(identify));
+        self.table.remove(at, |slot| slot.hash(identify, scopes));
     }
 
     /// Drops a few of the dead, and grows if that is not enough; whether `more` keys fit now.
@@ -121,7 +238,8 @@ impl Shard {
         let chunks = self.table.chunks_for(more);
         let can_grow = census.budget.take(chunks * Table::CHUNK_BYTES);
         if can_grow {
-            self.table.grow(chunks, |slot| slot.hash(census.identify));
+            let scopes = census.scopes.read();
+            self.table.grow(chunks, |slot| slot.hash(census.identify, &scopes));
         }
         can_grow
     }
@@ -132,11 +250,39 @@ impl Shard {
         for _ in 0..looks.min(self.table.capacity()) {
             self.cursor = (self.cursor + 1) % self.table.capacity();
             let Some((at, slot)) = self.table.live_slot(self.cursor) else { continue };
-            let Some(scope) = scopes.get(slot.scope() as usize) else { continue };
+            let Some(scope) = scopes.get(slot.scope()) else { continue };
             if slot.is_dead(&scope.limit, &self.logs, census.now_us) {
-                self.remove(at, &scope.limit, census.identify, census.budget);
+                self.remove(at, &scopes, census.identify, census.budget);
             }
         }
+    }
+
+    /// Moves the keys of scopes that are leaving to their heirs, and drops the dead among them.
+    pub(super) fn vacate(&mut self, leaving: &mut Leaving, census: &Census<'_>) {
+        let scopes = census.scopes.read();
+        // Once more after a removal, which moves others.
+        while self.vacate_once(leaving, &scopes, census) {}
+    }
+
+    /// Whether one was dropped.
+    fn vacate_once(&mut self, leaving: &mut Leaving, scopes: &Scopes, census: &Census<'_>) -> bool {
+        let keys = self.keys();
+        for nth in 0..self.table.capacity() {
+            let Some((at, slot)) = self.table.live_slot(nth) else { continue };
+            let index = slot.scope();
+            let Some(scope) = leaving.get(index) else { continue };
+            let old = scope.limit;
+            // What was seen last may be earlier than what the key has seen.
+            let now_us = census.now_us.max(slot.charged_us(&old, &self.logs));
+            if census.budget.has_ceiling() && slot.is_dead(&old, &self.logs, now_us) {
+                self.remove(at, scopes, census.identify, census.budget);
+            } else if let Some(heir) = leaving.heir_of(index)
+                && self.carry(at, &old, &heir, now_us, census.budget) != heir.limit
+            {
+                leaving.need(index);
+            }
+        }
+        self.keys() < keys
     }
 }
 
@@ -145,5 +291,9 @@ impl Shard {
     /// What it takes of the budget, counted anew.
     pub(super) fn recounted(&self) -> usize {
         self.table.capacity() / Table::CHUNK_SLOTS * Table::CHUNK_BYTES + self.logs.recounted()
+    }
+
+    pub(super) fn logs(&self) -> usize {
+        self.logs.count()
     }
 }

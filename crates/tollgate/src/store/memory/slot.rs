@@ -9,6 +9,7 @@ use super::Place;
 use super::budget::Budget;
 use super::identity::{self, Identify, Identity};
 use super::logs::Logs;
+use super::scopes::Scopes;
 
 /// The bits of a scope's index that a word of the slot has; the identity has the others.
 pub(super) const SCOPE_BITS: u32 = 64 - NUMBER_BITS;
@@ -45,10 +46,22 @@ impl Slot {
         identity == place.identity && words[2] >> NUMBER_BITS == u64::from(place.scope)
     }
 
+    /// Whether it is this key's, under whichever limit.
+    pub(super) fn is_of(&self, key: Identity) -> bool {
+        let Slot { identity, .. } = *self;
+        identity.key() == key
+    }
+
     /// The scope's index.
     pub(super) fn scope(&self) -> u32 {
         let Slot { identity, .. } = *self;
         identity.scope() << SCOPE_BITS | self.low_scope()
+    }
+
+    /// Its place, where that of its key under another limit is this.
+    pub(super) fn place(&self, other: Place) -> Place {
+        let Slot { identity, .. } = *self;
+        Place { identity, scope: self.low_scope(), ..other }
     }
 
     fn low_scope(&self) -> u32 {
@@ -56,8 +69,16 @@ impl Slot {
         ({ self.words }[2] >> NUMBER_BITS) as u32
     }
 
-    pub(super) fn hash(&self, identify: &Identify) -> u64 {
-        identify.hash(self.identity, identify.salt(self.scope()))
+    pub(super) fn set_scope(&mut self, scope: u32) {
+        let Slot { identity, words: [first, second, third], .. } = *self;
+        self.identity = identity.key().with_scope(scope >> SCOPE_BITS);
+        // The shift drops the bits that the identity has.
+        self.words = [first, second, third & NUMBER | u64::from(scope) << NUMBER_BITS];
+    }
+
+    pub(super) fn hash(&self, identify: &Identify, scopes: &Scopes) -> u64 {
+        let Slot { identity, .. } = *self;
+        identify.hash(identity.key(), scopes.salt(self.scope()))
     }
 
     #[inline]
@@ -83,6 +104,17 @@ impl Slot {
         let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
         let decision = self.peek(limit, logs, then_us, Ask::new(Cost::ONE));
         decision.remaining == decision.limit
+    }
+
+    /// When the state was last charged, as far as it knows.
+    pub(super) fn charged_us(&self, limit: &Limit, logs: &Logs) -> u64 {
+        let words = self.state();
+        match limit {
+            Limit::FixedWindow(_) => Window::from(words).start_us,
+            Limit::SlidingWindowCounter(_) => WindowPair::from(words).start_us,
+            Limit::TokenBucket(_) | Limit::LeakyBucket(_) => Fill::from(words).as_of_us,
+            Limit::SlidingWindowLog(_) => logs.look(words, |log| log.coarsened().charged_us),
+        }
     }
 
     /// What the key would be answered.
@@ -126,11 +158,20 @@ impl From<Words> for Fill {
 impl Words {
     /// The state of a scope's key as one of any kind, taken out.
     pub(super) fn take_state(self, limit: &Limit, logs: &mut Logs) -> State {
+        self.state_of(limit, |words| logs.take(words))
+    }
+
+    /// A copy of it.
+    pub(super) fn copy_state(self, limit: &Limit, logs: &Logs) -> State {
+        self.state_of(limit, |words| logs.look(words, Log::clone))
+    }
+
+    fn state_of(self, limit: &Limit, log: impl FnOnce(Words) -> Log) -> State {
         match limit {
             Limit::FixedWindow(_) => State::Window(self.into()),
             Limit::SlidingWindowCounter(_) => State::WindowPair(self.into()),
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => State::Fill(self.into()),
-            Limit::SlidingWindowLog(_) => State::Log(logs.take(self)),
+            Limit::SlidingWindowLog(_) => State::Log(log(self)),
         }
     }
 

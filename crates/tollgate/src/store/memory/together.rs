@@ -8,8 +8,9 @@ use tollgate_core::{Algorithm, Ask, Charge, Checked, Limit, Role, State, Togethe
 
 use super::budget::Budget;
 use super::logs;
-use super::shard::Shard;
-use super::{Memory, Place, Scope};
+use super::scopes::{Overflow, Scope};
+use super::shard::{Brought, Census, Shard};
+use super::{Memory, Place};
 use crate::together::merged;
 
 /// One limit's part in a check of several.
@@ -21,18 +22,21 @@ pub(crate) struct Part<'a> {
     pub(crate) role: Role,
 }
 
-/// Where a part's state is.
+/// Where a charge's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    Slot(Place),
-    /// With all others of its scope that found no room.
-    Overflow(u32),
+    Slot,
+    /// With all others of its name that found no room.
+    Overflow,
 }
 
-/// A state while it is decided, and what is asked of it.
+/// One charge: what is asked of a state, and that state while it is decided.
 struct Held<'a> {
-    home: Home,
     part: Part<'a>,
+    /// What decides: the scope's, or the one that the state stays under.
+    limit: Limit,
+    place: Place,
+    home: Home,
     state: State,
     /// A log that can be charged only by making all its charges one.
     is_coarse: bool,
@@ -41,80 +45,84 @@ struct Held<'a> {
 /// The locks of a check, in the order in which everyone takes them: shards, then overflow states.
 struct Locks<'m> {
     shards: Vec<(usize, MutexGuard<'m, Shard>)>,
-    overflows: Vec<(u32, MutexGuard<'m, State>)>,
+    /// By the family's number.
+    overflows: Vec<(u64, MutexGuard<'m, Overflow>)>,
 }
 
 impl Memory {
     /// Decides the parts together; each one's own answer is in their order. Parts that share a state
-    /// are one charge with the costs added; its receipt goes to the first of them.
+    /// are one charge with the costs added, under the limit of the first that can refuse, or else of
+    /// the first; its receipt goes to the first.
     pub(crate) fn together(&self, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Checked>) {
-        let places: Vec<Place> =
-            parts.iter().map(|part| self.place(part.scope, part.key)).collect();
-        let mut locks = Locks { shards: self.lock_shards(&places), overflows: Vec::new() };
-        let homes = self.homes(parts, &places, &mut locks, now_us);
-        locks.lock_overflows(parts, &homes);
-        let mut held: Vec<Held<'_>> = Vec::with_capacity(parts.len());
-        for (part, &home) in parts.iter().zip(&homes) {
-            match held.iter_mut().find(|held| held.home == home) {
-                Some(same) => same.add(part),
-                None => {
-                    let state = locks.take(part.scope, home);
-                    held.push(Held { home, part: *part, state, is_coarse: false });
-                }
-            }
-        }
+        let census = self.census(now_us);
+        let held = parts.iter().map(|part| Held::new(*part, self.place(part.scope, part.key)));
+        let (mut held, by_key) = merge(held, Held::has_key_of);
+        let mut locks = Locks { shards: self.lock_shards(&held), overflows: Vec::new() };
+        held.iter_mut().for_each(|held| held.bring(locks.shard(held.place), &census));
+        self.find_homes(&mut held, &mut locks, &census);
+        let (mut held, by_home) = merge(held, Held::overflows_with);
+        locks.lock_overflows(&held);
+        held.iter_mut().for_each(|held| locks.take(held, &census));
         let (mut together, mut answers) = decide(&mut held, now_us, &self.budget);
-        let first_of = |home: Home| homes.iter().position(|it| *it == home);
-        together.refused_by = together.refused_by.and_then(|index| first_of(held[index].home));
-        let each = homes
-            .iter()
-            .filter_map(|home| held.iter().position(|held| held.home == *home))
-            .map(|index| Checked {
-                decision: answers[index].decision,
-                receipt: answers[index].receipt.take(),
-            })
-            .collect();
+        let charge_of: Vec<usize> = by_key.iter().map(|&key| by_home[key]).collect();
+        let first_of = |charge| charge_of.iter().position(|&of| of == charge);
+        together.refused_by = together.refused_by.and_then(first_of);
+        let answer = |&charge: &usize| {
+            let Checked { decision, receipt } = answers.get_mut(charge)?;
+            Some(Checked { decision: *decision, receipt: receipt.take() })
+        };
+        let each = charge_of.iter().filter_map(answer).collect();
         held.into_iter().for_each(|held| locks.put(held, &self.budget));
         (together, each)
     }
 
     /// Every shard once, in order, so that no two callers can wait for each other.
-    fn lock_shards(&self, places: &[Place]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
-        let mut shards: Vec<usize> = places.iter().map(|place| place.shard).collect();
+    fn lock_shards(&self, held: &[Held<'_>]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
+        let mut shards: Vec<usize> = held.iter().map(|held| held.place.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
     }
 
-    /// Where every part's state is or will be: in a slot, if its shard has room for all that are new.
-    fn homes(
-        &self,
-        parts: &[Part<'_>],
-        places: &[Place],
-        locks: &mut Locks<'_>,
-        now_us: u64,
-    ) -> Vec<Home> {
-        let census = self.census(now_us);
+    /// Where every state is or will be: in a slot, if its shard has room for all that are new.
+    fn find_homes(&self, held: &mut [Held<'_>], locks: &mut Locks<'_>, census: &Census<'_>) {
         // A request that will be refused brings in no key.
-        let is_charged = parts.iter().zip(places).all(|(part, &place)| {
-            let shard = locks.shard(place);
-            part.role == Role::Shadow || shard.admits(place, &part.scope.limit, now_us, part.ask)
+        let is_charged = held.iter().all(|Held { part, limit, place, .. }| {
+            let shard = locks.shard(*place);
+            part.role == Role::Shadow || shard.admits(*place, limit, census.now_us, part.ask)
         });
-        let mut home = |(part, &place): (&Part<'_>, &Place)| {
-            let shard = locks.shard(place);
-            // Room for as many as there are parts, since one that is known may be dead, and be
+        if !is_charged {
+            return;
+        }
+        let count = held.len();
+        for Held { place, home, .. } in held {
+            let shard = locks.shard(*place);
+            // Room for as many as there are charges, since one that is known may be dead, and be
             // dropped to make room for another.
-            if !is_charged || shard.make_room(parts.len(), &census) {
-                return Home::Slot(place);
+            if !shard.make_room(count, census) && shard.find(*place).is_none() {
+                self.overflowed.fetch_add(1, Ordering::Relaxed);
+                *home = Home::Overflow;
             }
-            if shard.find(place).is_some() {
-                return Home::Slot(place);
-            }
-            self.overflowed.fetch_add(1, Ordering::Relaxed);
-            Home::Overflow(part.scope.index)
-        };
-        parts.iter().zip(places).map(&mut home).collect()
+        }
     }
+}
+
+/// Makes one of those that are the same; and which one each has become.
+fn merge<'a>(
+    all: impl IntoIterator<Item = Held<'a>>,
+    is_same: impl Fn(&Held<'a>, &Held<'a>) -> bool,
+) -> (Vec<Held<'a>>, Vec<usize>) {
+    let mut merged: Vec<Held<'a>> = Vec::new();
+    let become_one = |held: Held<'a>| {
+        let same = merged.iter().position(|other| is_same(other, &held));
+        match same {
+            Some(index) => merged[index].add(&held),
+            None => merged.push(held),
+        }
+        same.unwrap_or(merged.len() - 1)
+    };
+    let becomes = all.into_iter().map(become_one).collect();
+    (merged, becomes)
 }
 
 fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec<Checked>) {
@@ -126,10 +134,10 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
     let mut charges: Vec<Charge<'_>> = held
         .iter_mut()
         .map(|held| {
-            let Part { scope, ask, role, .. } = held.part;
+            let Held { part: Part { ask, role, .. }, limit, state, .. } = held;
             match role {
-                Role::Enforced => Charge::enforced(&scope.limit, &mut held.state, ask),
-                Role::Shadow => Charge::shadow(&scope.limit, &mut held.state, ask),
+                Role::Enforced => Charge::enforced(limit, state, *ask),
+                Role::Shadow => Charge::shadow(limit, state, *ask),
             }
         })
         .collect();
@@ -141,17 +149,29 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
     (together, charges.into_iter().filter_map(answer).collect())
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    fn new(part: Part<'a>, place: Place) -> Held<'a> {
+        let limit = part.scope.limit;
+        Held { part, limit, place, home: Home::Slot, state: limit.fresh(), is_coarse: false }
+    }
+
+    /// Brings a state that is there under the scope's limit, if it can be.
+    fn bring(&mut self, shard: &mut Shard, census: &Census<'_>) {
+        let brought = shard.bring(self.place, self.part.scope, census);
+        if let Some(Brought { at, stays_under: Some(limit) }) = brought {
+            (self.limit, self.place) = (limit, shard.place_of(at, self.place));
+        }
+    }
+
     /// Whether it would not refuse.
     fn admits(&self, now_us: u64) -> bool {
-        let Part { scope, ask, role, .. } = self.part;
-        role == Role::Shadow || scope.limit.peek(&self.state, now_us, ask).is_allowed()
+        let Part { ask, role, .. } = self.part;
+        role == Role::Shadow || self.limit.peek(&self.state, now_us, ask).is_allowed()
     }
 
     /// Sees to it that a log has the memory for its charge, as a check of one limit does.
     fn make_room(&mut self, now_us: u64, budget: &Budget) {
-        let (Limit::SlidingWindowLog(limit), State::Log(log)) =
-            (&self.part.scope.limit, &mut self.state)
+        let (Limit::SlidingWindowLog(limit), State::Log(log)) = (&self.limit, &mut self.state)
         else {
             return;
         };
@@ -161,9 +181,23 @@ impl Held<'_> {
         }
     }
 
-    fn add(&mut self, other: &Part<'_>) {
+    /// Of one name and key, under whichever limits.
+    fn has_key_of(&self, other: &Held<'a>) -> bool {
+        let key = |held: &Held<'_>| (held.part.scope.family(), held.place.identity.key());
+        key(self) == key(other)
+    }
+
+    fn overflows_with(&self, other: &Held<'a>) -> bool {
+        let is_one_family = self.part.scope.family() == other.part.scope.family();
+        is_one_family && (self.home, other.home) == (Home::Overflow, Home::Overflow)
+    }
+
+    fn add(&mut self, other: &Held<'a>) {
         let own = &mut self.part;
-        (own.ask, own.role) = merged((own.ask, own.role), (other.ask, other.role));
+        if (own.role, other.part.role) == (Role::Shadow, Role::Enforced) {
+            (own.scope, self.limit, self.place) = (other.part.scope, other.limit, other.place);
+        }
+        (own.ask, own.role) = merged((own.ask, own.role), (other.part.ask, other.part.role));
     }
 }
 
@@ -175,50 +209,47 @@ impl<'m> Locks<'m> {
         &mut self.shards[at].1
     }
 
-    fn lock_overflows(&mut self, parts: &[Part<'m>], homes: &[Home]) {
-        let mut scopes: Vec<&'m Scope> = parts
-            .iter()
-            .zip(homes)
-            .filter(|(_, home)| matches!(home, Home::Overflow(_)))
-            .map(|(part, _)| part.scope)
-            .collect();
-        scopes.sort_unstable_by_key(|scope| scope.index);
-        scopes.dedup_by_key(|scope| scope.index);
+    fn lock_overflows(&mut self, held: &[Held<'m>]) {
+        let overflowing = held.iter().filter(|held| held.home == Home::Overflow);
+        let mut scopes: Vec<&'m Scope> = overflowing.map(|held| held.part.scope).collect();
+        scopes.sort_unstable_by_key(|scope| scope.family());
         self.overflows =
-            scopes.into_iter().map(|scope| (scope.index, scope.overflow.lock())).collect();
+            scopes.into_iter().map(|it| (it.family(), it.family.overflow.lock())).collect();
     }
 
-    fn overflow(&mut self, scope: u32) -> Option<&mut State> {
-        let found = self.overflows.iter_mut().find(|(index, _)| *index == scope);
-        found.map(|(_, state)| &mut **state)
+    fn overflow(&mut self, scope: &Scope) -> Option<&mut Overflow> {
+        let found = self.overflows.iter_mut().find(|(family, _)| *family == scope.family());
+        found.map(|(_, overflow)| &mut **overflow)
     }
 
-    fn take(&mut self, scope: &Scope, home: Home) -> State {
-        let fresh = scope.limit.fresh();
-        match home {
-            Home::Slot(place) => self.shard(place).take_state(place, &scope.limit).unwrap_or(fresh),
-            Home::Overflow(index) => match self.overflow(index) {
-                Some(state) => mem::replace(state, fresh),
-                None => fresh,
-            },
-        }
+    fn take(&mut self, held: &mut Held<'_>, census: &Census<'_>) {
+        let scope = held.part.scope;
+        let taken = match held.home {
+            Home::Slot => self.shard(held.place).take_state(held.place, &held.limit),
+            Home::Overflow => self.overflow(scope).map(|overflow| {
+                let (limit, state) = overflow.bring(&scope.limit, census.now_us, census.budget);
+                held.limit = limit;
+                mem::replace(state, limit.fresh())
+            }),
+        };
+        held.state = taken.unwrap_or_else(|| held.limit.fresh());
     }
 
     fn put(&mut self, mut held: Held<'_>, budget: &Budget) {
         if let (true, State::Log(log)) = (held.is_coarse, &mut held.state) {
             *log = log.coarsened().into();
         }
-        match held.home {
-            Home::Slot(place) => {
-                let is_fresh = held.state == held.part.scope.limit.fresh();
+        let Held { part: Part { scope, .. }, limit, place, home, state, .. } = held;
+        match home {
+            Home::Slot => {
                 let shard = self.shard(place);
-                if !is_fresh || shard.find(place).is_some() {
-                    shard.put_state(place, held.state, budget);
+                if state != limit.fresh() || shard.find(place).is_some() {
+                    shard.put_state(place, state, budget);
                 }
             }
-            Home::Overflow(index) => {
-                if let Some(state) = self.overflow(index) {
-                    *state = held.state;
+            Home::Overflow => {
+                if let Some(overflow) = self.overflow(scope) {
+                    overflow.state = state;
                 }
             }
         }

@@ -1,0 +1,232 @@
+//! Which limits there are: by name, and by the index that a slot has.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
+
+use super::budget::Budget;
+use super::identity::Identify;
+use super::{logs, slot};
+
+/// A limit under a name: what a check is asked of.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    pub(super) index: u32,
+    /// The family's, where a check has it at hand.
+    pub(super) salt: u64,
+    pub(crate) limit: Limit,
+    pub(super) family: Arc<Family>,
+    /// Rises with every scope that is made.
+    made: u64,
+}
+
+/// All limits of one name. A key has one state in it, under the limit that it was last asked of.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// No other's, also after it is gone.
+    pub(super) number: u64,
+    pub(super) name: Box<str>,
+    salt: u64,
+    pub(super) overflow: Mutex<Overflow>,
+}
+
+/// What the keys of a family that found no room share, and the limit that it was reached under.
+#[derive(Debug)]
+pub(super) struct Overflow {
+    limit: Limit,
+    pub(super) state: State,
+}
+
+/// Every scope.
+#[derive(Debug, Default)]
+pub(super) struct Scopes {
+    /// A slot with an index has its scope here.
+    by_index: Vec<Option<Arc<Scope>>>,
+    free: Vec<u32>,
+    by_name: HashMap<Box<str>, Named, RandomState>,
+    made: u64,
+}
+
+#[derive(Debug)]
+struct Named {
+    family: Arc<Family>,
+    by_limit: HashMap<Limit, u32, RandomState>,
+}
+
+impl Scope {
+    pub(crate) fn name(&self) -> &str {
+        &self.family.name
+    }
+
+    /// Tells its name from another.
+    pub(crate) fn family(&self) -> u64 {
+        self.family.number
+    }
+
+    /// Larger and newer ones last.
+    pub(super) fn rank(&self) -> (u64, u64) {
+        (self.limit.size(), self.made)
+    }
+}
+
+impl Scopes {
+    pub(super) fn find(&self, name: &str, limit: &Limit) -> Option<Arc<Scope>> {
+        let index = *self.by_name.get(name)?.by_limit.get(limit)?;
+        self.by_index.get(index as usize)?.clone()
+    }
+
+    /// A scope that there is not yet; `None` if no index is left for it.
+    pub(super) fn make(
+        &mut self,
+        name: &str,
+        limit: Limit,
+        identify: &Identify,
+    ) -> Option<Arc<Scope>> {
+        let index = self.free_index()?;
+        self.made += 1;
+        let made = self.made;
+        let named = self.by_name.entry(name.into()).or_insert_with(|| {
+            let salt = identify.salt(made);
+            let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
+            let family = Arc::new(Family { number: made, name: name.into(), salt, overflow });
+            Named { family, by_limit: HashMap::default() }
+        });
+        named.by_limit.insert(limit, index);
+        let family = Arc::clone(&named.family);
+        let scope = Arc::new(Scope { index, salt: family.salt, limit, family, made });
+        // OK because a free index is at most one past the end, where there is a place for it.
+        self.by_index[index as usize] = Some(Arc::clone(&scope));
+        Some(scope)
+    }
+
+    fn free_index(&mut self) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            return Some(index);
+        }
+        let index = u32::try_from(self.by_index.len()).ok();
+        let index = index.filter(|&index| index <= slot::MAX_SCOPE)?;
+        self.by_index.push(None);
+        Some(index)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.by_index.len() - self.free.len()
+    }
+
+    /// One more than the largest index there was.
+    pub(super) fn indices(&self) -> usize {
+        self.by_index.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Arc<Scope>> {
+        self.by_index.get(index as usize)?.as_ref()
+    }
+
+    /// What the keys of a scope are placed with.
+    pub(super) fn salt(&self, index: u32) -> u64 {
+        // Always found: the slot that has the index keeps its scope.
+        self.get(index).map_or(0, |scope| scope.salt)
+    }
+
+    pub(super) fn is_in(&self, index: u32, family: &Family) -> bool {
+        self.get(index).is_some_and(|scope| scope.family.number == family.number)
+    }
+
+    /// Those of a family that can be found by their limit.
+    pub(super) fn listed<'s>(&'s self, family: &Family) -> impl Iterator<Item = &'s Arc<Scope>> {
+        let named = self.by_name.get(&family.name).into_iter();
+        named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
+    }
+
+    /// Takes a scope that nobody holds off the list, so that nobody comes to hold it; `None` if
+    /// somebody does.
+    pub(super) fn unlist(&mut self, index: usize) -> Option<Arc<Scope>> {
+        let scope = self.by_index.get(index)?.as_ref();
+        // Only the list has it; to come to hold it one has to look here, where now nobody can.
+        let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
+        let named = self.by_name.get_mut(&scope.family.name)?;
+        named.by_limit.remove(&scope.limit);
+        Some(scope)
+    }
+
+    /// Puts such a scope on the list again.
+    pub(super) fn list(&mut self, scope: &Scope) {
+        if let Some(named) = self.by_name.get_mut(&scope.family.name) {
+            named.by_limit.insert(scope.limit, scope.index);
+        }
+    }
+
+    /// Frees the index of a scope that is off the list and has no keys; with the last one, its name.
+    pub(super) fn free(&mut self, scope: &Scope) {
+        let name = &scope.family.name;
+        if self.by_name.get(name).is_some_and(|named| named.by_limit.is_empty()) {
+            self.by_name.remove(name);
+        }
+        if let Some(place) = self.by_index.get_mut(scope.index as usize) {
+            *place = None;
+            self.free.push(scope.index);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Scopes {
+    pub(super) fn families(&self) -> impl Iterator<Item = &Family> {
+        self.by_name.values().map(|named| &*named.family)
+    }
+}
+
+impl Overflow {
+    /// A copy of its state, and the limit that decides on it, if it is under another than this.
+    pub(super) fn carried(&self, limit: &Limit, now_us: u64) -> Option<(Limit, State)> {
+        (self.limit != *limit).then(|| carried(&self.limit, self.state.clone(), limit, now_us))
+    }
+
+    /// Brings it under a limit, if it can be; the limit that decides on it, and the state.
+    pub(super) fn bring(
+        &mut self,
+        limit: &Limit,
+        now_us: u64,
+        budget: &Budget,
+    ) -> (Limit, &mut State) {
+        if self.limit == *limit {
+            return (*limit, &mut self.state);
+        }
+        let state = mem::replace(&mut self.state, limit.fresh());
+        let before = logs::state_bytes(&state);
+        let decides;
+        (decides, self.state) = carried(&self.limit, state, limit, now_us);
+        if decides == *limit {
+            self.limit = *limit;
+            budget.settle(before, logs::state_bytes(&self.state));
+        }
+        (decides, &mut self.state)
+    }
+
+    /// Whether nothing has been spent of it for so long that nobody can tell.
+    pub(super) fn is_dead(&self, now_us: u64) -> bool {
+        let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
+        let decision = self.limit.peek(&self.state, then_us, Ask::new(Cost::ONE));
+        decision.remaining == decision.limit
+    }
+
+    /// Begins anew.
+    pub(super) fn clear(&mut self, budget: &Budget) {
+        let state = mem::replace(&mut self.state, self.limit.fresh());
+        budget.give_back(logs::state_bytes(&state));
+    }
+}
+
+/// One that nobody has spent anything of stays a fresh one.
+fn carried(old: &Limit, state: State, limit: &Limit, now_us: u64) -> (Limit, State) {
+    match state == old.fresh() {
+        true => (*limit, limit.fresh()),
+        false => limit.carry_over(old, state, now_us),
+    }
+}

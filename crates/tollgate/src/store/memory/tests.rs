@@ -1,0 +1,345 @@
+//! What the store holds, and for whom.
+
+use std::thread;
+
+use tollgate_core::{Cost, Role};
+
+use super::*;
+
+/// A whole hour, in 2001.
+const NOW_US: u64 = 1_000_000_800_000_000;
+const S: u64 = 1_000_000;
+
+fn limit(text: &str) -> Limit {
+    text.parse().unwrap()
+}
+
+fn ask(units: u64) -> Ask {
+    Ask::new(Cost::new(units).unwrap())
+}
+
+/// As a limiter checks.
+fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
+    fn decide<A: Charged>(
+        (memory, scope): (&Memory, &Scope),
+        limit: &A,
+        key: &[u8],
+        now_us: u64,
+        ask: Ask,
+    ) -> Checked {
+        let place = memory.place(scope, key);
+        let known = memory.check_known(limit, place, now_us, ask);
+        known.unwrap_or_else(|| memory.check_any(scope, limit, key, now_us, ask))
+    }
+    let (at, key) = ((memory, scope), key.as_bytes());
+    match &scope.limit {
+        Limit::FixedWindow(limit) => decide(at, limit, key, now_us, ask),
+        Limit::SlidingWindowLog(limit) => decide(at, limit, key, now_us, ask),
+        Limit::SlidingWindowCounter(limit) => decide(at, limit, key, now_us, ask),
+        Limit::TokenBucket(limit) => decide(at, limit, key, now_us, ask),
+        Limit::LeakyBucket(limit) => decide(at, limit, key, now_us, ask),
+    }
+}
+
+fn remaining(memory: &Memory, scope: &Scope, key: &str, now_us: u64) -> u64 {
+    memory.peek(scope, key.as_bytes(), now_us, ask(1)).remaining
+}
+
+/// What the keys take of the budget, counted anew.
+fn recounted(memory: &Memory) -> usize {
+    let shards: usize = memory.shards.iter().map(|shard| shard.0.lock().recounted()).sum();
+    let scopes = memory.scopes.read();
+    let overflows =
+        scopes.families().map(|family| logs::state_bytes(&family.overflow.lock().state));
+    shards + overflows.sum::<usize>()
+}
+
+/// Keys that are charged, refunded, reset and die under these limits of two names, alone and together,
+/// at the ceiling and below.
+fn count_while_keys_come_and_go(limits: &[&str]) {
+    let memory = Memory::new(Some(90_000));
+    let scopes = ["one", "other"].map(|name| {
+        let scope = |text: &&str| memory.scope(name, limit(text)).unwrap();
+        limits.iter().map(scope).collect::<Vec<_>>()
+    });
+    let empty = memory.budget.used();
+    let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
+    let mut fullest = 0;
+    for step in 0..30_000_u64 {
+        // A step of a generator whose numbers are good enough for a test.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = |below: u64, from: u32| (seed >> from) % below;
+        let key = random(300, 20).to_string();
+        let scope = |name: usize| &scopes[name][random(limits.len() as u64, 25) as usize];
+        let asked = scope(random(2, 33) as usize);
+        let ask = ask(1 + random(3, 40));
+        match random(16, 50) {
+            0 => memory.reset(asked, key.as_bytes()),
+            1 => {
+                let receipt = check(&memory, asked, &key, now_us, ask).receipt;
+                receipt.map(|it| memory.refund(asked, key.as_bytes(), now_us, it));
+            }
+            2..=5 => {
+                let parts = [0, 1].map(|name| Part {
+                    scope: scope(name),
+                    key: key.as_bytes(),
+                    ask,
+                    role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
+                });
+                memory.together(&parts, now_us);
+            }
+            _ => _ = check(&memory, asked, &key, now_us, ask),
+        }
+        now_us += random(2_000_000, 30);
+        if step % 10_000 == 9_999 {
+            now_us += 7_200_000_000;
+        }
+        assert_eq!(memory.budget.used() - empty, recounted(&memory), "step {step}");
+        fullest = fullest.max(memory.budget.used());
+    }
+    assert!(fullest > 85_000, "{fullest} bytes of 90,000: the ceiling was never near");
+    drop(scopes);
+    memory.reclaim(now_us);
+    assert_eq!(memory.budget.used() - empty, recounted(&memory), "with limits gone");
+    memory.reclaim(now_us + 10_000 * S);
+    assert_eq!(memory.usage().keys, 0, "nobody has spent anything");
+    let logs: usize = memory.shards.iter().map(|shard| shard.0.lock().logs()).sum();
+    assert_eq!(logs, 0, "without a key");
+    assert_eq!(memory.budget.used() - empty, recounted(&memory), "with all limits gone");
+    assert_eq!(memory.scopes.read().count(), 0);
+}
+
+#[test]
+fn what_is_counted_is_what_is_held() {
+    count_while_keys_come_and_go(&["sliding-window-log limit=40 window=1h"]);
+}
+
+#[test]
+fn what_is_counted_is_what_is_held_while_logs_become_others_and_back() {
+    count_while_keys_come_and_go(&[
+        "sliding-window-log limit=40 window=1h",
+        "sliding-window-log limit=40 window=1h",
+        "sliding-window-log limit=60 window=2h",
+        "sliding-window-log limit=40 window=1h",
+        "token-bucket capacity=40 refill=40/h",
+        "sliding-window-log limit=40 window=1h",
+        "sliding-window-log limit=60 window=2h",
+        "fixed-window limit=40 window=1h",
+    ]);
+}
+
+/// Keys without room share one state under all limits of their name.
+#[test]
+fn what_those_without_room_spent_stays_spent_under_another_limit() {
+    let memory = Memory::new(Some(0));
+    let scope = |text| memory.scope("api", limit(text)).unwrap();
+    let window = scope("fixed-window limit=10 window=1h");
+    let log = scope("sliding-window-log limit=10 window=1h");
+    let bucket = scope("token-bucket capacity=10 refill=1/h");
+    let empty = memory.budget.used();
+    for (scope, units, left) in
+        [(&window, 3, 7), (&log, 1, 6), (&log, 1, 5), (&bucket, 1, 4), (&log, 1, 3)]
+    {
+        let key = format!("key {left}");
+        let Checked { decision, receipt } = check(&memory, scope, &key, NOW_US, ask(units));
+        assert_eq!(decision.remaining, left, "{}", scope.limit);
+        assert_eq!(remaining(&memory, &window, "any", NOW_US), left, "{}", scope.limit);
+        assert_eq!(receipt.unwrap().cost().units(), units);
+        assert_eq!(memory.budget.used() - empty, recounted(&memory), "{}", scope.limit);
+    }
+    let part = |scope, key| Part { scope, key, ask: ask(1), role: Role::Enforced };
+    let (together, each) = memory.together(&[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
+    assert!(together.verdict.is_allowed());
+    let told = each.iter().map(|each| (each.decision.remaining, each.receipt.is_some()));
+    assert_eq!(told.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
+    assert_eq!(memory.usage().keys, 0);
+}
+
+/// The limit that a key's state is under.
+fn limit_of(memory: &Memory, scope: &Scope, key: &str) -> Option<Limit> {
+    let place = memory.place(scope, key.as_bytes());
+    let found = memory.shard(place).lock().find_any(place, scope, &memory.scopes)?;
+    Some(found.1.unwrap_or(scope.limit))
+}
+
+fn window(limit: u64) -> Limit {
+    Limit::FixedWindow(FixedWindow::new(limit, std::time::Duration::from_secs(3_600)).unwrap())
+}
+
+const MORE_THAN_THERE_ARE: u64 = 40_000;
+
+#[test]
+fn limits_may_come_and_go_under_one_name_for_ever() {
+    let memory = Memory::new(Some(8 << 20));
+    let held = memory.scope("api", window(2_000_000)).unwrap();
+    for nth in 1..=MORE_THAN_THERE_ARE {
+        let scope = memory.scope("api", window(1_000_000 + nth)).unwrap();
+        // One key that all spend from, and one of each one's own.
+        let decision = check(&memory, &scope, "all", NOW_US, ask(1)).decision;
+        assert_eq!(decision.remaining, 1_000_000, "{nth}");
+        check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
+    }
+    assert_eq!(remaining(&memory, &held, "all", NOW_US), 2_000_000 - MORE_THAN_THERE_ARE);
+    for nth in 1..=MORE_THAN_THERE_ARE {
+        assert_eq!(remaining(&memory, &held, &nth.to_string(), NOW_US), 2_000_000 - nth);
+    }
+}
+
+/// Also if nobody holds any of them: the largest stays for what was spent.
+#[test]
+fn what_was_spent_is_spent_when_all_limits_of_a_name_were_dropped() {
+    let memory = Memory::new(Some(8 << 20));
+    for nth in 1..=MORE_THAN_THERE_ARE {
+        let scope = memory.scope("api", window(1_000_000 - nth)).unwrap();
+        check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
+    }
+    let scope = memory.scope("api", window(2_000_000)).unwrap();
+    for nth in 1..=MORE_THAN_THERE_ARE {
+        assert_eq!(remaining(&memory, &scope, &nth.to_string(), NOW_US), 2_000_000 - nth);
+    }
+}
+
+#[test]
+fn names_may_come_and_go_once_nothing_is_spent_under_them() {
+    let memory = Memory::new(Some(8 << 20));
+    let held: Vec<_> =
+        (0..100).map(|nth| memory.scope(&format!("held {nth}"), window(10)).unwrap()).collect();
+    let mut now_us = NOW_US;
+    for nth in 0..MORE_THAN_THERE_ARE {
+        let scope = memory.scope(&nth.to_string(), limit("fixed-window limit=9 window=1s"));
+        assert!(check(&memory, &scope.unwrap(), "a", now_us, ask(9)).decision.is_allowed());
+        // Those from over 11 s ago are dead.
+        now_us += S / 1_000;
+        let held = &held[nth as usize % held.len()];
+        assert_eq!(remaining(&memory, held, "a", now_us), 10);
+    }
+    for (nth, scope) in held.iter().enumerate() {
+        let again = memory.scope(&format!("held {nth}"), window(10)).unwrap();
+        assert!(Arc::ptr_eq(scope, &again), "a held one is never taken back");
+    }
+}
+
+#[test]
+fn a_name_with_something_spent_stays_until_it_is_whole() {
+    const ALL: u32 = slot::MAX_SCOPE + 1;
+    let memory = Memory::new(Some(8 << 20));
+    let count = ALL as usize;
+    for nth in 0..ALL {
+        let scope = memory.scope(&nth.to_string(), window(9)).unwrap();
+        check(&memory, &scope, "a", NOW_US, ask(4));
+    }
+    let one_more = |now_us| memory.scope_as_of("one more", window(9), || now_us);
+    assert_eq!(one_more(NOW_US + S).unwrap_err(), Error::TooManyLimits { count });
+    let known = memory.scope("77", window(9)).unwrap();
+    assert_eq!(remaining(&memory, &known, "a", NOW_US), 5);
+    let whole_us = NOW_US + 3_600 * S;
+    assert_eq!(
+        one_more(whole_us).unwrap_err(),
+        Error::TooManyLimits { count },
+        "too early by 10 s"
+    );
+    let new = one_more(whole_us + 10 * S).unwrap();
+    assert_eq!(memory.usage().keys, 1, "only what is held is left");
+    assert_eq!(limit_of(&memory, &known, "a"), Some(window(9)));
+    assert_eq!(limit_of(&memory, &new, "a"), None);
+    assert_eq!(memory.scopes.read().count(), 2);
+}
+
+#[test]
+fn keys_of_a_dropped_limit_go_to_the_smallest_that_has_room_for_what_they_spent() {
+    let memory = Memory::new(Some(1 << 20));
+    let scope = |size| memory.scope("api", window(size)).unwrap();
+    let held = [10, 100, 1_000].map(scope);
+    for (key, size) in [("tiny", 5), ("small", 10), ("middling", 50), ("huge", 5_000)] {
+        check(&memory, &scope(size), key, NOW_US, ask(4));
+    }
+    memory.reclaim(NOW_US);
+    for (key, size) in [("tiny", 10), ("small", 10), ("middling", 100), ("huge", 1_000)] {
+        assert_eq!(limit_of(&memory, &held[0], key), Some(window(size)), "{key}");
+        assert_eq!(remaining(&memory, &held[2], key, NOW_US), 996, "{key}");
+    }
+    assert_eq!(memory.scopes.read().count(), 3);
+}
+
+#[test]
+fn what_those_without_room_spent_keeps_their_name() {
+    let memory = Memory::new(Some(0));
+    let text = "sliding-window-log limit=10 window=1h";
+    for _ in 0..3 {
+        check(&memory, &memory.scope("api", limit(text)).unwrap(), "a", NOW_US, ask(2));
+        memory.reclaim(NOW_US + S);
+    }
+    let scope = memory.scope("api", limit(text)).unwrap();
+    assert_eq!(remaining(&memory, &scope, "b", NOW_US), 4);
+    drop(scope);
+    memory.reclaim(NOW_US + 3_700 * S);
+    assert_eq!(memory.scopes.read().count(), 0);
+    let scope = memory.scope("api", limit(text)).unwrap();
+    assert_eq!(remaining(&memory, &scope, "b", NOW_US), 10);
+}
+
+/// The time that was seen last may be long ago: what was spent later is not spent any earlier for it.
+#[test]
+fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
+    let log = "sliding-window-log limit=10 window=1h";
+    for (old, new) in [
+        ("fixed-window limit=10 window=1h", log),
+        ("sliding-window-counter limit=10 window=1h", log),
+        ("token-bucket capacity=10 refill=1/1000h", log),
+        (log, "fixed-window limit=10 window=1h"),
+    ] {
+        let memory = Memory::new(Some(1 << 20));
+        let held = memory.scope("api", limit(new)).unwrap();
+        for _ in 0..2 {
+            check(&memory, &memory.scope("api", limit(old)).unwrap(), "a", NOW_US, ask(2));
+        }
+        memory.reclaim(NOW_US - 1_800 * S);
+        assert_eq!(limit_of(&memory, &held, "a"), Some(held.limit), "{old}");
+        assert_eq!(remaining(&memory, &held, "a", NOW_US + 3_599 * S), 6, "{old}");
+        assert_eq!(remaining(&memory, &held, "a", NOW_US + 3_600 * S), 10, "{old}");
+    }
+}
+
+/// Its time may go back to when they had something spent.
+#[test]
+fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
+    let memory = Memory::new(None);
+    let held = memory.scope("api", window(10)).unwrap();
+    check(&memory, &memory.scope("api", window(9)).unwrap(), "a", NOW_US, ask(4));
+    check(&memory, &memory.scope("other", window(9)).unwrap(), "a", NOW_US, ask(4));
+    memory.reclaim(NOW_US + 100_000 * S);
+    assert_eq!(memory.usage().keys, 2);
+    assert_eq!(remaining(&memory, &held, "a", NOW_US), 6);
+    let other = memory.scope("other", window(9)).unwrap();
+    assert_eq!(remaining(&memory, &other, "a", NOW_US), 5);
+}
+
+/// Some check under limits that they hold, others under ones that come and go, and nothing is lost.
+#[test]
+fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
+    const TURNS: u64 = 12_000;
+    let memory = Memory::new(Some(1 << 20));
+    let held = memory.scope("api", window(1_000_000)).unwrap();
+    let keys = ["a", "b", "c", "a key that is longer than most"];
+    let spend = &|thread: u64| {
+        for turn in 0..TURNS {
+            let key = keys[(turn % 4) as usize];
+            // With room for all that is spent, so that all of it is carried over.
+            let other = || memory.scope("api", window(1_000_001 + thread * TURNS + turn)).unwrap();
+            let scope = if thread.is_multiple_of(2) { Arc::clone(&held) } else { other() };
+            assert!(check(&memory, &scope, key, NOW_US, ask(1)).decision.is_allowed());
+            if turn % 4_000 == 3_999 {
+                let _making = memory.making.lock();
+                memory.reclaim(NOW_US);
+            }
+        }
+    };
+    thread::scope(|threads| {
+        let running: Vec<_> = (0..4).map(|thread| threads.spawn(move || spend(thread))).collect();
+        running.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    for key in keys {
+        assert_eq!(remaining(&memory, &held, key, NOW_US), 1_000_000 - TURNS, "{key}");
+    }
+    assert_eq!(memory.usage().keys, 4);
+}

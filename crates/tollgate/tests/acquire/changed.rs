@@ -1,0 +1,67 @@
+//! A limit that changes while others wait: one line for each name and key, each asks under its own.
+
+use tollgate::{Limit, Scope};
+
+use crate::setup::{Polled, ms, scope, waited, would_wait};
+
+/// The same name with another limit.
+fn changed(scope: &Scope, limit: &str) -> Scope {
+    scope.limiter().scope(scope.name(), limit.parse::<Limit>().unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_goes_on_ahead_of_those_that_come_with_the_new_limit() {
+    let slow = scope("token-bucket capacity=2 refill=1/100ms");
+    let fast = changed(&slow, "token-bucket capacity=2 refill=1/10ms");
+    slow.check("key").cost(2).now().unwrap();
+    let first = Polled::new(slow.acquire("key")).must_wait();
+    let second = Polled::new(fast.acquire("key")).must_wait();
+    let third = Polled::new(slow.acquire("key")).must_wait();
+    assert_eq!(slow.limiter().waiting(), 3);
+    let (first, second, third) = tokio::join!(first.finish(), second.finish(), third.finish());
+    // Each waits at the rate of its own limit once it is at the front.
+    assert_eq!([&first, &second, &third].map(waited), [ms(100), ms(110), ms(210)]);
+    assert_eq!(slow.limiter().waiting(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_long_it_will_take_is_foreseen_under_the_limit_of_each_ahead() {
+    let slow = scope("token-bucket capacity=2 refill=1/100ms");
+    let fast = changed(&slow, "token-bucket capacity=2 refill=1/10ms");
+    slow.check("key").cost(2).now().unwrap();
+    let first = Polled::new(slow.acquire("key")).must_wait();
+    tokio::time::advance(ms(50)).await;
+    // Half of what the first waits for is there; the rest comes at its own rate.
+    let refused = fast.acquire("key").max_wait(ms(59)).await.unwrap();
+    assert_eq!(would_wait(&refused), Some(ms(60)));
+    let second = Polled::new(fast.acquire("key").max_wait(ms(60))).must_wait();
+    let (first, second) = tokio::join!(first.finish(), second.finish());
+    assert_eq!([&first, &second].map(waited), [ms(100), ms(60)]);
+}
+
+/// It fits the limit that it is asked of, and nobody has to wait for ever behind it.
+#[tokio::test(start_paused = true)]
+async fn one_ahead_may_cost_more_than_the_new_limit_holds() {
+    let large = scope("token-bucket capacity=10 refill=1/10ms");
+    let small = changed(&large, "token-bucket capacity=3 refill=1/10ms");
+    large.check("key").cost(10).now().unwrap();
+    let first = Polled::new(large.acquire("key").cost(8)).must_wait();
+    let second = Polled::new(small.acquire("key").max_wait(ms(90))).must_wait();
+    let (first, second) = tokio::join!(first.finish(), second.finish());
+    assert_eq!([&first, &second].map(waited), [ms(80), ms(90)]);
+    let never = small.acquire("key").cost(4).max_wait(ms(1_000)).await.unwrap();
+    assert_eq!(would_wait(&never), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_under_the_new_limit_wakes_who_waits_under_the_old() {
+    let slow = scope("token-bucket capacity=2 refill=1/s");
+    let fast = changed(&slow, "token-bucket capacity=2 refill=2/s");
+    let receipt = slow.check("key").cost(2).now().unwrap().into_receipt().unwrap();
+    let waiting = Polled::new(slow.acquire("key")).must_wait();
+    assert_eq!(fast.refund_now("key", receipt), Ok(2));
+    assert_eq!(waited(&waiting.finish().await), ms(0));
+    let waiting = Polled::new(slow.acquire("key").cost(2)).must_wait();
+    fast.reset_now("key").unwrap();
+    assert_eq!(waited(&waiting.finish().await), ms(0));
+}

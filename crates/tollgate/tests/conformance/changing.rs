@@ -1,0 +1,356 @@
+//! Decisions under limits that change at random are the algorithms' own, field by field.
+//!
+//! A name has three limits, and every request asks one of them. The model of a key is its state and the
+//! limit that it was reached under. A store may have forgotten a key that is whole; under a limit with
+//! a longer window that can be told, so a key is followed as all it can be.
+
+use std::mem;
+use std::ops::{Deref, DerefMut};
+
+use proptest::prelude::*;
+use tollgate::{Check, Limiter, ManualClock, Receipt, Scope};
+use tollgate_core::{
+    Ask, Charge, Cost, Decision, Entry, Limit, MAX_STEP_BACK_US, Role, Together as Expected,
+    check_all,
+};
+
+use crate::store::{Make, block_on, cases, open};
+use crate::trace::{Step, Walk};
+use crate::{any, keys, trace};
+
+/// The last of the scopes has a name of its own.
+const SCOPES: usize = 4;
+
+/// One key of one name, as everything it can be.
+struct Known {
+    versions: Vec<Version>,
+}
+
+/// A key, with the limit that decided on it last.
+#[derive(Clone)]
+struct Version {
+    walk: Walk,
+    /// The limit that its state is under, if that is another: at the size of the one that was asked for,
+    /// it decided instead of that.
+    stays_under: Option<Limit>,
+}
+
+impl Deref for Version {
+    type Target = Walk;
+
+    fn deref(&self) -> &Walk {
+        &self.walk
+    }
+}
+
+impl DerefMut for Version {
+    fn deref_mut(&mut self) -> &mut Walk {
+        &mut self.walk
+    }
+}
+
+impl Known {
+    fn new(limit: Limit) -> Known {
+        Known { versions: vec![Version { walk: Walk::new(limit), stays_under: None }] }
+    }
+
+    /// At any request a key may be forgotten that is whole, also if the clock stepped back.
+    fn may_be_forgotten(&mut self, now_us: u64) {
+        let then_us = now_us.saturating_sub(MAX_STEP_BACK_US);
+        let is_whole = |version: &Version| {
+            let Walk { limit, state, .. } = &version.walk;
+            limit.peek(state, then_us, Ask::new(Cost::ONE)).remaining == limit.size()
+        };
+        let is_fresh = |walk: &Version| walk.state == walk.limit.fresh();
+        if self.versions.iter().any(is_whole) && !self.versions.iter().any(is_fresh) {
+            let mut forgotten = self.versions[0].clone();
+            forgotten.state = forgotten.limit.fresh();
+            self.versions.push(forgotten);
+        }
+    }
+
+    /// Keeps the versions that give this answer, as answering leaves them.
+    fn answered<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        answer: &T,
+        decide: impl Fn(&mut Version) -> T,
+    ) -> Result<(), TestCaseError> {
+        let mut expected = Vec::new();
+        let mut versions = Vec::new();
+        for mut version in self.versions.drain(..) {
+            expected.push(decide(&mut version));
+            if expected.last() == Some(answer) {
+                versions.push(version);
+            }
+        }
+        prop_assert!(!versions.is_empty(), "{answer:?} is none of {expected:?}");
+        self.versions = versions;
+        Ok(())
+    }
+}
+
+/// A key at a request under this limit: what it has spent is carried over, if it can be.
+fn bring(version: &mut Version, limit: Limit, now_us: u64) {
+    let old = version.stays_under.take().unwrap_or(version.limit);
+    let walk = &mut version.walk;
+    (walk.now_us, walk.limit) = (now_us, limit);
+    if old == limit {
+        return;
+    }
+    let state = mem::replace(&mut walk.state, limit.fresh());
+    // Nobody has a state to carry over that has not spent anything.
+    if state != old.fresh() {
+        (walk.limit, walk.state) = limit.carry_over(&old, state, now_us);
+        version.stays_under = (walk.limit != limit).then_some(old);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    Check,
+    Peek,
+    Refund(prop::sample::Index),
+    Reset,
+    Together(Vec<(prop::sample::Index, prop::sample::Index, Role)>),
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let index = any::<prop::sample::Index>;
+    let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
+    let others = prop::collection::vec((index(), index(), role), 0..4);
+    prop_oneof![
+        8 => Just(Request::Check),
+        2 => Just(Request::Peek),
+        2 => index().prop_map(Request::Refund),
+        1 => Just(Request::Reset),
+        4 => others.prop_map(Request::Together),
+    ]
+}
+
+struct World {
+    clock: ManualClock,
+    limiter: Limiter,
+    scopes: Vec<Scope>,
+    keys: Vec<Vec<u8>>,
+    /// By name, then by key.
+    known: [Vec<Known>; 2],
+    receipts: Vec<(usize, usize, Receipt)>,
+    now_us: u64,
+}
+
+/// Which name a scope has.
+fn name_of(scope: usize) -> usize {
+    usize::from(scope == SCOPES - 1)
+}
+
+impl World {
+    fn new(make: Make, limits: &[Limit], keys: Vec<Vec<u8>>) -> World {
+        let (clock, limiter) = open(make);
+        let name = |index| ["changing", "other"][name_of(index)];
+        let scopes: Vec<Scope> = limits
+            .iter()
+            .enumerate()
+            .map(|(index, limit)| limiter.scope(name(index), *limit).unwrap())
+            .collect();
+        let known = [0, SCOPES - 1]
+            .map(|first| keys.iter().map(|_| Known::new(*scopes[first].limit())).collect());
+        let now_us = trace::START_US;
+        World { clock, limiter, scopes, keys, known, receipts: Vec::new(), now_us }
+    }
+
+    /// Moves the clock to where something happens to this key; what the request costs.
+    fn aim(&mut self, (scope, key): (usize, usize), step: &Step) -> Option<Cost> {
+        let mut walk = self.known[name_of(scope)][key].versions[0].clone();
+        bring(&mut walk, *self.scopes[scope].limit(), self.now_us);
+        let cost = walk.aim(step)?;
+        self.now_us = walk.now_us;
+        self.clock.set_us(self.now_us);
+        Some(cost)
+    }
+
+    async fn make(
+        &mut self,
+        (scope, key): (usize, usize),
+        cost: Cost,
+        request: &Request,
+    ) -> Result<(), TestCaseError> {
+        let now_us = self.now_us;
+        self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
+        match request {
+            Request::Check => self.check((scope, key), cost).await?,
+            Request::Peek => {
+                let asked = &self.scopes[scope];
+                let answer = asked.peek(&self.keys[key]).cost(cost.units()).await.unwrap();
+                self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
+                    let mut copy = walk.clone();
+                    bring(&mut copy, *asked.limit(), now_us);
+                    copy.limit.peek(&copy.state, now_us, Ask::new(cost))
+                })?;
+            }
+            Request::Refund(which) if !self.receipts.is_empty() => {
+                let index = which.index(self.receipts.len());
+                self.refund(scope, index).await?;
+            }
+            Request::Refund(_) => {}
+            Request::Reset => {
+                let asked = &self.scopes[scope];
+                asked.reset(&self.keys[key]).await.unwrap();
+                self.known[name_of(scope)][key] = Known::new(*asked.limit());
+                self.receipts.retain(|it| (name_of(it.0), it.1) != (name_of(scope), key));
+            }
+            Request::Together(others) => self.together((scope, key), cost, others).await?,
+        }
+        self.known.iter_mut().flatten().for_each(|known| known.may_be_forgotten(now_us));
+        self.list((scope, key)).await
+    }
+
+    async fn check(
+        &mut self,
+        (scope, key): (usize, usize),
+        cost: Cost,
+    ) -> Result<(), TestCaseError> {
+        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
+        let answer = asked.check(&self.keys[key]).cost(cost.units()).await.unwrap();
+        self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
+            bring(walk, *asked.limit(), now_us);
+            walk.check(cost).decision
+        })?;
+        let is_allowed = answer.is_allowed();
+        let receipt = answer.into_receipt();
+        prop_assert_eq!(is_allowed, receipt.is_some());
+        self.receipts.extend(receipt.map(|receipt| (scope, key, receipt)));
+        Ok(())
+    }
+
+    /// Under whichever limit of the name that was charged.
+    async fn refund(&mut self, scope: usize, index: usize) -> Result<(), TestCaseError> {
+        let (charged, key, receipt) = self.receipts.swap_remove(index);
+        let scope = if name_of(scope) == name_of(charged) { scope } else { charged };
+        let copy = || Receipt::of(receipt.cost(), receipt.place());
+        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
+        let back = asked.refund(&self.keys[key], copy()).await.unwrap();
+        self.known[name_of(scope)][key].answered(&back, |walk| {
+            bring(walk, *asked.limit(), now_us);
+            let limit = walk.limit;
+            limit.refund(&mut walk.state, now_us, copy())
+        })
+    }
+
+    /// A listing is a look, and keeps nothing.
+    async fn list(&mut self, (scope, key): (usize, usize)) -> Result<(), TestCaseError> {
+        let (now_us, asked) = (self.now_us, &self.scopes[scope]);
+        let listed = asked.entries(&self.keys[key]).await.unwrap();
+        self.known[name_of(scope)][key].answered(&listed, |walk| {
+            let mut copy = walk.clone();
+            bring(&mut copy, *asked.limit(), now_us);
+            // Also of one that stays under a log: what is asked is not one.
+            if !matches!(asked.limit(), Limit::SlidingWindowLog(_)) {
+                return Vec::new();
+            }
+            let entries = copy.limit.entries(&copy.state, now_us);
+            entries.map(Iterator::collect::<Vec<Entry>>).unwrap_or_default()
+        })
+    }
+
+    /// Several names or keys at once; the others cost 1, 2, …, each name and key once.
+    async fn together(
+        &mut self,
+        first: (usize, usize),
+        cost: Cost,
+        others: &[(prop::sample::Index, prop::sample::Index, Role)],
+    ) -> Result<(), TestCaseError> {
+        let mut parts: Vec<Part> = vec![(first, cost, Role::Enforced)];
+        for (index, (scope, key, role)) in others.iter().enumerate() {
+            let (scope, key) = (scope.index(SCOPES), key.index(self.keys.len()));
+            let is_new = |&((other, of), ..): &Part| (name_of(other), of) != (name_of(scope), key);
+            if parts.iter().all(is_new) {
+                parts.push(((scope, key), Cost::new(index as u64 + 1).unwrap(), *role));
+            }
+        }
+        let checks: Vec<Check<'_>> = parts
+            .iter()
+            .map(|&((scope, key), cost, role)| {
+                let check = self.scopes[scope].check(&self.keys[key]).cost(cost.units());
+                if role == Role::Shadow { check.shadow() } else { check }
+            })
+            .collect();
+        let answer = self.limiter.check_all(&checks).await.unwrap();
+        drop(checks);
+        let combined = Expected {
+            verdict: answer.verdict(),
+            refused_by: answer.refused_by(),
+            remaining: answer.remaining(),
+            reset_after_us: u64::try_from(answer.reset_after().as_micros()).unwrap(),
+        };
+        let each: Vec<Decision> = answer.each().iter().map(|each| *each.decided()).collect();
+        prop_assert_eq!(combined, self.told(&parts, &each)?);
+        for (&((scope, key), ..), decision) in parts.iter().zip(answer.into_each()) {
+            self.receipts.extend(decision.into_receipt().map(|receipt| (scope, key, receipt)));
+        }
+        Ok(())
+    }
+
+    /// What the parts come to together, from those versions that say what each was told.
+    fn told(&mut self, parts: &[Part], each: &[Decision]) -> Result<Expected, TestCaseError> {
+        let now_us = self.now_us;
+        let enforced = parts.iter().zip(each).filter(|((.., role), _)| *role == Role::Enforced);
+        let is_charged = enforced.into_iter().all(|(_, decision)| decision.is_allowed());
+        let mut before = Vec::new();
+        for (&((scope, key), cost, _), decision) in parts.iter().zip(each) {
+            let limit = *self.scopes[scope].limit();
+            let known = &mut self.known[name_of(scope)][key];
+            known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us));
+            // A check of several makes room for new keys once it has carried over what there is.
+            known.may_be_forgotten(now_us);
+            known.answered(decision, |walk| decide_alone(&mut walk.clone(), cost, is_charged))?;
+            before.push(known.versions[0].clone());
+            for walk in &mut known.versions {
+                decide_alone(walk, cost, is_charged);
+            }
+        }
+        let mut charges: Vec<Charge<'_>> = parts
+            .iter()
+            .zip(&mut before)
+            .map(|((_, cost, role), Version { walk: Walk { limit, state, .. }, .. })| match role {
+                Role::Enforced => Charge::enforced(limit, state, *cost),
+                Role::Shadow => Charge::shadow(limit, state, *cost),
+            })
+            .collect();
+        Ok(check_all(&mut charges, now_us))
+    }
+}
+
+type Part = ((usize, usize), Cost, Role);
+
+/// One part of a check of several that is charged or not.
+fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> Decision {
+    let (limit, now_us) = (walk.limit, walk.now_us);
+    limit.settle(&mut walk.state, now_us);
+    let peeked = walk.limit.peek(&walk.state, walk.now_us, Ask::new(cost));
+    if is_charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
+}
+
+pub(crate) fn every_decision_under_changing_limits_is_the_algorithms_own(make: Make) {
+    assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1..6));
+}
+
+/// Also of several limits, which are then in one place whatever the store.
+pub(crate) fn every_decision_on_one_key_under_changing_limits_is_the_algorithms_own(make: Make) {
+    assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
+}
+
+fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
+    let index = any::<prop::sample::Index>;
+    let requests = (trace::any(), prop::collection::vec((index(), index(), request()), 40));
+    let limit =
+        any::limit().prop_filter("40 charges stay below 2^53", |limit| limit.size() <= 1 << 47);
+    let limits = prop::collection::vec(limit, SCOPES);
+    proptest!(cases(128), |(limits in limits, keys in keys, (steps, requests) in requests)| {
+        let mut world = World::new(make, &limits, keys);
+        for (step, (scope, key, request)) in steps.iter().zip(&requests) {
+            let at = (scope.index(SCOPES), key.index(world.keys.len()));
+            let Some(cost) = world.aim(at, step) else { break };
+            block_on(world.make(at, cost, request))?;
+        }
+    });
+}
