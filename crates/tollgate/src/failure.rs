@@ -1,14 +1,24 @@
 //! What a decision is when the store across the network gives none.
 
-use std::time::Duration;
+#[cfg(feature = "redis")]
+mod share;
+#[cfg(feature = "redis")]
+mod terms;
 
-use tollgate_core::{FixedWindow, LeakyBucket, Limit, Rate, SlidingWindowCounter};
-use tollgate_core::{LimitError, SlidingWindowLog, TokenBucket};
+#[cfg(feature = "redis")]
+pub(crate) use share::share_of;
+#[cfg(feature = "redis")]
+pub(crate) use terms::Terms;
 
 /// What a check comes to when the store fails: cannot be reached, is too slow, or answers with an
 /// error. Whatever is decided without the store is marked [degraded](crate::Decision::is_degraded).
 ///
 /// It holds for checks, peeks and acquires. A refund, a reset or a listing that fails is an error.
+///
+/// A limiter has one (`RedisBuilder::on_failure`), and a scope may have its own
+/// ([`Scope::on_failure`](crate::Scope::on_failure)). In a check of several limits the strictest of the
+/// enforced ones holds for all: closed, then local, of several the smallest share, then open. A check of
+/// nothing but shadows never fails: closed is taken for open there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
@@ -30,68 +40,4 @@ pub enum OnFailure {
         /// How many processes there are; 0 is taken for 1.
         processes: u32,
     },
-}
-
-/// What one of so many processes may let through on its own.
-pub(crate) fn share_of(limit: &Limit, processes: u32) -> Limit {
-    let processes = u64::from(processes.max(1));
-    // A share of 1 may be slower than any limit can be; it then comes back as the whole limit does.
-    let share = divided(limit, processes, processes).or_else(|_| divided(limit, processes, 1));
-    share.unwrap_or(*limit)
-}
-
-fn divided(limit: &Limit, size_by: u64, rate_by: u64) -> Result<Limit, LimitError> {
-    let size = (limit.size() / size_by).max(1);
-    let window = |window_us| Duration::from_micros(window_us);
-    let rate = |rate: Rate| {
-        let per_us = rate.per_us().saturating_mul(rate_by);
-        Rate::new(rate.units(), Duration::from_micros(per_us))
-    };
-    Ok(match limit {
-        Limit::FixedWindow(own) => FixedWindow::new(size, window(own.window_us()))?.into(),
-        Limit::SlidingWindowLog(own) => {
-            SlidingWindowLog::new(size, window(own.window_us()))?.into()
-        }
-        Limit::SlidingWindowCounter(own) => {
-            SlidingWindowCounter::new(size, window(own.window_us()))?.into()
-        }
-        Limit::TokenBucket(own) => TokenBucket::new(size, rate(own.refill())?)?.into(),
-        Limit::LeakyBucket(own) => LeakyBucket::new(size, rate(own.leak())?, own.mode())?.into(),
-    })
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_share_is_a_part_of_the_size_and_of_the_rate() {
-        for (limit, processes, share) in [
-            ("fixed-window limit=100 window=1m", 4, "fixed-window limit=25 window=1m"),
-            ("sliding-window-log limit=10 window=1m", 3, "sliding-window-log limit=3 window=1m"),
-            (
-                "sliding-window-counter limit=3 window=1m",
-                9,
-                "sliding-window-counter limit=1 window=1m",
-            ),
-            ("token-bucket capacity=60 refill=1/s", 4, "token-bucket capacity=15 refill=1/4s"),
-            (
-                "leaky-bucket capacity=7 leak=7/s mode=shaping",
-                2,
-                "leaky-bucket capacity=3 leak=7/2s mode=shaping",
-            ),
-            ("fixed-window limit=5 window=1m", 0, "fixed-window limit=5 window=1m"),
-            ("fixed-window limit=5 window=1m", u32::MAX, "fixed-window limit=1 window=1m"),
-            // As slow as a limit can be.
-            (
-                "token-bucket capacity=2 refill=2/36525d",
-                4,
-                "token-bucket capacity=1 refill=2/36525d",
-            ),
-        ] {
-            let share = share.parse::<Limit>().unwrap();
-            assert_eq!(share_of(&limit.parse().unwrap(), processes), share, "{limit}");
-        }
-    }
 }

@@ -129,7 +129,8 @@
 //! and several servers that share the keys `redis+shards://a,b,c`.
 //!
 //! A store that fails is no refusal. What a check comes to then is for you to say: allowed, which it is
-//! unless said otherwise, an error, or decided on this process's share of the limit. The answer is
+//! unless said otherwise, an error, or decided on this process's share of the limit. A scope may say so for
+//! itself, and have its own deadline ([`Scope::on_failure`], [`Scope::deadline`]). The answer is
 //! marked ([`Decision::is_degraded`]), comes within the deadline, and at once while the server keeps
 //! failing; [`Limiter::health`] tells how the servers are.
 //!
@@ -166,7 +167,6 @@ mod check;
 mod clock;
 mod decision;
 mod error;
-#[cfg(feature = "redis")]
 mod failure;
 #[cfg(feature = "redis")]
 mod health;
@@ -181,7 +181,6 @@ pub use check::Check;
 pub use clock::{Clock, ManualClock};
 pub use decision::Decision;
 pub use error::{Error, StoreError};
-#[cfg(feature = "redis")]
 pub use failure::OnFailure;
 #[cfg(feature = "redis")]
 pub use health::{BreakerState, Health, ServerHealth};

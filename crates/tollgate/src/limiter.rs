@@ -168,16 +168,19 @@ impl RedisBuilder {
     /// How long a request may take, waiting for others included; 10 ms unless said. At least 1 ms, at
     /// most an hour. Opening a connection may take longer: the requests that come meanwhile fail in
     /// time.
+    ///
+    /// A scope may have [its own](Scope::deadline). Servers are judged by this one: to miss a shorter one
+    /// is no failure of theirs.
     pub fn deadline(mut self, deadline: Duration) -> RedisBuilder {
-        self.settings.deadline =
-            deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
+        self.settings.terms.set_deadline(deadline);
         self
     }
 
-    /// What a check comes to when the servers fail; [`OnFailure::Open`] unless said. The memory for
-    /// [`OnFailure::Local`] is what [`Builder::max_bytes`] says.
+    /// What a check comes to when the servers fail; [`OnFailure::Open`] unless said. A scope may have
+    /// [its own](Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
+    /// [`Builder::max_bytes`] says.
     pub fn on_failure(mut self, on_failure: OnFailure) -> RedisBuilder {
-        self.settings.on_failure = on_failure;
+        self.settings.terms.on_failure = on_failure;
         self
     }
 
@@ -311,8 +314,8 @@ impl Limiter {
 
     /// Decides many requests, independent of each other, each on one or more limits.
     ///
-    /// On Redis they go in their order, 64 charges at a time, each time within the limiter's deadline;
-    /// with [`Check::within`] on any of them, all within that.
+    /// On Redis they go in their order, 64 charges at a time, each time within the limiter's deadline, or
+    /// the scopes' own; with [`Check::within`] on any of them, all within that.
     pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<Together, Error>>> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.inner.redis {

@@ -1,6 +1,7 @@
 //! A limit under a name, and what can be done with a key of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tollgate_core::{Entry, Limit, Receipt, State};
 
@@ -8,12 +9,28 @@ use crate::acquire::Acquire;
 use crate::answer::Answer;
 use crate::check::{Check, Intent};
 use crate::error::Error;
+use crate::failure::OnFailure;
 use crate::limiter::{Inner, Limiter};
 #[cfg(feature = "redis")]
 use crate::store::redis;
 use crate::store::{Store, memory};
 
 /// A limit under a name. Cheap to clone.
+///
+/// What a failing store means is the handle's: others of the same name may say otherwise.
+///
+#[cfg_attr(feature = "redis", doc = "```no_run")]
+#[cfg_attr(not(feature = "redis"), doc = "```ignore")]
+/// # use std::time::Duration;
+/// # use tollgate::{Limit, Limiter, OnFailure};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::redis("redis://127.0.0.1:6379")?; // open, 10 ms
+/// let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+/// let logins = limiter.scope("logins", "fixed-window limit=5 window=1m".parse::<Limit>()?)?;
+/// let logins = logins.on_failure(OnFailure::Closed).deadline(Duration::from_millis(50));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Scope {
     pub(crate) limiter: Limiter,
@@ -50,6 +67,25 @@ impl Scope {
     #[inline]
     pub fn limit(&self) -> &Limit {
         &self.kept.limit
+    }
+
+    /// What a check through this handle comes to when the store fails, instead of what the limiter says
+    /// (`RedisBuilder::on_failure`). In memory it makes no difference.
+    #[must_use = "only the handle that comes back has it"]
+    pub fn on_failure(self, on_failure: OnFailure) -> Scope {
+        Scope { store: self.store.on_failure(on_failure), ..self }
+    }
+
+    /// How long a request through this handle may take, instead of what the limiter says
+    /// (`RedisBuilder::deadline`), be it shorter or longer: at least 1 ms, at most an hour. Of several
+    /// limits in one check the shortest of the enforced ones holds. In memory it makes no difference.
+    ///
+    /// A server is left alone for missing the limiter's deadline, not for missing a shorter one. Those who
+    /// have longer wait longer, but not for a server that is left alone: give the limiter the longest
+    /// deadline that is usual, and scopes in a hurry their own.
+    #[must_use = "only the handle that comes back has it"]
+    pub fn deadline(self, deadline: Duration) -> Scope {
+        Scope { store: self.store.deadline(deadline), ..self }
     }
 
     /// Decides one request of `key` and charges it if it is allowed; a cost of 1 unless said.

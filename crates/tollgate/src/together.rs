@@ -13,7 +13,7 @@ use crate::store::memory;
 #[cfg(feature = "redis")]
 use crate::store::{
     Store,
-    redis::{Redis, Request},
+    redis::{Asked, Redis},
 };
 
 /// The answer of several limits to one request: all were charged, or none.
@@ -99,20 +99,16 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
 
 /// What to ask of Redis.
 #[cfg(feature = "redis")]
-pub(crate) fn request(
-    limiter: &Limiter,
-    redis: &Redis,
-    checks: &[Check<'_>],
-) -> Result<Option<Request>, Error> {
+pub(crate) fn request(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -> Asked {
     let part = |check: &Check<'_>| {
         let (ask, role) = asked(limiter, check)?;
         match &check.scope.store {
-            Store::Redis(scope) => Ok(scope.charge(check.key, ask, role)),
+            Store::Redis(scope) => Ok(scope.part(check.key, ask, role)),
             Store::Memory => Err(Error::DifferentLimiters),
         }
     };
-    let charges = checks.iter().map(part).collect::<Result<Vec<_>, Error>>()?;
-    redis.request(charges, time(checks))
+    let parts = checks.iter().map(part).collect::<Result<Vec<_>, Error>>()?;
+    redis.request(parts, time(checks))
 }
 
 /// When several are decided: at the first time that one of them says.

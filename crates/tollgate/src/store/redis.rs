@@ -51,7 +51,7 @@ use crate::answer::Answer;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
-use crate::failure::OnFailure;
+use crate::failure::{OnFailure, Terms};
 use crate::health::Health;
 use crate::together::{Together, merged};
 use address::Deployment;
@@ -60,7 +60,7 @@ use key::Keys;
 use servers::Servers;
 use shared::Shared;
 pub(crate) use waiting::Nudge;
-use waiting::{AndThen, Receiver, Refund, time_for};
+use waiting::{AndThen, Receiver, Refund, bounded};
 pub(crate) use wire::{Charge, Request};
 use wire::{MAX_CHARGES, Reply};
 
@@ -69,8 +69,7 @@ use wire::{MAX_CHARGES, Reply};
 pub(crate) struct Settings {
     deployment: Deployment,
     prefix: String,
-    pub(crate) deadline: Duration,
-    pub(crate) on_failure: OnFailure,
+    pub(crate) terms: Terms,
 }
 
 impl Settings {
@@ -78,8 +77,7 @@ impl Settings {
         Ok(Settings {
             deployment: Deployment::of(url)?,
             prefix: "tollgate:".to_owned(),
-            deadline: Duration::from_millis(10),
-            on_failure: OnFailure::default(),
+            terms: Terms { deadline: Duration::from_millis(10), on_failure: OnFailure::default() },
         })
     }
 
@@ -114,17 +112,23 @@ impl Settings {
 pub(crate) struct Redis {
     servers: Arc<Servers>,
     prefix: Arc<str>,
+    /// Of scopes that have none of their own.
+    terms: Terms,
     /// The caller's, instead of the server's.
     clock: Option<Clock>,
 }
 
 /// A limit with a name, on Redis.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scope {
     redis: Redis,
     keys: Keys,
     limit: Limit,
+    terms: Terms,
 }
+
+/// A check of several limits, and its terms; `None` if there is nothing to ask.
+pub(crate) type Asked = Result<Option<(Request, Terms)>, Error>;
 
 impl Redis {
     /// On the runtime that it is made in, or a thread of its own. A share of the limits that is decided
@@ -134,13 +138,13 @@ impl Redis {
         clock: Option<Clock>,
         max_bytes: Option<usize>,
     ) -> Result<Redis, Error> {
-        let Settings { deployment, prefix, deadline, on_failure } = settings;
-        let shared = Shared::new(deadline, on_failure, max_bytes).map_err(|error| {
+        let Settings { deployment, prefix, terms } = settings;
+        let shared = Shared::new(terms.deadline, max_bytes).map_err(|error| {
             let problem = format!("no thread for its connections: {error}");
             Error::Setting { setting: "redis", problem }
         })?;
         let servers = Arc::new(Servers::new(&Arc::new(shared), deployment));
-        Ok(Redis { servers, prefix: prefix.into(), clock })
+        Ok(Redis { servers, prefix: prefix.into(), terms, clock })
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -148,28 +152,21 @@ impl Redis {
         Health { servers: self.servers.health(), failed, last_failure }
     }
 
-    /// Whether a check that the servers fail to decide is an error.
-    pub(crate) fn fails_closed(&self) -> bool {
-        self.servers.shared().is_closed()
-    }
-
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {
-        Scope { redis: self.clone(), keys: Keys::new(&self.prefix, name, &limit), limit }
+        let keys = Keys::new(&self.prefix, name, &limit);
+        Scope { redis: self.clone(), keys, limit, terms: self.terms }
     }
 
-    /// A check of several limits; parts of the same key are one charge with the costs added. `None`
-    /// if there is nothing to ask.
-    pub(crate) fn request(
-        &self,
-        parts: Vec<Charge>,
-        at_us: Option<u64>,
-    ) -> Result<Option<Request>, Error> {
+    /// A check of several limits; parts of the same key are one charge with the costs added.
+    pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
         if parts.len() > MAX_CHARGES {
             return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
         }
+        let roles: Vec<_> = parts.iter().map(|(charge, terms)| (charge.role, *terms)).collect();
+        let Some(terms) = Terms::of_all(&roles) else { return Ok(None) };
         let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
         let mut charge_of = Vec::with_capacity(parts.len());
-        for charge in parts {
+        for (charge, _) in parts {
             let same = charges.iter().position(|other| other.key == charge.key);
             charge_of.push(same.unwrap_or(charges.len()));
             match same {
@@ -177,20 +174,15 @@ impl Redis {
                 None => charges.push(charge),
             }
         }
-        if charges.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Request::Together { charges, charge_of, at_us: self.time(at_us) }))
+        Ok(Some((Request::Together { charges, charge_of, at_us: self.time(at_us) }, terms)))
     }
 
     /// Decides a check of several limits.
-    pub(crate) fn together(
-        &self,
-        request: Result<Option<Request>, Error>,
-        within: Option<Duration>,
-    ) -> Answer<Together> {
-        match request {
-            Ok(Some(request)) => self.send(request, within, AndThen::Nothing, together),
+    pub(crate) fn together(&self, asked: Asked, within: Option<Duration>) -> Answer<Together> {
+        match asked {
+            Ok(Some((request, terms))) => {
+                self.send(request, bounded(terms, within), AndThen::Nothing, together)
+            }
             Ok(None) => Answer::ready(Ok(of_nothing())),
             Err(error) => Answer::ready(Err(error)),
         }
@@ -199,7 +191,7 @@ impl Redis {
     /// Decides many, in this order.
     pub(crate) fn batch(
         &self,
-        requests: Vec<Result<Option<Request>, Error>>,
+        requests: Vec<Asked>,
         within: Option<Duration>,
     ) -> Answer<Vec<Result<Together, Error>>> {
         let (told, receiver) = oneshot::channel();
@@ -223,16 +215,12 @@ impl Redis {
     fn send<T>(
         &self,
         request: Request,
-        within: Option<Duration>,
+        terms: Terms,
         and_then: AndThen,
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
-        let receiver = self.servers.submit(request, self.time_for(within), and_then);
+        let receiver = self.servers.submit(request, terms, and_then);
         Answer::sent(Sent { receiver, read, refund: None })
-    }
-
-    fn time_for(&self, callers: Option<Duration>) -> Duration {
-        time_for(self.servers.shared().deadline, callers)
     }
 
     /// The time to decide at; the server's, if `None`.
@@ -242,6 +230,13 @@ impl Redis {
 }
 
 impl Scope {
+    /// On its own terms instead of the limiter's, or of those that it had.
+    pub(crate) fn with(&self, set: impl FnOnce(&mut Terms)) -> Scope {
+        let mut own = self.clone();
+        set(&mut own.terms);
+        own
+    }
+
     /// Decides one request. With a `nudge`, a charge that its caller does not come to know of is given
     /// back, and those who wait for it are told.
     pub(crate) fn check(
@@ -272,7 +267,7 @@ impl Scope {
             None => AndThen::Nothing,
         };
         let request = Request::Check { charge, at_us };
-        let receiver = servers.submit(request, self.redis.time_for(within), and_then);
+        let receiver = servers.submit(request, bounded(self.terms, within), and_then);
         Answer::sent(Sent { receiver, read: decision, refund })
     }
 
@@ -284,14 +279,15 @@ impl Scope {
         within: Option<Duration>,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
-        self.redis.send(Request::Peek { charge, at_us }, within, AndThen::Nothing, decision)
+        let terms = bounded(self.terms, within);
+        self.redis.send(Request::Peek { charge, at_us }, terms, AndThen::Nothing, decision)
     }
 
     pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt, nudge: Nudge) -> Answer<u64> {
         let charge = self.charge(key, Ask::new(receipt.cost()), Role::Enforced);
         let (place, at_us) = (receipt.place(), self.redis.time(None));
         let request = Request::Refund { charge, place, at_us };
-        self.redis.send(request, None, AndThen::Nudge(nudge), |reply| match reply {
+        self.redis.send(request, self.terms, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Refunded(units) => Some(units),
             _ => None,
         })
@@ -299,7 +295,7 @@ impl Scope {
 
     pub(crate) fn reset(&self, key: &[u8], nudge: Nudge) -> Answer<()> {
         let request = Request::Reset { charge: self.looked_at(key) };
-        self.redis.send(request, None, AndThen::Nudge(nudge), |reply| match reply {
+        self.redis.send(request, self.terms, AndThen::Nudge(nudge), |reply| match reply {
             Reply::Reset => Some(()),
             _ => None,
         })
@@ -308,7 +304,7 @@ impl Scope {
     /// How a key stands, under which limit, and when: the time at which to look at it.
     pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
-        self.redis.send(request, None, AndThen::Nothing, |reply| match reply {
+        self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => Some((limit, state, now_us)),
             _ => None,
         })
@@ -317,7 +313,7 @@ impl Scope {
     /// The charges of a log that count.
     pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
-        self.redis.send(request, None, AndThen::Nothing, |reply| match reply {
+        self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
                 Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
             }
@@ -327,14 +323,19 @@ impl Scope {
 
     /// Whether a check that the servers fail to decide is an error.
     pub(crate) fn fails_closed(&self) -> bool {
-        self.redis.fails_closed()
+        self.terms.on_failure == OnFailure::Closed
     }
 
     fn looked_at(&self, key: &[u8]) -> Charge {
         self.charge(key, Ask::new(Cost::ONE), Role::Enforced)
     }
 
-    pub(crate) fn charge(&self, key: &[u8], ask: Ask, role: Role) -> Charge {
+    /// Its part in a check of several limits.
+    pub(crate) fn part(&self, key: &[u8], ask: Ask, role: Role) -> (Charge, Terms) {
+        (self.charge(key, ask, role), self.terms)
+    }
+
+    fn charge(&self, key: &[u8], ask: Ask, role: Role) -> Charge {
         Charge { key: self.keys.key(key), limit: self.limit, ask, role }
     }
 }
@@ -353,7 +354,7 @@ struct InOrder {
     began: Instant,
     answers: Vec<Option<Result<Together, Error>>>,
     /// What goes next, whose answers have these places, and how heavy it is.
-    asked: Vec<Request>,
+    asked: Vec<(Request, Terms)>,
     places: Vec<usize>,
     weight: usize,
 }
@@ -361,12 +362,12 @@ struct InOrder {
 impl InOrder {
     async fn decide(
         mut self,
-        requests: Vec<Result<Option<Request>, Error>>,
+        requests: Vec<Asked>,
         told: oneshot::Sender<Result<Reply, StoreError>>,
     ) {
         for request in requests {
             match request {
-                Ok(Some(request)) => {
+                Ok(Some((request, terms))) => {
                     let is_across = self.servers.is_across(&request);
                     if is_across || self.weight + request.weight() > MAX_BATCH {
                         self.send().await;
@@ -376,7 +377,7 @@ impl InOrder {
                     }
                     self.places.push(self.answers.len());
                     self.weight += request.weight();
-                    self.asked.push(request);
+                    self.asked.push((request, terms));
                     self.answers.push(None);
                     if is_across {
                         self.send().await;
@@ -401,10 +402,10 @@ impl InOrder {
         let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
         self.weight = 0;
         let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
-        let within = time_for(self.servers.shared().deadline, left);
-        let receivers = match asked.pop_if(|last| self.servers.is_across(last)) {
-            Some(across) => vec![self.servers.submit(across, within, AndThen::Nothing)],
-            None => self.servers.submit_all(asked, within),
+        asked.iter_mut().for_each(|(_, terms)| *terms = bounded(*terms, left));
+        let receivers = match asked.pop_if(|(last, _)| self.servers.is_across(last)) {
+            Some((across, terms)) => vec![self.servers.submit(across, terms, AndThen::Nothing)],
+            None => self.servers.submit_all(asked),
         };
         for (place, receiver) in places.into_iter().zip(receivers) {
             let sent = Sent { receiver, read: together, refund: None };

@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use tollgate::{Limiter, ManualClock};
+use tollgate::{Limiter, ManualClock, OnFailure};
 
 use crate::store::{LIMITS, S, named, open, scope};
 use crate::suite::suite;
@@ -57,6 +58,19 @@ fn limits_that_were_dropped_make_room_for_others() {
 
 fn make(clock: &ManualClock) -> Limiter {
     Limiter::builder().clock(clock).build()
+}
+
+/// It cannot fail, and nothing takes long.
+#[test]
+fn a_policy_and_a_deadline_change_nothing_in_memory() {
+    let (_, limiter) = open(make);
+    for text in LIMITS {
+        let plain = scope(&limiter, text);
+        let own = plain.clone().on_failure(OnFailure::Closed).deadline(Duration::ZERO);
+        assert!(own.check("a").cost(4).now().unwrap().is_allowed());
+        assert_eq!(at_once(own.check("a")).unwrap().remaining(), 5);
+        assert_eq!(plain.peek("a").now().unwrap().remaining(), 5);
+    }
 }
 
 /// The answer, which must be there at the first poll.

@@ -74,6 +74,64 @@ async fn a_place_that_fails_is_an_error_and_what_the_others_took_comes_back() {
     }
 }
 
+/// Whatever the scope of the place that fails says, and whatever the limiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_strictest_scope_says_what_a_place_that_fails_comes_to() {
+    for limiters in [OnFailure::Open, OnFailure::Closed] {
+        let mut three = Three::start(Flavour::Redis).await;
+        let (limiter, scope) = three.scope(limiters, LIMITS[0]).await;
+        let open = scope.clone().on_failure(OnFailure::Open);
+        let closed = named(&limiter, "closed", LIMITS[0]).on_failure(OnFailure::Closed);
+        three.servers[1].kill();
+        let [well, failing] = [0, 1].map(|at| three.ids[at].as_str());
+        for checks in
+            [[closed.check(well), open.check(failing)], [open.check(well), closed.check(failing)]]
+        {
+            store_error(limiter.check_all(&checks).await);
+            until_remaining(&open, well, 100).await;
+            until_remaining(&closed, well, 100).await;
+        }
+        for checks in [
+            [open.check(well), open.check(failing)],
+            [open.check(well), closed.check(failing).shadow()],
+            [closed.check(well).shadow(), open.check(failing)],
+        ] {
+            let allowed = limiter.check_all(&checks).await.unwrap();
+            let degraded: Vec<bool> = allowed.each().iter().map(|it| it.is_degraded()).collect();
+            assert!(allowed.is_allowed(), "{allowed:?}");
+            assert_eq!(degraded, [false, true]);
+        }
+        let watching = [closed.check(well).shadow(), closed.check(failing).shadow()];
+        assert!(limiter.check_all(&watching).await.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scopes_deadline_holds_for_all_places_be_it_shorter_or_longer() {
+    let three = Three::start(Flavour::Valkey).await;
+    let (limiter, scope) = three.scope(OnFailure::Closed, LIMITS[0]).await;
+    let short = named(&limiter, "short", LIMITS[0]).deadline(Duration::from_millis(100));
+    let long = scope.clone().deadline(Duration::from_secs(30));
+    let [well, frozen] = [0, 1].map(|at| three.ids[at].as_str());
+    three.servers[1].freeze();
+    let began = Instant::now();
+    let checks = [long.check(well), short.check(frozen)];
+    match store_error(limiter.check_all(&checks).await) {
+        StoreError::Timeout { after, .. } => assert!(after <= Duration::from_millis(100)),
+        other => panic!("{other:?}"),
+    }
+    assert!(began.elapsed() < DEADLINE + Duration::from_secs(2), "{:?}", began.elapsed());
+    until_remaining(&long, well, 100).await;
+    let began = Instant::now();
+    let answer = limiter.check_all(&[long.check(well), long.check(frozen)]);
+    while began.elapsed() < DEADLINE * 3 / 2 {
+        assert!(remaining(&long, well).await >= 99);
+    }
+    three.servers[1].thaw();
+    let allowed = answer.await.unwrap();
+    assert!(allowed.is_allowed() && !allowed.is_degraded(), "{allowed:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_a_place_that_fails_admits_and_the_others_stay_charged() {
     let mut three = Three::start(Flavour::Valkey).await;

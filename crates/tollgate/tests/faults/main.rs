@@ -17,5 +17,6 @@ mod policy;
 mod replies;
 mod replies_lost;
 mod resident;
+mod scopes;
 mod setup;
 mod stall;

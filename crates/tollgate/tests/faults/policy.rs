@@ -31,7 +31,7 @@ impl Fault {
         }
     }
 
-    fn end(self, server: &mut Server) {
+    pub(crate) fn end(self, server: &mut Server) {
         match self {
             Fault::Killed => server.restart().unwrap(),
             Fault::Frozen => server.thaw(),

@@ -12,10 +12,11 @@ use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
 
 use super::policy::unspent;
 use super::servers::Servers;
-use super::waiting::{AndThen, Waiting};
+use super::waiting::{AndThen, Receiver, Waiting};
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Source;
 use crate::error::StoreError;
+use crate::failure::Terms;
 
 /// Decides a check of several limits that are in different places.
 pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
@@ -48,6 +49,7 @@ fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usiz
 
 struct Across {
     servers: Arc<Servers>,
+    terms: Terms,
     deadline: Instant,
     at_us: Option<u64>,
     /// Each charge's answer, once there is one.
@@ -60,8 +62,8 @@ impl Across {
     fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
         let mut answers = Vec::new();
         answers.resize_with(waiting.request.charges().len(), || None);
-        let (deadline, at_us) = (waiting.deadline, waiting.request.at_us());
-        Across { servers, deadline, at_us, answers, together: Vec::new() }
+        let (terms, deadline, at_us) = (waiting.terms(), waiting.deadline, waiting.request.at_us());
+        Across { servers, terms, deadline, at_us, answers, together: Vec::new() }
     }
 
     /// Places that cannot refuse come last, so that they are only charged for what the others admit;
@@ -144,9 +146,7 @@ impl Across {
             .into_iter()
             .map(|at| {
                 let request = Request::Peek { charge: charges[at].clone(), at_us: self.at_us };
-                let (waiting, receiver) = Waiting::new(self.servers.shared(), request);
-                self.servers.put(waiting.by(self.deadline));
-                (at, receiver)
+                (at, self.put(request))
             })
             .collect();
         for (at, receiver) in peeks {
@@ -160,9 +160,14 @@ impl Across {
     }
 
     async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
-        let (waiting, receiver) = Waiting::new(self.servers.shared(), request);
+        self.put(request).await.unwrap_or(Err(StoreError::Gone))
+    }
+
+    /// Sends a part of the check, on the terms of the whole.
+    fn put(&self, request: Request) -> Receiver {
+        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, self.terms);
         self.servers.put(waiting.by(self.deadline));
-        receiver.await.unwrap_or(Err(StoreError::Gone))
+        receiver
     }
 
     /// Answers for charges whose server failed, though the answer does not depend on them.

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::RedisError;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::batcher::{Batcher, Full, Next};
+use super::batcher::{Batcher, Full, Lane, Next};
 use super::breaker::{self, Breaker};
 use super::cluster::Cluster;
 use super::shared::Shared;
@@ -31,6 +32,13 @@ const MAX_WAITING: usize = 65_536;
 /// By so much one in the queue may be told late, so that not everybody needs a timer.
 const SLACK: Duration = Duration::from_millis(1);
 
+/// So long at most a batch holds up the next, and the breaker is not told, because some in it have longer
+/// than the limiter's deadline.
+const MAX_HOLD: Duration = Duration::from_secs(1);
+
+/// The most batches that some wait for still longer.
+const MAX_LINGERING: usize = 1_024;
+
 /// One server.
 pub(super) struct Node {
     shared: Arc<Shared>,
@@ -40,6 +48,8 @@ pub(super) struct Node {
     connection: Mutex<Connection>,
     /// Whose turn it is to send.
     turn: tokio::sync::Mutex<()>,
+    /// One for each batch that some wait for though it was given up.
+    lingering: Arc<Semaphore>,
     /// The cluster that it is a part of, if it is.
     cluster: Option<Weak<Cluster>>,
 }
@@ -68,6 +78,7 @@ impl Node {
             breaker: Mutex::new(Breaker::new(seed, deadline_us)),
             connection: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            lingering: Arc::new(Semaphore::new(MAX_LINGERING)),
             cluster,
         })
     }
@@ -78,11 +89,11 @@ impl Node {
         if let Some(left_us) = is_open {
             return self.not_sent(flat([load]), &self.breaker_open(left_us));
         }
-        let weight = load.weight();
+        let (weight, lane) = (load.weight(), load.lane(self.shared.deadline));
         let next = {
             let mut batcher = self.batcher.lock();
-            self.set_timer(&mut load, batcher.newest() + 1);
-            batcher.put(load, weight)
+            self.set_timer(&mut load, lane, batcher.newest() + 1);
+            batcher.put(load, weight, lane)
         };
         match next {
             Ok(Next::Wait) => {}
@@ -94,8 +105,8 @@ impl Node {
     }
 
     /// One in a hurry has a timer while it is in the queue, under the number that it will have there.
-    fn set_timer(self: &Arc<Self>, load: &mut Load, number: u64) {
-        let hurried = load.hurried(self.shared.deadline);
+    fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
+        let hurried = load.hurried_by(self.longest_in(lane));
         if let (Some(deadline), Some(first)) = (hurried, load.first_mut()) {
             first.timer = Some(self.shared.timer(Arc::clone(self).tell_in_time(number, deadline)));
         }
@@ -105,7 +116,7 @@ impl Node {
     async fn tell_in_time(self: Arc<Self>, number: u64, deadline: Instant) {
         tokio::time::sleep_until(deadline).await;
         let over = self.batcher.lock().remove(number);
-        flat(over).for_each(|waiting| self.time_out(waiting));
+        self.put_back(flat(over));
     }
 
     fn time_out(&self, mut waiting: Waiting) {
@@ -122,11 +133,9 @@ impl Node {
             return false;
         }
         let now = Instant::now();
-        // One that has hardly any time left would be charged for nothing.
-        let is_late = |waiting: &Waiting| {
-            waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
-        };
-        let (late, mut batch): (Vec<_>, Vec<_>) = flat(batch).partition(is_late);
+        // They would be charged for nothing.
+        let (late, mut batch): (Vec<_>, Vec<_>) =
+            flat(batch).partition(|waiting| self.is_late(waiting, now));
         batch.iter_mut().for_each(|waiting| waiting.timer = None);
         self.were_late(late);
         if batch.is_empty() {
@@ -148,27 +157,44 @@ impl Node {
         true
     }
 
-    /// When the time in the queue is over of the one that is there longest.
+    /// Whether it has hardly any time left.
+    fn is_late(&self, waiting: &Waiting, now: Instant) -> bool {
+        waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
+    }
+
+    /// How long one may be in a queue before it is looked at.
+    fn longest_in(&self, lane: Lane) -> Duration {
+        match lane {
+            Lane::Usual => self.shared.deadline,
+            Lane::Patient => self.shared.deadline.max(MAX_HOLD),
+        }
+    }
+
+    /// When the time in a queue is over of the one that is there longest.
     fn next_in_queue(&self) -> Option<Instant> {
-        self.batcher.lock().front().and_then(|load| load.due(self.shared.deadline))
+        let batcher = self.batcher.lock();
+        let due = |lane| batcher.front(lane)?.due(self.longest_in(lane));
+        Lane::ALL.into_iter().filter_map(due).min()
     }
 
-    /// Takes those out of the queue whose time in it is over.
+    /// Takes those out of the queues whose time there is over.
     fn tell_queue(self: &Arc<Self>, now: Instant) {
-        let deadline = self.shared.deadline;
-        let is_over = |load: &Load| load.due(deadline).is_none_or(|due| due <= now);
-        let over = self.batcher.lock().take_over(is_over);
-        self.put_back(flat(over));
+        for lane in Lane::ALL {
+            let longest = self.longest_in(lane);
+            let is_over = |load: &Load| load.due(longest).is_none_or(|due| due <= now);
+            let over = self.batcher.lock().take_over(lane, is_over);
+            self.put_back(flat(over));
+        }
     }
 
-    /// Nothing of these was sent: those that have time left, because nobody waits for them, wait again.
+    /// Nothing of these was sent: those that have time left wait again.
     fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = Waiting>) {
         let now = Instant::now();
-        let (patient, late): (Vec<_>, Vec<_>) =
-            waiting.partition(|waiting| waiting.deadline > now + self.shared.deadline);
+        let (late, patient): (Vec<_>, Vec<_>) =
+            waiting.partition(|waiting| self.is_late(waiting, now));
         self.were_late(late);
         for mut waiting in patient {
-            waiting.within = waiting.deadline - now;
+            (waiting.queued, waiting.timer) = (now, None);
             self.put(Load::One(waiting));
         }
     }
@@ -258,10 +284,10 @@ impl Load {
         }
     }
 
-    fn first(&self) -> Option<&Waiting> {
+    fn all(&self) -> &[Waiting] {
         match self {
-            Load::One(waiting) => Some(waiting),
-            Load::Many(all) => all.first(),
+            Load::One(waiting) => std::slice::from_ref(waiting),
+            Load::Many(all) => all,
         }
     }
 
@@ -272,17 +298,23 @@ impl Load {
         }
     }
 
-    /// When its time in the queue is over, which is the same for all of a load and no longer than the
-    /// limiter's deadline: so those who came first are over first, save those in a hurry.
-    fn due(&self, deadline: Duration) -> Option<Instant> {
-        self.first().map(|waiting| waiting.deadline - waiting.within.saturating_sub(deadline))
+    /// Where it waits, beside others that are over when it is.
+    fn lane(&self, deadline: Duration) -> Lane {
+        let is_patient = |waiting: &Waiting| waiting.deadline > waiting.queued + deadline;
+        if self.all().iter().all(is_patient) { Lane::Patient } else { Lane::Usual }
     }
 
-    /// By when one in a hurry must be told, which those before it in the queue are not.
-    fn hurried(&self, deadline: Duration) -> Option<Instant> {
-        let slack = SLACK.min(deadline / 8);
-        let is_hurried = |waiting: &&Waiting| waiting.within + slack < deadline;
-        self.first().filter(is_hurried).map(|waiting| waiting.deadline)
+    /// When its time in the queue is over, of the first of a load; no longer than the longest there: so
+    /// those who came first are over first, save those in a hurry.
+    fn due(&self, longest: Duration) -> Option<Instant> {
+        self.all().iter().map(|waiting| waiting.deadline.min(waiting.queued + longest)).min()
+    }
+
+    /// By when the first in a hurry must be told, which those before it in the queue are not.
+    fn hurried_by(&self, longest: Duration) -> Option<Instant> {
+        let slack = SLACK.min(longest / 8);
+        let is_hurried = |waiting: &&Waiting| waiting.deadline + slack < waiting.queued + longest;
+        self.all().iter().filter(is_hurried).map(|waiting| waiting.deadline).min()
     }
 }
 

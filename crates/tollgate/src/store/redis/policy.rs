@@ -1,6 +1,6 @@
 //! What requests come to without a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tollgate_core::{Checked, Limit, Role, State, Together, check_all};
 
@@ -10,49 +10,52 @@ use crate::failure::{OnFailure, share_of};
 use crate::store::memory::{self, Memory};
 
 /// What is decided without a server.
-pub(super) enum Policy {
-    Open,
-    Closed,
-    Local { memory: Memory, processes: u32 },
+pub(super) struct Policy {
+    /// What this process's share has spent; made when it is first needed, of so many bytes.
+    local: OnceLock<Memory>,
+    max_bytes: Option<usize>,
 }
 
 impl Policy {
-    pub(super) fn new(on_failure: OnFailure, max_bytes: Option<usize>) -> Policy {
-        match on_failure {
-            OnFailure::Open => Policy::Open,
-            OnFailure::Closed => Policy::Closed,
-            OnFailure::Local { processes } => {
-                Policy::Local { memory: Memory::new(max_bytes), processes }
-            }
-        }
+    pub(super) fn new(max_bytes: Option<usize>) -> Policy {
+        Policy { local: OnceLock::new(), max_bytes }
+    }
+
+    fn local(&self) -> &Memory {
+        self.local.get_or_init(|| Memory::new(self.max_bytes))
     }
 
     /// What a request comes to; `None` if that is an error.
-    pub(super) fn decide(&self, request: &Request, now_us: u64) -> Option<Reply> {
-        match (request, self) {
-            (_, Policy::Closed) => None,
-            (Request::Check { charge, .. }, Policy::Open) => {
+    pub(super) fn decide(
+        &self,
+        on_failure: OnFailure,
+        request: &Request,
+        now_us: u64,
+    ) -> Option<Reply> {
+        match (request, on_failure) {
+            (_, OnFailure::Closed) => None,
+            (Request::Check { charge, .. }, OnFailure::Open) => {
                 Some(Reply::Checked(unspent(charge, now_us), Source::Degraded))
             }
-            (Request::Peek { charge, .. }, Policy::Open) => {
+            (Request::Peek { charge, .. }, OnFailure::Open) => {
                 let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.ask);
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
-            (Request::Check { charge, .. }, Policy::Local { memory, processes }) => {
-                let (_, each) = decide_here(memory, *processes, &[charge], now_us)?;
+            (Request::Check { charge, .. }, OnFailure::Local { processes }) => {
+                let (_, each) = decide_here(self.local(), processes, &[charge], now_us)?;
                 let decision = each.first()?.decision;
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
-            (Request::Peek { charge, .. }, Policy::Local { memory, processes }) => {
-                let scope = scope_of(memory, *processes, &charge.limit)?;
-                let decision = memory.peek(&scope, &charge.key, now_us, charge.ask);
+            (Request::Peek { charge, .. }, OnFailure::Local { processes }) => {
+                let scope = scope_of(self.local(), processes, &charge.limit)?;
+                let decision = self.local().peek(&scope, &charge.key, now_us, charge.ask);
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
-            (Request::Together { charges, charge_of, .. }, policy) => {
-                let (mut together, each) = match policy {
-                    Policy::Local { memory, processes } => {
+            (Request::Together { charges, charge_of, .. }, on_failure) => {
+                let (mut together, each) = match on_failure {
+                    OnFailure::Local { processes } => {
                         let charges: Vec<&Charge> = charges.iter().collect();
-                        decide_here(memory, *processes, &charges, now_us)?
+                        decide_here(self.local(), processes, &charges, now_us)?
                     }
                     _ => unspent_together(charges, now_us),
                 };
@@ -116,6 +119,6 @@ fn decide_here(
 
 /// `None` if there are more limits than a memory store takes: then there is no share of one.
 fn scope_of(memory: &Memory, processes: u32, limit: &Limit) -> Option<Arc<memory::Scope>> {
-    let share = share_of(limit, processes);
-    memory.scope(&share.to_string(), share).ok()
+    // Of one name, so that what is spent of a share stays spent of another: the key tells all else apart.
+    memory.scope("share", share_of(limit, processes)).ok()
 }

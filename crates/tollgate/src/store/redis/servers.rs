@@ -1,7 +1,6 @@
 //! All servers of one limiter, and which of them has a key.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::across;
 use super::address::{Deployment, Server};
@@ -14,6 +13,7 @@ use super::slots::{Address, slot_of};
 use super::target::Target;
 use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
 use super::wire::Request;
+use crate::failure::{OnFailure, Terms};
 use crate::health::ServerHealth;
 
 /// All servers of one limiter.
@@ -89,11 +89,11 @@ impl Servers {
     pub(super) fn submit(
         self: &Arc<Self>,
         request: Request,
-        within: Duration,
+        terms: Terms,
         and_then: AndThen,
     ) -> Receiver {
         let is_across = self.is_across(&request);
-        let (waiting, receiver) = Waiting::within(&self.shared, request, within);
+        let (waiting, receiver) = Waiting::new(&self.shared, request, terms);
         let waiting = waiting.and_then(and_then);
         if is_across {
             self.shared.spawn(across::decide(Arc::clone(self), waiting));
@@ -105,8 +105,8 @@ impl Servers {
 
     /// Sends requests, each with its keys in one place; those of one server are decided in their
     /// order.
-    pub(super) fn submit_all(&self, requests: Vec<Request>, within: Duration) -> Vec<Receiver> {
-        let waiting = |request| Waiting::within(&self.shared, request, within);
+    pub(super) fn submit_all(&self, requests: Vec<(Request, Terms)>) -> Vec<Receiver> {
+        let waiting = |(request, terms)| Waiting::new(&self.shared, request, terms);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
         match &self.kind {
             Kind::One(node) => node.put(Load::Many(all)),
@@ -139,8 +139,9 @@ impl Servers {
 
     /// Gives units back on behalf of nobody.
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
-        let within = self.shared.deadline.max(REFUND_DEADLINE);
-        let (waiting, _) = Waiting::within(&self.shared, refund, within);
+        let deadline = self.shared.deadline.max(REFUND_DEADLINE);
+        let terms = Terms { deadline, on_failure: OnFailure::Closed };
+        let (waiting, _) = Waiting::new(&self.shared, refund, terms);
         self.put(waiting.and_then(and_then));
     }
 

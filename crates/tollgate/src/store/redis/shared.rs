@@ -17,6 +17,7 @@ use crate::failure::OnFailure;
 
 /// What all servers of one limiter share.
 pub(super) struct Shared {
+    /// The limiter's: of requests that have no other, and by which servers are judged.
     pub(super) deadline: Duration,
     pub(super) runtime: Handle,
     /// By which refusals are remembered, and decisions made without a server.
@@ -38,17 +39,13 @@ static BACKGROUND: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
 
 impl Shared {
     /// On the runtime that it is made in, or a thread of its own.
-    pub(super) fn new(
-        deadline: Duration,
-        on_failure: OnFailure,
-        max_bytes: Option<usize>,
-    ) -> std::io::Result<Shared> {
+    pub(super) fn new(deadline: Duration, max_bytes: Option<usize>) -> std::io::Result<Shared> {
         Ok(Shared {
             deadline,
             runtime: runtime()?,
             clock: Clock::system(),
             denials: Denials::new(),
-            policy: Policy::new(on_failure, max_bytes),
+            policy: Policy::new(max_bytes),
             failed: Mutex::default(),
         })
     }
@@ -67,14 +64,11 @@ impl Shared {
         self.denials.recall(&charge.key, charge.ask.cost.units(), self.clock.now_us())
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        matches!(self.policy, Policy::Closed)
-    }
-
     /// What a request that a server failed to decide comes to.
     pub(super) fn instead(
         &self,
         request: &Request,
+        on_failure: OnFailure,
         error: StoreError,
     ) -> Result<Reply, StoreError> {
         {
@@ -82,7 +76,7 @@ impl Shared {
             *failed = (failed.0 + 1, Some(error.clone()));
         }
         let now_us = request.at_us().unwrap_or_else(|| self.clock.now_us());
-        self.policy.decide(request, now_us).ok_or(error)
+        self.policy.decide(on_failure, request, now_us).ok_or(error)
     }
 
     /// How many requests no server decided, and why the last.

@@ -13,6 +13,7 @@ use super::servers::Servers;
 use super::shared::Shared;
 use super::wire::{Charge, Reply, Request};
 use crate::error::StoreError;
+use crate::failure::{OnFailure, Terms};
 
 /// For units that are given back on behalf of nobody: in a rush they wait their turn.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
@@ -28,8 +29,12 @@ pub(super) struct Waiting {
     shared: Arc<Shared>,
     /// When it was put in, as the shared clock has it.
     pub(super) since_us: u64,
+    /// How long it may take in all.
     pub(super) within: Duration,
     pub(super) deadline: Instant,
+    /// When it was last put in a queue.
+    pub(super) queued: Instant,
+    on_failure: OnFailure,
     and_then: AndThen,
     pub(super) way: Way,
     /// While it waits in a queue, in a hurry.
@@ -75,25 +80,19 @@ pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
 pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 
 impl Waiting {
-    /// One that may take as long as any.
-    pub(super) fn new(shared: &Arc<Shared>, request: Request) -> (Waiting, Receiver) {
-        Waiting::within(shared, request, shared.deadline)
-    }
-
-    /// One that may take so long, whatever the deadline of others is.
-    pub(super) fn within(
-        shared: &Arc<Shared>,
-        request: Request,
-        within: Duration,
-    ) -> (Waiting, Receiver) {
+    pub(super) fn new(shared: &Arc<Shared>, request: Request, terms: Terms) -> (Waiting, Receiver) {
+        let Terms { deadline: within, on_failure } = terms;
         let (answer, receiver) = oneshot::channel();
+        let now = Instant::now();
         let waiting = Waiting {
             request,
             answer: Some(answer),
             shared: Arc::clone(shared),
             since_us: shared.clock.now_us(),
             within,
-            deadline: Instant::now() + within,
+            deadline: now + within,
+            queued: now,
+            on_failure,
             and_then: AndThen::Nothing,
             way: Way::default(),
             timer: None,
@@ -119,6 +118,16 @@ impl Waiting {
         self.answer.is_none()
     }
 
+    /// Whether somebody is still there to be told.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| !answer.is_closed())
+    }
+
+    /// On which terms it goes.
+    pub(super) fn terms(&self) -> Terms {
+        Terms { deadline: self.within, on_failure: self.on_failure }
+    }
+
     /// Tells that no server decided it, or what is decided instead.
     pub(super) fn fail(&mut self, error: StoreError) {
         let Some(answer) = self.answer.take() else { return };
@@ -127,7 +136,7 @@ impl Waiting {
             self.shared.denials.forget(&charge.key, self.shared.clock.now_us());
         }
         // Nobody may be left to tell.
-        let _ = answer.send(self.shared.instead(&self.request, error));
+        let _ = answer.send(self.shared.instead(&self.request, self.on_failure, error));
         if let AndThen::Nudge(nudge) = &self.and_then {
             nudge();
         }
@@ -136,7 +145,9 @@ impl Waiting {
     pub(super) fn deliver(mut self, reply: Result<Reply, StoreError>) {
         let reply = match reply {
             // Nothing is decided a second time for one that was told already.
-            Err(error) if !self.is_told() => self.shared.instead(&self.request, error),
+            Err(error) if !self.is_told() => {
+                self.shared.instead(&self.request, self.on_failure, error)
+            }
             reply => reply,
         };
         let undelivered = match self.answer.take() {
@@ -160,11 +171,10 @@ impl Drop for Waiting {
     }
 }
 
-/// How long a request may take: as long as any, and no longer than its caller has; nothing, if there
-/// is no time to ask.
-pub(super) fn time_for(deadline: Duration, callers: Option<Duration>) -> Duration {
+/// The terms of a request whose caller has so long: no time at all, if there is none to ask.
+pub(super) fn bounded(terms: Terms, callers: Option<Duration>) -> Terms {
     let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
-    deadline.min(callers)
+    Terms { deadline: terms.deadline.min(callers), ..terms }
 }
 
 /// A charge to give back if its caller does not come to know of it.

@@ -1,4 +1,8 @@
 //! One batch on its way to the server and back.
+//!
+//! - `linger`: waiting on for one that was given up
+
+mod linger;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -10,7 +14,7 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Node, fail};
+use super::{MAX_HOLD, Node, fail};
 use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
 use crate::store::redis::shared::Shared;
@@ -81,7 +85,7 @@ impl Node {
         turn: MutexGuard<'_, ()>,
     ) -> Landed {
         self.target.refresh_if_old(self);
-        let until = Instant::now() + self.shared.deadline;
+        let until = self.given_up(&calls, Instant::now());
         let opening = self.connection();
         let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
             Some(Ok(connection)) => connection,
@@ -96,7 +100,7 @@ impl Node {
             }
         };
         let sent = Instant::now();
-        let until = sent + self.shared.deadline;
+        let until = self.given_up(&calls, sent);
         let mut heard = Heard::default();
         let mut turn = Some(turn);
         let mut is_told_in_full = false;
@@ -107,15 +111,13 @@ impl Node {
                 return heard.landed(Vec::new());
             }
             let commands = self.commands(&calls, generation, is_told_in_full);
-            let reply = {
-                let mut asking = pin!(commands.send(open.clone()));
-                // Once it has been polled, it is on its way.
-                let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
-                drop(turn.take());
-                match polled {
-                    Poll::Ready(reply) => Some(reply),
-                    Poll::Pending => self.in_time(&mut calls, until, asking).await,
-                }
+            let mut asking = Box::pin(commands.send(open.clone()));
+            // Once it has been polled, it is on its way.
+            let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
+            drop(turn.take());
+            let reply = match polled {
+                Poll::Ready(reply) => Some(reply),
+                Poll::Pending => self.in_time(&mut calls, until, asking.as_mut()).await,
             };
             let values = match reply {
                 Some(Ok(values)) => values,
@@ -127,7 +129,7 @@ impl Node {
                 }
                 None => {
                     self.connection.lock().was_silent(generation, sent);
-                    flat(calls).for_each(|waiting| self.time_out(waiting));
+                    self.linger(calls, generation, until, asking);
                     return heard.landed_with(self.was_too_slow().outcome);
                 }
             };
@@ -147,6 +149,15 @@ impl Node {
         }
     }
 
+    /// When a batch is given up: after the limiter's deadline, or as soon after it as nobody waits for it
+    /// who has longer.
+    fn given_up(&self, calls: &[Call], sent: Instant) -> Instant {
+        let deadline = self.shared.deadline;
+        let awaited = calls.iter().flat_map(|call| &call.members).filter(|it| it.is_awaited());
+        let longest = awaited.map(|it| it.deadline).max().unwrap_or(sent);
+        longest.clamp(sent + deadline, sent + deadline.max(MAX_HOLD))
+    }
+
     fn was_too_slow(&self) -> Landed {
         self.is_failing(&self.timeout(self.shared.deadline));
         Landed::with(Outcome::Slow)
@@ -161,20 +172,26 @@ impl Node {
         mut coming: Pin<&mut F>,
     ) -> Option<F::Output> {
         loop {
-            let waiting = calls.iter().flat_map(|call| &call.members);
-            let deadlines = waiting.filter(|waiting| !waiting.is_told()).map(|it| it.deadline);
-            let next = deadlines.chain(self.next_in_queue()).min().unwrap_or(until).min(until);
+            // Those who come to the queue meanwhile are not over before that.
+            let look_again = Instant::now() + self.shared.deadline;
+            let next = next_deadline(calls).into_iter().chain(self.next_in_queue());
+            let next = next.min().unwrap_or(until).min(look_again).min(until);
             if let Ok(come) = timeout_at(next, coming.as_mut()).await {
                 return Some(come);
             }
-            for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
-                if waiting.deadline <= next {
-                    waiting.fail(self.timeout(waiting.within));
-                }
-            }
+            self.tell_over(calls, next);
             self.tell_queue(next);
             if next == until {
                 return None;
+            }
+        }
+    }
+
+    /// Tells those whose own time is over.
+    fn tell_over(&self, calls: &mut [Call], now: Instant) {
+        for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
+            if waiting.deadline <= now {
+                waiting.fail(self.timeout(waiting.within));
             }
         }
     }
@@ -325,6 +342,12 @@ fn is_of_a_slot_alone(error: &StoreError) -> bool {
 
 fn flat(calls: Vec<Call>) -> impl Iterator<Item = Waiting> {
     calls.into_iter().flat_map(|call| call.members)
+}
+
+/// When the time of the next is over that was not told yet.
+fn next_deadline(calls: &[Call]) -> Option<Instant> {
+    let members = calls.iter().flat_map(|call| &call.members);
+    members.filter(|waiting| !waiting.is_told()).map(|waiting| waiting.deadline).min()
 }
 
 fn drop_told(calls: &mut Vec<Call>) {

@@ -1,0 +1,136 @@
+//! What a check gives its store, and what it comes to without it.
+
+use std::time::Duration;
+
+use tollgate_core::Role;
+
+use super::OnFailure;
+
+/// How long a store has for a request, and what that comes to when it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) deadline: Duration,
+    pub(crate) on_failure: OnFailure,
+}
+
+impl Terms {
+    /// At least 1 ms, at most an hour.
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
+    }
+
+    /// Those of one check of several limits: the shortest deadline and the strictest policy of those that
+    /// can refuse. If none can, of all, and closed is open: what only watches does not fail. `None` of
+    /// nothing.
+    ///
+    /// One that is enforced, open and has 10 ms, beside a shadow that is closed and has 5: open, 10 ms.
+    pub(crate) fn of_all(parts: &[(Role, Terms)]) -> Option<Terms> {
+        let of = |wanted| parts.iter().filter(move |(role, _)| *role == wanted);
+        let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(Terms::stricter);
+        let watching = || of(Role::Shadow).map(|(_, terms)| terms.watching());
+        enforced.or_else(|| watching().reduce(Terms::stricter))
+    }
+
+    fn watching(self) -> Terms {
+        match self.on_failure {
+            OnFailure::Closed => Terms { on_failure: OnFailure::Open, ..self },
+            _ => self,
+        }
+    }
+
+    fn stricter(self, other: Terms) -> Terms {
+        Terms {
+            deadline: self.deadline.min(other.deadline),
+            on_failure: self.on_failure.stricter(other.on_failure),
+        }
+    }
+}
+
+impl OnFailure {
+    fn stricter(self, other: OnFailure) -> OnFailure {
+        if other.strictness() > self.strictness() { other } else { self }
+    }
+
+    /// Closed, then local with the most processes, then open.
+    fn strictness(self) -> (u8, u32) {
+        match self {
+            OnFailure::Open => (0, 0),
+            OnFailure::Local { processes } => (1, processes.max(1)),
+            OnFailure::Closed => (2, 0),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::OnFailure::{Closed, Local, Open};
+    use super::Role::{Enforced, Shadow};
+    use super::*;
+
+    const LARGE: OnFailure = Local { processes: 2 };
+    const SMALL: OnFailure = Local { processes: 9 };
+
+    fn of(parts: &[(Role, u64, OnFailure)]) -> (u64, OnFailure) {
+        let part = |&(role, ms, on_failure)| {
+            (role, Terms { deadline: Duration::from_millis(ms), on_failure })
+        };
+        let terms = Terms::of_all(&parts.iter().map(part).collect::<Vec<_>>()).unwrap();
+        (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.on_failure)
+    }
+
+    #[test]
+    fn the_strictest_of_each_pair_wins_in_either_order() {
+        let by_strictness = [Open, LARGE, SMALL, Closed];
+        for (rank, &one) in by_strictness.iter().enumerate() {
+            for &other in &by_strictness[..=rank] {
+                for pair in [[one, other], [other, one]] {
+                    let parts = pair.map(|on_failure| (Enforced, 10, on_failure));
+                    assert_eq!(of(&parts), (10, one), "{pair:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_shortest_deadline_holds_whosever_it_is() {
+        assert_eq!(of(&[(Enforced, 20, Closed), (Enforced, 5, Open)]), (5, Closed));
+        assert_eq!(of(&[(Enforced, 5, Closed), (Enforced, 20, Open)]), (5, Closed));
+        assert_eq!(of(&[(Enforced, 5, LARGE), (Enforced, 7, SMALL)]), (5, SMALL));
+    }
+
+    #[test]
+    fn a_shadow_beside_an_enforced_part_has_no_say() {
+        assert_eq!(of(&[(Shadow, 1, Closed), (Enforced, 10, Open)]), (10, Open));
+        assert_eq!(of(&[(Enforced, 10, LARGE), (Shadow, 1, SMALL)]), (10, LARGE));
+        assert_eq!(of(&[(Enforced, 10, Closed), (Shadow, 20, Open)]), (10, Closed));
+    }
+
+    #[test]
+    fn shadows_among_themselves_have_a_say_and_closed_is_open() {
+        assert_eq!(of(&[(Shadow, 8, Open), (Shadow, 3, LARGE)]), (3, LARGE));
+        assert_eq!(of(&[(Shadow, 3, Closed), (Shadow, 8, LARGE)]), (3, LARGE));
+        assert_eq!(of(&[(Shadow, 3, Closed), (Shadow, 8, Closed)]), (3, Open));
+    }
+
+    #[test]
+    fn no_processes_are_as_many_as_one() {
+        let [none, one] = [0, 1].map(|processes| Local { processes });
+        assert_eq!(of(&[(Enforced, 1, Open), (Enforced, 1, none)]), (1, none));
+        assert_eq!(none.strictness(), one.strictness());
+    }
+
+    #[test]
+    fn nothing_has_no_terms() {
+        assert_eq!(Terms::of_all(&[]), None);
+    }
+
+    #[test]
+    fn a_deadline_is_from_a_millisecond_to_an_hour() {
+        let mut terms = Terms { deadline: Duration::from_millis(10), on_failure: Open };
+        for (deadline, want_ms) in [(Duration::ZERO, 1), (Duration::MAX, 3_600_000)] {
+            terms.set_deadline(deadline);
+            assert_eq!(terms.deadline, Duration::from_millis(want_ms));
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Scopes of one limiter that differ in what a failure does, and in how long they wait.
+
+use std::time::{Duration, Instant};
+
+use tollgate::OnFailure::{Closed, Open};
+use tollgate::{BreakerState, Check, Error, Limiter, OnFailure, Scope, StoreError, Together};
+use tollgate_launcher::{Flavour, Proxy, Server};
+
+use crate::policy::Fault;
+use crate::setup::{
+    LIMITS, MARGIN, PATIENCE, SOON, at, breaker, builder, limited, named, remaining, start,
+    store_error, until_decided, with, within,
+};
+
+const LOCAL: OnFailure = OnFailure::Local { processes: 2 };
+const SMALLER: OnFailure = OnFailure::Local { processes: 5 };
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A limit of 100, of this policy.
+fn failing(limiter: &Limiter, name: &str, on_failure: OnFailure) -> Scope {
+    limited(limiter, name, 100).on_failure(on_failure)
+}
+
+/// One of this policy on a server that is not there.
+fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
+    let mut server = start(Flavour::Redis);
+    server.kill();
+    let limiter = with(&server.url(), on_failure);
+    (server, limiter)
+}
+
+/// What several checks come to, alone and in a batch: what they were decided as.
+async fn together(limiter: &Limiter, checks: &[Check<'_>]) -> [Result<Together, Error>; 2] {
+    let alone = limiter.check_all(checks).await;
+    let mut batch = limiter.batch(&[checks]).await.unwrap();
+    [alone, batch.remove(0)]
+}
+
+fn timed_out_after<T: std::fmt::Debug>(answer: Result<T, Error>) -> Duration {
+    match store_error(answer) {
+        StoreError::Timeout { after, .. } => after,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// After how long several checks time out. A busy machine may be too late to send them in time.
+async fn together_time_out_after(limiter: &Limiter, checks: &[Check<'_>]) -> Duration {
+    loop {
+        let began = Instant::now();
+        match store_error(limiter.check_all(checks).await) {
+            StoreError::Timeout { after, .. } => {
+                assert_took(began, after);
+                return after;
+            }
+            StoreError::Overloaded { .. } => assert_took(began, Duration::ZERO),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn assert_took(began: Instant, at_least: Duration) {
+    let took = began.elapsed();
+    assert!(at_least <= took && took < at_least + MARGIN, "{took:?}, not {at_least:?}");
+}
+
+/// Every way to ask, and what is left of 100 on a share of this size; nothing, if it fails.
+async fn assert_fails(scope: &Scope, key: &str, share: Option<u64>) {
+    let own = [scope.check(key)];
+    let [alone, batched] = together(scope.limiter(), &own).await;
+    let Some(share) = share else {
+        store_error(alone);
+        store_error(batched);
+        store_error(scope.check(key).await);
+        store_error(scope.peek(key).await);
+        store_error(scope.acquire(key).max_wait(PATIENCE).await);
+        return;
+    };
+    let acquired = scope.acquire(key).max_wait(PATIENCE).await.unwrap();
+    assert!(acquired.is_admitted() && acquired.decision().is_degraded());
+    for together in [alone, batched].map(Result::unwrap) {
+        assert!(together.is_allowed() && together.is_degraded());
+        assert_eq!(together.each()[0].limit(), share);
+    }
+    for decision in [scope.check(key).await.unwrap(), scope.peek(key).await.unwrap()] {
+        assert!(decision.is_allowed() && decision.is_degraded());
+        assert_eq!(decision.limit(), share);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scopes_of_one_limiter_fail_each_in_its_own_way_and_recover() {
+    for (flavour, fault) in Flavour::ALL
+        .into_iter()
+        .zip(Fault::ALL)
+        .chain([(Flavour::Redis, Fault::Frozen), (Flavour::Valkey, Fault::Killed)])
+    {
+        let mut server = start(flavour);
+        let limiter = with(&server.url(), LOCAL);
+        let cases = [
+            (limited(&limiter, "unsaid", 100), Some(50)),
+            (failing(&limiter, "open", Open), Some(100)),
+            (failing(&limiter, "closed", Closed), None),
+            (failing(&limiter, "smaller", SMALLER), Some(20)),
+        ];
+        for outage in 0..2 {
+            for (scope, _) in &cases {
+                until_decided(scope).await;
+            }
+            fault.strike(&mut server);
+            for (scope, share) in &cases {
+                assert_fails(scope, &outage.to_string(), *share).await;
+            }
+            fault.end(&mut server);
+        }
+        for (scope, _) in &cases {
+            until_decided(scope).await;
+        }
+    }
+}
+
+/// The second in line asks how long it will take, and cannot be told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_in_line_go_as_their_scope_says() {
+    for (limiters, own) in [(Open, Closed), (Closed, Open)] {
+        let server = start(Flavour::Redis);
+        let limiter = with(&server.url(), limiters);
+        let scope = named(&limiter, "scope", "token-bucket capacity=1 refill=1/h").on_failure(own);
+        until_decided(&scope).await;
+        server.freeze();
+        let acquire = || scope.acquire("a").max_wait(PATIENCE).into_future();
+        let (first, second) = tokio::join!(acquire(), acquire());
+        for answer in [first, second] {
+            match own {
+                Closed => drop(store_error(answer)),
+                _ => assert!(answer.unwrap().is_admitted()),
+            }
+        }
+        assert_eq!(limiter.waiting(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handles_of_one_name_differ_and_the_last_word_counts() {
+    let (_server, limiter) = on_a_dead_server(Open);
+    let first = limited(&limiter, "scope", 100);
+    let closed = first.clone().on_failure(Closed);
+    assert!(first.check("a").await.unwrap().is_degraded());
+    store_error(closed.check("a").await);
+    assert!(closed.on_failure(LOCAL).on_failure(Open).check("a").await.unwrap().is_degraded());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_limits_the_strictest_policy_holds() {
+    let by_strictness = [(Open, Some(100)), (LOCAL, Some(50)), (SMALLER, Some(20)), (Closed, None)];
+    for limiters in [Open, Closed] {
+        let (_server, limiter) = on_a_dead_server(limiters);
+        for (rank, &(strict, share)) in by_strictness.iter().enumerate() {
+            for &(other, _) in &by_strictness[..=rank] {
+                let scopes = [failing(&limiter, "a", strict), failing(&limiter, "b", other)];
+                let key = format!("{strict:?} {other:?}");
+                for order in [[0, 1], [1, 0]] {
+                    let checks = order.map(|at| scopes[at].check(&key));
+                    for answer in together(&limiter, &checks).await {
+                        let Some(share) = share else {
+                            store_error(answer);
+                            continue;
+                        };
+                        let answer = answer.unwrap();
+                        assert!(answer.is_allowed(), "{key}");
+                        for each in answer.each() {
+                            assert!(each.is_degraded());
+                            assert_eq!(each.limit(), share, "{key}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What it does not say itself, a scope has from its limiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scope_without_a_policy_counts_with_its_limiters() {
+    for (limiters, own, is_an_error) in
+        [(Closed, Open, true), (Open, Closed, true), (Open, Open, false)]
+    {
+        let (_server, limiter) = on_a_dead_server(limiters);
+        let (unsaid, said) = (limited(&limiter, "unsaid", 100), failing(&limiter, "said", own));
+        for answer in together(&limiter, &[unsaid.check("a"), said.check("a")]).await {
+            assert_eq!(answer.is_err(), is_an_error, "{limiters:?}, {own:?}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_has_no_say_in_what_a_failure_does() {
+    let (_server, limiter) = on_a_dead_server(Closed);
+    let [open, local, closed] =
+        [Open, LOCAL, Closed].map(|policy| failing(&limiter, &format!("{policy:?}"), policy));
+    for answer in together(&limiter, &[open.check("a"), closed.check("a").shadow()]).await {
+        let answer = answer.unwrap();
+        assert!(answer.is_allowed() && answer.is_degraded());
+        assert_eq!(answer.each()[0].limit(), 100);
+    }
+    for answer in together(&limiter, &[open.check("a").shadow(), closed.check("a")]).await {
+        store_error(answer);
+    }
+    for answer in together(&limiter, &[local.check("a").shadow(), open.check("a")]).await {
+        assert!(answer.unwrap().each().iter().all(|each| each.limit() == 100));
+    }
+}
+
+/// Not even where the scope, or the limiter, is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_of_nothing_but_shadows_never_fails() {
+    let (_server, limiter) = on_a_dead_server(Closed);
+    let [closed, local] = [Closed, LOCAL].map(|own| failing(&limiter, &format!("{own:?}"), own));
+    let unsaid = limited(&limiter, "unsaid", 100);
+    let cases: [(&[&Scope], u64); 4] = [
+        (&[&closed], 100),
+        (&[&unsaid], 100),
+        (&[&closed, &unsaid], 100),
+        (&[&closed, &local], 50),
+    ];
+    for (scopes, share) in cases {
+        // More than there is: it would refuse, and does not.
+        let checks: Vec<_> = scopes.iter().map(|own| own.check("a").cost(101).shadow()).collect();
+        for answer in together(&limiter, &checks).await {
+            let answer = answer.unwrap();
+            assert!(answer.is_allowed() && answer.is_degraded());
+            assert_eq!(answer.remaining(), None);
+            for each in answer.each() {
+                assert_eq!((each.is_allowed(), each.limit()), (false, share));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_through_a_scope_has_its_deadline() {
+    let own = 40 * MS;
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let limiter = at(&server.url());
+        let scope = named(&limiter, "scope", LIMITS[1]).deadline(own);
+        until_decided(&scope).await;
+        let unhurried = named(&limiter, "scope", LIMITS[1]);
+        let receipt = unhurried.check("a").await.unwrap().into_receipt();
+        server.freeze();
+        let began = Instant::now();
+        assert_eq!(timed_out_after(scope.check("a").await), own);
+        assert_eq!(timed_out_after(scope.peek("a").await), own);
+        assert_eq!(timed_out_after(scope.acquire("a").await), own);
+        assert_eq!(timed_out_after(scope.refund("a", receipt.unwrap()).await), own);
+        assert_eq!(timed_out_after(scope.reset("a").await), own);
+        assert_eq!(timed_out_after(scope.entries("a").await), own);
+        for answer in together(&limiter, &[scope.check("a"), scope.check("b")]).await {
+            assert_eq!(timed_out_after(answer), own);
+        }
+        // A caller's own is still less.
+        assert_eq!(timed_out_after(scope.check("a").within(20 * MS).await), 17 * MS);
+        assert_took(began, 8 * own + 17 * MS);
+        assert_eq!(breaker(&limiter), BreakerState::Closed, "{flavour}");
+        server.thaw();
+        until_decided(&scope).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_limits_the_shortest_deadline_of_the_enforced_ones_holds() {
+    let server = start(Flavour::Redis);
+    let limiter = within(&server.url(), 300 * MS);
+    let unsaid = limited(&limiter, "unsaid", 100);
+    let [short, long] =
+        [100, 900].map(|ms| limited(&limiter, &ms.to_string(), 100).deadline(ms * MS));
+    until_decided(&unsaid).await;
+    server.freeze();
+    for (checks, want) in [
+        (vec![short.check("a"), long.check("a")], 100 * MS),
+        (vec![long.check("a"), short.check("a"), unsaid.check("a")], 100 * MS),
+        (vec![unsaid.check("a"), long.check("a")], 300 * MS),
+        (vec![long.check("a"), short.check("a").shadow()], 900 * MS),
+        (vec![long.check("a").shadow(), short.check("a")], 100 * MS),
+    ] {
+        assert_eq!(together_time_out_after(&limiter, &checks).await, want);
+        server.thaw();
+        until_decided(&unsaid).await;
+        server.freeze();
+    }
+}
+
+/// One in a queue is told by its own timer, and takes no others of its batch with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_a_batch_have_each_their_own_deadline() {
+    for is_behind_others in [false, true] {
+        let server = start(Flavour::Redis);
+        let limiter = at(&server.url());
+        let [short, long] =
+            [100, 600].map(|ms| limited(&limiter, &ms.to_string(), 100).deadline(ms * MS));
+        until_decided(&long).await;
+        server.freeze();
+        let unsaid = limited(&limiter, "unsaid", 1_000);
+        let others: Vec<_> = match is_behind_others {
+            true => (0..300).map(|_| unsaid.check("a").into_future()).collect(),
+            false => Vec::new(),
+        };
+        let began = Instant::now();
+        let requests = [&long, &short, &long, &short].map(|own| [own.check("a")]);
+        let answers = limiter.batch(&requests.each_ref().map(|own| &own[..])).await.unwrap();
+        assert_took(began, 600 * MS);
+        let told: Vec<_> = answers.into_iter().map(timed_out_after).collect();
+        assert_eq!(told, [600, 100, 600, 100].map(|ms| ms * MS), "{is_behind_others}");
+        server.thaw();
+        for other in others {
+            assert!(other.await.unwrap().is_allowed());
+        }
+        assert_eq!(breaker(&limiter), BreakerState::Closed);
+    }
+}
+
+/// The server is well; it is the scope that has no time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scope_in_a_hurry_does_not_open_the_breaker_for_others() {
+    let server = start(Flavour::Redis);
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let limiter = at(&proxy.url());
+    let unsaid = limited(&limiter, "unsaid", 100);
+    let hurried = limited(&limiter, "hurried", 100).deadline(MS);
+    until_decided(&unsaid).await;
+    proxy.delay(|| 50 * MS);
+    let mut failed = 0;
+    for _ in 0..30 {
+        failed += u64::from(hurried.check("a").await.is_err());
+        assert_eq!(breaker(&limiter), BreakerState::Closed);
+    }
+    assert!(failed > 5, "{failed}");
+    assert!(unsaid.check("a").await.unwrap().is_allowed());
+    assert_eq!(breaker(&limiter), BreakerState::Closed);
+    assert_eq!(limiter.health().unwrap().failed, failed);
+}
+
+/// A server that is too slow for the limiter, and not for the scope, is not left alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scope_may_have_longer_than_its_limiter() {
+    let server = start(Flavour::Valkey);
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let limiter = within(&proxy.url(), SOON);
+    let unsaid = limited(&limiter, "unsaid", 100);
+    let patient = limited(&limiter, "patient", 100).deadline(PATIENCE);
+    until_decided(&patient).await;
+    proxy.delay(|| 3 * SOON);
+    for left in (88..100).rev() {
+        assert_eq!(patient.check("a").await.unwrap().remaining(), left);
+        assert_eq!(breaker(&limiter), BreakerState::Closed);
+    }
+    assert_eq!(together_time_out_after(&limiter, &[unsaid.check("a")]).await, SOON);
+}
+
+/// Longer than a batch holds up the next: all who have the time are answered, each once, those in the
+/// queue as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_have_longer_wait_for_a_frozen_server_and_nobody_waits_for_them() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let limiter = within(&server.url(), SOON);
+        let unsaid = limited(&limiter, "unsaid", 100);
+        let patient = limited(&limiter, "patient", 1_000).deadline(PATIENCE);
+        until_decided(&patient).await;
+        server.freeze();
+        let answers: Vec<_> = (0..300).map(|_| patient.check("a").into_future()).collect();
+        let frozen = Instant::now();
+        let mut took = Vec::new();
+        while frozen.elapsed() < Duration::from_millis(1_200) {
+            let began = Instant::now();
+            store_error(unsaid.check("a").await);
+            took.push(began.elapsed());
+        }
+        took.sort();
+        assert!(took[took.len() / 2] < 4 * SOON, "{flavour}: {took:?}");
+        assert!(took.iter().all(|it| *it < SOON + MARGIN), "{flavour}: {took:?}");
+        server.thaw();
+        for answer in answers {
+            assert!(answer.await.unwrap().is_allowed(), "{flavour}");
+        }
+        until_decided(&unsaid).await;
+        assert_eq!(remaining(&patient, "a").await, 700, "{flavour}");
+    }
+}
+
+/// However long some would wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patient_scopes_do_not_keep_the_breaker_from_opening() {
+    let server = start(Flavour::Redis);
+    let limiter = builder(&server.url()).deadline(SOON).build().unwrap();
+    let patient = limited(&limiter, "patient", 100).deadline(PATIENCE);
+    until_decided(&patient).await;
+    server.freeze();
+    let began = Instant::now();
+    let mut answers = Vec::new();
+    while breaker(&limiter) == BreakerState::Closed {
+        // Five batches, of which two are on their way at a time, a second each.
+        assert!(began.elapsed() < 3 * Duration::from_secs(1) + MARGIN);
+        answers.push(patient.check("a").into_future());
+        tokio::time::sleep(MS).await;
+    }
+    assert!(matches!(store_error(patient.check("a").await), StoreError::BreakerOpen { .. }));
+    server.thaw();
+    until_decided(&patient).await;
+}
