@@ -1,5 +1,5 @@
--- What every algorithm does. Twin of algorithm.rs and algorithm/decide.rs: change both, then run
--- the tests in tests/twins. Comes after muldiv.lua.
+-- What every algorithm does. Twin of algorithm.rs and algorithm/decide.rs, and of carry_over in
+-- limit.rs: change both, then run the tests in tests/twins. Comes after muldiv.lua.
 --
 -- Pure: no redis.call, and time is an argument, in microseconds since the Unix epoch. A time and a
 -- duration together may pass 2^53, so waits are made of differences.
@@ -11,7 +11,7 @@
 -- max_wait_us   the longest delay the caller accepts, or nil for any
 -- place         where a charge is: one or two numbers, to be kept with its cost as the receipt
 -- What a check needs comes first, here and in each algorithm's file; a script that does nothing but
--- check leaves out what is beyond.
+-- check leaves out what is beyond, and one that does not carry over what is last.
 --
 -- Example       local limit, state = fixed_window.new(2, 60000000), fixed_window.fresh()
 --               algorithm.check(limit, state, 59000000, 2) is true, 0, nil, 1000000, 0, 0, 60000000
@@ -115,4 +115,37 @@ function algorithm.fits(limit, state, now_us, cost, max_wait_us)
   end
   local remaining = decide.remaining(limit, standing, max_wait_us)
   return (remaining - remaining % cost) / cost
+end
+
+-- ---- carrying over
+
+-- The whole units that are spent at now_us; a size that was lowered may be less. Past 2^53 a counter's
+-- round, but not below 2^53.
+local function spent(limit, state, now_us)
+  local _, standing = look(limit, state, now_us)
+  return min(limit.decide.spent(standing), TWO_53 - 1)
+end
+
+-- The same with another size, to decide by. A bucket's time_to_full_us stays: it may hold more.
+local function with_size(limit, size)
+  local other = {}
+  for name, value in pairs(limit) do
+    other[name] = value
+  end
+  other.size = size
+  return other
+end
+
+-- How a key that reached `state` under the `old` limit goes on under this one: the limit to decide by,
+-- and the state. That is another table, but a log that stays a log is the same, and so is what stays
+-- under the old limit because a bucket cannot hold it. The buckets are one algorithm here.
+function algorithm.carry_over(limit, old, state, now_us)
+  now_us = min(now_us, MAX_TIME_US)
+  local units = spent(old, state, now_us)
+  if limit.time_to_full_us and units > limit.size then
+    return with_size(old, limit.size), state
+  elseif limit.decide == old.decide then
+    return limit, limit.decide.carry_over(limit, old, state, now_us)
+  end
+  return limit, limit.decide.after_spending(limit, units, now_us)
 end

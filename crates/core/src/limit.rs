@@ -204,6 +204,7 @@ impl Limit {
     fn carried(&self, old: &Limit, state: State, spent: u64, now_us: u64) -> State {
         use Limit as L;
         use State as S;
+        let now_us = now_us.min(MAX_TIME_US);
         if let (Some(new), Some(old), S::Fill(fill)) = (self.bucket(), old.bucket(), &state) {
             return new.carry_over(old, *fill, now_us).into();
         }
@@ -229,7 +230,10 @@ impl Limit {
 
     /// The whole units that are spent at `now_us`; a size that was lowered may be less.
     fn spent(&self, state: &State, now_us: u64) -> u64 {
-        each!(self, limit => read(limit, state, now_us, |own| limit.spent_at(own, now_us)))
+        let spent =
+            each!(self, limit => read(limit, state, now_us, |own| limit.spent_at(own, now_us)));
+        // After a step back a counter's estimate can be twice the limit.
+        spent.min(MAX_UNITS)
     }
 
     /// The same with another size, also one that a limit of its own could not have: to decide by.

@@ -38,7 +38,7 @@ us per check is its CPU time (INFO cpu) by all checks.
 The articles' script is bench/src/bin/redis/token_bucket.lua: HMGET, TIME, HSET, EXPIRE; all but ours
 are redis-rs with its multiplexed connection. INCR limits nothing: it is what one command costs.
 Bytes per key: growth of used_memory by 100,000 keys with a TTL that were each asked once, tables
-included; the articles' keys are like rate_limit:api:user:00000042, ours tollgate:{user:00000042}:api:t1/s.
+included; the articles' keys are like rate_limit:api:user:00000042, ours tollgate:{user:00000042}:api.
 Bytes per entry: MEMORY USAGE of a log of 10,000, by its entries; the sorted set has a member of 27
 bytes for each, its time and something unique.";
 

@@ -204,3 +204,33 @@ function bucket.give_back(limit, fill, now_us, cost, charged, over_us)
   fill.units, fill.fraction =
     saturating_minus(fill.units, fill.fraction, left, left_fraction, limit.per_us)
 end
+
+-- ---- carrying over
+
+function bucket.spent(standing)
+  return standing.whole
+end
+
+function bucket.after_spending(_, units, now_us)
+  return { units = units, fraction = 0, as_of_us = now_us, charged = 0 }
+end
+
+-- The same amount at another rate, its fraction rounded up.
+local function at_period(units, fraction, from_us, to_us)
+  -- OK because a fraction is below its period: the quotient is below the new one.
+  local whole, part = muldiv(fraction, to_us, from_us)
+  whole = part > 0 and whole + 1 or whole
+  if whole < to_us then
+    return units, whole
+  end
+  return units + 1, 0
+end
+
+-- It keeps draining at the old rate until now, when it must fit.
+function bucket.carry_over(limit, old, fill, now_us)
+  local at_now = standing(old, fill, now_us)
+  local units, fraction = at_period(at_now.units, at_now.fraction, old.per_us, limit.per_us)
+  return {
+    units = units, fraction = fraction, as_of_us = at_now.as_of_us, charged = at_now.charged,
+  }
+end

@@ -85,3 +85,25 @@ function fixed_window.give_back(limit, window, now_us, cost, start_us, window_us
     window.spent = max(window.spent - cost, 0)
   end
 end
+
+-- ---- carrying over
+
+function fixed_window.spent(standing)
+  return standing.spent
+end
+
+function fixed_window.after_spending(limit, units, now_us)
+  return { start_us = now_us - now_us % limit.window_us, spent = units }
+end
+
+-- The latest that a charge in the window starting at start_us can have been made.
+local function latest_in_window_us(start_us, window_us, now_us)
+  -- A clock that stepped back shows a now before the start; the key's time holds still there. The
+  -- window's end may pass 2^53 and round: no now_us reaches it either way.
+  return max(min(now_us, start_us + (window_us - 1)), start_us)
+end
+
+function fixed_window.carry_over(limit, old, window, now_us)
+  local latest_us = latest_in_window_us(window.start_us, old.window_us, now_us)
+  return fixed_window.after_spending(limit, window.spent, latest_us)
+end

@@ -1,5 +1,6 @@
 -- Sliding window counter: two counters stand in for the log. Twin of sliding_window_counter.rs:
--- change both, then run the tests in tests/twins. Comes after algorithm.lua.
+-- change both, then run the tests in tests/twins. Comes after algorithm.lua and, to carry over, after
+-- fixed_window.lua.
 --
 -- limit      size, window_us
 -- windows    start_us of the window last charged, its units `current`, `previous` of the one before
@@ -132,4 +133,32 @@ function sliding_window_counter.give_back(limit, windows, now_us, cost, start_us
   elseif windows.start_us - start_us == window_us then
     windows.previous = max(windows.previous - cost, 0)
   end
+end
+
+-- ---- carrying over
+
+function sliding_window_counter.spent(standing)
+  return estimate(standing)
+end
+
+function sliding_window_counter.after_spending(limit, units, now_us)
+  return { start_us = now_us - now_us % limit.window_us, current = units, previous = 0 }
+end
+
+function sliding_window_counter.carry_over(limit, old, windows, now_us)
+  local start_us, current, previous = windows.start_us, windows.current, windows.previous
+  local latest_us = latest_in_window_us(start_us, old.window_us, now_us)
+  local carried = sliding_window_counter.after_spending(limit, current, latest_us)
+  if start_us == 0 then
+    return carried
+  end
+  local previous_end_us = start_us - 1
+  local previous_start_us = previous_end_us - previous_end_us % limit.window_us
+  if previous_start_us == carried.start_us then
+    -- Past 2^53 the sum rounds, but not below 2^53.
+    carried.current = min(current + previous, TWO_53 - 1)
+  elseif carried.start_us - previous_start_us == limit.window_us then
+    carried.previous = previous
+  end
+  return carried
 end

@@ -12,6 +12,7 @@
 --              log:lower(index, back_us, units)
 --                                         from index on: times, to 0 at least, and running sums
 --              log:copy()                 another log, to be changed apart from this one
+--            To carry over, sliding_window_log.fresh() makes one without charges.
 -- standing   counting, the index of the oldest charge that counts; spent, newest_us, at_us, and the
 --            caller's now_us
 -- place      at_us
@@ -198,4 +199,24 @@ function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
       return remove(log, index)
     end
   end
+end
+
+-- ---- carrying over
+
+function sliding_window_log.spent(standing)
+  return standing.spent
+end
+
+function sliding_window_log.after_spending(_, units, now_us)
+  local log = sliding_window_log.fresh()
+  if units > 0 then
+    log:append(now_us, units)
+  end
+  log.charged_us = now_us
+  return log
+end
+
+-- Charges keep their times; the new window decides which of them count.
+function sliding_window_log.carry_over(_, _, log)
+  return log
 end

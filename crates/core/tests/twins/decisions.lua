@@ -4,6 +4,7 @@
 --              step    check|peek|fits now_us cost max_wait_us|any
 --                      refund now_us number, of the allowed check whose charge to give back
 --                      reset now_us
+--                      carry-over now_us limit, to the limit that is from here on, if it can be
 -- Returns    for each trace a line a step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
 --            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0; start 0 spent 1"
@@ -68,6 +69,16 @@ local function age(log, units)
     log.has_aged = true
   end
 end
+
+sliding_window_log.fresh = table_log.fresh
+
+-- Where a charge is has a meaning to some algorithms, and to others is nowhere: a time that never is,
+-- and what is over already.
+local KIND = {
+  [fixed_window] = "window", [sliding_window_counter] = "window", [sliding_window_log] = "entry",
+  [bucket] = "bucket",
+}
+local NOWHERE = { place = 2 ^ 53, place_too = 0 }
 
 local function digits(number)
   return number and string.format("%.0f", number) or "nil"
@@ -136,7 +147,9 @@ local function play(trace)
     if step == "check" then
       local checked = { algorithm.check(limit, state, now_us, cost, max_wait_us) }
       if checked[1] then
-        receipts[#receipts + 1] = { cost = cost, place = checked[6], place_too = checked[7] }
+        receipts[#receipts + 1] = {
+          cost = cost, kind = KIND[limit.decide], place = checked[6], place_too = checked[7],
+        }
       end
       answer = show_decision(limit, unpack(checked, 1, 5))
     elseif step == "peek" then
@@ -145,12 +158,20 @@ local function play(trace)
       answer = "fits " .. digits(algorithm.fits(limit, state, now_us, cost, max_wait_us))
     elseif step == "refund" then
       local receipt = receipts[cost]
-      local back = algorithm.refund(
-        limit, state, now_us, receipt.cost, receipt.place, receipt.place_too)
+      local at = receipt.kind == KIND[limit.decide] and receipt or NOWHERE
+      local back =
+        algorithm.refund(limit, state, now_us, receipt.cost, at.place, at.place_too)
       answer = "refunded " .. digits(back)
     elseif step == "reset" then
       state = fresh()
       answer = "reset"
+    elseif step == "carry-over" then
+      local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
+      limit, state = algorithm.carry_over(new, limit, state, now_us)
+      if limit == new then
+        fresh, age_units = new_fresh, new_age_units
+      end
+      answer = "carried over"
     else
       error("unknown step " .. line)
     end

@@ -25,25 +25,25 @@ fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A limit, the units by which a log is to age, when the trace begins, and the trace.
-type Case = (Limit, u64, u64, Vec<Step>);
+/// A limit and another, the units by which a log is to age, when the trace begins, and the trace.
+type Case = ([Limit; 2], u64, u64, Vec<Step>);
 
 fn twins_agree_on(limit: impl Strategy<Value = Limit>) {
-    twins_agree_over(limit, trace::steps(), 1..8);
+    twins_agree_over(limit.prop_map(|limit| [limit; 2]), trace::steps(), 1..8);
 }
 
 fn twins_agree_over(
-    limit: impl Strategy<Value = Limit>,
+    limits: impl Strategy<Value = [Limit; 2]>,
     steps: impl Strategy<Value = Vec<Step>>,
     at_once: Range<usize>,
 ) {
     // A log's running sums begin again past 2^52: some are about to.
     let age = prop_oneof![2 => Just(0), 1 => (1 << 52) - 100..=1_u64 << 52];
-    let case = (limit, age, trace::start_us(), steps);
+    let case = (limits, age, trace::start_us(), steps);
     prove(prop::collection::vec(case, at_once), |servers, cases: Vec<Case>| {
         let played: Vec<_> = cases
             .iter()
-            .map(|(limit, age, start_us, steps)| trace::play(*limit, *age, *start_us, steps))
+            .map(|(limits, age, start_us, steps)| trace::play(*limits, *age, *start_us, steps))
             .collect();
         agree(servers, &played)
     });
@@ -77,7 +77,7 @@ fn sliding_window_logs_agree() {
 fn crowded_sliding_window_logs_agree() {
     let limit = (50..2_000_u64, 50..2_000_u64);
     let limit = limit.prop_map(|(limit, window_us)| {
-        SlidingWindowLog::new(limit, Duration::from_micros(window_us)).unwrap().into()
+        [SlidingWindowLog::new(limit, Duration::from_micros(window_us)).unwrap().into(); 2]
     });
     twins_agree_over(limit, trace::crowded_steps(), 1..2);
 }
@@ -118,6 +118,39 @@ fn shaping_leaky_buckets_agree() {
     );
 }
 
+/// Any limit, one in seven a bucket so large that its products pass 2^53.
+fn limit() -> impl Strategy<Value = Limit> {
+    let bucket = capacity_and_rate()
+        .prop_map(|(capacity, rate)| TokenBucket::new(capacity, rate).unwrap().into());
+    prop_oneof![2 => any::limit(), 1 => bucket]
+}
+
+#[test]
+fn what_is_carried_over_between_any_two_limits_agrees() {
+    twins_agree_over([limit(), limit()], trace::changing_steps(), 1..8);
+}
+
+#[test]
+fn what_is_carried_over_within_an_algorithm_agrees() {
+    let windows = |new: fn(u64, Duration) -> Limit| {
+        [(any::units(), any::window()), (any::units(), any::window())]
+            .prop_map(move |both| both.map(|(limit, window)| new(limit, window)))
+            .boxed()
+    };
+    let buckets = [capacity_and_rate(), capacity_and_rate()].prop_map(|both| {
+        both.map(|(capacity, rate)| TokenBucket::new(capacity, rate).unwrap().into())
+    });
+    let limits = prop_oneof![
+        windows(|limit, window| FixedWindow::new(limit, window).unwrap().into()),
+        windows(|limit, window| SlidingWindowCounter::new(limit, window).unwrap().into()),
+        windows(|limit, window| {
+            SlidingWindowLog::new(limit.min(MAX_LOG_UNITS), window).unwrap().into()
+        }),
+        buckets,
+    ];
+    twins_agree_over(limits, trace::changing_steps(), 1..8);
+}
+
 #[test]
 fn receipts_from_before_a_reset_count_alike() {
     let servers = Servers::start();
@@ -129,7 +162,8 @@ fn receipts_from_before_a_reset_count_alike() {
         "leaky-bucket capacity=5 leak=3/7ms mode=shaping",
     ] {
         let limit = limit.parse().unwrap();
-        let play = |off| trace::play(limit, 0, 1_700_000_000_000_000, &trace::stale_receipt(off));
+        let play =
+            |off| trace::play([limit; 2], 0, 1_700_000_000_000_000, &trace::stale_receipt(off));
         agree(&servers, &[-1, 0, 1].map(play)).unwrap();
     }
 }

@@ -24,6 +24,8 @@ enum Act {
     /// Refunds one of the receipts held, counted round and round.
     Refund(usize),
     Reset,
+    /// The limit is another from here on, or the first again.
+    CarryOver,
 }
 
 /// How the clock moves before it.
@@ -63,17 +65,26 @@ enum Patience {
 }
 
 pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step(), 1..40)
+    prop::collection::vec(step(act()), 1..40)
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let act = prop_oneof![
+/// Traces in the middle of which the limit changes.
+pub(crate) fn changing_steps() -> impl Strategy<Value = Vec<Step>> {
+    let act = prop_oneof![6 => act(), 1 => Just(Act::CarryOver)];
+    prop::collection::vec(step(act), 1..40)
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
         12 => Just(Act::Check),
         2 => Just(Act::Peek),
         1 => Just(Act::Fits),
         4 => any::<usize>().prop_map(Act::Refund),
         1 => Just(Act::Reset),
-    ];
+    ]
+}
+
+fn step(act: impl Strategy<Value = Act>) -> impl Strategy<Value = Step> {
     let time = prop_oneof![
         6 => Just(Time::Stay),
         4 => (0..20_u64).prop_map(Time::ByUs),
@@ -164,6 +175,8 @@ pub(crate) struct Played {
 /// One key as it goes through a trace.
 struct Walk {
     limit: Limit,
+    other: Limit,
+    age: u64,
     state: State,
     now_us: u64,
     last: Option<Decision>,
@@ -171,9 +184,17 @@ struct Walk {
 }
 
 /// Plays the steps in Rust. On the server a log ages by `age` units, which nobody should notice.
-pub(crate) fn play(limit: Limit, age: u64, start_us: u64, steps: &[Step]) -> Played {
-    let state = limit.fresh();
-    let mut walk = Walk { limit, state, now_us: start_us, last: None, receipts: Vec::new() };
+pub(crate) fn play(limits: [Limit; 2], age: u64, start_us: u64, steps: &[Step]) -> Played {
+    let [limit, other] = limits;
+    let mut walk = Walk {
+        limit,
+        other,
+        age,
+        state: limit.fresh(),
+        now_us: start_us,
+        last: None,
+        receipts: Vec::new(),
+    };
     let mut played = Played { text: limit_text(limit, age), lines: Vec::new() };
     for step in steps {
         if let Some((text, answer)) = walk.take(step) {
@@ -220,6 +241,13 @@ impl Walk {
             Act::Reset => {
                 self.state = self.limit.fresh();
                 (format!("reset {now_us}"), "reset".to_owned())
+            }
+            Act::CarryOver => {
+                std::mem::swap(&mut self.limit, &mut self.other);
+                let limit = limit_text(self.limit, self.age);
+                (self.limit, self.state) =
+                    self.limit.carry_over(&self.other, self.state.clone(), now_us);
+                (format!("carry-over {now_us} {limit}"), "carried over".to_owned())
             }
         })
     }

@@ -153,11 +153,12 @@ impl Redis {
     }
 
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {
-        let keys = Keys::new(&self.prefix, name, &limit);
+        let keys = Keys::new(&self.prefix, name);
         Scope { redis: self.clone(), keys, limit, terms: self.terms }
     }
 
-    /// A check of several limits; parts of the same key are one charge with the costs added.
+    /// A check of several limits; parts of the same key are one charge with the costs added, under the
+    /// limit of the first that can refuse, or else of the first.
     pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
         if parts.len() > MAX_CHARGES {
             return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
@@ -342,6 +343,9 @@ impl Scope {
 
 impl Charge {
     fn add(&mut self, other: &Charge) {
+        if (self.role, other.role) == (Role::Shadow, Role::Enforced) {
+            self.limit = other.limit;
+        }
         (self.ask, self.role) = merged((self.ask, self.role), (other.ask, other.role));
     }
 }

@@ -6,6 +6,7 @@
 mod across;
 mod across_failing;
 mod asking;
+mod changed_limits;
 mod cluster;
 mod replica;
 mod sentinel;

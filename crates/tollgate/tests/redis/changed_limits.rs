@@ -1,19 +1,59 @@
-//! A limit whose size changes keeps what was spent: processes with the old and the new one share it.
+//! A limit that changes keeps what was spent, and processes with the old one and the new one share it.
+//!
+//! Here a limiter is a process: each has its own limit under the same name.
 
-use tollgate_launcher::Flavour;
+use std::time::Duration;
 
-use crate::setup::{LIMITS, named, open, remaining, start};
+use tokio::task::JoinSet;
+use tollgate::{Limit, Limiter, ManualClock, Scope};
+use tollgate_launcher::{Flavour, Server};
+
+use crate::setup::{
+    LIMITS, PATIENCE, admin, builder, kept, key_with, named, open, remaining, scripts_run, start,
+};
+
+/// Every algorithm, with numbers that come back soon.
+const SHORT: [&str; 8] = [
+    "fixed-window limit=10 window=7s",
+    "sliding-window-log limit=10 window=10s",
+    "sliding-window-counter limit=10 window=10s",
+    "sliding-window-counter limit=8 window=3s",
+    "token-bucket capacity=10 refill=1/s",
+    "token-bucket capacity=12 refill=3/7s",
+    "leaky-bucket capacity=10 leak=2/s mode=policing",
+    "leaky-bucket capacity=9 leak=1/m mode=shaping",
+];
+
+const NOW_US: u64 = 1_000_000_023_000_000;
+
+/// The same with room for so many.
+fn sized(text: &str, size: u64) -> String {
+    let text = text.replace("=100 ", &format!("={size} "));
+    assert_eq!(text.parse::<Limit>().unwrap().size(), size);
+    text
+}
+
+/// One of a process of its own.
+fn api(server: &Server, text: &str) -> Scope {
+    named(&open(server), "api", text)
+}
+
+/// The same, at the time of a clock.
+fn timed(server: &Server, clock: &ManualClock, text: &str) -> Scope {
+    let limiter = builder(&server.url()).clock(clock).deadline(PATIENCE).build().unwrap();
+    named(&limiter, "api", text)
+}
+
+async fn spend(scope: &Scope, key: &str, units: u64) {
+    assert!(scope.check(key).cost(units).await.unwrap().is_allowed(), "{}", scope.limit());
+}
 
 #[tokio::test]
 async fn what_was_spent_stays_spent_when_the_limit_is_lowered_and_raised() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {
-            let with_size = |size: u64| {
-                let sized = text.replace("=100 ", &format!("={size} "));
-                assert_eq!(sized.parse::<tollgate::Limit>().unwrap().size(), size);
-                named(&open(&server), text, &sized)
-            };
+            let with_size = |size: u64| named(&open(&server), text, &sized(text, size));
             let (old, lower, higher) = (with_size(100), with_size(40), with_size(150));
             old.check("a").cost(30).await.unwrap();
             assert_eq!(remaining(&lower, "a").await, 10, "{flavour}, {text}");
@@ -30,9 +70,8 @@ async fn more_spent_than_the_lowered_limit_holds_leaves_nothing() {
     for flavour in Flavour::ALL {
         let server = start(flavour);
         for text in LIMITS {
-            let lowered = text.replace("=100 ", "=40 ");
-            let (old, lower) =
-                (named(&open(&server), text, text), named(&open(&server), text, &lowered));
+            let old = named(&open(&server), text, text);
+            let lower = named(&open(&server), text, &sized(text, 40));
             for _ in 0..20 {
                 old.check("a").cost(4).await.unwrap();
             }
@@ -41,12 +80,315 @@ async fn more_spent_than_the_lowered_limit_holds_leaves_nothing() {
             // Looking changes nothing.
             assert_eq!(remaining(&old, "a").await, 20, "{flavour}, {text}");
             assert!(!lower.check("a").await.unwrap().is_allowed(), "{flavour}, {text}");
-            // A full bucket drains as one of its capacity would: nobody waits for more than that.
-            if text.contains("bucket") {
+            // A full bucket drains as one of its capacity would: nobody waits for more than that, and
+            // what it does not hold is gone.
+            let is_bucket = text.contains("bucket");
+            if is_bucket {
                 let to_full_s = 40 * 366 * 86_400 / 100;
                 assert!(seen.reset_after().as_secs() <= to_full_s, "{flavour}, {text}: {seen:?}");
             }
-            assert_eq!(remaining(&old, "a").await, 20, "{flavour}, {text}");
+            let left = if is_bucket { 60 } else { 20 };
+            assert_eq!(remaining(&old, "a").await, left, "{flavour}, {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_spent_under_any_limit_is_spent_under_any_other() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        for (number, old) in LIMITS.into_iter().enumerate() {
+            for (other, new) in LIMITS.into_iter().enumerate() {
+                let (old, new) =
+                    (timed(&server, &clock, old), timed(&server, &clock, &sized(new, 150)));
+                let key = format!("{number} {other}");
+                let what = format!("{flavour}: {} to {}", old.limit(), new.limit());
+                spend(&old, &key, 30).await;
+                assert_eq!(remaining(&new, &key).await, 120, "{what}");
+                assert_eq!(new.check(&key).cost(20).await.unwrap().remaining(), 100, "{what}");
+                assert_eq!(remaining(&old, &key).await, 50, "{what}");
+                assert_eq!(old.check(&key).cost(50).await.unwrap().remaining(), 0, "{what}");
+                assert!(!old.check(&key).await.unwrap().is_allowed(), "{what}");
+                assert_eq!(remaining(&new, &key).await, 50, "{what}");
+            }
+        }
+    }
+}
+
+/// Were the carried state not kept, the old rate would go on until the next check.
+#[tokio::test]
+async fn the_wait_that_a_changed_limit_tells_is_exact() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        for (number, old) in SHORT.into_iter().enumerate() {
+            for (other, new) in SHORT.into_iter().enumerate().filter(|(other, _)| *other != number)
+            {
+                clock.set_us(NOW_US);
+                let key = format!("{number} {other}");
+                let (old, new) = (timed(&server, &clock, old), timed(&server, &clock, new));
+                spend(&old, &key, old.limit().size() - 1).await;
+                clock.advance(Duration::from_micros(900_001));
+                let cost = new.limit().size() - 1;
+                let what = format!("{flavour}: {} to {}", old.limit(), new.limit());
+                let refused = new.check(&key).cost(cost).await.unwrap();
+                let Some(wait) = refused.retry_after() else { panic!("{what}: {refused:?}") };
+                clock.advance(wait - Duration::from_micros(1));
+                let early = new.check(&key).cost(cost).await.unwrap();
+                assert_eq!(early.retry_after(), Some(Duration::from_micros(1)), "{what}");
+                clock.advance(Duration::from_micros(1));
+                assert!(new.check(&key).cost(cost).await.unwrap().is_allowed(), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn until_the_limit_changes_the_old_rate_counts_and_then_the_new_one() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        let old = timed(&server, &clock, "token-bucket capacity=10 refill=1/s");
+        let new = timed(&server, &clock, "token-bucket capacity=10 refill=1/m");
+        spend(&old, "a", 10).await;
+        clock.advance(Duration::from_millis(3_500));
+        // 6.5 are spent, and 5 fit when 1.5 have come back.
+        let refused = new.check("a").cost(5).await.unwrap();
+        assert_eq!(refused.retry_after(), Some(Duration::from_secs(90)), "{flavour}");
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(remaining(&new, "a").await, 4, "{flavour}");
+    }
+}
+
+#[tokio::test]
+async fn looking_under_another_limit_changes_nothing() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (clock, mut admin) = (ManualClock::at_us(NOW_US), admin(&server));
+        for old in SHORT {
+            let old = timed(&server, &clock, old);
+            spend(&old, "a", 7).await;
+            let key = key_with(&mut admin, "{a}");
+            let before = kept(&mut admin, key.as_bytes());
+            for new in SHORT {
+                let new = timed(&server, &clock, new);
+                let what = format!("{flavour}: {} to {}", old.limit(), new.limit());
+                assert_eq!(remaining(&new, "a").await, new.limit().size() - 7, "{what}");
+                let entries = new.entries("a").await.unwrap();
+                let units: u64 = entries.iter().map(|entry| entry.cost.units()).sum();
+                let is_log = matches!(new.limit(), Limit::SlidingWindowLog(_));
+                assert_eq!(units, if is_log { 7 } else { 0 }, "{what}");
+                assert_eq!(kept(&mut admin, key.as_bytes()), before, "{what}");
+            }
+            old.reset("a").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_keeps_what_it_carried_over() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let (clock, mut admin) = (ManualClock::at_us(NOW_US), admin(&server));
+        let old = timed(&server, &clock, SHORT[0]);
+        let new = timed(&server, &clock, SHORT[4]);
+        spend(&old, "a", 7).await;
+        let key = key_with(&mut admin, "{a}");
+        let before = kept(&mut admin, key.as_bytes());
+        assert!(!new.check("a").cost(4).await.unwrap().is_allowed(), "{flavour}");
+        let carried = kept(&mut admin, key.as_bytes());
+        assert_ne!(carried, before, "{flavour}");
+        // Of a limit that does not change, a refusal changes nothing.
+        assert!(!new.check("a").cost(4).await.unwrap().is_allowed(), "{flavour}");
+        assert_eq!(kept(&mut admin, key.as_bytes()), carried, "{flavour}");
+    }
+}
+
+#[tokio::test]
+async fn a_receipt_is_good_as_far_as_its_charge_was_carried_over() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        for (old, new, want) in [
+            ("fixed-window limit=10 window=7s", "fixed-window limit=20 window=7s", 6),
+            ("fixed-window limit=10 window=7s", "fixed-window limit=10 window=8s", 0),
+            (
+                "sliding-window-counter limit=10 window=7s",
+                "sliding-window-counter limit=9 window=7s",
+                6,
+            ),
+            ("sliding-window-log limit=10 window=7s", "sliding-window-log limit=10 window=1h", 6),
+            ("token-bucket capacity=10 refill=1/s", "token-bucket capacity=20 refill=9/s", 6),
+            (
+                "token-bucket capacity=10 refill=1/s",
+                "leaky-bucket capacity=20 leak=1/h mode=shaping",
+                6,
+            ),
+            // What its numbers say of a window means nothing to a bucket, and the other way round.
+            ("fixed-window limit=10 window=7s", "token-bucket capacity=10 refill=1/s", 0),
+            ("token-bucket capacity=10 refill=1/s", "fixed-window limit=10 window=7s", 0),
+            ("token-bucket capacity=10 refill=1/s", "sliding-window-log limit=10 window=7s", 0),
+            ("sliding-window-log limit=10 window=7s", "token-bucket capacity=10 refill=1/s", 0),
+        ] {
+            let (old, new) = (timed(&server, &clock, old), timed(&server, &clock, new));
+            let what = format!("{flavour}: {} to {}", old.limit(), new.limit());
+            let receipt = old.check("a").cost(6).await.unwrap().into_receipt().unwrap();
+            assert_eq!(new.refund("a", receipt).await.unwrap(), want, "{what}");
+            assert_eq!(remaining(&new, "a").await, new.limit().size() - 6 + want, "{what}");
+            new.reset("a").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_forgets_what_was_spent_under_any_limit() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for old in LIMITS {
+            for new in LIMITS {
+                let (old, new) = (api(&server, old), api(&server, new));
+                spend(&old, "a", 60).await;
+                new.reset("a").await.unwrap();
+                assert_eq!(crate::setup::keys(&mut admin).len(), 0, "{flavour}");
+                spend(&new, "a", 100).await;
+                new.reset("a").await.unwrap();
+            }
+        }
+    }
+}
+
+/// Two limits of one check, of which one was changed since.
+async fn changed_and_not(server: &Server, clock: &ManualClock, old: &str) -> (Limiter, [Scope; 2]) {
+    let with = |text: &str| {
+        let limiter = builder(&server.url()).clock(clock).deadline(PATIENCE).build().unwrap();
+        let scopes = [named(&limiter, "changed", text), named(&limiter, "same", LIMITS[0])];
+        (limiter, scopes)
+    };
+    let (limiter, [changed, same]) = with(old);
+    let both = limiter.check_all(&[changed.check("a").cost(30), same.check("a").cost(30)]).await;
+    assert!(both.unwrap().is_allowed());
+    with("token-bucket capacity=50 refill=1/s")
+}
+
+#[tokio::test]
+async fn a_check_of_several_limits_carries_over_the_one_that_changed() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        for old in LIMITS {
+            let what = format!("{flavour}, {old}");
+            clock.set_us(NOW_US);
+            let (limiter, [changed, same]) = changed_and_not(&server, &clock, old).await;
+            let refused = limiter.check_all(&[same.check("a"), changed.check("a").cost(25)]).await;
+            let refused = refused.unwrap();
+            assert_eq!(refused.refused_by(), Some(1), "{what}");
+            assert_eq!(refused.retry_after(), Some(Duration::from_secs(5)), "{what}");
+            clock.advance(Duration::from_secs(5));
+            let allowed = limiter.check_all(&[same.check("a"), changed.check("a").cost(25)]).await;
+            let left: Vec<u64> =
+                allowed.unwrap().each().iter().map(|each| each.remaining()).collect();
+            assert_eq!(left, [69, 0], "{what}");
+            changed.reset("a").await.unwrap();
+            same.reset("a").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_limit_that_changed_is_carried_over_even_if_the_check_is_refused() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let clock = ManualClock::at_us(NOW_US);
+        let (limiter, [changed, same]) = changed_and_not(&server, &clock, LIMITS[3]).await;
+        let shadow = changed.check("a").cost(1).shadow();
+        let refused = limiter.check_all(&[same.check("a").cost(71), shadow]).await.unwrap();
+        assert_eq!(refused.refused_by(), Some(0), "{flavour}");
+        // At a token a second since then, and not at one in 88 hours.
+        clock.advance(Duration::from_secs(10));
+        let seen = remaining(&changed, "a").await;
+        assert_eq!(seen, 30, "{flavour}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_are_sent_again_keep_their_order() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        for old in LIMITS {
+            let old = api(&server, old);
+            spend(&old, "a", 30).await;
+            let limiter = open(&server);
+            let new = named(&limiter, "api", "fixed-window limit=150 window=366d");
+            let other = named(&limiter, "other", "fixed-window limit=100 window=366d");
+            let requests = [
+                &[new.check("a").cost(3)][..],
+                &[other.check("a").cost(9)],
+                &[new.check("a").cost(4), other.check("b").cost(5)],
+                &[other.check("b").cost(6)],
+                &[new.check("a").cost(200)],
+                &[new.check("a").cost(8)],
+            ];
+            let answers = limiter.batch(&requests).await.unwrap();
+            let left: Vec<Vec<u64>> = answers
+                .into_iter()
+                .map(|answer| answer.unwrap().each().iter().map(|it| it.remaining()).collect())
+                .collect();
+            let want: [&[u64]; 6] = [&[117], &[91], &[113, 95], &[89], &[113], &[105]];
+            assert_eq!(left, want, "{flavour}, {}", old.limit());
+            for scope in [&new, &other] {
+                scope.reset("a").await.unwrap();
+                scope.reset("b").await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_takes_one_more_round_trip_and_then_none() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for text in LIMITS {
+            let old = named(&open(&server), text, text);
+            let new = named(&open(&server), text, &sized(text, 90));
+            spend(&old, "a", 3).await;
+            let before = scripts_run(&mut admin);
+            spend(&new, "a", 3).await;
+            assert_eq!(scripts_run(&mut admin), before + 2, "{flavour}, {text}");
+            spend(&new, "a", 3).await;
+            assert_eq!(scripts_run(&mut admin), before + 3, "{flavour}, {text}");
+            // Flushed, the script is sent again.
+            redis::cmd("SCRIPT").arg("FLUSH").exec(&mut admin).unwrap();
+            spend(&old, "a", 3).await;
+            assert_eq!(remaining(&old, "a").await, 88, "{flavour}, {text}");
+        }
+    }
+}
+
+/// Old and new processes side by side, as in a rolling restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_with_different_limits_admit_no_more_than_the_larger() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        for text in LIMITS {
+            let mut tasks = JoinSet::new();
+            for size in [100, 150, 150] {
+                let limiter = open(&server);
+                for _ in 0..8 {
+                    let scope = named(&limiter, text, &sized(text, size));
+                    tasks.spawn(async move {
+                        let mut admitted = 0;
+                        for _ in 0..15 {
+                            admitted += u64::from(scope.check("a").await.unwrap().is_allowed());
+                        }
+                        admitted
+                    });
+                }
+            }
+            let admitted: u64 = tasks.join_all().await.into_iter().sum();
+            assert_eq!(admitted, 150, "{flavour}, {text}");
         }
     }
 }

@@ -18,6 +18,9 @@ use crate::setup::{Kept, LIMITS, PATIENCE, admin, kept, key_with, named, open, r
 
 const DAY_S: u64 = 86_400;
 
+/// How long the tag of a log is.
+const LOG_TAG_BYTES: usize = 11;
+
 /// More limits, of numbers that take all the digits there are.
 const WIDE_LIMITS: [&str; 6] = [
     "fixed-window limit=9007199254740990 window=366d",
@@ -45,6 +48,8 @@ struct Place {
     scope: Scope,
     /// As it is on the server.
     key: String,
+    /// What the states of its limit begin with.
+    tag: Vec<u8>,
     /// Of a charge that was made to the key.
     receipt: Receipt,
     neighbours: Vec<Scope>,
@@ -67,8 +72,11 @@ impl Place {
         let scope = named(&limiter, "scope", text);
         let receipt = scope.check("bad").await.unwrap().into_receipt().unwrap();
         let key = key_with(admin, "{bad}");
+        let state: Vec<u8> = redis::cmd("GET").arg(&key).query(admin).unwrap();
+        let tag_bytes = numbers(text).map_or(LOG_TAG_BYTES, |numbers| state.len() - 7 * numbers);
+        let tag = state[..tag_bytes].to_vec();
         let neighbours = NEIGHBOURS.map(|text| named(&limiter, text, text)).into();
-        Place { limiter, scope, key, receipt, neighbours }
+        Place { limiter, scope, key, tag, receipt, neighbours }
     }
 
     /// Every operation on the key, among checks of its neighbours, in one batch.
@@ -200,7 +208,7 @@ async fn strings_of_a_wrong_length_are_corrupt_and_stay_as_they_were() {
         for text in LIMITS {
             let place = Place::new(&server, &mut admin, text).await;
             for length in [1, 2, 7, 13, 15, 20, 22, 27, 29, 1_000_000] {
-                // No log either: its first byte is 1, and none is that long or short.
+                // No algorithm has this number.
                 let before = put(&mut admin, &place.key, &vec![b'x'; length]);
                 let what = format!("{flavour}, {text}, {length} bytes");
                 let outcomes = place.ask_everything().await;
@@ -210,6 +218,53 @@ async fn strings_of_a_wrong_length_are_corrupt_and_stay_as_they_were() {
                 assert_corrupt(&place, outcomes.checked, &what);
                 assert_corrupt(&place, outcomes.refunded, &what);
                 assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+            }
+            place.assert_reset_heals().await;
+        }
+    }
+}
+
+/// Tags of limits that nobody can have made, before numbers that are good.
+#[tokio::test]
+async fn a_tag_that_no_limit_has_is_corrupt_and_stays_as_it_was() {
+    let corrupt: [&[u8]; 13] = [
+        &[],
+        &[0, 1, 1],
+        &[7, 1, 1, 1],
+        &[1, 0, 1],
+        &[1, 1, 0],
+        &[4, 1, 1, 0],
+        &[4, 1, 0, 1],
+        // Without an end; 2^53; a window of a year and a half; a log of 2^21 - 1.
+        &[0xFF; 30],
+        &[1, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10, 1],
+        &[1, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x0B],
+        &[3, 0xFF, 0xFF, 0x7F, 1],
+        // Buckets that take 2^55 us to fill, and 2^105.
+        &[4, 0x80, 0x80, 0x80, 0x80, 0x20, 1, 0x80, 0x80, 0x80, 0x04],
+        &[
+            6, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 1, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF,
+            0xFF, 0xFF, 0x0F,
+        ],
+    ];
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let mut admin = admin(&server);
+        for text in LIMITS {
+            let place = Place::new(&server, &mut admin, text).await;
+            for tag in corrupt {
+                for numbers in [2, 3, 4] {
+                    let what = format!("{flavour}, {text}, {tag:?} and {numbers} numbers");
+                    let bytes = [tag, &[0; 28][..7 * numbers]].concat();
+                    let before = put(&mut admin, &place.key, &bytes);
+                    let outcomes = place.ask_everything().await;
+                    assert_corrupt(&place, outcomes.peeked, &what);
+                    assert_corrupt(&place, outcomes.entries, &what);
+                    assert_corrupt(&place, outcomes.together, &what);
+                    assert_corrupt(&place, outcomes.checked, &what);
+                    assert_corrupt(&place, outcomes.refunded, &what);
+                    assert_eq!(kept(&mut admin, place.key.as_bytes()), before, "{what}");
+                }
             }
             place.assert_reset_heals().await;
         }
@@ -235,7 +290,7 @@ fn no_bytes_under_a_key_fail_its_neighbours(flavour: Flavour) {
         let config = Config::default();
         let cases = config.cases / 4;
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..config });
-        let tested = runner.run(&anything(text), |bytes| {
+        let tested = runner.run(&anything(text, &place.tag), |bytes| {
             let admin = &mut *admin.borrow_mut();
             // Once more for those in line: the first may have changed it.
             let first = put(admin, &place.key, &bytes);
@@ -293,22 +348,56 @@ fn is_known_or_corrupt<T: Debug>(
     Ok(())
 }
 
-/// Bytes that look like a state of this limit, more or less.
-fn anything(text: &str) -> BoxedStrategy<Vec<u8>> {
-    let numbers = match text {
-        _ if text.starts_with("fixed") => 2,
-        _ if text.starts_with("sliding-window-counter") => 3,
-        _ if text.starts_with("sliding-window-log") => {
-            return prop_oneof![8 => damaged(ring()), 1 => vec(any::<u8>(), 0..300)].boxed();
-        }
-        _ => 4,
+/// How many numbers a state has after the tag; `None` of a log.
+fn numbers(text: &str) -> Option<usize> {
+    match text {
+        _ if text.starts_with("fixed") => Some(2),
+        _ if text.starts_with("sliding-window-counter") => Some(3),
+        _ if text.starts_with("sliding-window-log") => None,
+        _ => Some(4),
+    }
+}
+
+/// Bytes that look like a state, more or less: of this limit as a rule, or of another one.
+fn anything(text: &str, tag: &[u8]) -> BoxedStrategy<Vec<u8>> {
+    let own = match numbers(text) {
+        None => damaged(ring(tag.to_vec())).boxed(),
+        Some(numbers) => state(tag.to_vec(), numbers).boxed(),
     };
-    let state = vec(number(), numbers).prop_map(|numbers| {
-        numbers.into_iter().flat_map(|number| number.to_le_bytes().into_iter().take(7)).collect()
-    });
-    let length = 7 * numbers;
+    let length = tag.len() + 7 * numbers(text).unwrap_or(0);
     let noise = vec(any::<u8>(), length - 1..length + 2);
-    prop_oneof![8 => state, 1 => noise, 1 => vec(any::<u8>(), 0..40)].boxed()
+    prop_oneof![8 => own, 4 => of_another_limit(), 1 => noise, 1 => vec(any::<u8>(), 0..300)]
+        .boxed()
+}
+
+fn state(tag: Vec<u8>, numbers: usize) -> impl Strategy<Value = Vec<u8>> {
+    vec(number(), numbers).prop_map(move |numbers| {
+        let numbers = numbers.into_iter();
+        let bytes = numbers.flat_map(|number| number.to_le_bytes().into_iter().take(7));
+        tag.iter().copied().chain(bytes).collect()
+    })
+}
+
+/// States whose tags may be those of limits.
+fn of_another_limit() -> impl Strategy<Value = Vec<u8>> {
+    let numbers = vec(prop_oneof![0..200_u64, 0..1_u64 << 30, 0..1_u64 << 54], 3);
+    (0..8_u8, numbers).prop_flat_map(|(kind, numbers)| {
+        let mut tag = vec![kind];
+        for mut number in numbers.into_iter().take(if kind < 4 { 2 } else { 3 }) {
+            while number >= 128 {
+                tag.push(number as u8 | 128);
+                number >>= 7;
+            }
+            tag.push(number as u8);
+        }
+        match kind {
+            3 => {
+                tag.resize(LOG_TAG_BYTES, 0);
+                damaged(ring(tag)).boxed()
+            }
+            _ => state(tag, usize::from(kind + 1).min(4)).boxed(),
+        }
+    })
 }
 
 /// Numbers at which something changes: small ones, times about now, and the ends of what 53 and 56
@@ -328,11 +417,11 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 /// A log as it is on the server: `ring.lua` has the layout.
-fn ring() -> impl Strategy<Value = Vec<u8>> {
+fn ring(tag: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let count = select(vec![0_u32, 1, 2, 5, 15, 16, 17, 18, 33, 100, 1_000]);
     let start = select(vec![1_000_000_u64, now_us() - 60_000_000, now_us() + 60_000_000]);
     (count, 0..20_u32, any::<Index>(), start, 0..5_000_u64, 0..3_u64).prop_map(
-        |(count, room, head, start_us, gap_us, base)| {
+        move |(count, room, head, start_us, gap_us, base)| {
             let capacity = count + room;
             let head = if capacity == 0 { 0 } else { head.index(capacity as usize) as u32 };
             let mut slots = vec![0_u8; capacity as usize * 14];
@@ -344,7 +433,7 @@ fn ring() -> impl Strategy<Value = Vec<u8>> {
                 slots[slot + 7..slot + 14].copy_from_slice(&through.to_le_bytes()[..7]);
             }
             let charged_us = start_us + u64::from(count) * gap_us;
-            let mut bytes = vec![1];
+            let mut bytes = tag.clone();
             bytes.extend_from_slice(&charged_us.to_le_bytes()[..7]);
             bytes.extend_from_slice(&base.to_le_bytes()[..7]);
             for number in [head, count, capacity] {
@@ -385,16 +474,16 @@ fn damaged(ring: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8
                     let at = at.index(bytes.len());
                     bytes[at] ^= 1 << bit;
                 }
-                Damage::Number(at, number) if bytes.len() >= 15 => {
+                Damage::Number(at, number) if bytes.len() >= LOG_TAG_BYTES + 14 => {
                     // The first two are in the header.
-                    let at = 1 + 7 * at.index(bytes.len() / 7);
-                    let at = if at >= 15 { at + 9 } else { at };
+                    let at = LOG_TAG_BYTES + 7 * at.index(bytes.len() / 7);
+                    let at = if at >= LOG_TAG_BYTES + 14 { at + 9 } else { at };
                     if at + 7 <= bytes.len() {
                         bytes[at..at + 7].copy_from_slice(&number.to_le_bytes()[..7]);
                     }
                 }
-                Damage::Header(which, number) if bytes.len() >= 24 => {
-                    let at = 15 + 3 * which;
+                Damage::Header(which, number) if bytes.len() >= LOG_TAG_BYTES + 23 => {
+                    let at = LOG_TAG_BYTES + 14 + 3 * which;
                     bytes[at..at + 3].copy_from_slice(&number.to_le_bytes()[..3]);
                 }
                 Damage::Appended(more) => bytes.extend(more),

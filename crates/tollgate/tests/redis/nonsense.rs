@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::{Error, Limiter, Scope, StoreError};
 
 use crate::fake::Parrot;
-use crate::setup::{LIMITS, PATIENCE, named, within};
+use crate::setup::{LIMITS, PATIENCE, named, refusal, within};
 
 /// For answers that never end. Those that do take a fraction of it.
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -70,7 +70,7 @@ fn answers() -> Vec<Vec<u8>> {
     for length in (0..whole.len()).chain([whole.len() + 1, 10_000]) {
         answers.push(array(&[&whole.iter().copied().cycle().take(length).collect::<Vec<u8>>()]));
     }
-    for status in [0, 1, 2, 3, 4, 5, 255] {
+    for status in [0, 1, 2, 3, 4, 5, 6, 255] {
         for number in [0, 1, 2, 1 << 53, (1 << 56) - 1] {
             let packed = packed(status, number);
             answers.push(array(&[&packed]));
@@ -176,5 +176,17 @@ async fn an_answer_that_never_ends_is_a_timeout() {
             );
             assert!(is_expected, "{}: {error:?}", String::from_utf8_lossy(answer));
         }
+    }
+}
+
+/// Only a script that does not carry over may leave that to another, which is the last.
+#[tokio::test]
+async fn a_server_that_puts_off_for_ever_is_asked_twice() {
+    let parrot = Parrot::start(&bulk(&packed(6, 0)[..7 + 22]));
+    let limiter = within(&parrot.url(), PATIENCE);
+    for text in LIMITS {
+        let scope = named(&limiter, text, text);
+        let problem = refusal(scope.check("a").await);
+        assert!(problem.contains("put off"), "{text}: {problem}");
     }
 }

@@ -40,8 +40,8 @@ impl Memory {
     ///
     /// Of a scope that nobody holds, dead keys are dropped. A live one goes on under another limit of
     /// its name, as it would at its next check: under the smallest that has room for all it can have
-    /// spent, or else the largest, or where it is if that cannot hold it. If nobody holds any of its name, the largest stays for as long as
-    /// it has keys.
+    /// spent, or else the largest; or it stays, if that cannot hold it. If nobody holds any of its name,
+    /// the largest stays for as long as it has keys.
     pub(super) fn reclaim(&self, now_us: u64) {
         let mut leaving = self.unlist();
         if leaving.heirs.is_empty() {

@@ -2,15 +2,17 @@
 -- algorithms that the batch is about.
 --
 -- KEYS      the key of every charge, request after request
--- ARGV[1]   the limits, <B I7 I7 I7 each: algorithm, size, and its window, or its rate's units and
---           period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping
+-- ARGV[1]   the limits, <B I7 I7 I7 Bc0 Bc0 each: algorithm, size, and its window, or its rate's units
+--           and period; 1 fixed window, 2 counter, 3 log, 4 token bucket, 5 policing, 6 shaping; its
+--           tag; and for plain.lua how a state is unpacked, the tag first
 -- ARGV[2]   the requests. A plain check, of one limit, at the server's time, whatever the wait, is
 --           <B I2 I7: 0, its limit, its cost. Anything else is <B I2, what and how many charges,
 --           and for each <I2 I7 B I7 I7 I7
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
 --             limit     which of ARGV[1], from 1
 --             cost
---             role      0 enforced, 1 shadow
+--             role      0 enforced, 1 shadow; of a refund, where its place is: 0 in a window, 1 in a
+--                       log, 2 in a bucket
 --             at_us     2^53 for the server's time
 --             a, b      of a check or peek, the longest wait, 2^53 for any; of a refund, the place
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
@@ -22,14 +24,17 @@
 --             3 allowed later     the same, and one more <I7, delay_us
 --             4 done              what a refund gave back, or which text is the state, 0, 0
 --             5 failed            which text says why, 0, 0
+--             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
+--                                 changed, and the request is to be sent again, to the script that
+--                                 carries over; so are those after it that share a key.
 --           An answer that is decided all or none with others is followed by one more <I7: how many
 --           such requests fit, if it has a longest wait.
--- Example   KEYS "tollgate:{a}:api:f1m", a fixed window of 2 a minute, a check of cost 1:
+-- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
 --           2, 1, 60000000 less the time since the minute began, the minute's beginning
 --
 -- Everything is read and decided before anything is written: what fails has changed nothing.
 local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
-local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED = 0, 1, 2, 3, 4, 5
+local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF = 0, 1, 2, 3, 4, 5, 6
 local ANSWER = "<BI7I7I7"
 
 local KEYS = KEYS
@@ -52,8 +57,16 @@ local answers, answered = {}, 0
 local texts = {}
 -- Whether something that was decided turned out not to be.
 local has_failed = false
+-- The keys of requests that were put off, if there are any.
+local put_off
 
-local function state_at(key, limit)
+-- A state under another limit, as a state of its own that is not kept yet, and the limit to decide by; or
+-- itself, for as long as it stays under that.
+local carried_over
+
+-- The state of a key; nil if it was reached under another limit, and this script cannot read it, or if a
+-- request before was put off.
+local function found_at(key, limit)
   local state = states[key]
   if not state then
     local is_new
@@ -64,12 +77,28 @@ local function state_at(key, limit)
       is_fresh[key] = true
     end
   end
+  if state.limit == false or (put_off and put_off[key]) then
+    return nil
+  end
   return state
 end
 
+-- The same under this limit, and what decides on it: this limit, or another at its size.
+local function state_at(key, limit, now_us)
+  local state = found_at(key, limit)
+  if not state or state.limit == limit or state.problem then
+    return state, limit
+  elseif not carried_over then
+    return nil
+  end
+  return carried_over(state, limit, now_us)
+end
+
 local function change(state, now_us, reset_after_us, spare_s)
-  if not state.ttl_s then
+  -- One that was carried over takes the place of the other.
+  if not state.ttl_s or states[state.key] ~= state then
     changed[#changed + 1] = state
+    states[state.key] = state
   end
   local limit = state.limit
   local expires_us = limit.decide.expires_us(state, now_us + reset_after_us)
@@ -83,6 +112,12 @@ end
 local function answer(packed)
   answered = answered + 1
   answers[answered] = packed
+end
+
+-- Leaves requests of this key to the script that carries over.
+local function put_off_from(key)
+  put_off = put_off or {}
+  put_off[key] = true
 end
 
 -- One text for each state.
@@ -109,14 +144,19 @@ end
 -- What was decided may show that a state only looked like one: then more remains than there is.
 local function is_corrupt(state, remaining)
   if remaining > state.limit.size or state.is_corrupt then
-    -- What was decided on it before is void too.
-    state.problem, has_failed = CORRUPT, has_failed or state.ttl_s
+    -- What was decided on it before is void too, also under another limit.
+    state.problem, has_failed, states[state.key] = CORRUPT, true, state
     return true
   end
 end
 
-local function check_one(state, limit, now_us, cost, max_wait_us, spare_s)
-  if state.problem then
+local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
+  local state
+  state, limit = state_at(key, limit, now_us)
+  if not state then
+    put_off_from(key)
+    return answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
+  elseif state.problem then
     return answer(packed_failure(state))
   end
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place =
@@ -127,24 +167,9 @@ local function check_one(state, limit, now_us, cost, max_wait_us, spare_s)
   answered = answered + 1
   answers[answered] =
     packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
-  if is_allowed or state.is_restarted then
+  if is_allowed or state.is_restarted or state.is_carried then
     change(state, now_us, reset_after_us, spare_s)
   end
-end
-
-local function new_limit(kind, size, a, b)
-  if kind == 1 then
-    return fixed_window.new(size, a)
-  elseif kind == 2 then
-    return sliding_window_counter.new(size, a)
-  elseif kind == 3 then
-    return sliding_window_log.new(size, a)
-  elseif kind == 4 then
-    return token_bucket.new(size, a, b)
-  elseif kind == 5 then
-    return leaky_bucket.policing(size, a, b)
-  end
-  return leaky_bucket.shaping(size, a, b)
 end
 
 -- The first and the last of the charges that one was decided with, if there were any.
@@ -158,7 +183,8 @@ local SHADOW = 1
 
 -- Whether the server will have no state of it when this is over.
 local function is_none(state)
-  return state.ttl_s == 0 or (is_fresh[state.key] and not state.ttl_s)
+  return not state.is_carried
+    and (state.ttl_s == 0 or (is_fresh[state.key] and not state.ttl_s))
 end
 
 local function peek(state, limit, now_us, cost, max_wait_us)
@@ -170,9 +196,19 @@ local function peek(state, limit, now_us, cost, max_wait_us)
   answer(packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us))
 end
 
-local function refund(state, limit, now_us, cost, place, place_too, spare_s)
+-- Where a charge under this limit is: in a window, in a log, or in a bucket.
+local function place_kind(limit)
+  return limit.time_to_full_us and 2 or limit.decide == sliding_window_log and 1 or 0
+end
+
+local function refund(state, limit, now_us, cost, kind, place, place_too, spare_s)
   if is_none(state) then
     return answer(struct_pack(ANSWER, DONE, 0, 0, 0))
+  end
+  -- Of a limit before, and nowhere in the state of this one: at a time that never is, and in a bucket
+  -- that was to be whole long ago.
+  if kind ~= place_kind(limit) then
+    place, place_too = TWO_53, 0
   end
   local back = algorithm.refund(limit, state, now_us, cost, place, place_too)
   local _, standing = algorithm.look(limit, state, now_us)
@@ -185,22 +221,44 @@ end
 
 -- Needs no state that can be read: this is also how a corrupt one is got rid of.
 local function reset(key, limit)
+  if put_off and put_off[key] then
+    return answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
+  end
   local state = fresh_at(key, limit)
   states[key] = state
   answer(struct_pack(ANSWER, DONE, 0, 0, 0))
   changed[#changed + 1], state.ttl_s = state, 0
 end
 
-local function send_state(state, limit)
-  texts[#texts + 1] = is_none(state) and "" or limit.decide.packed(state)
+-- As it is: under which limit, its tag says.
+local function send_state(state)
+  local limit = state.limit
+  texts[#texts + 1] = is_none(state) and "" or limit.tag .. limit.decide.packed(state)
   answer(struct_pack(ANSWER, DONE, #texts, 0, 0))
+end
+
+-- Those whose answers come next.
+local function add_siblings(count)
+  local siblings = { first = answered + 1, last = answered + count, are_void = false }
+  siblings_of = siblings_of or {}
+  for index = siblings.first, siblings.last do
+    siblings_of[index] = siblings
+  end
+end
+
+-- Puts a request off, with all of its keys: what comes after it comes after it then too.
+local function put_all_off(charges)
+  add_siblings(#charges)
+  for _, charge in ipairs(charges) do
+    put_off_from(charge.key)
+    answer(struct_pack("<BI7I7I7I7", PUT_OFF, 0, 0, 0, 0))
+  end
 end
 
 -- Twin of check_all in together.rs, which also says what the answers come to together.
 local function check_all(charges, now_us, spare_s)
-  local siblings = { first = answered + 1, last = answered + #charges, are_void = false }
   local problem, is_refused = nil, false
-  siblings_of = siblings_of or {}
+  add_siblings(#charges)
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
@@ -223,16 +281,15 @@ local function check_all(charges, now_us, spare_s)
       local fits = charge.max_wait_us
         and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
       answer(packed_decision(unpack(decided, 1, 6)) .. struct_pack("<I7", fits or 0))
-      if is_charged or state.is_restarted then
+      if is_charged or state.is_restarted or state.is_carried then
         change(state, now_us, decided[4], spare_s)
       end
     end
-    siblings_of[answered] = siblings
   end
 end
 
 function decide_beyond(what, count, requests, position, key_at, limits)
-  local charges, now_us, spare_s = {}, server_us, SPARE_S
+  local charges, now_us, spare_s, is_put_off = {}, server_us, SPARE_S, false
   for index = 1, count do
     local limit_at, cost, role, at_us, a, b
     limit_at, cost, role, at_us, a, b, position =
@@ -243,45 +300,88 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     local limit, max_wait_us = limits[limit_at], a < TWO_53 and a or nil
     key_at = key_at + 1
     local key = KEYS[key_at]
-    local state = what ~= RESET and state_at(key, limit)
+    local state
+    if what == STATE then
+      state = found_at(key, limit)
+    elseif what ~= RESET and what ~= CHECK then
+      state, limit = state_at(key, limit, now_us)
+    end
     if what == RESET then
       reset(key, limit)
-    elseif what == CHECK_ALL then
-      charges[index] =
-        { state = state, limit = limit, role = role, cost = cost, max_wait_us = max_wait_us }
     elseif what == CHECK then
-      check_one(state, limit, now_us, cost, max_wait_us, spare_s)
+      check_one(key, limit, now_us, cost, max_wait_us, spare_s)
+    elseif what == CHECK_ALL then
+      is_put_off = is_put_off or not state
+      charges[index] = {
+        key = key, state = state, limit = limit, role = role, cost = cost,
+        max_wait_us = max_wait_us,
+      }
+    elseif not state then
+      put_off_from(key)
+      answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
     elseif state.problem then
       answer(packed_failure(state))
     elseif what == PEEK then
       peek(state, limit, now_us, cost, max_wait_us)
     elseif what == REFUND then
-      refund(state, limit, now_us, cost, a, b, spare_s)
+      refund(state, limit, now_us, cost, role, a, b, spare_s)
     else
-      send_state(state, limit)
+      send_state(state)
     end
   end
-  if what == CHECK_ALL then
+  if is_put_off then
+    put_all_off(charges)
+  elseif what == CHECK_ALL then
     check_all(charges, now_us, spare_s)
   end
   return position, key_at
 end
 
--- ---- everything is read and decided
+-- ---- carrying over
 
-local limits = {}
-for position = 1, #ARGV[1], 22 do
-  limits[#limits + 1] = new_limit(struct_unpack("<BI7I7I7", ARGV[1], position))
+function carried_over(state, limit, now_us)
+  local key, old = state.key, state.limit
+  -- One that was known by its tag, when another was asked for.
+  if old.tag == limit.tag then
+    state.limit = limit
+    return state, limit
+  end
+  -- Who has spent nothing has spent nothing under any limit.
+  if is_none(state) then
+    local fresh = fresh_at(key, limit)
+    fresh.ttl_s = state.ttl_s
+    return fresh, limit
+  end
+  local _, standing = algorithm.look(old, state, now_us)
+  if is_corrupt(state, old.decide.remaining(old, standing)) then
+    return state, limit
+  end
+  local decides, carried = algorithm.carry_over(limit, old, state, now_us)
+  if decides ~= limit then
+    return state, decides
+  end
+  carried = carried == state and log_apart(state) or carried
+  carried.key, carried.limit, carried.ttl_s, carried.is_carried = key, limit, false, true
+  return carried, limit
 end
 
-local requests, position, key_at = ARGV[2], 1, 0
+-- ---- everything is read and decided
+
+local limits, position = {}, 1
+while position <= #ARGV[1] do
+  local kind, size, a, b, tag, _, after = struct_unpack("<BI7I7I7Bc0Bc0", ARGV[1], position)
+  local limit = new_limit(kind, size, a, b)
+  limits[#limits + 1], limit.tag, position = limit, tag, after
+end
+
+local requests, key_at = ARGV[2], 0
+position = 1
 local end_of_requests = #requests
 while position <= end_of_requests do
   local what, limit_at, cost, after = struct_unpack("<BI2I7", requests, position)
   if what == PLAIN_CHECK then
     position, key_at = after, key_at + 1
-    local limit = limits[limit_at]
-    check_one(state_at(KEYS[key_at], limit), limit, server_us, cost, nil, SPARE_S)
+    check_one(KEYS[key_at], limits[limit_at], server_us, cost, nil, SPARE_S)
   else
     -- What stands in the place of a limit is how many charges there are.
     position, key_at = decide_beyond(what, limit_at, requests, position + 3, key_at, limits)

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ahash::RandomState;
 use parking_lot::Mutex;
 use siphasher::sip128::SipHasher13;
-use tollgate_core::{Decision, Retry, Verdict};
+use tollgate_core::{Decision, Limit, Retry, Verdict};
 
 /// The longest that a refusal is remembered.
 const MAX_LIFE_US: u64 = 1_000_000;
@@ -31,6 +31,7 @@ const MAX_YOUNG: usize = 14_336;
 /// until 400 ms, at 300 ms with a wait of 100 ms. A cost of 4 might fit, so it is not.
 pub(crate) struct Denials {
     fingerprint: SipHasher13,
+    limits: RandomState,
     /// How many refusals there are: nobody looks into an empty cache.
     held: AtomicUsize,
     generations: Mutex<Generations>,
@@ -39,8 +40,18 @@ pub(crate) struct Denials {
 /// Whose refusal: a keyed fingerprint of 128 bits of the key, as it is on the server.
 type Place = u128;
 
+/// What is asked, and under which limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) limit: &'a Limit,
+    pub(crate) cost: u64,
+}
+
 #[derive(Clone, Copy)]
 struct Refusal {
+    /// Under which limit: 64 bits of a keyed hash are enough for the few that a key has in a second.
+    limit: u64,
     cost: u64,
     sent_us: u64,
     /// Never one that allows. `None` if units came back at `sent_us`: no refusal that was sent before
@@ -62,46 +73,50 @@ impl Denials {
         let seed = RandomState::new();
         Denials {
             fingerprint: SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8)),
+            limits: seed,
             held: AtomicUsize::new(0),
             generations: Mutex::default(),
         }
     }
 
-    /// Remembers a refusal of `cost` that was asked for at `sent_us`; an allowed request is ignored.
+    /// Remembers a refusal that was asked for at `sent_us`; an allowed request is ignored.
     ///
     /// Not for a refusal that `max_wait` made: a caller of more patience might be allowed.
-    pub(crate) fn remember(&self, key: &[u8], cost: u64, sent_us: u64, decision: Decision) {
+    pub(crate) fn remember(&self, asked: Asked<'_>, sent_us: u64, decision: Decision) {
         if decision.is_allowed() {
             return;
         }
-        let refusal = Refusal { cost, sent_us, decision: Some(decision) };
-        let place = self.place(key);
+        let limit = self.limits.hash_one(asked.limit);
+        let refusal = Refusal { limit, cost: asked.cost, sent_us, decision: Some(decision) };
+        let place = self.place(asked.key);
         self.change(|generations| generations.insert(place, refusal));
     }
 
-    /// What a request of `cost` would be told, if that is known: the refusal, with what is left of
-    /// its wait. A larger cost than was refused waits at least as long.
+    /// What a request would be told, if that is known: the refusal, with what is left of its wait. A
+    /// larger cost than was refused waits at least as long.
+    ///
+    /// A refusal under another limit is forgotten: the request will carry the key's state over.
     #[inline]
-    pub(crate) fn recall(&self, key: &[u8], cost: u64, now_us: u64) -> Option<Decision> {
+    pub(crate) fn recall(&self, asked: Asked<'_>, now_us: u64) -> Option<Decision> {
         if self.is_empty() {
             return None;
         }
-        let place = self.place(key);
+        let (place, limit) = (self.place(asked.key), self.limits.hash_one(asked.limit));
         self.change(|generations| {
             generations.turn(now_us);
-            generations.find(&place)?.answer(cost, now_us)
+            let refusal = generations.find(&place)?;
+            if refusal.decision.is_some() && refusal.limit != limit {
+                generations.forget(place, now_us);
+                return None;
+            }
+            refusal.answer(asked.cost, now_us)
         })
     }
 
     /// Forgets the key's refusal, because units came back.
     pub(crate) fn forget(&self, key: &[u8], now_us: u64) {
         let place = self.place(key);
-        let forgotten = Refusal { cost: 0, sent_us: now_us, decision: None };
-        self.change(|generations| {
-            generations.young.remove(&place);
-            generations.old.remove(&place);
-            generations.insert(place, forgotten);
-        });
+        self.change(|generations| generations.forget(place, now_us));
     }
 
     #[inline]
@@ -145,6 +160,12 @@ impl Generations {
         }
     }
 
+    fn forget(&mut self, place: Place, now_us: u64) {
+        self.young.remove(&place);
+        self.old.remove(&place);
+        self.insert(place, Refusal { limit: 0, cost: 0, sent_us: now_us, decision: None });
+    }
+
     /// Begins a new generation if the young one began a second ago, or on a clock that has stepped
     /// back since.
     fn turn(&mut self, now_us: u64) {
@@ -165,13 +186,13 @@ impl Refusal {
     }
 
     /// Whether this is kept, and not the other. While both live, the one of the smaller cost answers
-    /// for all that the other does.
+    /// for all that the other does, if they are under one limit.
     fn outranks(&self, new: &Refusal) -> bool {
         if self.decision.is_none() {
             return new.sent_us <= self.sent_us;
         }
         let both_live = self.sent_us < new.until_us() && new.sent_us < self.until_us();
-        if both_live && self.cost != new.cost {
+        if both_live && self.limit == new.limit && self.cost != new.cost {
             return self.cost < new.cost;
         }
         self.sent_us > new.sent_us
@@ -194,6 +215,8 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -216,6 +239,13 @@ mod tests {
         denied(Retry::AfterUs(wait_us))
     }
 
+    /// A request to the limit of 10.
+    fn asked(key: &[u8], cost: u64) -> Asked<'_> {
+        static LIMIT: LazyLock<Limit> =
+            LazyLock::new(|| "token-bucket capacity=10 refill=1/s".parse().unwrap());
+        Asked { key, limit: &LIMIT, cost }
+    }
+
     /// A cache of one key, its times counted from the start.
     struct OneKey(Denials);
 
@@ -225,11 +255,11 @@ mod tests {
         }
 
         fn remember(&self, cost: u64, sent_us: u64, decision: Decision) {
-            self.0.remember(KEY, cost, START_US + sent_us, decision);
+            self.0.remember(asked(KEY, cost), START_US + sent_us, decision);
         }
 
         fn recall(&self, cost: u64, at_us: u64) -> Option<Decision> {
-            self.0.recall(KEY, cost, START_US + at_us)
+            self.0.recall(asked(KEY, cost), START_US + at_us)
         }
 
         fn retry(&self, cost: u64, at_us: u64) -> Option<Retry> {
@@ -372,9 +402,9 @@ mod tests {
         cache.0.forget(KEY, START_US);
         assert_eq!(cache.recall(5, 0), None);
 
-        cache.0.remember(b"other", 5, START_US, wait(900_000));
+        cache.0.remember(asked(b"other", 5), START_US, wait(900_000));
         cache.remember(5, 999_999, wait(900_000));
-        assert_eq!(cache.0.recall(b"third", 5, START_US + 1_000_000), None);
+        assert_eq!(cache.0.recall(asked(b"third", 5), START_US + 1_000_000), None);
         assert_eq!(cache.0.generations.lock().old.len(), 2);
         assert_eq!(cache.retry(5, 1_000_000), Some(Retry::AfterUs(899_999)));
         cache.0.forget(KEY, START_US + 1_000_000);
@@ -399,15 +429,43 @@ mod tests {
     fn keys_are_told_apart() {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
-        assert_eq!(cache.0.recall(b"user:43", 5, START_US), None);
+        assert_eq!(cache.0.recall(asked(b"user:43", 5), START_US), None);
         cache.0.forget(b"user:43", START_US);
         assert!(cache.recall(5, 0).is_some());
+    }
+
+    /// Whoever asks under another limit changes what the refusal was about.
+    #[test]
+    fn a_refusal_under_one_limit_says_nothing_of_another_and_is_over_when_that_is_asked() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, wait(400_000));
+        let other: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
+        let under_other = Asked { limit: &other, ..asked(KEY, 5) };
+        assert_eq!(cache.0.recall(under_other, START_US + 100), None);
+        assert_eq!(cache.recall(5, 100), None);
+        // Nor is what was on its way then believed.
+        cache.remember(5, 50, wait(400_000));
+        assert_eq!(cache.recall(5, 200), None);
+        cache.0.remember(under_other, START_US + 150, wait(300_000));
+        assert!(cache.0.recall(under_other, START_US + 200).is_some());
+    }
+
+    #[test]
+    fn of_two_limits_the_refusal_that_was_sent_later_stays() {
+        let cache = OneKey::new();
+        let other: Limit = "fixed-window limit=10 window=1s".parse().unwrap();
+        let under_other = |cost| Asked { limit: &other, ..asked(KEY, cost) };
+        cache.remember(5, 100, wait(400_000));
+        cache.0.remember(under_other(8), START_US + 200, wait(400_000));
+        assert!(cache.0.recall(under_other(8), START_US + 300).is_some());
+        cache.remember(5, 150, wait(900_000));
+        assert!(cache.0.recall(under_other(8), START_US + 300).is_some());
     }
 
     #[test]
     fn a_refusal_outlives_the_turn_of_its_generation() {
         let cache = OneKey::new();
-        cache.0.remember(b"first", 5, START_US, wait(1));
+        cache.0.remember(asked(b"first", 5), START_US, wait(1));
         cache.remember(5, 999_999, wait(1_000_000));
         // Another second begins as late as it can: when this one is just over.
         assert!(cache.recall(5, 1_000_000).is_some());
@@ -430,9 +488,10 @@ mod tests {
     fn a_full_generation_remembers_no_more_until_the_next() {
         let denials = Denials::new();
         let remember = |key: u32, sent_us| {
-            denials.remember(&key.to_le_bytes(), 5, START_US + sent_us, wait(900_000));
+            denials.remember(asked(&key.to_le_bytes(), 5), START_US + sent_us, wait(900_000));
         };
-        let recall = |key: u32, at_us| denials.recall(&key.to_le_bytes(), 5, START_US + at_us);
+        let recall =
+            |key: u32, at_us| denials.recall(asked(&key.to_le_bytes(), 5), START_US + at_us);
         let full = u32::try_from(MAX_YOUNG).unwrap();
         (0..2 * full).for_each(|key| remember(key, 0));
         assert_eq!(denials.held.load(Ordering::Relaxed), MAX_YOUNG);
@@ -460,20 +519,20 @@ mod tests {
     fn a_clock_that_steps_back_finds_room() {
         let denials = Denials::new();
         for key in 0..=MAX_YOUNG {
-            denials.remember(&key.to_le_bytes(), 5, 3 * START_US, wait(900_000));
+            denials.remember(asked(&key.to_le_bytes(), 5), 3 * START_US, wait(900_000));
         }
-        assert_eq!(denials.recall(KEY, 5, START_US), None);
-        denials.remember(KEY, 5, START_US, wait(900_000));
-        assert!(denials.recall(KEY, 5, START_US).is_some());
+        assert_eq!(denials.recall(asked(KEY, 5), START_US), None);
+        denials.remember(asked(KEY, 5), START_US, wait(900_000));
+        assert!(denials.recall(asked(KEY, 5), START_US).is_some());
     }
 
     #[test]
     fn the_end_of_time_does_not_overflow() {
         let denials = Denials::new();
-        denials.remember(KEY, 5, u64::MAX - 10, wait(u64::MAX));
-        assert!(denials.recall(KEY, u64::MAX, u64::MAX - 1).is_some());
-        assert_eq!(denials.recall(KEY, 5, u64::MAX), None);
-        assert_eq!(denials.recall(KEY, 5, 0), None);
+        denials.remember(asked(KEY, 5), u64::MAX - 10, wait(u64::MAX));
+        assert!(denials.recall(asked(KEY, u64::MAX), u64::MAX - 1).is_some());
+        assert_eq!(denials.recall(asked(KEY, 5), u64::MAX), None);
+        assert_eq!(denials.recall(asked(KEY, 5), 0), None);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -533,7 +592,7 @@ mod tests {
                 now_us += after_us;
                 match act {
                     Act::Remember { key, cost, retry, .. } => {
-                        denials.remember(&[key], cost, now_us, denied(retry));
+                        denials.remember(asked(&[key], cost), now_us, denied(retry));
                         let kept = model.get(&key).filter(|kept| {
                             kept.0 < cost && told(kept, u64::MAX, now_us).is_some()
                         });
@@ -543,7 +602,7 @@ mod tests {
                     }
                     Act::Recall { key, cost } => {
                         let want = model.get(&key).and_then(|kept| told(kept, cost, now_us));
-                        prop_assert_eq!(denials.recall(&[key], cost, now_us), want);
+                        prop_assert_eq!(denials.recall(asked(&[key], cost), now_us), want);
                     }
                     Act::Forget { key } => {
                         // Before any that is sent at the same time: that may have been refused after.
@@ -569,11 +628,11 @@ mod tests {
                 match act {
                     Act::Remember { key, cost, retry, lag_us } => {
                         let sent_us = now_us - lag_us;
-                        denials.remember(&[key], cost, sent_us, denied(retry));
+                        denials.remember(asked(&[key], cost), sent_us, denied(retry));
                         said.push((key, (cost, sent_us, retry)));
                     }
                     Act::Recall { key, cost } => {
-                        let known = denials.recall(&[key], cost, now_us);
+                        let known = denials.recall(asked(&[key], cost), now_us);
                         let same = |(whose, refused): &(u8, _)| {
                             *whose == key && told(refused, cost, now_us) == known
                         };

@@ -1,17 +1,16 @@
 //! The Redis key of a scope and a client's id.
 //!
-//! `tollgate:{user:42}:api:t1/s` is the prefix, the id, the scope's name, and the shape of what
-//! is kept there. Redis Cluster places a key by what is in braces, so everything about one id is on
-//! one node.
+//! `tollgate:{user:42}:api` is the prefix, the id and the scope's name. Redis Cluster places a key by
+//! what is in braces, so everything about one id is on one node. Which limit the state was reached under
+//! is in the state.
 //!
-//! No id can pass for another, whatever bytes are in it. A prefix has no brace, an escaped id neither,
-//! and no colon is in an escaped name or a shape: so the four parts of a key can be told apart, and
-//! each stands for one original only. No key is longer than 296 bytes.
+//! No id can pass for another, whatever bytes are in it. A prefix has no brace, and an escaped id
+//! neither: so the three parts of a key can be told apart, and each stands for one original only. No
+//! key is longer than 259 bytes.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
-use tollgate_core::{Limit, Mode};
 
 /// The longest prefix.
 const MAX_PREFIX_BYTES: usize = 64;
@@ -51,15 +50,13 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// Of the scope `name`, after a prefix that [`check_prefix`] accepts.
-    pub(crate) fn new(prefix: &str, name: &str, limit: &Limit) -> Keys {
+    pub(crate) fn new(prefix: &str, name: &str) -> Keys {
         let mut suffix = b"}:".to_vec();
         NAME.escape(name.as_bytes(), &mut suffix);
-        suffix.push(b':');
-        suffix.extend_from_slice(shape(limit).as_bytes());
         Keys { prefix: format!("{prefix}{{").into_bytes().into(), suffix: suffix.into() }
     }
 
-    /// The key of `id`: `user:42` is `tollgate:{user:42}:api:t1/s`.
+    /// The key of `id`: `user:42` is `tollgate:{user:42}:api`.
     pub(crate) fn key(&self, id: &[u8]) -> Vec<u8> {
         // Room for any id, so that there is one allocation; the key lives only until it is sent.
         let max_bytes = self.prefix.len() + MAX_ESCAPED_BYTES + self.suffix.len();
@@ -76,24 +73,6 @@ impl fmt::Debug for Keys {
         let text = String::from_utf8_lossy;
         write!(f, "Keys({}…{})", text(&self.prefix), text(&self.suffix))
     }
-}
-
-/// How the state is to be read, which its key says: a limit whose window or rate changes begins a
-/// new state instead of misreading the old one, and nodes that still have the old limit do not fight
-/// over it. The size is not in it: when that changes, what was spent stays spent.
-fn shape(limit: &Limit) -> String {
-    let (letter, parameter) = match limit {
-        Limit::FixedWindow(_) => ('f', "window="),
-        Limit::SlidingWindowLog(_) => ('l', "window="),
-        Limit::SlidingWindowCounter(_) => ('c', "window="),
-        Limit::TokenBucket(_) => ('t', "refill="),
-        Limit::LeakyBucket(bucket) if bucket.mode() == Mode::Policing => ('p', "leak="),
-        Limit::LeakyBucket(_) => ('s', "leak="),
-    };
-    // As configuration has it, which is exact and has one text for each.
-    let text = limit.to_string();
-    let value = text.split(' ').find_map(|word| word.strip_prefix(parameter));
-    format!("{letter}{}", value.unwrap_or(&text))
 }
 
 /// In an id a colon ends nothing; it ends a name.
@@ -178,15 +157,13 @@ mod tests {
 
     use super::*;
 
-    const BUCKET: &str = "token-bucket capacity=60 refill=1/s";
-
-    fn keys(prefix: &str, name: &str, limit: &str) -> Keys {
+    fn keys(prefix: &str, name: &str) -> Keys {
         check_prefix(prefix).unwrap();
-        Keys::new(prefix, name, &limit.parse().unwrap())
+        Keys::new(prefix, name)
     }
 
     fn key(name: &str, id: impl AsRef<[u8]>) -> String {
-        String::from_utf8(keys("tollgate:", name, BUCKET).key(id.as_ref())).unwrap()
+        String::from_utf8(keys("tollgate:", name).key(id.as_ref())).unwrap()
     }
 
     /// As Redis Cluster does: from the first `{` to the first `}` after it, unless that is nothing.
@@ -198,8 +175,8 @@ mod tests {
 
     /// Ids and names that try to look like others.
     fn awkward() -> Vec<Vec<u8>> {
-        let words = "%|%%|%25|%7D|%7d|{|}|{}|{{|}}|:|::| |a |\0a|a\0|a:|:a|a:b|a%3Ab|a}:b|a}:b:t1/s|\
-            b:t1/s|t1/s|a\n|\r\n|é|%C3%A9|";
+        let words = "%|%%|%25|%7D|%7d|{|}|{}|{{|}}|:|::| |a |\0a|a\0|a:|:a|a:b|a%3Ab|a}:b|a}:b:c|\
+            b:c|a\n|\r\n|é|%C3%A9|";
         let mut texts: Vec<_> = words.split('|').map(|word| word.as_bytes().to_vec()).collect();
         texts.extend((0..=255).map(|byte| vec![byte]));
         texts.extend([31, 32, 33, 34, 95, 96, 97, 98, 10_000].map(|length| vec![b'x'; length]));
@@ -220,25 +197,25 @@ mod tests {
 
     #[test]
     fn ordinary_ids_are_readable() {
-        assert_eq!(key("api", "user:42"), "tollgate:{user:42}:api:t1/s");
-        assert_eq!(key("api", "203.0.113.9"), "tollgate:{203.0.113.9}:api:t1/s");
-        assert_eq!(key("api", "2001:db8::1"), "tollgate:{2001:db8::1}:api:t1/s");
-        assert_eq!(key("login", "jo@example.org"), "tollgate:{jo@example.org}:login:t1/s");
+        assert_eq!(key("api", "user:42"), "tollgate:{user:42}:api");
+        assert_eq!(key("api", "203.0.113.9"), "tollgate:{203.0.113.9}:api");
+        assert_eq!(key("api", "2001:db8::1"), "tollgate:{2001:db8::1}:api");
+        assert_eq!(key("login", "jo@example.org"), "tollgate:{jo@example.org}:login");
     }
 
     #[test]
     fn all_else_is_escaped() {
-        assert_eq!(key("a b", "c d"), "tollgate:{c%20d}:a%20b:t1/s");
-        assert_eq!(key("!~{}%", "!~{}%"), "tollgate:{!~%7B%7D%25}:!~%7B%7D%25:t1/s");
-        assert_eq!(key("v1:api", "v1:a}:b"), "tollgate:{v1:a%7D:b}:v1%3Aapi:t1/s");
-        assert_eq!(key("é", b"\xff\0\n{%"), "tollgate:{%FF%00%0A%7B%25}:%C3%A9:t1/s");
-        assert_eq!(key("", ""), "tollgate:{%}:%:t1/s");
+        assert_eq!(key("a b", "c d"), "tollgate:{c%20d}:a%20b");
+        assert_eq!(key("!~{}%", "!~{}%"), "tollgate:{!~%7B%7D%25}:!~%7B%7D%25");
+        assert_eq!(key("v1:api", "v1:a}:b"), "tollgate:{v1:a%7D:b}:v1%3Aapi");
+        assert_eq!(key("é", b"\xff\0\n{%"), "tollgate:{%FF%00%0A%7B%25}:%C3%A9");
+        assert_eq!(key("", ""), "tollgate:{%}:%");
     }
 
     #[test]
     fn what_would_be_longer_than_96_bytes_is_a_digest() {
         let x96 = "x".repeat(96);
-        assert_eq!(key("api", &x96), format!("tollgate:{{{x96}}}:api:t1/s"));
+        assert_eq!(key("api", &x96), format!("tollgate:{{{x96}}}:api"));
         let braces = "{".repeat(32);
         assert_eq!(hash_tag(&key("api", &braces)), Some(&*"%7B".repeat(32)));
 
@@ -247,33 +224,7 @@ mod tests {
         assert_eq!(of_long("x".repeat(97)), "%%19a8f07eeb7f3d0c0b7377e37d72eccd");
         assert_eq!(of_long("{".repeat(33)), "%%1b8abf7e28c736cc04ce432cce29e637");
         assert_eq!(of_long("x".repeat(100_000)), "%%d69e68988157833272305aaf21f453c8");
-        assert_eq!(
-            key(&"x".repeat(97), "a"),
-            "tollgate:{a}:%%19a8f07eeb7f3d0c0b7377e37d72eccd:t1/s"
-        );
-    }
-
-    #[test]
-    fn the_shape_says_how_to_read_the_state() {
-        let shapes = [
-            ("fixed-window limit=5 window=1m", "f1m"),
-            ("sliding-window-log limit=5 window=15m", "l15m"),
-            ("sliding-window-counter limit=5 window=1s", "c1s"),
-            ("token-bucket capacity=60 refill=60/m", "t1/s"),
-            ("token-bucket capacity=7 refill=3/7ms", "t3/7ms"),
-            ("leaky-bucket capacity=5 leak=2/s mode=policing", "p2/s"),
-            ("leaky-bucket capacity=5 leak=2/s mode=shaping", "s2/s"),
-        ];
-        for (limit, want) in shapes {
-            assert_eq!(shape(&limit.parse().unwrap()), want, "{limit}");
-        }
-    }
-
-    #[test]
-    fn a_limit_of_another_size_keeps_its_keys() {
-        let small = keys("", "api", "token-bucket capacity=60 refill=1/s");
-        let large = keys("", "api", "token-bucket capacity=90 refill=1/s");
-        assert_eq!(small.key(b"a"), large.key(b"a"));
+        assert_eq!(key(&"x".repeat(97), "a"), "tollgate:{a}:%%19a8f07eeb7f3d0c0b7377e37d72eccd");
     }
 
     #[test]
@@ -283,7 +234,7 @@ mod tests {
         assert!(texts.len() * names.len() > 40_000);
         let mut owners = HashMap::new();
         for name in names {
-            let keys = keys("tollgate:", name, BUCKET);
+            let keys = keys("tollgate:", name);
             for id in &texts {
                 let other = owners.insert(keys.key(id), (name, id));
                 assert_eq!(other, None, "and {:?}", (name, id));
@@ -292,35 +243,23 @@ mod tests {
     }
 
     #[test]
-    fn no_two_prefixes_or_limits_share_a_key() {
-        let limits = [
-            "fixed-window limit=1 window=1s",
-            "sliding-window-log limit=1 window=1s",
-            "sliding-window-counter limit=1 window=1s",
-            "token-bucket capacity=1 refill=1/s",
-            "leaky-bucket capacity=1 leak=1/s mode=policing",
-            "leaky-bucket capacity=1 leak=1/s mode=shaping",
-        ];
+    fn no_two_prefixes_share_a_key() {
         let mut seen = HashSet::new();
         for prefix in ["", ":", "a", "a:", "a:a", "%7B", "a%"] {
             for name in ["", "a", ":", "a:", "f1s"] {
-                for limit in limits {
-                    for id in ["", "a", ":", "}:a"] {
-                        let key = keys(prefix, name, limit).key(id.as_bytes());
-                        assert!(seen.insert(key), "{prefix} {name} {limit} {id}");
-                    }
+                for id in ["", "a", ":", "}:a"] {
+                    let key = keys(prefix, name).key(id.as_bytes());
+                    assert!(seen.insert(key), "{prefix} {name} {id}");
                 }
             }
         }
     }
 
     #[test]
-    fn the_longest_key_has_296_bytes() {
+    fn the_longest_key_has_259_bytes() {
         let (prefix, name) = ("p".repeat(64), "n".repeat(96));
-        let slowest =
-            "token-bucket capacity=9007199254740991 refill=9007199254740991/3155673599999999us";
-        let key = keys(&prefix, &name, slowest).key(&[b'i'; 96]);
-        assert_eq!(key.len(), 296, "{}", String::from_utf8_lossy(&key));
+        let key = keys(&prefix, &name).key(&[b'i'; 96]);
+        assert_eq!(key.len(), 259, "{}", String::from_utf8_lossy(&key));
     }
 
     #[test]
@@ -343,7 +282,7 @@ mod tests {
             let names: HashSet<_> = names.collect();
             let mut seen = HashSet::new();
             for name in names {
-                let keys = keys("", name, BUCKET);
+                let keys = keys("", name);
                 for id in &ids {
                     prop_assert!(seen.insert(keys.key(id)), "{name:?} {id:?}");
                 }
@@ -361,7 +300,7 @@ mod tests {
             let start = format!("tollgate:{{{tag}}}:");
             prop_assert!(one.starts_with(&start));
             prop_assert!(one.bytes().all(|byte| byte.is_ascii_graphic()));
-            prop_assert!(one.len() <= 296);
+            prop_assert!(one.len() <= 259);
         }
 
         #[test]

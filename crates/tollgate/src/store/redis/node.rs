@@ -1,8 +1,9 @@
 //! One server: its breaker, its connection, and the requests that share its round trips.
 //!
-//! - `flight`: one batch on its way to the server and back
+//! - `flight`: one batch on its way to the server and back; `call`: what one script of it decides
 //! - `connection`: opened when there is none, given up when it breaks
 
+mod call;
 mod connection;
 mod flight;
 

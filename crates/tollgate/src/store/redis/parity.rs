@@ -24,18 +24,24 @@ use model::World;
 use servers::Servers;
 use trace::{Act, Batch, Price, Step, Time};
 
-/// Limits, each of a key, with the size it has at times instead; when the trace begins; the trace.
-type Case = (Vec<(Limit, u64)>, u64, Vec<Batch>);
+/// Limits, each of a key, with the one it has at times instead; when the trace begins; the trace.
+type Case = (Vec<(Limit, Limit)>, u64, Vec<Batch>);
 
 /// Traces tried unless `PROPTEST_CASES` says otherwise; one is some hundred decisions.
 const CASES: u32 = 128;
 
-fn agree_on(limit: impl Strategy<Value = Limit>, batches: impl Strategy<Value = Vec<Batch>>) {
+fn agree_on(
+    limit: impl Strategy<Value = Limit> + 'static,
+    batches: impl Strategy<Value = Vec<Batch>>,
+) {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = CASES;
     }
-    let limits = prop::collection::vec((limit, any::units()), 1..5);
+    let limit = limit.boxed();
+    // As a rule one of the same kind, which is what configuration changes.
+    let other = prop_oneof![2 => limit.clone(), 1 => any::limit()];
+    let limits = prop::collection::vec((limit, other), 1..5);
     let servers = Servers::start();
     let case = (limits, trace::start_us(), batches);
     let result = TestRunner::new(config).run(&case, |case| agree(&servers, case));
@@ -100,8 +106,8 @@ fn algorithms_in_one_batch_agree() {
 fn what_is_charged_after_a_refund_on_a_clock_behind_is_kept_until_it_is_over() {
     let servers = Servers::start();
     let batch = |time, act| {
-        let steps = vec![Step { key: 0, act, price: Price::Units(4) }];
-        Batch { time, resized: None, steps }
+        let steps = vec![Step { key: 0, act, price: Price::Units(4), is_changing: false }];
+        Batch { time, steps }
     };
     for limit in [
         "fixed-window limit=5 window=1s",
@@ -117,7 +123,32 @@ fn what_is_charged_after_a_refund_on_a_clock_behind_is_kept_until_it_is_over() {
             batch(Time::Stay, Act::Check),
         ];
         // The first microsecond of a step of 8 s.
-        let case = (vec![(limit.parse().unwrap(), 5)], 1_600_000_000_000_000, batches.into());
+        let limit: Limit = limit.parse().unwrap();
+        let case = (vec![(limit, limit)], 1_600_000_000_000_000, batches.into());
         agree(&servers, case).unwrap();
+    }
+}
+
+/// The script that carries over has read a state under the limit that it says, and then was asked for
+/// the same limit: it took them for two, and wrote what a refusal should leave alone.
+#[test]
+fn a_refusal_behind_a_look_under_another_limit_changes_nothing() {
+    let servers = Servers::start();
+    let step = |act, is_changing| Step { key: 0, act, price: Price::Units(5), is_changing };
+    let other: Limit = "fixed-window limit=9 window=2s".parse().unwrap();
+    for limit in [
+        "fixed-window limit=5 window=1s",
+        "sliding-window-counter limit=5 window=1s",
+        "sliding-window-log limit=5 window=1s",
+        "token-bucket capacity=5 refill=1/s",
+        "leaky-bucket capacity=5 leak=1/s mode=shaping",
+    ] {
+        let batches = [
+            vec![step(Act::Check, false)],
+            vec![step(Act::Peek, true), step(Act::Check, true), step(Act::CheckAtUs(0), false)],
+        ]
+        .map(|steps| Batch { time: Time::Stay, steps });
+        let limits = vec![(limit.parse().unwrap(), other)];
+        agree(&servers, (limits, 1_600_000_000_000_000, batches.into())).unwrap();
     }
 }

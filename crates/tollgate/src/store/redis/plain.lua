@@ -7,7 +7,7 @@
 -- Returns      as in check.lua
 -- Example      as in check.lua
 local ANSWER = "<BI7I7I7"
-local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, FAILED = 0, 1, 2, 3, 5
+local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, FAILED, PUT_OFF = 0, 1, 2, 3, 5, 6
 local CORRUPT = "CORRUPT"
 local MAX_STEP_BACK_US = 10000000
 local struct_pack, struct_unpack, redis_pcall, KEYS = struct.pack, struct.unpack, redis.pcall, KEYS
@@ -26,21 +26,23 @@ local function packed_denial(limit, cost, remaining, reset_after_us, retry_after
 end
 
 -- Each algorithm takes a limit, the bytes of a state and a cost, and returns
---   the packed answer; nil if they are no state
+--   the packed answer; nil if they are no state, false if they are one of another limit
 --   the bytes of the state after it, nil if nothing changed
 --   when that may expire, as states.lua has it, and whether the one before may at the same time
 
 -- ---- fixed window
 
 local function check_fixed_window(limit, value, cost)
-  local start_us, spent = struct_unpack("<I7I7", value)
-  if start_us >= TWO_53 or spent >= TWO_53 then
+  local tag, start_us, spent = struct_unpack(limit.format, value)
+  if tag ~= limit.tag then
+    return false
+  elseif start_us >= TWO_53 or spent >= TWO_53 then
     return nil
   end
   local window_us, kept_us, restarted = limit.window_us, start_us, nil
   if start_us - now_us > MAX_STEP_BACK_US then
     start_us = now_us - now_us % window_us
-    restarted = struct_pack("<I7I7", start_us, spent)
+    restarted = struct_pack("<c0I7I7", tag, start_us, spent)
   end
   local at_us = now_us > start_us and now_us or start_us
   if at_us - start_us >= window_us then
@@ -50,7 +52,8 @@ local function check_fixed_window(limit, value, cost)
   local remaining = limit.size - spent
   if cost <= remaining then
     return struct_pack(ANSWER, ALLOWED, remaining - cost, ends_after_us, start_us),
-      struct_pack("<I7I7", start_us, spent + cost), start_us + window_us, start_us == kept_us
+      struct_pack("<c0I7I7", tag, start_us, spent + cost), start_us + window_us,
+      start_us == kept_us
   end
   remaining = remaining > 0 and remaining or 0
   local reset_after_us = spent > 0 and ends_after_us or 0
@@ -81,14 +84,16 @@ local function falls_to_after_us(window_us, start_us, current, previous, most)
 end
 
 local function check_sliding_window_counter(limit, value, cost)
-  local start_us, current, previous = struct_unpack("<I7I7I7", value)
-  if start_us >= TWO_53 or current >= TWO_53 or previous >= TWO_53 then
+  local tag, start_us, current, previous = struct_unpack(limit.format, value)
+  if tag ~= limit.tag then
+    return false
+  elseif start_us >= TWO_53 or current >= TWO_53 or previous >= TWO_53 then
     return nil
   end
   local window_us, kept_us, restarted = limit.window_us, start_us, nil
   if start_us - now_us > MAX_STEP_BACK_US then
     start_us = now_us - now_us % window_us
-    restarted = struct_pack("<I7I7I7", start_us, current, previous)
+    restarted = struct_pack("<c0I7I7I7", tag, start_us, current, previous)
   end
   local at_us = now_us > start_us and now_us or start_us
   if at_us - start_us >= window_us then
@@ -103,7 +108,8 @@ local function check_sliding_window_counter(limit, value, cost)
     current = current + cost
     local reset_after_us = falls_to_after_us(window_us, start_us, current, previous, 0)
     return struct_pack(ANSWER, ALLOWED, remaining - cost, reset_after_us, start_us),
-      struct_pack("<I7I7I7", start_us, current, previous), expires_us, start_us == kept_us
+      struct_pack("<c0I7I7I7", tag, start_us, current, previous), expires_us,
+      start_us == kept_us
   end
   remaining = remaining > 0 and remaining or 0
   local reset_after_us =
@@ -141,18 +147,19 @@ local function expires_us(over_us)
 end
 
 local function check_bucket(limit, value, cost)
-  local units, fraction, as_of_us, charged = struct_unpack("<I7I7I7I7", value)
+  local tag, units, fraction, as_of_us, charged = struct_unpack(limit.format, value)
   local size, per_us = limit.size, limit.per_us
-  if units >= size then
-    units, fraction = size, 0
-  end
-  if fraction >= per_us or as_of_us >= TWO_53 or charged >= TWO_53 then
+  if tag ~= limit.tag then
+    return false
+  elseif units >= size and (units > size or fraction > 0) then
+    return nil
+  elseif fraction >= per_us or as_of_us >= TWO_53 or charged >= TWO_53 then
     return nil
   end
   local kept_until_us, restarted = expires_us(as_of_us + drain_time_us(limit, units, fraction)), nil
   if as_of_us - now_us > MAX_STEP_BACK_US then
     as_of_us = now_us
-    restarted = struct_pack("<I7I7I7I7", units, fraction, as_of_us, charged)
+    restarted = struct_pack("<c0I7I7I7I7", tag, units, fraction, as_of_us, charged)
   end
   local at_us = now_us > as_of_us and now_us or as_of_us
   if at_us - as_of_us >= limit.time_to_full_us then
@@ -175,7 +182,7 @@ local function check_bucket(limit, value, cost)
     units, charged = units + cost, (charged - TWO_53 + cost) % TWO_53
     local reset_after_us = behind_us + drain_time_us(limit, units, fraction)
     local until_us = expires_us(now_us + reset_after_us)
-    local after = struct_pack("<I7I7I7I7", units, fraction, at_us, charged)
+    local after = struct_pack("<c0I7I7I7I7", tag, units, fraction, at_us, charged)
     if delay_us == 0 then
       return struct_pack(ANSWER, ALLOWED, remaining - cost, reset_after_us, charged),
         after, until_us, until_us == kept_until_us
@@ -198,38 +205,42 @@ end
 
 -- ---- everything is read and decided
 
-local function new_limit(kind, size, a, b)
+-- With eight fields and no more, a table is made twice as fast.
+local function new_limit(kind, size, a, b, tag, format)
   if kind == 1 then
     return {
       check = check_fixed_window, size = size, window_us = a,
-      bytes = 14, nothing = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+      tag = tag, format = format, bytes = #tag + 14,
     }
   elseif kind == 2 then
     return {
       check = check_sliding_window_counter, size = size, window_us = a,
-      bytes = 21, nothing = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+      tag = tag, format = format, bytes = #tag + 21,
     }
   end
   local limit = {
-    check = check_bucket, size = size, rate_units = a, per_us = b, is_shaping = kind == 6,
-    bytes = 28, nothing = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-    time_to_full_us = 0,
+    check = check_bucket, size = size, rate_units = a, per_us = b,
+    tag = tag, format = format, bytes = #tag + 28, time_to_full_us = 0,
   }
   limit.time_to_full_us = drain_time_us(limit, size, 0)
+  if kind == 6 then
+    limit.is_shaping = true
+  end
   return limit
 end
 
-local limits = {}
-for position = 1, #ARGV[1], 22 do
-  limits[#limits + 1] = new_limit(struct_unpack("<BI7I7I7", ARGV[1], position))
+local limits, position = {}, 1
+while position <= #ARGV[1] do
+  local kind, size, a, b, tag, format, after = struct_unpack("<BI7I7I7Bc0Bc0", ARGV[1], position)
+  limits[#limits + 1], position = new_limit(kind, size, a, b, tag, format), after
 end
 
 -- By key: the bytes of its state, as the checks before have left them; and if they have changed,
 -- when they may expire, false for as before.
 local values, expiry = {}, {}
 local changed, answers = {}, {}
--- What is wrong with keys, if anything is.
-local problems, texts
+-- What is wrong with keys, if anything is; and which are left to the script that carries over.
+local problems, texts, put_off
 
 local function packed_failure(key, problem)
   problems, texts = problems or {}, texts or {}
@@ -238,29 +249,41 @@ local function packed_failure(key, problem)
   return struct_pack(ANSWER, FAILED, #texts, 0, 0)
 end
 
-local requests, position, checks = ARGV[2], 1, #KEYS
+-- At least as many numbers as any state has.
+local NOTHING = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+
+local requests, checks = ARGV[2], #KEYS
+position = 1
 for index = 1, checks do
   local _, limit_at, cost, after = struct_unpack("<BI2I7", requests, position)
   position = after
   local key, limit = KEYS[index], limits[limit_at]
-  local value = values[key]
+  local value, is_new = values[key], false
   if not value then
-    value = redis_pcall("GET", key) or limit.nothing
+    value = redis_pcall("GET", key)
+    if not value then
+      value, is_new = limit.tag .. NOTHING, true
+    end
   end
-  local answer, new_value, expires_at_us, is_as_before
+  local answer, new_value, expires_at_us, is_as_before = false
   -- An error is a table without elements.
-  if #value == limit.bytes then
+  if (#value == limit.bytes or is_new) and not (put_off and put_off[key]) then
     answer, new_value, expires_at_us, is_as_before = limit.check(limit, value, cost)
   end
-  if not answer then
-    answer = packed_failure(key, value.err or CORRUPT)
+  if answer == nil then
+    answer = packed_failure(key, CORRUPT)
+  elseif not answer and value.err then
+    answer = packed_failure(key, value.err)
+  elseif not answer then
+    put_off = put_off or {}
+    put_off[key], answer = true, struct_pack(ANSWER, PUT_OFF, 0, 0, 0)
   elseif new_value then
     values[key] = new_value
     if expiry[key] == nil then
       changed[#changed + 1] = key
       expiry[key] = false
     end
-    if not is_as_before or value == limit.nothing then
+    if not is_as_before or is_new then
       expiry[key] = expires_at_us
     end
   end

@@ -1,16 +1,17 @@
 -- The log's home: a ring of charges in one string, read and written in place. Comes after states.lua.
 --
--- The string    <B I7 I7 I3 I3 I3: 1, charged_us, base, head, count, capacity; then the slots, each
---               <I7 I7: at_us and the running sum through it. The charge at index is in slot
---               (head + index) % capacity.
+-- The string    the tag, which is always 11 bytes long, so that the slots stay where they are when the
+--               limit changes; <I7 I7 I3 I3 I3: charged_us, base, head, count, capacity; then the
+--               slots, each <I7 I7: at_us and the running sum through it. The charge at index is in
+--               slot (head + index) % capacity.
 -- log           what sliding_window_log.lua works on. Its charges from index `stored` on are in
 --               `at` and `through`, from 1 on, and are written when the log is; those before are
 --               still where the string has them.
--- Example       two charges at 1 s and 2 s, of cost 1 each, are 24 + 2 * 14 bytes
+-- Example       two charges at 1 s and 2 s, of cost 1 each, are 34 + 2 * 14 bytes
 --
 -- A log of up to 16 charges is read with one command and written with one. A longer one is read in
 -- blocks of 16, the few that a search needs, and written where it changed.
-local HEADER_BYTES, SLOT_BYTES, BLOCK = 24, 14, 16
+local HEADER_BYTES, SLOT_BYTES, BLOCK = 34, 14, 16
 local FIRST_READ = HEADER_BYTES + BLOCK * SLOT_BYTES - 1
 
 local ring = {}
@@ -128,8 +129,8 @@ local function new_bytes(log, position, count)
 end
 
 local function header(log)
-  return struct_pack(
-    "<BI7I7I3I3I3", 1, log.charged_us, log.base, log.head, log.count, log.capacity)
+  return log.limit.tag
+    .. struct_pack("<I7I7I3I3I3", log.charged_us, log.base, log.head, log.count, log.capacity)
 end
 
 -- The whole string anew, with room to grow.
@@ -166,32 +167,25 @@ local function write_in_place(log, ttl)
   return type(reply) == "table" and reply.err or nil
 end
 
-sliding_window_log.fresh_at = new_log
+sliding_window_log.fresh_at, sliding_window_log.first_read = new_log, FIRST_READ
 
 function sliding_window_log.expires_us(_, over_us)
   return over_us
 end
 
-function sliding_window_log.read(key, limit)
-  local value = redis_pcall("GETRANGE", key, 0, FIRST_READ)
-  if value.err then
-    return problem_at(key, limit, value.err)
+function sliding_window_log.unpacked(value, at, key, limit)
+  if #value < HEADER_BYTES then
+    return nil
   end
   local log = new_log(key, limit)
-  if value == "" then
-    return log, true
-  elseif #value < HEADER_BYTES then
-    return problem_at(key, limit, CORRUPT)
-  end
-  local version
-  version, log.charged_us, log.base, log.head, log.count, log.capacity =
-    struct_unpack("<BI7I7I3I3I3", value)
+  log.charged_us, log.base, log.head, log.count, log.capacity =
+    struct_unpack("<I7I7I3I3I3", value, at)
   log.stored, log.first_block = log.count, value:sub(HEADER_BYTES + 1)
   local bytes = HEADER_BYTES + log.capacity * SLOT_BYTES
-  local is_whole = version == 1 and log.charged_us < TWO_53 and log.base < TWO_53
+  local is_whole = log.charged_us < TWO_53 and log.base < TWO_53
     and log.count <= log.capacity and (log.head < log.capacity or log.capacity == 0)
     and (#value == bytes or (#value > FIRST_READ and redis.call("STRLEN", key) == bytes))
-  return is_whole and log or problem_at(key, limit, CORRUPT)
+  return is_whole and log or nil
 end
 
 function sliding_window_log.write(log, ttl)
@@ -224,4 +218,25 @@ end
 function sliding_window_log.packed(log)
   return struct_pack("<I7I7", log.charged_us, log.base)
     .. stored_bytes(log) .. new_bytes(log, 1, #log.at)
+end
+
+-- ---- carrying over
+
+first_read = FIRST_READ
+
+function sliding_window_log.fresh()
+  return new_log()
+end
+
+-- The same log, to be changed apart.
+local function log_apart(log)
+  local apart = new_log(log.key, log.limit)
+  for name, value in pairs(log) do
+    apart[name] = value
+  end
+  apart.at, apart.through, apart.blocks = {}, {}, nil
+  for position = 1, #log.at do
+    apart.at[position], apart.through[position] = log.at[position], log.through[position]
+  end
+  return apart
 end

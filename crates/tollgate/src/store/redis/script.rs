@@ -14,7 +14,8 @@ pub(super) struct Script {
     pub(super) hash: String,
 }
 
-/// What a script can do: which algorithms, the buckets as one; and whether more than check.
+/// What a script can do: which algorithms, the buckets as one; whether more than check; and whether
+/// it carries over what was spent under another limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities(usize);
 
@@ -24,13 +25,16 @@ const SLIDING_WINDOW_LOG: Abilities = Abilities(4);
 const BUCKETS: Abilities = Abilities(8);
 /// Peeks, refunds, resets, states, and checks of several limits.
 const BEYOND_CHECKS: Abilities = Abilities(16);
+const CARRY_OVER: Abilities = Abilities(32);
 
-/// Between this line and the next like it is what a plain check can do without.
-const BEYOND: &str = "-- ---- beyond a check\n";
+/// What a section of a file begins with; the rest of the line is its name.
 const SECTION: &str = "-- ---- ";
 
 impl Abilities {
-    const SETS: usize = 32;
+    const SETS: usize = 64;
+
+    /// All there are: a state may have been reached under a limit of any algorithm.
+    pub(super) const ALL: Abilities = Abilities(Abilities::SETS - 1);
 
     /// Those of a plain check of `limit`.
     pub(super) fn add(&mut self, limit: &Limit) {
@@ -44,6 +48,11 @@ impl Abilities {
 
     pub(super) fn add_beyond_checks(&mut self) {
         self.0 |= BEYOND_CHECKS.0;
+    }
+
+    /// Whether its script is one of those for plain checks.
+    pub(super) const fn is_plain(self) -> bool {
+        !self.has(SLIDING_WINDOW_LOG) && !self.has(BEYOND_CHECKS)
     }
 
     const fn has(self, other: Abilities) -> bool {
@@ -61,17 +70,10 @@ impl Abilities {
     }
 
     fn text(self) -> String {
-        if self.has(SLIDING_WINDOW_LOG) || self.has(BEYOND_CHECKS) {
-            return self.general_text();
+        match self.is_plain() {
+            true => [twins::MULDIV, &self.part(include_str!("plain.lua"))].concat(),
+            false => self.general_text(),
         }
-        let is_needed = |section: &&str| match section.lines().next() {
-            Some("fixed window") => self.has(FIXED_WINDOW),
-            Some("sliding window counter") => self.has(SLIDING_WINDOW_COUNTER),
-            Some("buckets") => self.has(BUCKETS),
-            _ => true,
-        };
-        let sections = include_str!("plain.lua").split(SECTION).filter(is_needed);
-        [twins::MULDIV, &sections.collect::<Vec<_>>().join(SECTION)].concat()
     }
 
     /// With the twins.
@@ -103,21 +105,23 @@ impl Abilities {
         text
     }
 
-    /// A file, or as much of it as a plain check needs.
+    /// A file, or as much of it as is needed.
     fn part(self, file: &str) -> String {
-        match file.split_once(BEYOND) {
-            Some((before, beyond)) if !self.has(BEYOND_CHECKS) => {
-                let after = beyond.find(SECTION).map_or("", |at| &beyond[at..]);
-                [before, after].concat()
-            }
-            _ => file.to_owned(),
-        }
+        let is_needed = |section: &&str| match section.lines().next() {
+            Some("fixed window") => self.has(FIXED_WINDOW),
+            Some("sliding window counter") => self.has(SLIDING_WINDOW_COUNTER),
+            Some("buckets") => self.has(BUCKETS),
+            Some("beyond a check") => self.has(BEYOND_CHECKS),
+            Some("carrying over") => self.has(CARRY_OVER),
+            _ => true,
+        };
+        file.split(SECTION).filter(is_needed).collect::<Vec<_>>().join(SECTION)
     }
 }
 
 /// Which scripts have been sent somewhere.
 #[derive(Debug, Default)]
-pub(super) struct Sent(u32);
+pub(super) struct Sent(u64);
 
 impl Sent {
     /// Notes one; whether it had been sent before.
@@ -148,6 +152,10 @@ mod tests {
         }
         for needed in ["local function check_one", "now it is written", "log.write"] {
             assert!(full.contains(needed) && plain.contains(needed), "{needed}");
+        }
+        for carrying in ["algorithm.carry_over", "bucket.carry_over", "local function tag_number"] {
+            assert!(Abilities::ALL.text().contains(carrying), "{carrying}");
+            assert!(!full.contains(carrying), "{carrying}");
         }
         assert!(!full.contains("fixed_window = {"), "another algorithm's");
     }

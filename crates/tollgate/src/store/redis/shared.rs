@@ -61,7 +61,7 @@ impl Shared {
 
     /// A refusal that is remembered, for a check that asks at the server's time.
     pub(super) fn recall(&self, charge: &Charge) -> Option<Decision> {
-        self.denials.recall(&charge.key, charge.ask.cost.units(), self.clock.now_us())
+        self.denials.recall(charge.asked(), self.clock.now_us())
     }
 
     /// What a request that a server failed to decide comes to.

@@ -325,7 +325,7 @@ mod tests {
         let cases = [
             ("{user1000}.following", "user1000"),
             ("{user1000}.followers", "user1000"),
-            ("tollgate:{user:42}:api:t1/s", "user:42"),
+            ("tollgate:{user:42}:api", "user:42"),
             ("foo{}{bar}", "foo{}{bar}"),
             ("foo{{bar}}zap", "{bar"),
             ("foo{bar}{zap}", "bar"),

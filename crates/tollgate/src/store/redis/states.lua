@@ -1,18 +1,21 @@
--- Where states are on the server: in strings of whole numbers, 7 bytes each, lowest byte first. That
--- is small, and nothing is rounded. Comes after the twins; those of algorithms that are not in use
--- are nil. The log's are in ring.lua.
+-- Where states are on the server: in strings of a tag, which says what limit the state was reached
+-- under, and whole numbers, 7 bytes each, lowest byte first. That is small, and nothing is rounded.
+-- Comes after the twins; those of algorithms that are not in use are nil. The log's are in ring.lua.
 --
+-- limit         what a twin works on, and beside that its tag
 -- state         what a twin works on, and beside that: key, limit, ttl_s once it is to be written,
---               and problem if it cannot be read or written
+--               and problem if it cannot be read or written. Its limit is false if it was reached
+--               under another one that this script cannot read.
 -- Each algorithm's table is given
---   packed(state)                its bytes
---   unpacked(value, key, limit)  the state that has them, nil if none has
---   nothing, bytes               those of a fresh state, and how many
+--   packed(state)                its bytes, after the tag
+--   unpacked(value, at, key, limit)
+--                                the state whose bytes are in a string from there on, nil if none has
+--   nothing                      the bytes of a fresh state
 --   expires_us(state, over_us)   when it may expire, if nothing is spent any more at over_us: not
 --                                before, and as seldom as can be at another time than before it
 --                                was charged, because plain.lua saves itself the work then
--- Example       a fixed window that began at 60 s, with 5 spent, is 14 bytes, in hexadecimal
---               00879303000000 05000000000000
+-- Example       a fixed window of 200 a minute that began at 60 s, with 5 spent, is 21 bytes, in
+--               hexadecimal 01 C801 808ECE1C 00879303000000 05000000000000
 local CORRUPT = "CORRUPT"
 
 -- Buckets expire at whole steps of this, counted from the epoch.
@@ -24,26 +27,55 @@ local function problem_at(key, limit, problem)
   return { key = key, limit = limit, problem = problem }
 end
 
+local function new_limit(kind, size, a, b)
+  if kind == 1 then
+    return fixed_window.new(size, a)
+  elseif kind == 2 then
+    return sliding_window_counter.new(size, a)
+  elseif kind == 3 then
+    return sliding_window_log.new(size, a)
+  elseif kind == 4 then
+    return token_bucket.new(size, a, b)
+  elseif kind == 5 then
+    return leaky_bucket.policing(size, a, b)
+  end
+  return leaky_bucket.shaping(size, a, b)
+end
+
 -- The state of a key that has spent nothing.
 local function fresh_at(key, limit)
   local decide = limit.decide
   return decide.fresh_at and decide.fresh_at(key, limit)
-    or decide.unpacked(decide.nothing, key, limit)
+    or decide.unpacked(decide.nothing, 1, key, limit)
 end
+
+-- The limit whose tag a state begins with, nil if that is none; and how much is read first of what may
+-- be a log. Of the script that carries over: what it reads may be of any limit.
+local limit_of_tag, first_read
 
 -- The state under a key, and whether there is none yet.
 local function read(key, limit)
-  local decide = limit.decide
-  if decide.read then
-    return decide.read(key, limit)
+  local decide, value = limit.decide, nil
+  local most = first_read or decide.first_read
+  if most then
+    value = redis_pcall("GETRANGE", key, 0, most)
+  else
+    value = redis_pcall("GET", key)
   end
-  local value = redis_pcall("GET", key)
-  if not value then
-    return decide.unpacked(decide.nothing, key, limit), true
+  if not value or (most and value == "") then
+    return fresh_at(key, limit), true
+  elseif value.err then
+    return problem_at(key, limit, value.err)
   end
-  -- An error is a table without elements.
-  local state = #value == decide.bytes and decide.unpacked(value, key, limit)
-  return state or problem_at(key, limit, value.err or CORRUPT)
+  local under = limit
+  if value:sub(1, #limit.tag) ~= limit.tag then
+    if not limit_of_tag then
+      return { key = key, limit = false, ttl_s = false }
+    end
+    under = limit_of_tag(value)
+  end
+  return under and under.decide.unpacked(value, #under.tag + 1, key, under)
+    or problem_at(key, limit, CORRUPT)
 end
 
 -- Nil, or the server's error.
@@ -52,15 +84,17 @@ local function write(state, ttl)
   if decide.write then
     return decide.write(state, ttl)
   end
-  return redis_pcall("SET", state.key, decide.packed(state), "EX", ttl).err
+  return redis_pcall("SET", state.key, state.limit.tag .. decide.packed(state), "EX", ttl).err
 end
 
 if fixed_window then
-  fixed_window.bytes, fixed_window.nothing =
-    14, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+  fixed_window.nothing = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
-  function fixed_window.unpacked(value, key, limit)
-    local start_us, spent = struct_unpack("<I7I7", value)
+  function fixed_window.unpacked(value, at, key, limit)
+    if #value ~= at + 13 then
+      return nil
+    end
+    local start_us, spent = struct_unpack("<I7I7", value, at)
     if start_us < TWO_53 and spent < TWO_53 then
       return { key = key, limit = limit, ttl_s = false, start_us = start_us, spent = spent }
     end
@@ -76,11 +110,13 @@ if fixed_window then
 end
 
 if sliding_window_counter then
-  sliding_window_counter.bytes, sliding_window_counter.nothing =
-    21, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+  sliding_window_counter.nothing = "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
-  function sliding_window_counter.unpacked(value, key, limit)
-    local start_us, current, previous = struct_unpack("<I7I7I7", value)
+  function sliding_window_counter.unpacked(value, at, key, limit)
+    if #value ~= at + 20 then
+      return nil
+    end
+    local start_us, current, previous = struct_unpack("<I7I7I7", value, at)
     if start_us < TWO_53 and current < TWO_53 and previous < TWO_53 then
       return {
         key = key, limit = limit, ttl_s = false,
@@ -99,16 +135,16 @@ if sliding_window_counter then
 end
 
 if bucket then
-  bucket.bytes, bucket.nothing =
-    28, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+  bucket.nothing =
+    "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
 
-  function bucket.unpacked(value, key, limit)
-    local units, fraction, as_of_us, charged = struct_unpack("<I7I7I7I7", value)
-    -- The capacity may have been lowered since.
-    if units >= limit.size then
-      units, fraction = limit.size, 0
+  function bucket.unpacked(value, at, key, limit)
+    if #value ~= at + 27 then
+      return nil
     end
-    if fraction < limit.per_us and as_of_us < TWO_53 and charged < TWO_53 then
+    local units, fraction, as_of_us, charged = struct_unpack("<I7I7I7I7", value, at)
+    local fits = units < limit.size or (units == limit.size and fraction == 0)
+    if fits and fraction < limit.per_us and as_of_us < TWO_53 and charged < TWO_53 then
       return {
         key = key, limit = limit, ttl_s = false,
         units = units, fraction = fraction, as_of_us = as_of_us, charged = charged,
@@ -126,4 +162,54 @@ if bucket then
     local over_us = fill.as_of_us + drain_time_us(fill.limit, fill.units, fill.fraction)
     return over_us - over_us % EXPIRY_STEP_US + EXPIRY_STEP_US
   end
+end
+
+-- ---- carrying over
+
+local MAX_WINDOW_US = 366 * 86400 * 1000000
+local MAX_LOG_UNITS, LOG_TAG_BYTES = 65536, 11
+
+-- A number of a tag, and where it ends: seven bits a byte, the lowest first, the last below 128. Nil
+-- if there is none.
+local function tag_number(value, at)
+  local number, place = 0, 1
+  for position = at, at + 7 do
+    local byte = value:byte(position)
+    if not byte then
+      return nil
+    elseif byte < 128 then
+      number = number + byte * place
+      return number < TWO_53 and number > 0 and number or nil, position + 1
+    end
+    number, place = number + (byte - 128) * place, place * 128
+  end
+end
+
+-- Whether these make a limit. With 2^52 us a bucket takes longer to be full than any may.
+local function is_limit(kind, size, a, b)
+  if kind >= 4 then
+    return size * b / a < 2 ^ 52
+  end
+  return a <= MAX_WINDOW_US and (kind ~= 3 or size <= MAX_LOG_UNITS)
+end
+
+function limit_of_tag(value)
+  local kind, b = value:byte(1), 1
+  if not kind or kind < 1 or kind > 6 then
+    return nil
+  end
+  local size, at = tag_number(value, 2)
+  local a
+  if size then
+    a, at = tag_number(value, at)
+  end
+  if a and kind >= 4 then
+    b, at = tag_number(value, at)
+  end
+  if not (a and b and is_limit(kind, size, a, b)) then
+    return nil
+  end
+  local limit = new_limit(kind, size, a, b)
+  limit.tag = value:sub(1, kind == 3 and LOG_TAG_BYTES or at - 1)
+  return limit
 end

@@ -1,15 +1,19 @@
 //! Requests as the script's arguments, and its reply as answers. `check.lua` describes both.
 
+mod limit;
+
 use redis::{Cmd, Value};
 use tollgate_core::{
-    Ask, Checked, Cost, Decision, Entry, Fill, Level, Limit, Log, MAX_TIME_US, Mode, Part, Place,
+    Ask, Checked, Cost, Decision, Entry, Fill, Level, Limit, Log, MAX_TIME_US, Part, Place,
     Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
 };
 
 use super::batcher::MAX_BATCH;
+use super::denials::Asked;
 use super::script::Abilities;
 use crate::decision::Source;
 use crate::error::{Error, StoreError};
+use limit::put_number;
 
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
 const NONE: u64 = 1 << 53;
@@ -24,6 +28,10 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked { key: &self.key, limit: &self.limit, cost: self.ask.cost.units() }
+    }
+
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
     /// for fewer.
     pub(super) fn part(&self, answer: &Checked) -> Part {
@@ -72,6 +80,7 @@ pub(crate) enum Reply {
     Reset,
     /// And the time at which to look at it.
     State {
+        /// What decides on it: the one that was asked for, or another at its size.
         limit: Limit,
         state: State,
         now_us: u64,
@@ -136,6 +145,16 @@ impl Request {
         }
     }
 
+    /// What kind of place it is that a refund names; of anything else, whether it only watches.
+    fn role(&self, charge: &Charge) -> u8 {
+        match self {
+            Request::Refund { place: Place::Window { .. }, .. } => 0,
+            Request::Refund { place: Place::Entry { .. }, .. } => 1,
+            Request::Refund { place: Place::Bucket { .. }, .. } => 2,
+            _ => u8::from(charge.role == Role::Shadow),
+        }
+    }
+
     /// The two numbers whose meaning depends on what is asked.
     fn numbers(&self, charge: &Charge) -> (u64, u64) {
         match self {
@@ -166,6 +185,11 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
+    /// For the script that carries over what was spent under another limit.
+    pub(super) fn carrying_over(self) -> Arguments<'a> {
+        Arguments { abilities: Abilities::ALL, ..self }
+    }
+
     fn add(&mut self, request: &'a Request) {
         let charges = request.charges();
         self.requests.push(request.what());
@@ -184,7 +208,7 @@ impl<'a> Arguments<'a> {
         self.requests.extend_from_slice(&limit.to_le_bytes());
         put_number(&mut self.requests, charge.ask.cost.units());
         if !request.is_plain() {
-            self.requests.push(u8::from(charge.role == Role::Shadow));
+            self.requests.push(request.role(charge));
             let (a, b) = request.numbers(charge);
             for number in [request.at_us().unwrap_or(NONE), a, b] {
                 put_number(&mut self.requests, number);
@@ -199,7 +223,7 @@ impl<'a> Arguments<'a> {
         let at = known.unwrap_or_else(|| {
             self.interned.push(*limit);
             self.abilities.add(limit);
-            put_limit(&mut self.limits, limit);
+            limit::put(&mut self.limits, limit);
             self.interned.len() - 1
         });
         // OK because there are no more limits than charges.
@@ -220,27 +244,6 @@ impl<'a> Arguments<'a> {
 
 /// The most limits of one check, which the server decides without doing anything else.
 pub(crate) const MAX_CHARGES: usize = 256;
-
-fn put_number(bytes: &mut Vec<u8>, number: u64) {
-    bytes.extend_from_slice(&number.to_le_bytes()[..7]);
-}
-
-fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
-    let (algorithm, a, b) = match limit {
-        Limit::FixedWindow(limit) => (1, limit.window_us(), 0),
-        Limit::SlidingWindowCounter(limit) => (2, limit.window_us(), 0),
-        Limit::SlidingWindowLog(limit) => (3, limit.window_us(), 0),
-        Limit::TokenBucket(limit) => (4, limit.refill().units(), limit.refill().per_us()),
-        Limit::LeakyBucket(limit) => {
-            let algorithm = if limit.mode() == Mode::Policing { 5 } else { 6 };
-            (algorithm, limit.leak().units(), limit.leak().per_us())
-        }
-    };
-    bytes.push(algorithm);
-    for number in [limit.size(), a, b] {
-        put_number(bytes, number);
-    }
-}
 
 /// The script's reply: answers one after the other, and the texts they refer to.
 pub(super) struct Answers {
@@ -264,6 +267,7 @@ const ALLOWED: u8 = 2;
 const ALLOWED_LATER: u8 = 3;
 const DONE: u8 = 4;
 const FAILED: u8 = 5;
+const PUT_OFF: u8 = 6;
 
 impl Answers {
     pub(super) fn of(value: Value) -> Result<Answers, StoreError> {
@@ -284,21 +288,29 @@ impl Answers {
         Ok(answers)
     }
 
-    /// The answer to the next request.
-    pub(super) fn next(&mut self, request: &Request) -> Result<Reply, StoreError> {
+    /// The answer to the next request; `None` if nothing was done, because a state was reached under
+    /// another limit, and the script does not carry over.
+    pub(super) fn next(&mut self, request: &Request) -> Option<Result<Reply, StoreError>> {
+        match self.raw_of(request) {
+            Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => None,
+            Ok(raw) => Some(self.reply(request, &raw)),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn raw_of(&mut self, request: &Request) -> Result<Vec<Raw>, StoreError> {
         // All of them, whatever is wrong with one: the next request's come after.
         let is_among_others = matches!(request, Request::Together { .. });
-        let raw: Vec<Raw> = request
-            .charges()
-            .iter()
-            .map(|_| self.raw(is_among_others))
-            .collect::<Result<_, _>>()?;
+        request.charges().iter().map(|_| self.raw(is_among_others)).collect()
+    }
+
+    fn reply(&self, request: &Request, raw: &[Raw]) -> Result<Reply, StoreError> {
         if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
             return Err(self.failure(failed));
         }
         let now_us = request.at_us().unwrap_or(self.server_us);
         let checked = |charge, raw| checked(charge, raw, now_us).ok_or_else(unexpected);
-        match (request, &raw[..]) {
+        match (request, raw) {
             (Request::Check { charge, .. }, [raw]) => {
                 Ok(Reply::Checked(checked(charge, raw)?, Source::Store))
             }
@@ -314,8 +326,8 @@ impl Answers {
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
             (Request::State { charge: Charge { key, limit, .. }, .. }, [raw]) => {
                 let text = self.text(raw).ok_or_else(unexpected)?;
-                let state = state(limit, text).ok_or_else(|| corrupt(key))?;
-                Ok(Reply::State { limit: *limit, state, now_us })
+                let (limit, state) = state(limit, text, now_us).ok_or_else(|| corrupt(key))?;
+                Ok(Reply::State { limit, state, now_us })
             }
             _ => Err(unexpected()),
         }
@@ -427,11 +439,21 @@ fn take_numbers<const COUNT: usize>(mut bytes: &[u8]) -> Option<[u64; COUNT]> {
     Some(numbers)
 }
 
-/// The state of a key, of which the server sent the bytes; none if it has none.
-fn state(limit: &Limit, bytes: &[u8]) -> Option<State> {
+/// The state of a key, and the limit that decides on it where this one was asked for. The server sent
+/// the bytes, its tag first; none if it has none.
+fn state(asked: &Limit, bytes: &[u8], now_us: u64) -> Option<(Limit, State)> {
     if bytes.is_empty() {
-        return Some(limit.fresh());
+        return Some((*asked, asked.fresh()));
     }
+    let (under, bytes) = limit::of_tag(bytes)?;
+    let state = numbers_of_state(&under, bytes)?;
+    match under == *asked {
+        true => Some((under, state)),
+        false => Some(asked.carry_over(&under, state, now_us)),
+    }
+}
+
+fn numbers_of_state(limit: &Limit, bytes: &[u8]) -> Option<State> {
     Some(match limit {
         Limit::FixedWindow(_) => {
             let [start_us, spent] = take_numbers(bytes)?;

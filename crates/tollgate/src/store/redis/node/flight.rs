@@ -9,23 +9,18 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, Pipeline, RedisResult, ServerErrorKind, Value};
+use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
+use super::call::{Call, Commands};
 use super::{MAX_HOLD, Node, fail};
 use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
 use crate::store::redis::shared::Shared;
 use crate::store::redis::slots::Redirect;
 use crate::store::redis::waiting::Waiting;
-use crate::store::redis::wire::{Answers, Arguments, Reply, Request};
-
-/// Requests that one run of the script decides; at least one.
-pub(super) struct Call {
-    members: Vec<Waiting>,
-}
+use crate::store::redis::wire::{Answers, Reply, Request};
 
 /// What a batch came to.
 pub(super) struct Landed {
@@ -61,7 +56,7 @@ impl Node {
     /// One for all; in a cluster, where a script has the keys of one slot, one for each.
     pub(super) fn calls(&self, batch: Vec<Waiting>) -> Vec<Call> {
         if self.cluster.is_none() {
-            return vec![Call { members: batch }];
+            return vec![Call::of(batch)];
         }
         let mut calls: Vec<Call> = Vec::new();
         for waiting in batch {
@@ -72,7 +67,7 @@ impl Node {
                 Some(call) if call.members[0].way == way && !way.is_alone => {
                     call.members.push(waiting);
                 }
-                _ => calls.push(Call { members: vec![waiting] }),
+                _ => calls.push(Call::of(vec![waiting])),
             }
         }
         calls
@@ -103,14 +98,13 @@ impl Node {
         let until = self.given_up(&calls, sent);
         let mut heard = Heard::default();
         let mut turn = Some(turn);
-        let mut is_told_in_full = false;
         loop {
             // Who was told already would be charged for nothing.
             drop_told(&mut calls);
             if calls.is_empty() {
                 return heard.landed(Vec::new());
             }
-            let commands = self.commands(&calls, generation, is_told_in_full);
+            let commands = self.commands(&calls, generation);
             let mut asking = Box::pin(commands.send(open.clone()));
             // Once it has been polled, it is on its way.
             let polled = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context))).await;
@@ -134,18 +128,12 @@ impl Node {
                 }
             };
             self.connection.lock().has_answered();
-            let (decided, unknown) = self.read(calls, values, generation, &mut heard);
-            if unknown.is_empty() {
+            let (decided, again) = self.read(calls, values, generation, &mut heard);
+            if again.is_empty() {
                 return heard.landed(decided);
             }
             decided.into_iter().for_each(|decided| self.tell(decided));
-            // A script was flushed, or this is another server than a moment ago: normal, once.
-            if is_told_in_full {
-                let error = StoreError::refused("NOSCRIPT, though it was sent the script");
-                fail(flat(unknown), &error);
-                return heard.landed_with(Outcome::Failed);
-            }
-            (calls, is_told_in_full) = (unknown, true);
+            calls = again;
         }
     }
 
@@ -196,12 +184,12 @@ impl Node {
         }
     }
 
-    fn commands(&self, calls: &[Call], generation: u64, is_told_in_full: bool) -> Commands {
+    fn commands(&self, calls: &[Call], generation: u64) -> Commands {
         let command = |call: &Call| {
-            let arguments = Arguments::of(call.members.iter().map(|waiting| &waiting.request));
+            let arguments = call.arguments();
             let script = arguments.abilities.script();
             // The first time on a connection with its text, which the server may not know yet.
-            let is_known = !is_told_in_full
+            let is_known = !call.is_in_full
                 && self.connection.lock().has_script(generation, arguments.abilities);
             match is_known {
                 true => arguments.command("EVALSHA", &script.hash),
@@ -224,8 +212,8 @@ impl Node {
         Commands::Many(pipeline, count)
     }
 
-    /// Reads what came of each call, and tells those that failed; and the calls whose script the server
-    /// did not know.
+    /// Reads what came of each call, and tells those that failed; and the calls that are to be sent
+    /// again.
     fn read(
         self: &Arc<Self>,
         calls: Vec<Call>,
@@ -235,16 +223,20 @@ impl Node {
     ) -> (Vec<Decided>, Vec<Call>) {
         let mut values = values.into_iter();
         let mut decided = Vec::with_capacity(calls.len());
-        let mut unknown = Vec::new();
+        let mut again = Vec::new();
         for call in calls {
             // That the server took note; or that this user may not ask.
             let noted = if call.is_asking() { values.next() } else { None };
             let noted = noted.unwrap_or(Value::Nil).extract_error();
             let answers = match values.next().unwrap_or(Value::Nil).extract_error() {
                 Ok(value) => Answers::of(value),
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                    unknown.push(call);
+                Err(error) if is_no_script(&error) && !call.is_in_full => {
+                    // It was flushed, or this is another server than a moment ago: normal, once.
+                    again.push(call.in_full());
                     continue;
+                }
+                Err(error) if is_no_script(&error) => {
+                    Err(StoreError::refused("NOSCRIPT, though it was sent the script"))
                 }
                 Err(error) => match (self.redirect(&error), noted) {
                     (Some(_), Err(refused)) => Err(self.error(&refused)),
@@ -257,7 +249,11 @@ impl Node {
                 },
             };
             match answers {
-                Ok(answers) => decided.push(self.read_call(call, answers, generation, heard)),
+                Ok(answers) => {
+                    let (told, put_off) = self.read_call(call, answers, generation, heard);
+                    decided.push(told);
+                    again.extend(put_off);
+                }
                 Err(error) => {
                     heard.has_failed |= !is_of_a_slot_alone(&error);
                     self.may_be_elsewhere(&error, generation);
@@ -266,19 +262,32 @@ impl Node {
                 }
             }
         }
-        (decided, unknown)
+        (decided, again)
     }
 
+    /// What came of a call's members; and the call of those whose states were reached under other limits.
     fn read_call(
         &self,
         call: Call,
         mut answers: Answers,
         generation: u64,
         heard: &mut Heard,
-    ) -> Decided {
-        let members = call.members;
-        let replies: Vec<_> =
-            members.iter().map(|waiting| answers.next(&waiting.request)).collect();
+    ) -> (Decided, Option<Call>) {
+        let mut members = Vec::with_capacity(call.members.len());
+        let mut replies = Vec::with_capacity(call.members.len());
+        let mut put_off = Vec::new();
+        for waiting in call.members {
+            let reply = match answers.next(&waiting.request) {
+                None if !call.is_carrying_over => {
+                    put_off.push(waiting);
+                    continue;
+                }
+                None => Err(StoreError::refused("put off by the script that is there for it")),
+                Some(reply) => reply,
+            };
+            members.push(waiting);
+            replies.push(reply);
+        }
         let errors = replies.iter().filter_map(|reply| reply.as_ref().err());
         match errors.into_iter().find(|error| self.may_be_elsewhere(error, generation)) {
             Some(error) => {
@@ -287,7 +296,8 @@ impl Node {
             }
             None => heard.has_answered = true,
         }
-        Decided { members, replies }
+        let put_off = (!put_off.is_empty()).then(|| Call::carrying_over(put_off));
+        (Decided { members, replies }, put_off)
     }
 
     /// A server that has become a replica: the next connection may find the primary.
@@ -323,8 +333,7 @@ impl Node {
             (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked, _)))
                 if !checked.decision.is_allowed() && charge.ask.max_wait_us.is_none() =>
             {
-                let cost = charge.ask.cost.units();
-                denials.remember(&charge.key, cost, waiting.since_us, checked.decision);
+                denials.remember(charge.asked(), waiting.since_us, checked.decision);
             }
             (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
                 denials.forget(&charge.key, clock.now_us());
@@ -355,10 +364,8 @@ fn drop_told(calls: &mut Vec<Call>) {
     calls.retain(|call| !call.members.is_empty());
 }
 
-impl Call {
-    fn is_asking(&self) -> bool {
-        self.members.first().is_some_and(|waiting| waiting.way.is_asking)
-    }
+fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 impl Landed {
@@ -377,22 +384,5 @@ impl Heard {
 
     fn landed_with(self, outcome: Outcome) -> Landed {
         Landed { outcome, ..self.landed(Vec::new()) }
-    }
-}
-
-/// What goes to the server in one write.
-enum Commands {
-    One(Cmd),
-    Many(Pipeline, usize),
-}
-
-impl Commands {
-    async fn send(self, mut open: MultiplexedConnection) -> RedisResult<Vec<Value>> {
-        match self {
-            Commands::One(command) => {
-                open.send_packed_command(&command).await.map(|value| vec![value])
-            }
-            Commands::Many(pipeline, count) => open.send_packed_commands(&pipeline, 0, count).await,
-        }
     }
 }

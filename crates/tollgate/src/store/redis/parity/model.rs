@@ -1,11 +1,8 @@
 //! What the core makes of a trace: the requests, their answers, and every key's state.
 
-use std::time::Duration;
-
 use tollgate_core::{
-    Ask, Checked, Cost, Decision, Fill, FixedWindow, LeakyBucket, Level, Limit, MAX_LOG_UNITS,
-    MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Place, Receipt, Role, SlidingWindowCounter,
-    SlidingWindowLog, State, TokenBucket,
+    Ask, Checked, Cost, Decision, Limit, MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Place, Receipt,
+    Role, State,
 };
 
 use super::super::wire::{Charge, Request};
@@ -38,16 +35,15 @@ pub(super) enum Expected {
 pub(super) struct Key {
     pub(super) name: Vec<u8>,
     pub(super) limit: Limit,
-    /// The same of another size.
     other: Limit,
     state: State,
+    /// The limit that the state was reached under.
+    reached_under: Limit,
     /// Whether the server has a state of it.
     pub(super) is_kept: bool,
-    /// Whether its limit has another size since the batch before.
-    pub(super) is_resized: bool,
     /// If the batch writes it: how long the server keeps it then, unless it keeps it as before.
     pub(super) written: Option<Spare>,
-    /// Whether the batch has found a new clock.
+    /// Whether the batch has found a new clock, or another limit.
     is_restarted: bool,
     last: Option<(u64, Decision)>,
     receipts: Vec<(Cost, Place)>,
@@ -89,14 +85,14 @@ impl When {
 }
 
 impl World {
-    pub(super) fn new(limits: &[(Limit, u64)], start_us: u64) -> World {
-        let key = |(index, &(limit, size)): (usize, &(Limit, u64))| Key {
+    pub(super) fn new(limits: &[(Limit, Limit)], start_us: u64) -> World {
+        let key = |(index, &(limit, other)): (usize, &(Limit, Limit))| Key {
             name: format!("key {index}").into_bytes(),
             limit,
-            other: with_size(limit, size).unwrap_or(limit),
+            other,
             state: limit.fresh(),
+            reached_under: limit,
             is_kept: false,
-            is_resized: false,
             written: None,
             is_restarted: false,
             last: None,
@@ -111,13 +107,8 @@ impl World {
 
     pub(super) fn play(&mut self, batch: &Batch) -> Played {
         let count = self.keys.len();
-        let resized = batch.resized.map(|key| key % count);
-        for (index, key) in self.keys.iter_mut().enumerate() {
+        for key in &mut self.keys {
             (key.written, key.is_restarted) = (None, false);
-            key.is_resized = resized == Some(index);
-            if key.is_resized {
-                std::mem::swap(&mut key.limit, &mut key.other);
-            }
         }
         let first = &self.keys[batch.steps[0].key % count];
         self.now_us = first.next_us(self.now_us, &batch.time);
@@ -125,6 +116,9 @@ impl World {
         let (mut requests, mut expected, mut is_plain) = (Vec::new(), Vec::new(), true);
         for step in &batch.steps {
             let key = &mut self.keys[step.key % count];
+            if step.is_changing {
+                std::mem::swap(&mut key.limit, &mut key.other);
+            }
             if let Some((request, answer)) = key.take(step, now_us) {
                 requests.push(request);
                 expected.push(answer);
@@ -175,7 +169,8 @@ impl Key {
                 (Request::Check { charge, at_us }, Expected::Checked(self.check(ask, when)))
             }
             Act::Peek => {
-                let decision = self.limit.peek(&self.state(), server_us, ask);
+                let (limit, state) = self.decides(server_us);
+                let decision = limit.peek(&state, server_us, ask);
                 (Request::Peek { charge, at_us }, Expected::Peeked(decision))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
@@ -188,7 +183,7 @@ impl Key {
                 (Request::Refund { charge, place, at_us }, Expected::Refunded(back))
             }
             Act::Reset => {
-                (self.state, self.is_kept) = (self.limit.fresh(), false);
+                self.is_kept = false;
                 (self.written, self.is_restarted) = (None, false);
                 (Request::Reset { charge }, Expected::Reset)
             }
@@ -201,7 +196,8 @@ impl Key {
             Price::Units(units) => units,
             Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
-                let peek = self.limit.peek(&self.state(), now_us, Cost::ONE.into());
+                let (limit, state) = self.decides(now_us);
+                let peek = limit.peek(&state, now_us, Cost::ONE.into());
                 peek.remaining.saturating_add_signed(off)
             }
             Price::MoreThanAll => size + 1,
@@ -210,15 +206,17 @@ impl Key {
     }
 
     fn check(&mut self, ask: Ask, when: When) -> Checked {
-        let mut state = self.state();
+        let (limit, mut state) = self.decides(when.us());
         let is_new_clock = is_new_clock(&state, when);
-        self.is_restarted |= is_new_clock;
-        let checked = self.limit.check(&mut state, when.us(), ask);
+        let is_carried = self.is_under_another() && limit == self.limit;
+        self.is_restarted |= is_new_clock || is_carried;
+        let checked = limit.check(&mut state, when.us(), ask);
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
-        // A refusal writes a key only if a new clock has restarted its time since it was read.
+        // A refusal writes a key only if a new clock has restarted its time since it was read, or what
+        // was spent under another limit was carried over.
         if checked.decision.is_allowed() || self.is_restarted {
-            (self.state, self.is_kept) = (state, true);
+            self.keep(limit, state);
             // What is over already is kept from now on instead.
             let may_be_over = !checked.decision.is_allowed() && !is_new_clock;
             self.written =
@@ -228,10 +226,11 @@ impl Key {
     }
 
     fn refund(&mut self, receipt: Receipt, when: When) -> u64 {
-        let mut state = self.state();
-        let back = self.limit.refund(&mut state, when.us(), receipt);
+        let (limit, mut state) = self.decides(when.us());
+        self.is_restarted |= self.is_under_another() && limit == self.limit;
+        let back = limit.refund(&mut state, when.us(), receipt);
         if self.is_kept {
-            self.state = state;
+            self.keep(limit, state);
             self.written = Some(when.spare(Spare::AtLeast));
         }
         back
@@ -241,25 +240,36 @@ impl Key {
         Charge { key: self.name.clone(), limit: self.limit, ask, role: Role::Enforced }
     }
 
-    /// The state as its limit sees it: no bucket holds more than its capacity, which may have been
-    /// lowered since.
-    pub(super) fn state(&self) -> State {
-        let size = self.limit.size();
-        match &self.state {
-            State::Fill(fill) if fill.level.units >= size => {
-                State::Fill(Fill { level: Level { units: size, fraction: 0 }, ..*fill })
-            }
-            state => state.clone(),
+    /// The state under its limit, or under the one that it stays under; and which decides.
+    pub(super) fn decides(&self, now_us: u64) -> (Limit, State) {
+        match (self.is_kept, self.is_under_another()) {
+            (false, _) => (self.limit, self.limit.fresh()),
+            (true, false) => (self.limit, self.state.clone()),
+            (true, true) => self.limit.carry_over(&self.reached_under, self.state.clone(), now_us),
         }
     }
 
-    /// When the server may forget it, if it is written at `now_us`: not while it matters.
+    /// Whether there is a state, and it was reached under another limit.
+    fn is_under_another(&self) -> bool {
+        self.is_kept && self.reached_under != self.limit
+    }
+
+    /// Under its limit; if another decided, under that which it was under.
+    fn keep(&mut self, decided: Limit, state: State) {
+        if decided == self.limit {
+            self.reached_under = self.limit;
+        }
+        (self.state, self.is_kept) = (state, true);
+    }
+
+    /// When the server may forget it, if it is written at `now_us`: not while it matters under the
+    /// limit that it was reached under.
     pub(super) fn expires_us(&self, now_us: u64) -> u64 {
         const STEP_US: u64 = 8_000_000;
-        let state = self.state();
+        let (limit, state) = (&self.reached_under, &self.state);
         let over_us =
-            |at_us: u64| at_us + self.limit.peek(&state, at_us, Cost::ONE.into()).reset_after_us;
-        let expires_us = match (&self.limit, &state) {
+            |at_us: u64| at_us + limit.peek(state, at_us, Cost::ONE.into()).reset_after_us;
+        let expires_us = match (limit, state) {
             (Limit::FixedWindow(limit), State::Window(state)) => state.start_us + limit.window_us(),
             (Limit::SlidingWindowCounter(limit), State::WindowPair(state)) => {
                 state.start_us + 2 * limit.window_us()
@@ -280,20 +290,4 @@ fn is_new_clock(state: &State, when: When) -> bool {
         State::Fill(fill) => fill.as_of_us,
     };
     floor_us > when.us() + MAX_STEP_BACK_US
-}
-
-/// The same limit of another size, if it can have that.
-fn with_size(limit: Limit, size: u64) -> Option<Limit> {
-    let us = Duration::from_micros;
-    Some(match limit {
-        Limit::FixedWindow(it) => FixedWindow::new(size, us(it.window_us())).ok()?.into(),
-        Limit::SlidingWindowCounter(it) => {
-            SlidingWindowCounter::new(size, us(it.window_us())).ok()?.into()
-        }
-        Limit::SlidingWindowLog(it) => {
-            SlidingWindowLog::new(size.min(MAX_LOG_UNITS), us(it.window_us())).ok()?.into()
-        }
-        Limit::TokenBucket(it) => TokenBucket::new(size, it.refill()).ok()?.into(),
-        Limit::LeakyBucket(it) => LeakyBucket::new(size, it.leak(), it.mode()).ok()?.into(),
-    })
 }

@@ -11,6 +11,7 @@ use tollgate_launcher::{Flavour, Launch, Server};
 use super::super::script::Script;
 use super::super::wire::{Answers, Arguments, Reply, Request};
 use super::model::{Expected, Key, Played, Spare};
+use crate::error::StoreError;
 
 const S: u64 = 1_000_000;
 
@@ -30,8 +31,8 @@ struct Player {
     /// What the server calls a script with the trace's time, by the name that it has otherwise.
     scripts: HashMap<&'static str, String>,
     ends: HashMap<Vec<u8>, Ends>,
-    /// The decisions of plain batches, and of others.
-    decided: [u64; 2],
+    /// The answers of scripts for plain checks, of others, and of the one that carries over.
+    decided: [u64; 3],
 }
 
 /// When a key ends, by the server's clock, and why then.
@@ -52,7 +53,7 @@ impl Servers {
                 _server: server,
                 scripts: HashMap::new(),
                 ends: HashMap::new(),
-                decided: [0, 0],
+                decided: [0; 3],
             })
         };
         Servers { each: Flavour::ALL.map(start).into() }
@@ -73,11 +74,15 @@ impl Servers {
 
     /// How many decisions there were, in words.
     pub(super) fn decided(&self) -> String {
-        let [plain, general] = self.each.iter().fold([0, 0], |sum, player| {
-            let decided = player.borrow().decided;
-            [sum[0] + decided[0], sum[1] + decided[1]]
-        });
-        format!("{plain} decisions in plain batches, {general} in others")
+        let sum = |kind: usize| -> u64 {
+            self.each.iter().map(|player| player.borrow().decided[kind]).sum()
+        };
+        format!(
+            "{} answers of plain scripts, {} of others, {} carried over",
+            sum(0),
+            sum(1),
+            sum(2)
+        )
     }
 }
 
@@ -88,19 +93,16 @@ impl Player {
             .iter()
             .map(|key| Request::State { charge: key.charge(Cost::ONE.into()), at_us: None })
             .collect();
+        let replies = self.replies(&played.requests, played.now_us);
         let mut pipeline = Pipeline::new();
-        self.add(&mut pipeline, &played.requests, played.now_us);
         for key in keys {
             pipeline.cmd("PTTL").arg(&key.name);
             pipeline.cmd("PEXPIRE").arg(&key.name).arg(MARK_MS).ignore();
         }
-        self.add(&mut pipeline, &looks, played.now_us);
-        let mut values: Vec<Value> = pipeline.query(&mut self.connection).unwrap();
-        let states = Answers::of(values.pop().unwrap()).unwrap();
-        let answers = Answers::of(values.remove(0)).unwrap();
-        self.decided[usize::from(!played.is_plain)] += played.requests.len() as u64;
-        self.compare_answers(played, answers)?;
-        self.compare_states(keys, &looks, states)?;
+        let values: Vec<Value> = pipeline.query(&mut self.connection).unwrap();
+        let states = self.replies(&looks, played.now_us);
+        self.compare_answers(played, replies)?;
+        self.compare_states(played.now_us, keys, states)?;
         for (key, ttl_ms) in keys.iter().zip(values) {
             let Value::Int(ttl_ms) = ttl_ms else { panic!("{ttl_ms:?}") };
             self.compare_end(played, key, ttl_ms)?;
@@ -108,12 +110,37 @@ impl Player {
         Ok(())
     }
 
-    fn add(&mut self, pipeline: &mut Pipeline, requests: &[Request], now_us: u64) {
-        let arguments = Arguments::of(requests);
+    /// The replies to a batch; those that are put off go again, to the script that carries over.
+    fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, StoreError>> {
+        let all: Vec<&Request> = requests.iter().collect();
+        let arguments = Arguments::of(all.iter().copied());
+        let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
+        let mut replies = self.run(&arguments, &all, now_us);
+        let put_off: Vec<usize> =
+            (0..replies.len()).filter(|&index| replies[index].is_none()).collect();
+        self.decided[kind] += (replies.len() - put_off.len()) as u64;
+        self.decided[2] += put_off.len() as u64;
+        if !put_off.is_empty() {
+            let again: Vec<&Request> = put_off.iter().map(|&index| all[index]).collect();
+            let arguments = Arguments::of(again.iter().copied()).carrying_over();
+            for (index, reply) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
+                replies[index] = reply;
+            }
+        }
+        replies.into_iter().map(|reply| reply.unwrap_or_else(|| panic!("put off again"))).collect()
+    }
+
+    fn run(
+        &mut self,
+        arguments: &Arguments<'_>,
+        requests: &[&Request],
+        now_us: u64,
+    ) -> Vec<Option<Result<Reply, StoreError>>> {
         let script = self.script(arguments.abilities.script());
         let mut command = arguments.command("EVALSHA", &script);
-        command.arg(now_us);
-        pipeline.add_command(command);
+        let mut answers =
+            Answers::of(command.arg(now_us).query(&mut self.connection).unwrap()).unwrap();
+        requests.iter().map(|request| answers.next(request)).collect()
     }
 
     fn script(&mut self, script: &'static Script) -> String {
@@ -127,9 +154,13 @@ impl Player {
         self.scripts.entry(&script.hash).or_insert_with(load).clone()
     }
 
-    fn compare_answers(&self, played: &Played, mut answers: Answers) -> Result<(), TestCaseError> {
-        for (request, expected) in played.requests.iter().zip(&played.expected) {
-            let reply = answers.next(request);
+    fn compare_answers(
+        &self,
+        played: &Played,
+        replies: Vec<Result<Reply, StoreError>>,
+    ) -> Result<(), TestCaseError> {
+        let asked = played.requests.iter().zip(&played.expected);
+        for ((request, expected), reply) in asked.zip(replies) {
             let is_same = match (&reply, expected) {
                 (Ok(Reply::Checked(own, _)), Expected::Checked(expected)) => own == expected,
                 (Ok(Reply::Checked(own, _)), Expected::Peeked(expected)) => {
@@ -150,14 +181,17 @@ impl Player {
 
     fn compare_states(
         &self,
+        now_us: u64,
         keys: &[Key],
-        looks: &[Request],
-        mut states: Answers,
+        states: Vec<Result<Reply, StoreError>>,
     ) -> Result<(), TestCaseError> {
-        for (key, look) in keys.iter().zip(looks) {
-            let Ok(Reply::State { state, .. }) = states.next(look) else { panic!("{key:?}") };
-            let (own, expected) =
-                (comparable(&key.limit, state), comparable(&key.limit, key.state()));
+        for (key, state) in keys.iter().zip(states) {
+            let Ok(Reply::State { limit, state, .. }) = state else {
+                panic!("{state:?} of {key:?}")
+            };
+            let expected = key.decides(now_us);
+            prop_assert_eq!(limit, expected.0, "{} of {:?}", self.flavour, key);
+            let (own, expected) = (comparable(&limit, state), comparable(&limit, expected.1));
             prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
         }
         Ok(())
@@ -184,11 +218,7 @@ impl Player {
         }
         prop_assert!(is_as_before || key.written.is_some(), "it was not written: {context}");
         prop_assert!(!is_as_before || key.written.is_none() || played.is_plain, "{context}");
-        let Some(ends) = self.ends.get_mut(&key.name) else { panic!("no end: {context}") };
-        // What a bucket held above a lowered capacity is of no use any more.
-        if key.is_resized && is_as_before && ends.spare == Spare::Seconds {
-            ends.spare = Spare::AtLeast;
-        }
+        let Some(ends) = self.ends.get(&key.name) else { panic!("no end: {context}") };
         let expires_us = key.expires_us(played.now_us);
         // Times beyond 2^53 round.
         if key.written.is_none() || expires_us >= 1 << 53 {

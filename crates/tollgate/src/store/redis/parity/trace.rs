@@ -7,8 +7,6 @@ use tollgate_core::MAX_TIME_US;
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) time: Time,
-    /// Whose limit has its other size from here on.
-    pub(super) resized: Option<usize>,
     pub(super) steps: Vec<Step>,
 }
 
@@ -18,6 +16,8 @@ pub(super) struct Step {
     pub(super) key: usize,
     pub(super) act: Act,
     pub(super) price: Price,
+    /// The key's other limit is its limit from here on.
+    pub(super) is_changing: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -77,9 +77,8 @@ pub(super) fn batches() -> impl Strategy<Value = Vec<Batch>> {
         3 => (-1..=1_i64).prop_map(Price::Remaining),
         1 => Just(Price::MoreThanAll),
     ];
-    let resized = prop::option::weighted(0.1, any::<usize>());
-    let batch = (time, resized, steps(price.boxed(), 1..6));
-    let batch = batch.prop_map(|(time, resized, steps)| Batch { time, resized, steps });
+    let batch = (time, steps(price.boxed(), 1..6));
+    let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..40)
 }
 
@@ -95,7 +94,7 @@ pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
         1 => (0..=1_i64).prop_map(Price::Remaining),
     ];
     let batch = (time, steps(price.boxed(), 1..20));
-    let batch = batch.prop_map(|(time, steps)| Batch { time, resized: None, steps });
+    let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..40)
 }
 
@@ -105,8 +104,9 @@ fn steps(
     count: std::ops::Range<usize>,
 ) -> impl Strategy<Value = Vec<Step>> {
     let step = |act: BoxedStrategy<Act>| {
-        let step = (any::<usize>(), act, price.clone());
-        let step = step.prop_map(|(key, act, price)| Step { key, act, price });
+        let step = (any::<usize>(), act, price.clone(), prop::bool::weighted(0.05));
+        let step =
+            step.prop_map(|(key, act, price, is_changing)| Step { key, act, price, is_changing });
         prop::collection::vec(step, count.clone())
     };
     prop_oneof![2 => step(Just(Act::Check).boxed()), 1 => step(act().boxed())]

@@ -1,0 +1,71 @@
+//! What was spent stays spent when a limit changes, wherever its keys are.
+
+use tollgate::{Limit, Scope};
+use tollgate_launcher::{Cluster, Flavour, Launch};
+
+use crate::asking::remaining;
+use crate::setup::{LIMITS, at, named};
+use crate::shards;
+
+/// One of a process of its own: the same limit with room for so many.
+fn sized(url: &str, text: &str, size: u64) -> Scope {
+    let sized = text.replace("=100 ", &format!("={size} "));
+    assert_eq!(sized.parse::<Limit>().unwrap().size(), size);
+    named(&at(url), text, &sized)
+}
+
+async fn what_was_spent_stays_spent(url: &str) {
+    let ids: Vec<String> = (0..20).map(|number| format!("user:{number}")).collect();
+    for text in LIMITS {
+        let (old, new) = (sized(url, text, 100), sized(url, text, 150));
+        for id in &ids {
+            assert!(old.check(id).cost(30).await.unwrap().is_allowed(), "{text}");
+        }
+        // All at once: each is sent again, on its own server and in its own slot.
+        let checks: Vec<_> =
+            ids.iter().map(|id| IntoFuture::into_future(new.check(id).cost(20))).collect();
+        for check in checks {
+            assert_eq!(check.await.unwrap().remaining(), 100, "{text}");
+        }
+        for id in &ids {
+            assert_eq!(remaining(&old, id).await, 50, "{text}");
+        }
+    }
+}
+
+/// Several limits in different places, of which one has changed since.
+async fn several_limits_carry_over_those_that_changed(url: &str) {
+    for text in LIMITS {
+        let old = named(&at(url), "user", text);
+        assert!(old.check(&format!("b {text}")).cost(30).await.unwrap().is_allowed(), "{text}");
+        let limiter = at(url);
+        let user = named(&limiter, "user", "fixed-window limit=50 window=366d");
+        let (id, others) = (format!("b {text}"), (0..4).map(|number| format!("{number} {text}")));
+        let others: Vec<String> = others.collect();
+        let with_others = |cost: u64| {
+            let others = others.iter().map(|other| user.check(other).cost(cost));
+            others.chain([user.check(&id).cost(cost)]).collect::<Vec<_>>()
+        };
+        let refused = limiter.check_all(&with_others(25)).await.unwrap();
+        assert_eq!(refused.refused_by(), Some(4), "{text}");
+        let allowed = limiter.check_all(&with_others(20)).await.unwrap();
+        assert!(allowed.is_allowed(), "{text}");
+        let left: Vec<u64> = allowed.each().iter().map(|each| each.remaining()).collect();
+        assert_eq!(left, [30, 30, 30, 30, 0], "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_cluster_what_was_spent_stays_spent_when_the_limit_changes() {
+    let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();
+    what_was_spent_stays_spent(&cluster.url()).await;
+    several_limits_carry_over_those_that_changed(&cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_shards_what_was_spent_stays_spent_when_the_limit_changes() {
+    let servers = shards::start(&Launch::new(Flavour::Valkey), 3);
+    let url = shards::url("", &servers);
+    what_was_spent_stays_spent(&url).await;
+    several_limits_carry_over_those_that_changed(&url).await;
+}
