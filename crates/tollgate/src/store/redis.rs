@@ -311,8 +311,11 @@ impl Scope {
         })
     }
 
-    /// The charges of a log that count.
+    /// The charges of a log that count; none unless the limit is one.
     pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
+        if !matches!(self.limit, Limit::SlidingWindowLog(_)) {
+            return Answer::ready(Ok(Vec::new()));
+        }
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
         self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
             Reply::State { limit, state, now_us } => {
