@@ -1,5 +1,6 @@
 //! Why a limit was refused, and what to write instead.
 
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
@@ -125,106 +126,163 @@ pub enum LimitError {
     },
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// How a value stands beside its name in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notation {
+    /// `window=60s`, as a limit's text has it.
+    Text,
+    /// `window: 60s`, as YAML has it.
+    Yaml,
+}
+
+impl Notation {
+    const fn equals(self) -> &'static str {
         match self {
-            LimitError::Zero { .. }
-            | LimitError::TooManyUnits { .. }
-            | LimitError::LogTooLarge { .. }
-            | LimitError::WindowTooLong
-            | LimitError::NotWholeMicroseconds { .. }
-            | LimitError::RateOutOfRange { .. }
-            | LimitError::FillsTooSlowly { .. } => self.write_out_of_range(f),
-            _ => self.write_misread(f),
+            Notation::Text => "=",
+            Notation::Yaml => ": ",
+        }
+    }
+
+    fn example(self, algorithm: AlgorithmName) -> String {
+        let example = algorithm.example();
+        match self {
+            Notation::Text => example.into(),
+            Notation::Yaml => {
+                let fields = example.replace(' ', ", ").replace('=', ": ");
+                format!("{{ algorithm: {fields} }}")
+            }
         }
     }
 }
 
+impl fmt::Display for LimitError {
+    /// The problem; the remedy.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.problem(Notation::Text), self.remedy(Notation::Text))
+    }
+}
+
 impl LimitError {
-    /// What is wrong with a text that cannot be read.
-    fn write_misread(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let example = AlgorithmName::TokenBucket.example();
+    /// The parameter that is at fault, if it is one.
+    pub fn parameter(&self) -> Option<&'static str> {
+        match *self {
+            LimitError::Empty
+            | LimitError::TooLong { .. }
+            | LimitError::UnknownAlgorithm { .. }
+            | LimitError::NotAPair { .. }
+            | LimitError::UnknownParameter { .. } => None,
+            LimitError::Repeated { parameter }
+            | LimitError::Missing { parameter, .. }
+            | LimitError::NotANumber { parameter, .. }
+            | LimitError::NotADuration { parameter, .. }
+            | LimitError::NotARate { parameter, .. }
+            | LimitError::UnknownUnit { parameter, .. }
+            | LimitError::Zero { parameter }
+            | LimitError::TooManyUnits { parameter }
+            | LimitError::NotWholeMicroseconds { parameter, .. }
+            | LimitError::RateOutOfRange { parameter } => Some(parameter),
+            LimitError::UnknownMode { .. } => Some("mode"),
+            LimitError::LogTooLarge { .. } => Some("limit"),
+            LimitError::WindowTooLong => Some("window"),
+            LimitError::FillsTooSlowly { rate_parameter, .. } => Some(rate_parameter),
+        }
+    }
+
+    /// What is wrong.
+    pub fn problem(&self, notation: Notation) -> String {
+        let is = notation.equals();
         match self {
-            LimitError::Empty => write!(f, "the limit is empty; write one like `{example}`"),
-            LimitError::TooLong { bytes } => {
-                write!(f, "the limit is {bytes} bytes long; write one like `{example}`")
-            }
-            LimitError::UnknownAlgorithm { found } => {
-                write!(f, "unknown algorithm `{found}`; ")?;
-                match AlgorithmName::meant_by(&found.0) {
-                    Some(name) => write!(f, "did you mean `{name}`?"),
-                    None => write!(f, "use one of {}", names()),
-                }
-            }
-            LimitError::NotAPair { found } => {
-                write!(f, "`{found}` is not a parameter; write it as `name=value`")
-            }
+            LimitError::Empty => "the limit is empty".into(),
+            LimitError::TooLong { bytes } => format!("the limit is {bytes} bytes long"),
+            LimitError::UnknownAlgorithm { found } => format!("unknown algorithm `{found}`"),
+            LimitError::NotAPair { found } => format!("`{found}` is not a parameter"),
             LimitError::UnknownParameter { algorithm, found } => {
-                let example = algorithm.example();
-                write!(f, "{algorithm} has no parameter `{found}`; write it like `{example}`")
+                format!("{algorithm} has no parameter `{found}`")
             }
-            LimitError::Repeated { parameter } => {
-                write!(f, "`{parameter}` is given twice; keep one of them")
-            }
-            LimitError::Missing { algorithm, parameter } => {
-                let example = algorithm.example();
-                write!(f, "`{parameter}` is missing; write the limit like `{example}`")
-            }
+            LimitError::Repeated { parameter } => format!("`{parameter}` is given twice"),
+            LimitError::Missing { parameter, .. } => format!("`{parameter}` is missing"),
             LimitError::NotANumber { parameter, found } => {
-                write!(f, "`{parameter}={found}` is not a whole number; use digits alone")
+                format!("`{parameter}{is}{found}` is not a whole number")
             }
             LimitError::NotADuration { parameter, found } => {
-                write!(f, "`{parameter}={found}` is not a duration; ")?;
-                write!(f, "use one whole number and one unit, like `250ms`, `90m` or `24h`")
+                format!("`{parameter}{is}{found}` is not a duration")
             }
             LimitError::NotARate { parameter, found } => {
-                write!(f, "`{parameter}={found}` is not a rate; ")?;
-                write!(f, "use a number and a time, like `10/s`, `0.1/s` or `3/7ms`")
+                format!("`{parameter}{is}{found}` is not a rate")
             }
-            LimitError::UnknownUnit { parameter, found, unit, suggestion } => {
-                write!(f, "`{parameter}={found}` has an unknown unit `{unit}`; ")?;
-                write!(f, "use one of us, ms, s, m, h, d")?;
-                match suggestion {
-                    Some(suggestion) => write!(f, "; did you mean `{suggestion}`?"),
-                    None => Ok(()),
-                }
+            LimitError::UnknownUnit { parameter, found, unit, .. } => {
+                format!("`{parameter}{is}{found}` has an unknown unit `{unit}`")
             }
-            LimitError::UnknownMode { found } => {
-                write!(f, "`mode={found}` is unknown; use `mode=policing` or `mode=shaping`")
-            }
-            _ => Ok(()),
+            LimitError::UnknownMode { found } => format!("`mode{is}{found}` is unknown"),
+            _ => self.out_of_range(is),
         }
     }
 
     /// What is wrong with numbers that would not be exact.
-    fn write_out_of_range(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn out_of_range(&self, is: &str) -> String {
         match self {
-            LimitError::Zero { parameter } => {
-                write!(f, "`{parameter}` is zero; use a value above zero")
-            }
-            LimitError::TooManyUnits { parameter } => {
-                write!(f, "`{parameter}` is 2^53 or more; use at most {MAX_UNITS}")
-            }
-            LimitError::LogTooLarge { limit } => {
-                write!(f, "`limit={limit}` is above the {MAX_LOG_UNITS} ")?;
-                write!(f, "that a sliding-window-log keeps; use sliding-window-counter")
-            }
-            LimitError::WindowTooLong => {
-                write!(f, "`window` is above 366 days; use a shorter window")
-            }
+            LimitError::Zero { parameter } => format!("`{parameter}` is zero"),
+            LimitError::TooManyUnits { parameter } => format!("`{parameter}` is 2^53 or more"),
+            LimitError::LogTooLarge { limit } => format!(
+                "`limit{is}{limit}` is above the {MAX_LOG_UNITS} that a sliding-window-log keeps"
+            ),
+            LimitError::WindowTooLong => "`window` is above 366 days".into(),
             LimitError::NotWholeMicroseconds { parameter, duration } => {
-                write!(f, "`{parameter}` of {duration:?} is not whole microseconds; round it")
+                format!("`{parameter}` of {duration:?} is not whole microseconds")
             }
-            LimitError::RateOutOfRange { parameter } => {
-                write!(f, "`{parameter}` is out of range: in lowest terms, a rate has at most ")?;
-                write!(f, "{MAX_UNITS} units and a period of at most 100 years; ")?;
-                write!(f, "use a rounder or faster one")
+            LimitError::RateOutOfRange { parameter } => format!(
+                "`{parameter}` is out of range: in lowest terms, a rate has at most {MAX_UNITS} \
+                 units and a period of at most 100 years"
+            ),
+            LimitError::FillsTooSlowly { capacity, rate, rate_parameter } => format!(
+                "`capacity{is}{capacity}` at `{rate_parameter}{is}{rate}` takes over 100 years to fill"
+            ),
+            _ => String::new(),
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self, notation: Notation) -> String {
+        let is = notation.equals();
+        match self {
+            LimitError::Empty | LimitError::TooLong { .. } => {
+                format!("write one like `{}`", AlgorithmName::TokenBucket.example())
             }
-            LimitError::FillsTooSlowly { capacity, rate, rate_parameter } => {
-                write!(f, "`capacity={capacity}` at `{rate_parameter}={rate}` takes over ")?;
-                write!(f, "100 years to fill; raise `{rate_parameter}` or lower `capacity`")
+            LimitError::UnknownAlgorithm { found } => match AlgorithmName::meant_by(&found.0) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => format!("use one of {}", names()),
+            },
+            LimitError::NotAPair { .. } => "write it as `name=value`".into(),
+            LimitError::UnknownParameter { algorithm, .. } => {
+                format!("write it like `{}`", notation.example(*algorithm))
             }
-            _ => Ok(()),
+            LimitError::Repeated { .. } => "keep one of them".into(),
+            LimitError::Missing { algorithm, .. } => {
+                format!("write the limit like `{}`", notation.example(*algorithm))
+            }
+            LimitError::NotANumber { .. } => "use digits alone".into(),
+            LimitError::NotADuration { .. } => {
+                "use one whole number and one unit, like `250ms`, `90m` or `24h`".into()
+            }
+            LimitError::NotARate { .. } => {
+                "use a number and a time, like `10/s`, `0.1/s` or `3/7ms`".into()
+            }
+            LimitError::UnknownUnit { suggestion, .. } => match suggestion {
+                Some(meant) => format!("use one of us, ms, s, m, h, d; did you mean `{meant}`?"),
+                None => "use one of us, ms, s, m, h, d".into(),
+            },
+            LimitError::UnknownMode { .. } => {
+                format!("use `mode{is}policing` or `mode{is}shaping`")
+            }
+            LimitError::Zero { .. } => "use a value above zero".into(),
+            LimitError::TooManyUnits { .. } => format!("use at most {MAX_UNITS}"),
+            LimitError::LogTooLarge { .. } => "use sliding-window-counter".into(),
+            LimitError::WindowTooLong => "use a shorter window".into(),
+            LimitError::NotWholeMicroseconds { .. } => "round it".into(),
+            LimitError::RateOutOfRange { .. } => "use a rounder or faster one".into(),
+            LimitError::FillsTooSlowly { rate_parameter, .. } => {
+                format!("raise `{rate_parameter}` or lower `capacity`")
+            }
         }
     }
 }

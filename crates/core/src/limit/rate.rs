@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::LimitError;
 use super::range::{MAX_FILL_US, MAX_UNITS, whole_us};
-use super::text::{TimeUnit, write_duration};
+use super::time::{TimeUnit, write_duration};
 
 /// Units per time, exact: 3 per 7 ms is 3 / 7000 us, never 0.000428….
 ///

@@ -1,18 +1,18 @@
 //! Limits as text: `token-bucket capacity=10 refill=1/s`, and back.
 
-use alloc::format;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
 use super::error::Excerpt;
+use super::time::{TimeUnit, duration, split_unit, write_duration};
 use super::{Limit, LimitError, Rate};
 use crate::algorithm::{
     FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 
 /// Longer than any limit can be written, with room for spaces.
-const MAX_TEXT_BYTES: usize = 1_024;
+pub(super) const MAX_TEXT_BYTES: usize = 1_024;
 
 /// An algorithm's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +50,17 @@ impl AlgorithmName {
         }
     }
 
+    /// The names of its parameters. All are required but a leaky bucket's mode.
+    pub const fn parameters(self) -> &'static [&'static str] {
+        match self {
+            AlgorithmName::FixedWindow
+            | AlgorithmName::SlidingWindowLog
+            | AlgorithmName::SlidingWindowCounter => &["limit", "window"],
+            AlgorithmName::TokenBucket => &["capacity", "refill"],
+            AlgorithmName::LeakyBucket => &["capacity", "leak", "mode"],
+        }
+    }
+
     pub(super) const fn example(self) -> &'static str {
         match self {
             AlgorithmName::FixedWindow => "fixed-window limit=100 window=60s",
@@ -80,6 +91,15 @@ impl fmt::Display for AlgorithmName {
     }
 }
 
+impl FromStr for AlgorithmName {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<AlgorithmName, LimitError> {
+        let name = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
+        name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(text) })
+    }
+}
+
 impl FromStr for Limit {
     type Err = LimitError;
 
@@ -89,35 +109,67 @@ impl FromStr for Limit {
             return Err(LimitError::TooLong { bytes: text.len() });
         }
         let mut words = text.split_whitespace();
-        let first = words.next().ok_or(LimitError::Empty)?;
-        let name = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == first);
-        let name =
-            name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(first) })?;
-        Ok(match name {
-            AlgorithmName::FixedWindow => {
-                let (limit, window) = limit_and_window(name, words)?;
-                FixedWindow::new(limit, window)?.into()
-            }
-            AlgorithmName::SlidingWindowLog => {
-                let (limit, window) = limit_and_window(name, words)?;
-                SlidingWindowLog::new(limit, window)?.into()
-            }
-            AlgorithmName::SlidingWindowCounter => {
-                let (limit, window) = limit_and_window(name, words)?;
-                SlidingWindowCounter::new(limit, window)?.into()
-            }
-            AlgorithmName::TokenBucket => {
-                let [capacity, refill] = values(name, ["capacity", "refill"], words)?;
-                let (capacity, refill) = (capacity.given(name)?, refill.given(name)?);
-                TokenBucket::new(units(capacity)?, rate(refill)?)?.into()
-            }
-            AlgorithmName::LeakyBucket => {
-                let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], words)?;
-                let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
-                LeakyBucket::new(units(capacity)?, rate(leak)?, self::mode(mode)?)?.into()
-            }
-        })
+        let algorithm = words.next().ok_or(LimitError::Empty)?;
+        read(
+            algorithm.parse()?,
+            words.map(|word| match word.split_once('=') {
+                Some(pair) => Ok(pair),
+                None => Err(LimitError::NotAPair { found: Excerpt::of(word) }),
+            }),
+        )
     }
+}
+
+impl Limit {
+    /// Reads an algorithm's parameters, each a name and a value as the text form has them, in any order.
+    ///
+    /// ```
+    /// # use tollgate_core::{AlgorithmName, Limit};
+    /// let parameters = [("refill", "1/s"), ("capacity", "10")];
+    /// let limit = Limit::from_parameters(AlgorithmName::TokenBucket, parameters)?;
+    /// assert_eq!(limit.to_string(), "token-bucket capacity=10 refill=1/s");
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    pub fn from_parameters<'t>(
+        algorithm: AlgorithmName,
+        parameters: impl IntoIterator<Item = (&'t str, &'t str)>,
+    ) -> Result<Limit, LimitError> {
+        let bounded = parameters.into_iter().map(|(name, value)| match name.len() + value.len() {
+            0..=MAX_TEXT_BYTES => Ok((name, value)),
+            bytes => Err(LimitError::TooLong { bytes }),
+        });
+        read(algorithm, bounded)
+    }
+}
+
+fn read<'t>(
+    name: AlgorithmName,
+    pairs: impl Iterator<Item = Result<(&'t str, &'t str), LimitError>>,
+) -> Result<Limit, LimitError> {
+    Ok(match name {
+        AlgorithmName::FixedWindow => {
+            let (limit, window) = limit_and_window(name, pairs)?;
+            FixedWindow::new(limit, window)?.into()
+        }
+        AlgorithmName::SlidingWindowLog => {
+            let (limit, window) = limit_and_window(name, pairs)?;
+            SlidingWindowLog::new(limit, window)?.into()
+        }
+        AlgorithmName::SlidingWindowCounter => {
+            let (limit, window) = limit_and_window(name, pairs)?;
+            SlidingWindowCounter::new(limit, window)?.into()
+        }
+        AlgorithmName::TokenBucket => {
+            let [capacity, refill] = values(name, ["capacity", "refill"], pairs)?;
+            let (capacity, refill) = (capacity.given(name)?, refill.given(name)?);
+            TokenBucket::new(units(capacity)?, rate(refill)?)?.into()
+        }
+        AlgorithmName::LeakyBucket => {
+            let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], pairs)?;
+            let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
+            LeakyBucket::new(units(capacity)?, rate(leak)?, self::mode(mode)?)?.into()
+        }
+    })
 }
 
 impl FromStr for Rate {
@@ -159,9 +211,9 @@ struct Parameter<'t> {
 
 /// A parameter that was given.
 #[derive(Clone, Copy)]
-struct Given<'t> {
-    name: &'static str,
-    value: &'t str,
+pub(super) struct Given<'t> {
+    pub(super) name: &'static str,
+    pub(super) value: &'t str,
 }
 
 impl<'t> Parameter<'t> {
@@ -173,17 +225,15 @@ impl<'t> Parameter<'t> {
     }
 }
 
-/// Sorts `name=value` words into the parameters an algorithm has.
+/// Sorts names and values into the parameters an algorithm has.
 fn values<'t, const N: usize>(
     algorithm: AlgorithmName,
     names: [&'static str; N],
-    words: impl Iterator<Item = &'t str>,
+    pairs: impl Iterator<Item = Result<(&'t str, &'t str), LimitError>>,
 ) -> Result<[Parameter<'t>; N], LimitError> {
     let mut parameters = names.map(|name| Parameter { name, value: None });
-    for word in words {
-        let Some((name, value)) = word.split_once('=') else {
-            return Err(LimitError::NotAPair { found: Excerpt::of(word) });
-        };
+    for pair in pairs {
+        let (name, value) = pair?;
         let Some(parameter) = parameters.iter_mut().find(|parameter| parameter.name == name) else {
             return Err(LimitError::UnknownParameter { algorithm, found: Excerpt::of(name) });
         };
@@ -196,9 +246,9 @@ fn values<'t, const N: usize>(
 
 fn limit_and_window<'t>(
     algorithm: AlgorithmName,
-    words: impl Iterator<Item = &'t str>,
+    pairs: impl Iterator<Item = Result<(&'t str, &'t str), LimitError>>,
 ) -> Result<(u64, Duration), LimitError> {
-    let [limit, window] = values(algorithm, ["limit", "window"], words)?;
+    let [limit, window] = values(algorithm, ["limit", "window"], pairs)?;
     let (limit, window) = (limit.given(algorithm)?, window.given(algorithm)?);
     Ok((units(limit)?, duration(window)?))
 }
@@ -210,7 +260,7 @@ fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
 
 /// A number of digits alone: `parse` would take a sign as well. One too large for 64 bits becomes
 /// the largest, for the ranges to refuse.
-fn digits(text: &str) -> Option<u64> {
+pub(super) fn digits(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
@@ -221,15 +271,6 @@ fn mode(parameter: Parameter<'_>) -> Result<Mode, LimitError> {
         Some("shaping") => Ok(Mode::Shaping),
         Some(other) => Err(LimitError::UnknownMode { found: Excerpt::of(other) }),
     }
-}
-
-fn duration(given: Given<'_>) -> Result<Duration, LimitError> {
-    let wrong =
-        || LimitError::NotADuration { parameter: given.name, found: Excerpt::of(given.value) };
-    let (count, unit) = split_unit(given.value);
-    let count = digits(count).ok_or_else(wrong)?;
-    let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
-    Ok(Duration::from_micros(count.saturating_mul(unit.us())))
 }
 
 /// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
@@ -254,107 +295,4 @@ fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
     let units = u128::from(whole) * scale + u128::from(part);
     let per_us = u128::from(count.saturating_mul(unit.us())) * scale;
     Rate::reduced(given.name, units, per_us)
-}
-
-/// Splits `250ms` into its digits and what follows them.
-fn split_unit(text: &str) -> (&str, &str) {
-    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
-}
-
-/// A unit of time, as written after a number.
-#[derive(Clone, Copy)]
-pub(super) enum TimeUnit {
-    Microsecond,
-    Millisecond,
-    Second,
-    Minute,
-    Hour,
-    Day,
-}
-
-impl TimeUnit {
-    /// Longest first.
-    const ALL: [TimeUnit; 6] = [
-        TimeUnit::Day,
-        TimeUnit::Hour,
-        TimeUnit::Minute,
-        TimeUnit::Second,
-        TimeUnit::Millisecond,
-        TimeUnit::Microsecond,
-    ];
-
-    pub(super) const fn us(self) -> u64 {
-        match self {
-            TimeUnit::Microsecond => 1,
-            TimeUnit::Millisecond => 1_000,
-            TimeUnit::Second => 1_000_000,
-            TimeUnit::Minute => 60_000_000,
-            TimeUnit::Hour => 3_600_000_000,
-            TimeUnit::Day => 86_400_000_000,
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            TimeUnit::Microsecond => "us",
-            TimeUnit::Millisecond => "ms",
-            TimeUnit::Second => "s",
-            TimeUnit::Minute => "m",
-            TimeUnit::Hour => "h",
-            TimeUnit::Day => "d",
-        }
-    }
-
-    /// The unit at the end of a value; `None` when there is none or it is no word at all.
-    fn of(unit: &str, given: Given<'_>) -> Result<Option<TimeUnit>, LimitError> {
-        if let Some(known) = TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit) {
-            return Ok(Some(known));
-        }
-        if unit.is_empty() || !unit.chars().all(char::is_alphabetic) {
-            return Ok(None);
-        }
-        let before = &given.value[..given.value.len() - unit.len()];
-        let suggestion = TimeUnit::meant_by(unit).map(|meant| format!("{before}{meant}"));
-        Err(LimitError::UnknownUnit {
-            parameter: given.name,
-            found: Excerpt::of(given.value),
-            unit: Excerpt::of(unit),
-            suggestion,
-        })
-    }
-
-    fn meant_by(unit: &str) -> Option<TimeUnit> {
-        const BEGINNINGS: [(&str, TimeUnit); 11] = [
-            ("milli", TimeUnit::Millisecond),
-            ("msec", TimeUnit::Millisecond),
-            ("micro", TimeUnit::Microsecond),
-            ("usec", TimeUnit::Microsecond),
-            ("µ", TimeUnit::Microsecond),
-            ("μ", TimeUnit::Microsecond),
-            ("sec", TimeUnit::Second),
-            ("min", TimeUnit::Minute),
-            ("hour", TimeUnit::Hour),
-            ("hr", TimeUnit::Hour),
-            ("day", TimeUnit::Day),
-        ];
-        let unit = unit.to_lowercase();
-        let begins = |&&(beginning, _): &&(&str, TimeUnit)| unit.starts_with(beginning);
-        if let Some((_, meant)) = BEGINNINGS.iter().find(begins) {
-            return Some(*meant);
-        }
-        TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit)
-    }
-}
-
-impl fmt::Display for TimeUnit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Writes a duration in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
-pub(super) fn write_duration(f: &mut fmt::Formatter<'_>, us: u64) -> fmt::Result {
-    let unit = TimeUnit::ALL.into_iter().find(|unit| us.is_multiple_of(unit.us()));
-    let unit = unit.unwrap_or(TimeUnit::Microsecond);
-    write!(f, "{}{unit}", us / unit.us())
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Cost, FixedWindow, Limit, Rate, SlidingWindowLog, TokenBucket};
+use tollgate_core::{
+    AlgorithmName, Cost, FixedWindow, Limit, LimitError, Notation, Rate, SlidingWindowLog,
+    TokenBucket, parse_duration,
+};
 
 use crate::any;
 
@@ -95,6 +98,56 @@ fn limits_read_as_people_write_them() {
         ),
     ] {
         assert_eq!(text.parse::<Limit>().unwrap().to_string(), printed);
+    }
+}
+
+#[test]
+fn parameters_read_as_the_text_does() {
+    for text in [
+        "leaky-bucket leak=1/s capacity=10",
+        "fixed-window limit=1 window=1s",
+        "token-bucket limit=1",
+    ] {
+        let (name, parameters) = text.split_once(' ').unwrap();
+        let pairs = parameters.split(' ').map(|pair| pair.split_once('=').unwrap());
+        assert_eq!(Limit::from_parameters(name.parse().unwrap(), pairs), text.parse());
+    }
+    let long = "1".repeat(2_000);
+    let pairs = [("limit", long.as_str()), ("window", "1s")];
+    let error = Limit::from_parameters(AlgorithmName::FixedWindow, pairs).unwrap_err();
+    assert_eq!(error, LimitError::TooLong { bytes: 2_005 });
+    assert!(parse_duration("deadline", &format!("{long}sec")).is_err());
+}
+
+#[test]
+fn a_refusal_reads_in_yaml_as_it_does_in_text() {
+    for (text, parameter, yaml) in [
+        (
+            "fixed-window limit=x window=1s",
+            Some("limit"),
+            "`limit: x` is not a whole number; use digits alone",
+        ),
+        (
+            "leaky-bucket capacity=1",
+            Some("leak"),
+            "`leak` is missing; write the limit like `{ algorithm: leaky-bucket, capacity: 10, leak: 1/s, mode: policing }`",
+        ),
+        (
+            "leaky-bucket capacity=1 leak=1/s mode=x",
+            Some("mode"),
+            "`mode: x` is unknown; use `mode: policing` or `mode: shaping`",
+        ),
+        (
+            "token-bucket capacity=1000000 refill=1/d",
+            Some("refill"),
+            "`capacity: 1000000` at `refill: 1/d` takes over 100 years to fill; raise `refill` or lower `capacity`",
+        ),
+        ("", None, "the limit is empty; write one like `token-bucket capacity=10 refill=1/s`"),
+    ] {
+        let error = text.parse::<Limit>().unwrap_err();
+        assert_eq!(error.parameter(), parameter, "{text}");
+        let (problem, remedy) = (error.problem(Notation::Yaml), error.remedy(Notation::Yaml));
+        assert_eq!(format!("{problem}; {remedy}"), yaml);
     }
 }
 
