@@ -159,6 +159,11 @@ impl<'a> Check<'a> {
         checks.iter().filter_map(|check| check.within).min()
     }
 
+    #[cfg(feature = "rules")]
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.role == Role::Shadow
+    }
+
     pub(crate) fn is_peek(&self) -> bool {
         matches!(self.intent, Intent::Look)
     }

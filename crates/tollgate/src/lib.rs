@@ -171,6 +171,8 @@ mod failure;
 #[cfg(feature = "redis")]
 mod health;
 mod limiter;
+#[cfg(feature = "rules")]
+pub mod rules;
 mod scope;
 mod store;
 mod together;

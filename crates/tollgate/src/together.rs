@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "rules")]
+use tollgate_core::Part;
 use tollgate_core::{Ask, Cost, MAX_UNITS, Role, Verdict};
 
 use crate::check::Check;
@@ -26,6 +28,14 @@ pub struct Together {
 impl Together {
     pub(crate) fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> Together {
         Together { decided, each }
+    }
+
+    /// The answer of a single one to a request of so many units.
+    #[cfg(feature = "rules")]
+    pub(crate) fn of_one(decision: Decision, units: u64) -> Together {
+        let fits = decision.remaining() / units.max(1);
+        let part = Part { role: Role::Enforced, decision: *decision.decided(), fits };
+        Together { decided: tollgate_core::Together::of([part]), each: vec![decision] }
     }
 
     /// Whether every enforced limit admits the request.

@@ -1,0 +1,156 @@
+//! Rules: from a request to its limits.
+//!
+//! A rule says which requests it is for, how their key is made, and which limit they spend. A file of
+//! rules, in YAML, is a [`Config`]; [`Rules`] decide by it, and can be given another while they do.
+//!
+//! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it
+//! - `config`: what a file says; `pattern`: what a value must be like; `schema`: the same for editors
+//! - `attributes`: a request; `request`, `names`: the same by number
+//! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit
+//! - `check`, `ruling`: asking them, and what they say; `tally`: how often
+//! - `explain`: why they say it
+//! - `file`: rules that follow their file
+
+mod attributes;
+mod check;
+mod config;
+mod decode;
+mod explain;
+#[cfg(feature = "watch")]
+mod file;
+mod index;
+mod key;
+mod load;
+mod names;
+mod nearest;
+mod pattern;
+mod plan;
+mod problem;
+mod request;
+mod ruling;
+mod schema;
+mod tally;
+mod yaml;
+
+use std::fmt;
+use std::slice;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+pub use attributes::Attributes;
+pub use check::{RulesAnswer, RulesCheck};
+pub use config::Config;
+pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
+#[cfg(feature = "watch")]
+pub use file::{Following, LoadError, RulesFile, Status};
+use plan::Plan;
+pub use plan::RuleName;
+pub use problem::{Problem, Problems, Severity};
+pub use ruling::{RulePart, Ruling};
+pub use tally::Counts;
+
+use crate::error::Error;
+use crate::limiter::Limiter;
+use crate::scope::Scope;
+
+/// Rules that decide requests. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Rules {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    limiter: Limiter,
+    plan: ArcSwap<Plan>,
+    /// Who holds it replaces the rules.
+    replacing: Mutex<()>,
+}
+
+impl Rules {
+    /// Rules that spend a limiter's limits.
+    pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
+        let plan = ArcSwap::from_pointee(Plan::new(limiter, config, None)?);
+        let inner = Inner { limiter: limiter.clone(), plan, replacing: Mutex::new(()) };
+        Ok(Rules { inner: Arc::new(inner) })
+    }
+
+    /// Decides by other rules from here on; returns their generation. Checks that are on their way
+    /// are decided by those they began with. What keys have spent under a rule of the same name stays
+    /// spent, whatever its limit is now.
+    ///
+    /// If it fails, the rules are as they were.
+    pub fn replace(&self, config: &Config) -> Result<u64, Error> {
+        let Inner { limiter, plan, replacing } = &*self.inner;
+        let _alone = replacing.lock();
+        let new = Plan::new(limiter, config, Some(&plan.load()))?;
+        let generation = new.generation;
+        plan.store(Arc::new(new));
+        Ok(generation)
+    }
+
+    /// A request that the rules of a domain decide. No rule applying, it is allowed.
+    pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
+        RulesCheck::new(self, domain, slice::from_ref(request))
+    }
+
+    /// A request with several sets of attributes, each of which the rules see for itself: all that apply
+    /// are charged, or none. A rule with one key for two of them is one charge, with the costs added.
+    pub fn check_all<'a>(
+        &'a self,
+        domain: &'a str,
+        requests: &'a [Attributes<'a>],
+    ) -> RulesCheck<'a> {
+        RulesCheck::new(self, domain, requests)
+    }
+
+    /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
+    pub fn explain(&self, domain: &str, request: &Attributes<'_>) -> Vec<Explanation> {
+        explain::explain(&self.plan(), domain, request)
+    }
+
+    /// The domains that have rules, in alphabetical order.
+    pub fn domains(&self) -> Vec<String> {
+        let mut domains: Vec<_> = self.plan().domains.keys().map(|name| name.to_string()).collect();
+        domains.sort_unstable();
+        domains
+    }
+
+    /// A limit of the file by its name, to be spent directly: that has nothing to do with what rules
+    /// spend of it.
+    pub fn limit(&self, name: &str) -> Option<Scope> {
+        self.plan().limits.get(name).cloned()
+    }
+
+    /// How often every rule decided what, since there was a rule of that name.
+    pub fn counts(&self) -> Vec<(RuleName, Counts)> {
+        let plan = self.plan();
+        plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()
+    }
+
+    /// 1 for the first rules, one more whenever they are replaced.
+    pub fn generation(&self) -> u64 {
+        self.inner.plan.load().generation
+    }
+
+    /// The limiter whose limits they spend.
+    pub fn limiter(&self) -> &Limiter {
+        &self.inner.limiter
+    }
+
+    fn plan(&self) -> Arc<Plan> {
+        self.inner.plan.load_full()
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan();
+        let rules: Vec<_> = plan.rules.iter().map(|rule| rule.name.to_string()).collect();
+        f.debug_struct("Rules")
+            .field("generation", &plan.generation)
+            .field("rules", &rules)
+            .finish()
+    }
+}

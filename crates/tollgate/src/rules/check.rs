@@ -1,0 +1,232 @@
+//! A request that rules have not decided yet.
+
+use std::future::{Future, IntoFuture};
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use super::Rules;
+use super::attributes::Attributes;
+use super::plan::{Plan, Spent, SpentId};
+use super::request::Request;
+use super::ruling::Ruling;
+use super::tally::Outcome;
+use crate::answer::Answer;
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::together::Together;
+
+/// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
+#[derive(Clone, Debug)]
+#[must_use = "nothing is decided until this is awaited, or `now` is called"]
+pub struct RulesCheck<'a> {
+    rules: &'a Rules,
+    domain: &'a str,
+    requests: &'a [Attributes<'a>],
+    cost: Option<u64>,
+    max_wait: Option<Duration>,
+    within: Option<Duration>,
+    at_us: Option<u64>,
+}
+
+impl<'a> RulesCheck<'a> {
+    pub(super) fn new(
+        rules: &'a Rules,
+        domain: &'a str,
+        requests: &'a [Attributes<'a>],
+    ) -> RulesCheck<'a> {
+        let (cost, max_wait, within, at_us) = (None, None, None, None);
+        RulesCheck { rules, domain, requests, cost, max_wait, within, at_us }
+    }
+
+    /// What the request spends of every limit, instead of what the rules say. At least 1.
+    pub fn cost(self, units: u64) -> RulesCheck<'a> {
+        RulesCheck { cost: Some(units), ..self }
+    }
+
+    /// The longest delay the caller accepts, as with [`Check::max_wait`].
+    pub fn max_wait(self, max_wait: Duration) -> RulesCheck<'a> {
+        RulesCheck { max_wait: Some(max_wait), ..self }
+    }
+
+    /// How long the caller itself has, as with [`Check::within`].
+    pub fn within(self, time: Duration) -> RulesCheck<'a> {
+        RulesCheck { within: Some(time), ..self }
+    }
+
+    /// Decides at this time, as with [`Check::at_us`].
+    pub fn at_us(self, now_us: u64) -> RulesCheck<'a> {
+        RulesCheck { at_us: Some(now_us), ..self }
+    }
+
+    /// Decides without waiting, in memory.
+    pub fn now(&self) -> Result<Ruling, Error> {
+        let found = self.found();
+        let together = match &self.checks(&found)[..] {
+            [only] if self.is_plain(only) => {
+                only.now().map(|decision| Together::of_one(decision, found.units()))
+            }
+            checks => self.rules.limiter().check_all_now(checks),
+        };
+        found.ruled(together)
+    }
+
+    /// What is charged, in the order of the rules; nothing if one of them refuses whatever it is.
+    fn checks<'f>(&self, found: &'f Found) -> Vec<Check<'f>> {
+        if found.blocked_by.is_some() {
+            return Vec::new();
+        }
+        let check = |matched: &'f Matched| {
+            let scope = found.scope(matched)?;
+            let mut check = scope.check(&found.keys[matched.key.clone()]).cost(matched.units);
+            if found.is_shadow(matched) {
+                check = check.shadow();
+            }
+            if let Some(max_wait) = self.max_wait {
+                check = check.max_wait(max_wait);
+            }
+            if let Some(within) = self.within {
+                check = check.within(within);
+            }
+            Some(if let Some(at_us) = self.at_us { check.at_us(at_us) } else { check })
+        };
+        found.matched.iter().filter_map(check).collect()
+    }
+
+    /// Whether a check can be decided by itself, which is quicker than with others.
+    fn is_plain(&self, check: &Check<'_>) -> bool {
+        !check.is_shadow() && self.max_wait.is_none()
+    }
+
+    fn found(&self) -> Found {
+        let plan = self.rules.plan();
+        let (mut keys, mut matched, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(domain) = plan.domains.get(self.domain) else {
+            return Found { plan, keys, matched, blocked_by: None };
+        };
+        for attributes in self.requests {
+            let request = Request::new(attributes, &plan.names);
+            domain.index.candidates(&request, &mut candidates);
+            for &at in &candidates {
+                let (rule, from) = (&plan.rules[at], keys.len());
+                if rule.apply(&request, &mut keys).is_ok() {
+                    let (spent, _) = rule.spent(&request, &keys[from..]);
+                    let units = self.cost.unwrap_or_else(|| rule.units(&request));
+                    matched.push(Matched { rule: at, spent, key: from..keys.len(), units });
+                }
+            }
+        }
+        let blocks = |matched: &Matched| {
+            !plan.rules[matched.rule].is_shadow
+                && matches!(plan.spends[matched.spent], Spent::Blocked)
+        };
+        let blocked_by = matched.iter().position(blocks);
+        Found { plan, keys, matched, blocked_by }
+    }
+}
+
+/// The rules that apply to a request.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) plan: Arc<Plan>,
+    /// Of all rules, one after the other.
+    pub(super) keys: Vec<u8>,
+    pub(super) matched: Vec<Matched>,
+    /// Which of them refuses whatever it is.
+    pub(super) blocked_by: Option<usize>,
+}
+
+/// A rule that applies.
+#[derive(Debug)]
+pub(super) struct Matched {
+    pub(super) rule: usize,
+    pub(super) spent: SpentId,
+    pub(super) key: Range<usize>,
+    pub(super) units: u64,
+}
+
+impl Found {
+    fn scope(&self, matched: &Matched) -> Option<&crate::Scope> {
+        match &self.plan.spends[matched.spent] {
+            Spent::Limit { scope, .. } => Some(scope),
+            Spent::Nothing | Spent::Blocked => None,
+        }
+    }
+
+    fn is_shadow(&self, matched: &Matched) -> bool {
+        self.plan.rules[matched.rule].is_shadow
+    }
+
+    /// What the only charge costs.
+    fn units(&self) -> u64 {
+        let charged = self.matched.iter().find(|matched| self.scope(matched).is_some());
+        charged.map_or(1, |matched| matched.units)
+    }
+
+    /// What it comes to, and one more in every rule's count.
+    fn ruled(self, together: Result<Together, Error>) -> Result<Ruling, Error> {
+        match together {
+            Ok(together) => Ok(Ruling::counted(self, together)),
+            Err(error) => {
+                for matched in &self.matched {
+                    if self.scope(matched).is_some() && !self.is_shadow(matched) {
+                        self.plan.rules[matched.rule].tally.count(Outcome::Failed);
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<'a> IntoFuture for RulesCheck<'a> {
+    type Output = Result<Ruling, Error>;
+    type IntoFuture = RulesAnswer;
+
+    fn into_future(self) -> RulesAnswer {
+        let found = self.found();
+        let asked = match &self.checks(&found)[..] {
+            [only] if self.is_plain(only) => Asked::One(only.clone().into_future(), found.units()),
+            checks => Asked::Several(self.rules.limiter().check_all(checks)),
+        };
+        RulesAnswer { asked, found: Some(found) }
+    }
+}
+
+/// What rules say, on its way; ready at once in memory.
+#[derive(Debug)]
+#[must_use = "the ruling comes when this is awaited"]
+pub struct RulesAnswer {
+    asked: Asked,
+    /// `None` once it was told.
+    found: Option<Found>,
+}
+
+#[derive(Debug)]
+enum Asked {
+    /// And what it costs.
+    One(Answer<Decision>, u64),
+    Several(Answer<Together>),
+}
+
+impl Future for RulesAnswer {
+    type Output = Result<Ruling, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let together = match &mut this.asked {
+            Asked::One(answer, units) => {
+                let decision = ready!(Pin::new(answer).poll(context));
+                decision.map(|decision| Together::of_one(decision, *units))
+            }
+            Asked::Several(answer) => ready!(Pin::new(answer).poll(context)),
+        };
+        match this.found.take() {
+            Some(found) => Poll::Ready(found.ruled(together)),
+            None => Poll::Pending,
+        }
+    }
+}

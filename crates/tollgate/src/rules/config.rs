@@ -1,0 +1,125 @@
+//! What a rules file says: limits, and which requests spend them. Every name in it stands for something.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tollgate_core::{Cost, Limit};
+
+use super::pattern::Pattern;
+use super::problem::Problems;
+use crate::failure::OnFailure;
+
+/// Limits and rules, as a file has them, checked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    pub(crate) limits: Vec<NamedLimit>,
+    pub(crate) rules: Vec<Rule>,
+    /// The tier of every API key that is known.
+    pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
+    /// What was probably not meant.
+    pub(crate) warnings: Problems,
+}
+
+/// A limit and what the file calls it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NamedLimit {
+    pub(crate) name: Box<str>,
+    pub(crate) limit: Limit,
+}
+
+/// Which requests spend which limit, and for whom.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rule {
+    pub(crate) name: Box<str>,
+    pub(crate) domain: Box<str>,
+    /// All of them must hold; of one attribute there is one.
+    pub(crate) when: Vec<Condition>,
+    /// Each must be found in the request. None: all requests have one key.
+    pub(crate) key: Vec<KeyPart>,
+    pub(crate) limit: Choice,
+    pub(crate) cost: Costs,
+    /// Says what it would have done, and refuses nothing.
+    pub(crate) is_shadow: bool,
+    /// As the limiter has it, if `None`; so is the deadline.
+    pub(crate) on_store_failure: Option<OnFailure>,
+    pub(crate) deadline: Option<Duration>,
+    /// What is different for single keys.
+    pub(crate) overrides: Vec<Override>,
+}
+
+/// What an attribute of the request must be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Condition {
+    pub(crate) attribute: Box<str>,
+    pub(crate) wanted: Wanted,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Wanted {
+    /// There, and like one of these.
+    AnyOf(Vec<Pattern>),
+    /// There, whatever it is.
+    Present,
+    Absent,
+}
+
+/// The first of these attributes that the request has is a part of the key. At least one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyPart {
+    pub(crate) first_of: Vec<Box<str>>,
+}
+
+/// What a rule spends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Spend {
+    /// Of the limit at this place in [`Config::limits`].
+    Limit(usize),
+    /// Nothing: such requests are not limited by this rule.
+    Allow,
+    /// Such requests are refused, for as long as the file says so.
+    Block,
+}
+
+/// What a rule spends for whom.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choice {
+    /// The attribute that chooses, and what each of its values does.
+    pub(crate) tiers: Option<Tiers>,
+    /// What those spend that no tier is for.
+    pub(crate) default: Spend,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tiers {
+    pub(crate) by: Box<str>,
+    pub(crate) of: Vec<(Box<str>, Spend)>,
+}
+
+/// What a request costs: as the first route says that it is on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Costs {
+    pub(crate) routes: Vec<(Route, Cost)>,
+    pub(crate) default: Cost,
+}
+
+/// `POST /reports`, or a path with any method.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route {
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) path: Pattern,
+}
+
+/// What is different for a single key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Override {
+    /// The attributes that make the key, in the order of [`Rule::key`], and what they are.
+    pub(crate) key: Vec<(Box<str>, Box<str>)>,
+    pub(crate) spend: Spend,
+}
+
+impl Config {
+    /// How many limits and rules there are.
+    pub fn len(&self) -> (usize, usize) {
+        (self.limits.len(), self.rules.len())
+    }
+}

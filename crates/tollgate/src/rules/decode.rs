@@ -1,0 +1,94 @@
+//! From the tree of a file to what it says, with everything that is wrong with it.
+//!
+//! Each part is read as far as it can be, and what is wrong is reported where it stands: a file with
+//! errors gives no configuration, and all of them at once.
+
+mod api_keys;
+mod choice;
+mod cost;
+mod defaults;
+mod fields;
+mod key;
+mod limits;
+mod names;
+mod overrides;
+mod read;
+mod rule;
+mod when;
+
+use std::collections::HashSet;
+
+use super::config::{Config, Rule};
+use super::problem::{Position, Report};
+use super::yaml::Node;
+pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
+use defaults::Defaults;
+use fields::{Fields, Mapping, Naming};
+use limits::Limits;
+use rule::Rules;
+
+const FILE: Mapping = Mapping {
+    name: "the file",
+    fields: &["defaults", "limits", "api_keys", "api_keys_file", "rules"],
+    remedy: "begin it with `limits:`, and `rules:` after them",
+};
+
+/// What a file says, and what it leaves to another.
+pub(super) struct Decoded {
+    pub(super) config: Config,
+    pub(super) api_keys: ApiKeys,
+    pub(super) keys_file: Option<KeysFile>,
+}
+
+/// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
+/// of no use.
+pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
+    let fields = Fields::read(root, &FILE, naming(root), report)?;
+    let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
+    let mut limits = Limits::read(&fields, report);
+    let nodes = fields.get("rules").and_then(|node| report.list(node, "`rules`", RULE_REMEDY));
+    let has = |name| fields.get(name).is_some() || fields.is_misspelt(name);
+    if !has("limits") && !has("rules") {
+        nothing(root.at, report);
+    }
+    let mut rules = Rules::new(defaults.unwrap_or_default(), &mut limits);
+    let rules: Vec<Rule> =
+        nodes.unwrap_or_default().iter().filter_map(|node| rules.read(node, report)).collect();
+    // Whether a name is used is not known before the errors are mended.
+    let is_whole = report.errors() == 0 && !rules.is_empty();
+    if is_whole {
+        limits.warn_of_unused(report);
+    }
+    let mut api_keys = ApiKeys::new(is_whole.then(|| tiers_of(&rules)));
+    if let Some(table) = fields.get("api_keys") {
+        api_keys.read(table, report);
+    }
+    let keys_file = fields.get("api_keys_file").and_then(|node| KeysFile::read(node, report));
+    let config = Config { limits: limits.into_list(), rules, ..Config::default() };
+    Some(Decoded { config, api_keys, keys_file })
+}
+
+const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";
+
+/// A file that says nothing.
+pub(super) fn nothing(at: Position, report: &mut Report) {
+    report.error(
+        at,
+        "neither limits nor rules",
+        "begin with a limit, like `limits: { free: token-bucket capacity=60 refill=1/s }`",
+    );
+}
+
+/// API keys that are not indented look like fields of the file: they are not to be shown.
+fn naming(root: &Node<'_>) -> Naming {
+    match Fields::of(root).any(|(name, value)| name == "api_keys" && value.is_null()) {
+        true => Naming::Hidden,
+        false => Naming::Shown,
+    }
+}
+
+/// The tiers that rules have limits for.
+fn tiers_of(rules: &[Rule]) -> HashSet<Box<str>> {
+    let tiers = rules.iter().filter_map(|rule| rule.limit.tiers.as_ref());
+    tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, _)| tier.clone())).collect()
+}

@@ -1,0 +1,129 @@
+//! When a rule applies.
+
+use tollgate_core::Excerpt;
+
+use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::names;
+use crate::rules::config::{Condition, Wanted};
+use crate::rules::pattern::Pattern;
+use crate::rules::problem::{Position, Report};
+use crate::rules::yaml::{Kind, Node};
+
+/// The most values that one attribute may have.
+const MAX_VALUES: usize = 10_000;
+
+const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`, `{ prefix: … }`, \
+     `{ glob: … }`, `{ any_of: […] }` and `{ present: true }`";
+
+const WHEN: Table = Table {
+    name: "`when`",
+    item: "attribute",
+    remedy: "write it like `when: { method: POST, path: /v1/** }`",
+    naming: Naming::Shown,
+};
+
+const CONDITION: Mapping = Mapping {
+    name: "a condition",
+    fields: &["exact", "prefix", "glob", "any_of", "present"],
+    remedy: REMEDY,
+};
+
+const PATTERN: Mapping = Mapping {
+    name: "a value",
+    fields: &["exact", "prefix", "glob"],
+    remedy: "use a text, or one of `{ exact: … }`, `{ prefix: … }` and `{ glob: … }`",
+};
+
+/// What every attribute must be.
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>> {
+    let rows = WHEN.rows(node, report)?;
+    let conditions = rows.into_iter().filter_map(|Row { name, at, value }| {
+        let attribute = names::ATTRIBUTE.check(name, at, report);
+        let wanted = wanted(value, report)?;
+        Some(Condition { attribute: attribute?.into(), wanted })
+    });
+    Some(conditions.collect())
+}
+
+fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
+    match &node.kind {
+        Kind::Text { .. } => Some(Wanted::AnyOf(vec![pattern(node, report)?])),
+        Kind::List(items) => any_of(items, node.at, report),
+        Kind::Map(_) => {
+            let fields = Fields::read(node, &CONDITION, Naming::Shown, report)?;
+            one_alone(&fields, report)?;
+            if let Some(node) = fields.get("any_of") {
+                let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
+                return any_of(items, node.at, report);
+            }
+            if let Some(node) = fields.get("present") {
+                let is_present = report.truth(node, "`present`")?;
+                return Some(if is_present { Wanted::Present } else { Wanted::Absent });
+            }
+            Some(Wanted::AnyOf(vec![of_fields(&fields, report)?]))
+        }
+        Kind::Refused => None,
+    }
+}
+
+fn any_of(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Wanted> {
+    if items.is_empty() {
+        let remedy = "name a value, or use `{ present: true }` for any";
+        report.error(at, "an empty list, which no request is like", remedy);
+        return None;
+    }
+    if items.len() > MAX_VALUES {
+        let message = format!("{} values, above the most of {MAX_VALUES}", items.len());
+        report.error(at, message, "use a prefix or a glob for them");
+        return None;
+    }
+    Some(Wanted::AnyOf(items.iter().filter_map(|item| pattern(item, report)).collect()))
+}
+
+/// One value: a text, or a mapping that says how it is meant.
+fn pattern(node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
+    if let Kind::Map(_) = node.kind {
+        let fields = Fields::read(node, &PATTERN, Naming::Shown, report)?;
+        one_alone(&fields, report)?;
+        return of_fields(&fields, report);
+    }
+    report.text(node, PATTERN.name, PATTERN.remedy).map(Pattern::of)
+}
+
+fn of_fields(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Pattern> {
+    let mut text = |name: &str| {
+        let node = fields.get(name)?;
+        Some((node.at, report.text(node, &format!("`{name}`"), "use a text")?))
+    };
+    if let Some((_, exact)) = text("exact") {
+        return Some(Pattern::Exact(exact.into()));
+    }
+    if let Some((_, glob)) = text("glob") {
+        return Some(Pattern::of(glob));
+    }
+    let (at, prefix) = text("prefix")?;
+    if prefix.is_empty() {
+        report.error(at, "every text begins with this prefix", "use `{ present: true }`");
+        return None;
+    }
+    if prefix.contains('*') {
+        let message = format!("a star in the prefix `{}` stands for itself", Excerpt::of(prefix));
+        report.error(at, message, "use `{ glob: … }`, or leave the star out");
+        return None;
+    }
+    Some(Pattern::Prefix(prefix.into()))
+}
+
+fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<()> {
+    match fields.len() {
+        1 => return Some(()),
+        // What was there instead has been reported.
+        0 if !fields.is_empty_mapping() => {}
+        0 => report.error(fields.at, "a condition that says nothing", REMEDY),
+        _ => {
+            let remedy = "keep one of them; several values go into `any_of`";
+            report.error(fields.at, "more than one condition on an attribute", remedy);
+        }
+    }
+    None
+}

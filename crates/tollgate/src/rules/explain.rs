@@ -1,0 +1,245 @@
+//! Why rules apply to a request, or do not.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Excerpt, Limit};
+
+use super::attributes::{Attributes, Standing};
+use super::config::Wanted;
+use super::names::AttributeId;
+use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
+use super::request::Request;
+use crate::failure::OnFailure;
+
+/// What a rule would do with a request.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Which rule.
+    pub rule: RuleName,
+    /// Whether it only watches.
+    pub is_shadow: bool,
+    /// What it would do, or why it does not apply.
+    pub outcome: Result<Applied, NotApplied>,
+}
+
+/// What a rule that applies would do.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Applied {
+    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    pub key: String,
+    /// What the request spends.
+    pub spends: Spends,
+    /// Why that.
+    pub because: Reason,
+    /// What the request costs.
+    pub cost: u64,
+    /// What happens if the store fails; as the limiter has it, if `None`.
+    pub on_store_failure: Option<OnFailure>,
+    /// How long the store may take; as the limiter has it, if `None`.
+    pub deadline: Option<Duration>,
+}
+
+/// What a rule that applies spends.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Spends {
+    /// Of a limit.
+    Limit {
+        /// What the file calls it.
+        name: String,
+        /// Its numbers.
+        limit: Limit,
+    },
+    /// Nothing: such requests go.
+    Nothing,
+    /// Such requests do not go.
+    Blocked,
+}
+
+/// Why a rule spends what it spends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The rule says so for this key.
+    Override,
+    /// The rule says so for this tier.
+    Tier {
+        /// The attribute that chooses.
+        by: String,
+        /// What it is.
+        tier: String,
+    },
+    /// No tier that the rule has is known of the request.
+    NoTier {
+        /// The attribute that would choose.
+        by: String,
+        /// What it is; `None` if that is not known.
+        tier: Option<String>,
+    },
+    /// The rule has but one.
+    Only,
+}
+
+/// Why a rule does not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotApplied {
+    /// An attribute is not there.
+    Missing {
+        /// Which.
+        attribute: String,
+    },
+    /// An attribute is there, and should not be.
+    Present {
+        /// Which.
+        attribute: String,
+    },
+    /// An attribute is something else.
+    Unlike {
+        /// Which.
+        attribute: String,
+        /// What it is.
+        value: String,
+        /// What it should be like.
+        wanted: Vec<String>,
+    },
+    /// There is nothing to make a key of.
+    NoKey {
+        /// Of which one would do.
+        attributes: Vec<String>,
+        /// Those that are there, but only claimed.
+        claimed: Vec<String>,
+    },
+}
+
+pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) -> Vec<Explanation> {
+    let request = Request::new(attributes, &plan.names);
+    let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
+    let explain = |&at: &usize| {
+        let rule = &plan.rules[at];
+        let outcome = applied(plan, rule, &request);
+        Explanation { rule: rule.name.clone(), is_shadow: rule.is_shadow, outcome }
+    };
+    rules.iter().map(explain).collect()
+}
+
+fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
+    let mut key = Vec::new();
+    rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
+    let (spent, because) = rule.spent(request, &key);
+    let spends = match &plan.spends[spent] {
+        Spent::Limit { name, scope } => {
+            Spends::Limit { name: name.to_string(), limit: *scope.limit() }
+        }
+        Spent::Nothing => Spends::Nothing,
+        Spent::Blocked => Spends::Blocked,
+    };
+    Ok(Applied {
+        key: String::from_utf8_lossy(&key).into_owned(),
+        spends,
+        because: reason(plan, rule, request, because),
+        cost: rule.units(request),
+        on_store_failure: rule.on_store_failure,
+        deadline: rule.deadline,
+    })
+}
+
+fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>) -> Reason {
+    let by = |id| plan.names.name(id).to_owned();
+    match (because, rule.tiers_by()) {
+        (Because::Override, _) => Reason::Override,
+        (Because::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
+        (Because::Default, Some(id)) => {
+            Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        }
+        (_, None) => Reason::Only,
+    }
+}
+
+fn not_applied(
+    plan: &Plan,
+    rule: &Rule,
+    request: &Request<'_>,
+    mismatch: Mismatch<'_>,
+) -> NotApplied {
+    let name = |id: AttributeId| plan.names.name(id).to_owned();
+    match mismatch {
+        Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
+        Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
+        Mismatch::Unlike(id, value) => {
+            let wanted = rule.when.iter().filter(|(own, _)| *own == id);
+            let wanted = wanted.flat_map(|(_, wanted)| match wanted {
+                Wanted::AnyOf(patterns) => patterns.iter().map(ToString::to_string).collect(),
+                Wanted::Present | Wanted::Absent => Vec::new(),
+            });
+            NotApplied::Unlike {
+                attribute: name(id),
+                value: value.to_owned(),
+                wanted: wanted.collect(),
+            }
+        }
+        Mismatch::NoKey(first_of) => {
+            let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
+            let is_claimed = |id: &AttributeId| {
+                request.seen(*id).is_some_and(|seen| seen.standing == Standing::Claimed)
+            };
+            let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
+            let claimed = claimed.map(|(_, name)| name.to_string()).collect();
+            NotApplied::NoKey { attributes, claimed }
+        }
+    }
+}
+
+impl fmt::Display for NotApplied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotApplied::Missing { attribute } => write!(f, "there is no `{attribute}`"),
+            NotApplied::Present { attribute } => {
+                write!(f, "there is `{attribute}`, which the rule does not want")
+            }
+            NotApplied::Unlike { attribute, value, wanted } => {
+                write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
+            }
+            NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
+                write!(f, "there is no {} to make a key of", listed(attributes))
+            }
+            NotApplied::NoKey { claimed, .. } => {
+                write!(f, "{} is only claimed, and nobody vouches for it", listed(claimed))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Override => f.write_str("an override for this key"),
+            Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
+            Reason::NoTier { by, tier: Some(tier) } => {
+                write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
+            }
+            Reason::NoTier { by, tier: None } => {
+                write!(f, "the default: `{by}` is not known")
+            }
+            Reason::Only => f.write_str("the rule's only limit"),
+        }
+    }
+}
+
+/// `a`, `b` or `c`; of many, the first few.
+fn listed(texts: &[String]) -> String {
+    const MOST: usize = 5;
+    let quoted = texts.iter().take(MOST).map(|text| format!("`{}`", Excerpt::of(text)));
+    let mut listed = quoted.collect::<Vec<_>>();
+    if texts.len() > MOST {
+        listed.push(format!("{} others", texts.len() - MOST));
+    }
+    match listed.pop() {
+        Some(last) if listed.is_empty() => last,
+        Some(last) => format!("{} or {last}", listed.join(", ")),
+        None => String::new(),
+    }
+}

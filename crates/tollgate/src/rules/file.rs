@@ -1,0 +1,188 @@
+//! Rules that follow their file.
+
+mod follow;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+
+pub use follow::Following;
+
+use super::{Config, Problems, Rules, load};
+use crate::error::Error;
+use crate::limiter::Limiter;
+
+/// Rules that are read from a file, again when it changes. Cheap to clone; clones share everything.
+///
+/// ```no_run
+/// # use tollgate::Limiter;
+/// # use tollgate::rules::{Attributes, RulesFile};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = RulesFile::open(&Limiter::memory(), "rules.yaml")?;
+/// let _following = file.follow()?;
+/// let request = Attributes::new().with("method", "GET").with("ip", "203.0.113.9");
+/// println!("{}", file.rules().check("api", &request).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RulesFile {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    rules: Rules,
+    hasher: RandomState,
+    /// Who holds it reads the file.
+    state: Mutex<State>,
+}
+
+struct State {
+    status: Status,
+    /// What was read the last time, whether it was any good or not.
+    seen: Contents,
+}
+
+/// The files that rules come from, and a hash of what is in each; `None` of one that cannot be read.
+type Contents = BTreeMap<PathBuf, Option<u64>>;
+
+/// How rules and their file are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// The generation of the rules that decide.
+    pub generation: u64,
+    /// Since when they do.
+    pub since: SystemTime,
+    /// How often the file was read again and taken over.
+    pub reloads: u64,
+    /// How often it was read again and refused.
+    pub failures: u64,
+    /// Why the file as it is now was refused: the rules are older than it. `None` if they are as the
+    /// file says.
+    pub problem: Option<String>,
+}
+
+/// Why rules were not taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file has mistakes.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// The limiter cannot have its limits.
+    #[error(transparent)]
+    Limits(#[from] Error),
+}
+
+impl RulesFile {
+    /// Reads rules for a limiter.
+    pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
+        let (path, hasher) = (path.into(), RandomState::new());
+        let (config, seen) = read(&path, &hasher);
+        let rules = Rules::new(limiter, &config?)?;
+        let status = Status {
+            generation: rules.generation(),
+            since: SystemTime::now(),
+            reloads: 0,
+            failures: 0,
+            problem: None,
+        };
+        let state = Mutex::new(State { status, seen });
+        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, state }) })
+    }
+
+    /// The rules, whatever the file says by now.
+    pub fn rules(&self) -> &Rules {
+        &self.inner.rules
+    }
+
+    /// Reads the file again, changed or not, and decides by it from here on; returns the generation.
+    ///
+    /// A file with mistakes is not taken over: the rules are as they were.
+    pub fn reload(&self) -> Result<u64, LoadError> {
+        let mut state = self.inner.state.lock();
+        let (config, seen) = read(&self.inner.path, &self.inner.hasher);
+        state.seen = seen;
+        self.take_over(&mut state, config)
+    }
+
+    /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
+    fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
+        let mut state = self.inner.state.lock();
+        let (config, seen) = read(&self.inner.path, &self.inner.hasher);
+        if seen == state.seen {
+            return None;
+        }
+        state.seen = seen;
+        Some(self.take_over(&mut state, config))
+    }
+
+    fn take_over(
+        &self,
+        state: &mut State,
+        config: Result<Config, Problems>,
+    ) -> Result<u64, LoadError> {
+        let replaced = config.map_err(LoadError::from).and_then(|config| {
+            for warning in config.warnings().iter() {
+                tracing::warn!(%warning, "rules");
+            }
+            Ok(self.inner.rules.replace(&config)?)
+        });
+        let (file, status) = (self.inner.path.display(), &mut state.status);
+        match &replaced {
+            Ok(generation) => {
+                tracing::info!(%file, generation, "rules reloaded");
+                (status.generation, status.since) = (*generation, SystemTime::now());
+                (status.reloads, status.problem) = (status.reloads + 1, None);
+            }
+            Err(error) => {
+                let generation = status.generation;
+                tracing::error!(%file, generation, %error, "rules not reloaded: they are as they were");
+                status.failures += 1;
+                status.problem = Some(error.to_string());
+            }
+        }
+        replaced
+    }
+
+    /// How the rules and the file are.
+    pub fn status(&self) -> Status {
+        self.inner.state.lock().status.clone()
+    }
+
+    /// Reads the file again whenever it changes, on a thread of its own, for as long as what this returns
+    /// is kept. Fails if there can be no such thread.
+    pub fn follow(&self) -> io::Result<Following> {
+        Following::new(self.clone())
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.inner.state.lock().seen.keys().cloned().collect()
+    }
+}
+
+/// What a file says, and what was in it and in those that it names.
+fn read(path: &Path, hasher: &RandomState) -> (Result<Config, Problems>, Contents) {
+    let mut seen = Contents::new();
+    let config = Config::load_with(path, |path, max_bytes| {
+        let bytes = load::read(path, max_bytes);
+        seen.insert(path.to_owned(), bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes)));
+        bytes
+    });
+    (config, seen)
+}
+
+impl fmt::Debug for RulesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RulesFile").field("path", &self.inner.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+//! What the index finds is what trying every rule finds, as the file has it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use tollgate_core::{Cost, Limit};
+
+use crate::limiter::Limiter;
+use crate::rules::attributes::Standing;
+use crate::rules::config::{
+    Choice, Condition, Config, Costs, KeyPart, NamedLimit, Rule, Spend, Wanted,
+};
+use crate::rules::pattern::Pattern;
+use crate::rules::{Attributes, Rules};
+
+const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
+
+/// A request as the file's words are about it.
+type Model = HashMap<&'static str, (String, Standing)>;
+
+fn applies(rule: &Rule, request: &Model) -> bool {
+    let holds = |condition: &Condition| {
+        let value = request.get(&*condition.attribute);
+        match &condition.wanted {
+            Wanted::AnyOf(patterns) => {
+                value.is_some_and(|(value, _)| patterns.iter().any(|own| own.matches(value)))
+            }
+            Wanted::Present => value.is_some(),
+            Wanted::Absent => value.is_none(),
+        }
+    };
+    let is_known =
+        |name: &str| request.get(name).is_some_and(|(_, standing)| *standing == Standing::Known);
+    let has_key = |part: &KeyPart| part.first_of.iter().any(|name| is_known(name));
+    rule.when.iter().all(holds) && rule.key.iter().all(has_key)
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        select(&["POST", "/v1/a", "/v1/b/c", "pro", "k1", "k2"][..]).prop_map(str::to_owned),
+        "[a/]{0,4}"
+    ]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    prop_oneof![
+        value().prop_map(|text| Pattern::Exact(text.into())),
+        value().prop_map(|text| Pattern::Prefix(text.into())),
+        "[a/*]{1,4}".prop_map(|text| Pattern::of(&text)),
+        select(&["/v1/**", "/v1/*", "**", "/*/a"][..]).prop_map(Pattern::of),
+    ]
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    prop_oneof![
+        4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
+        1 => Just(Wanted::Present),
+        1 => Just(Wanted::Absent),
+    ]
+}
+
+prop_compose! {
+    fn rule()(
+        when in prop::collection::hash_map(select(&ATTRIBUTES[..]), wanted(), 0..4),
+        key in prop::collection::vec(prop::sample::subsequence(&ATTRIBUTES[..], 1..3), 0..3),
+        domain in select(&["one", "two"][..]),
+    ) -> Rule {
+        let when = when.into_iter();
+        let part = |names: Vec<&str>| KeyPart { first_of: names.into_iter().map(Into::into).collect() };
+        Rule {
+            name: "".into(),
+            domain: domain.into(),
+            when: when.map(|(name, wanted)| Condition { attribute: name.into(), wanted }).collect(),
+            key: key.into_iter().map(part).collect(),
+            limit: Choice { tiers: None, default: Spend::Limit(0) },
+            cost: Costs { routes: Vec::new(), default: Cost::ONE },
+            is_shadow: false,
+            on_store_failure: None,
+            deadline: None,
+            overrides: Vec::new(),
+        }
+    }
+}
+
+fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
+    let standing = select(&[Standing::Known, Standing::Claimed][..]);
+    let names = [&ATTRIBUTES[..], &["unheard-of"]].concat();
+    (select(names), value(), standing)
+}
+
+/// With what the table knows of it.
+fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model {
+    let mut model = Model::new();
+    for (name, value, standing) in request {
+        model.insert(name, (value.clone(), *standing));
+    }
+    let tier = model.get("api_key").and_then(|(key, _)| config.api_keys.get(&**key));
+    if let Some(tier) = tier {
+        model.entry("api_key").and_modify(|own| own.1 = Standing::Known);
+        let own = model.entry("tier").or_insert((String::new(), Standing::Claimed));
+        if own.1 == Standing::Claimed {
+            *own = (tier.to_string(), Standing::Known);
+        }
+    }
+    model
+}
+
+proptest! {
+    #[test]
+    fn what_the_index_finds_is_what_trying_every_rule_finds(
+        mut rules in prop::collection::vec(rule(), 0..30),
+        requests in prop::collection::vec(prop::collection::vec(attribute(), 0..7), 1..8),
+        has_keys in any::<bool>(),
+    ) {
+        rules.iter_mut().enumerate().for_each(|(at, rule)| rule.name = at.to_string().into());
+        let limit: Limit = "fixed-window limit=1000000 window=1d".parse().unwrap();
+        let limits = vec![NamedLimit { name: "all".into(), limit }];
+        let mut config = Config { limits, rules, ..Config::default() };
+        if has_keys {
+            config.api_keys = HashMap::from([("k1".into(), "pro".into())]);
+        }
+        let limiter = Limiter::builder().max_bytes(1 << 20).build();
+        let made = Rules::new(&limiter, &config).unwrap();
+        for request in &requests {
+            let model = model(request, &config);
+            let mut attributes = Attributes::new();
+            for (name, value, standing) in request {
+                attributes = match standing {
+                    Standing::Known => attributes.with(*name, value),
+                    Standing::Claimed => attributes.claimed(*name, value),
+                };
+            }
+            for domain in ["one", "two", "three"] {
+                let wanted = config.rules.iter().filter(|rule| *rule.domain == *domain && applies(rule, &model));
+                let wanted: Vec<String> = wanted.map(|rule| format!("{domain}/{}", rule.name)).collect();
+                let ruling = made.check(domain, &attributes).now().unwrap();
+                let found: Vec<String> = ruling.rules().map(|part| part.name().to_string()).collect();
+                prop_assert_eq!(&found, &wanted);
+                let explained = made.explain(domain, &attributes).into_iter();
+                let explained = explained.filter(|rule| rule.outcome.is_ok());
+                prop_assert_eq!(explained.map(|rule| rule.rule.to_string()).collect::<Vec<_>>(), wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! From a path or a text to a configuration.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use super::config::Config;
+use super::decode::{self, Decoded, KeysFile};
+use super::problem::{Position, Problems, Report};
+use super::yaml::{self, Node};
+
+const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
+
+const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
+
+impl Config {
+    /// The largest file that is read.
+    pub const MAX_BYTES: usize = 4 << 20;
+
+    /// Reads a file of limits and rules, and the table of API keys that it names.
+    ///
+    /// What is wrong with it is said all at once, each with its line and what to do.
+    ///
+    /// ```no_run
+    /// # use tollgate::rules::Config;
+    /// match Config::load("limits.yaml") {
+    ///     Ok(config) => println!("{} rules", config.len().1),
+    ///     Err(problems) => eprintln!("{problems}"),
+    /// }
+    /// ```
+    pub fn load(path: impl AsRef<Path>) -> Result<Config, Problems> {
+        Config::load_with(path.as_ref(), read)
+    }
+
+    /// The same with another way to read a file, of which no more is wanted than so many bytes.
+    pub(super) fn load_with(
+        path: &Path,
+        mut read: impl FnMut(&Path, usize) -> io::Result<Vec<u8>>,
+    ) -> Result<Config, Problems> {
+        let file = path.display().to_string();
+        match read(path, Config::MAX_BYTES) {
+            Ok(bytes) => {
+                let directory = path.parent().unwrap_or(Path::new(""));
+                let keys = |keys: &Path| read(&directory.join(keys), MAX_KEYS_FILE_BYTES);
+                Config::parse_with(&file, bytes, keys)
+            }
+            Err(error) => {
+                let mut report = Report::new(&file);
+                report.unreadable(format!("cannot be read: {error}"), remedy(&error));
+                Err(report.with(None))
+            }
+        }
+    }
+
+    /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name a file of API
+    /// keys.
+    ///
+    /// ```
+    /// # use tollgate::rules::Config;
+    /// let config = Config::parse("limits.yaml", "
+    ///     limits:
+    ///       free: token-bucket capacity=60 refill=1/s
+    ///     rules:
+    ///       - { name: per-client, domain: api, key: [ip], limit: free }
+    /// ")?;
+    /// assert_eq!(config.len(), (1, 1));
+    /// # Ok::<(), tollgate::rules::Problems>(())
+    /// ```
+    pub fn parse(file: &str, text: impl AsRef<[u8]>) -> Result<Config, Problems> {
+        Config::parse_with(file, text, |_| {
+            Err(io::Error::new(ErrorKind::Unsupported, "files are not read here"))
+        })
+    }
+
+    /// Reads what is in a file of limits and rules. If it names a file of API keys, `read` is asked for
+    /// what is in that: `|path| std::fs::read(path)`.
+    pub fn parse_with(
+        file: &str,
+        text: impl AsRef<[u8]>,
+        read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+    ) -> Result<Config, Problems> {
+        let mut report = Report::new(file);
+        let mut keys_report = None;
+        let mut config = Config::default();
+        let source = Source { bytes: text.as_ref(), max_bytes: Config::MAX_BYTES };
+        let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
+        if let Some(Decoded { config: own, mut api_keys, keys_file }) = decoded {
+            match keys_file.as_ref().map(|keys| (keys, read(&keys.path))) {
+                None => {}
+                Some((keys_file, Err(error))) => keys_file.unreadable(&error, &mut report),
+                Some((keys_file, Ok(bytes))) => {
+                    let mut report = Report::new(&beside(file, keys_file));
+                    let source = Source { bytes: &bytes, max_bytes: MAX_KEYS_FILE_BYTES };
+                    source.read(decode::no_api_keys, &mut report, |root, report| {
+                        api_keys.read(root, report);
+                    });
+                    keys_report = Some(report);
+                }
+            }
+            config = Config { api_keys: api_keys.into_tiers(), ..own };
+        }
+        let problems = report.with(keys_report);
+        match problems.has_errors() {
+            true => Err(problems),
+            false => Ok(Config { warnings: problems, ..config }),
+        }
+    }
+
+    /// What was probably not meant, in a file that is valid.
+    pub fn warnings(&self) -> &Problems {
+        &self.warnings
+    }
+}
+
+/// What is in a file, and how much that may be.
+struct Source<'b> {
+    bytes: &'b [u8],
+    max_bytes: usize,
+}
+
+impl Source<'_> {
+    /// Lets `decode` read the tree, if there is one; `nothing` says what is wrong with an empty file.
+    fn read<R>(
+        self,
+        nothing: fn(Position, &mut Report),
+        report: &mut Report,
+        decode: impl FnOnce(&Node<'_>, &mut Report) -> R,
+    ) -> Option<R> {
+        if self.bytes.len() > self.max_bytes {
+            report.error(Position::START, too_large(self.max_bytes), SPLIT);
+            return None;
+        }
+        let bytes = self.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(self.bytes);
+        let text = match str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+                report.error(yaml::end_of(&before), "not UTF-8", "save the file as UTF-8");
+                return None;
+            }
+        };
+        let decoded = match yaml::parse(text, report) {
+            Some(root) if !root.is_null() => Some(decode(&root, report)),
+            None if report.errors() > 0 => None,
+            _ => {
+                nothing(Position::START, report);
+                None
+            }
+        };
+        report.keep_within(text);
+        decoded
+    }
+}
+
+fn too_large(max_bytes: usize) -> String {
+    format!("larger than {} MiB", max_bytes >> 20)
+}
+
+/// The file of keys, named as its directory is.
+fn beside(file: &str, keys_file: &KeysFile) -> String {
+    let directory = Path::new(file).parent().unwrap_or(Path::new(""));
+    directory.join(&keys_file.path).display().to_string()
+}
+
+/// What is in a file, if it is one and not too large.
+pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
+    }
+    let mut bytes = Vec::new();
+    // One byte more tells a file that is too large. OK because the limits are far below 2^64.
+    file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max_bytes {
+        let reason = format!("it is {}", too_large(max_bytes));
+        return Err(io::Error::new(ErrorKind::FileTooLarge, reason));
+    }
+    Ok(bytes)
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => "see that the path is right",
+        ErrorKind::PermissionDenied => "let this user read it",
+        ErrorKind::FileTooLarge => SPLIT,
+        _ => "name a YAML file of limits and rules",
+    }
+}
+
+#[cfg(test)]
+mod tests;

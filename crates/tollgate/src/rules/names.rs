@@ -1,0 +1,62 @@
+//! The attributes that rules know, by number, and the API keys.
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+/// The number of an attribute that a rule knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct AttributeId(u32);
+
+impl AttributeId {
+    pub(super) const API_KEY: AttributeId = AttributeId(0);
+    pub(super) const TIER: AttributeId = AttributeId(1);
+    pub(super) const METHOD: AttributeId = AttributeId(2);
+    pub(super) const PATH: AttributeId = AttributeId(3);
+}
+
+/// The attributes that rules know, and the tier of every API key that the file knows.
+#[derive(Debug)]
+pub(super) struct Names {
+    ids: HashMap<Box<str>, AttributeId, RandomState>,
+    api_keys: HashMap<Box<str>, Box<str>, RandomState>,
+}
+
+impl Names {
+    pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> Names {
+        let api_keys = api_keys.map(|(key, tier)| (key.into(), tier.into())).collect();
+        let mut names = Names { ids: HashMap::default(), api_keys };
+        for name in ["api_key", "tier", "method", "path"] {
+            names.add(name);
+        }
+        names
+    }
+
+    /// The number of an attribute, which is a new one if it is new.
+    pub(super) fn add(&mut self, name: &str) -> AttributeId {
+        if let Some(id) = self.id(name) {
+            return id;
+        }
+        // OK because no file is long enough for 2^32 names.
+        let id = AttributeId(self.ids.len() as u32);
+        self.ids.insert(name.into(), id);
+        id
+    }
+
+    pub(super) fn id(&self, name: &str) -> Option<AttributeId> {
+        self.ids.get(name).copied()
+    }
+
+    /// The name of a number that [`add`](Self::add) gave.
+    pub(super) fn name(&self, id: AttributeId) -> &str {
+        self.ids.iter().find(|(_, own)| **own == id).map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn has_api_keys(&self) -> bool {
+        !self.api_keys.is_empty()
+    }
+
+    pub(super) fn tier(&self, api_key: &str) -> Option<&str> {
+        self.api_keys.get(api_key).map(|tier| &**tier)
+    }
+}

@@ -1,0 +1,189 @@
+//! What a value must be like.
+
+/// What a value must be like: `POST`, `{ prefix: /v1/ }`, `/v1/**`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pattern {
+    /// Exactly this.
+    Exact(Box<str>),
+    /// Beginning with this.
+    Prefix(Box<str>),
+    /// With stars in it.
+    Glob(Glob),
+}
+
+/// A text in which `*` stands for any characters but `/`, and `**` for any at all.
+///
+/// `/v1/*/items` is like `/v1/42/items`, not like `/v1/4/2/items`; `/v1/**` is like both, and like
+/// `/v1/`, not like `/v1`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Glob {
+    text: Box<str>,
+    /// All before the first star.
+    first: Box<str>,
+    /// Each star, and what comes after it before the next.
+    rest: Vec<(Star, Box<str>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Star {
+    /// `*`: within a segment.
+    Segment,
+    /// `**`: across segments.
+    Any,
+}
+
+impl Pattern {
+    /// A text as a file has it: a glob if there is a star in it, itself otherwise.
+    pub(crate) fn of(text: &str) -> Pattern {
+        match text.contains('*') {
+            true => Pattern::Glob(Glob::new(text)),
+            false => Pattern::Exact(text.into()),
+        }
+    }
+
+    pub(crate) fn matches(&self, value: &str) -> bool {
+        match self {
+            Pattern::Exact(text) => **text == *value,
+            Pattern::Prefix(text) => value.starts_with(&**text),
+            Pattern::Glob(glob) => glob.matches(value),
+        }
+    }
+
+    /// What every value that is like it begins with.
+    pub(crate) fn literal_prefix(&self) -> &str {
+        match self {
+            Pattern::Exact(text) | Pattern::Prefix(text) => text,
+            Pattern::Glob(glob) => &glob.first,
+        }
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Pattern::Exact(text) => f.write_str(text),
+            Pattern::Prefix(text) => write!(f, "{text}…"),
+            Pattern::Glob(glob) => f.write_str(&glob.text),
+        }
+    }
+}
+
+impl Glob {
+    fn new(text: &str) -> Glob {
+        let mut parts = text.split('*');
+        let first = parts.next().unwrap_or_default();
+        let mut rest: Vec<(Star, Box<str>)> = Vec::new();
+        for part in parts {
+            match rest.last_mut() {
+                // Nothing between two stars: they are one that stops at nothing.
+                Some((star, between)) if between.is_empty() => {
+                    (*star, *between) = (Star::Any, part.into());
+                }
+                _ => rest.push((Star::Segment, part.into())),
+            }
+        }
+        Glob { text: text.into(), first: first.into(), rest }
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let Some(value) = value.strip_prefix(&*self.first) else { return false };
+        self.rest_matches(value)
+    }
+
+    /// Whether the stars and what comes after them are like `value`.
+    ///
+    /// Each star takes as little as it can. If what follows does not fit, the last one takes a byte more;
+    /// a `*` that has come to a `/` cannot, and leaves that to the last `**`. Stars before those need not
+    /// be tried again: these can take whatever they would.
+    fn rest_matches(&self, value: &str) -> bool {
+        let value = value.as_bytes();
+        let (mut part, mut at) = (0, 0);
+        // The last star of each kind, and where what follows it was looked for.
+        let (mut segment, mut any) = (None, None);
+        loop {
+            match self.rest.get(part) {
+                None if at == value.len() => return true,
+                None => {}
+                Some((star, text)) => {
+                    match star {
+                        Star::Segment => segment = Some((part, at)),
+                        Star::Any => (any, segment) = (Some((part, at)), None),
+                    }
+                    if value[at..].starts_with(text.as_bytes()) {
+                        (part, at) = (part + 1, at + text.len());
+                        continue;
+                    }
+                }
+            }
+            segment =
+                segment.filter(|&(_, from)| value.get(from).is_some_and(|&byte| byte != b'/'));
+            any = any.filter(|&(_, from)| from < value.len());
+            let Some((star, from)) = segment.or(any) else { return false };
+            (part, at) = (star, from + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_star_stays_in_its_segment_and_two_do_not() {
+        for (pattern, like, unlike) in [
+            ("/login", &["/login"][..], &["/login/", "/LOGIN", ""][..]),
+            ("/v1/*", &["/v1/", "/v1/a"], &["/v1", "/v1/a/b", "/v2/a"]),
+            ("/v1/**", &["/v1/", "/v1/a", "/v1/a/b"], &["/v1", "/v2/a"]),
+            ("/v1/*/items", &["/v1/42/items", "/v1//items"], &["/v1/4/2/items", "/v1/items"]),
+            ("/v1/**/items", &["/v1/4/2/items", "/v1//items"], &["/v1/items", "/v1/4/items/x"]),
+            ("**/edit", &["/edit", "/a/b/edit"], &["/a/edit/b", "edit"]),
+            ("*.example.com", &["api.example.com"], &["api.example.org", "a/b.example.com"]),
+            ("**", &["", "/", "a/b"], &[]),
+            ("*", &["", "a"], &["/"]),
+            ("/a*b**c", &["/abc", "/axbx/xc"], &["/ab", "/a/bc"]),
+            ("**/a/*/b", &["/a/x/a/y/b"], &["/a/x/y/b"]),
+            ("***", &["/a"], &[]),
+            ("/ü*ß", &["/üß", "/üöß"], &["/üö"]),
+        ] {
+            let of = Pattern::of(pattern);
+            like.iter().for_each(|value| assert!(of.matches(value), "{pattern} {value}"));
+            unlike.iter().for_each(|value| assert!(!of.matches(value), "{pattern} {value}"));
+        }
+        let prefix = Pattern::Prefix("/v1".into());
+        assert!(prefix.matches("/v1") && prefix.matches("/v10") && !prefix.matches("/v"));
+    }
+
+    /// By trying everything.
+    fn is_like(pattern: &[u8], value: &[u8]) -> bool {
+        match pattern {
+            [] => value.is_empty(),
+            [b'*', b'*', rest @ ..] => {
+                (0..=value.len()).any(|taken| is_like(rest, &value[taken..]))
+            }
+            [b'*', rest @ ..] => {
+                let segment = value.iter().position(|&byte| byte == b'/').unwrap_or(value.len());
+                (0..=segment).any(|taken| is_like(rest, &value[taken..]))
+            }
+            [first, rest @ ..] => value.first() == Some(first) && is_like(rest, &value[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn globs_are_what_trying_everything_finds(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
+            prop_assert_eq!(
+                Pattern::of(&pattern).matches(&value),
+                is_like(pattern.as_bytes(), value.as_bytes())
+            );
+        }
+
+        #[test]
+        fn whatever_is_like_a_pattern_begins_with_its_prefix(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
+            let pattern = Pattern::of(&pattern);
+            prop_assert!(!pattern.matches(&value) || value.starts_with(pattern.literal_prefix()));
+        }
+    }
+}

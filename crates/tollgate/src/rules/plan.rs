@@ -1,0 +1,206 @@
+//! Rules made ready: every name a number, every limit a scope, and an index to find them by.
+//!
+//! - `make`: from what a file says
+
+mod make;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::RandomState;
+
+use super::config::{self, Costs, Wanted};
+use super::index::Index;
+use super::key::push_part;
+use super::names::{AttributeId, Names};
+use super::request::Request;
+use super::tally::Tally;
+use crate::failure::OnFailure;
+use crate::scope::Scope;
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// All rules of a file, made ready. Never changes: a new file makes a new one.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) generation: u64,
+    pub(super) names: Names,
+    pub(super) rules: Vec<Rule>,
+    /// What rules spend, each once.
+    pub(super) spends: Vec<Spent>,
+    /// Where in `rules` those of a domain are, and how to find them.
+    pub(super) domains: Map<Box<str>, Domain>,
+    pub(super) limits: Map<Box<str>, Scope>,
+}
+
+/// The rules of one domain.
+#[derive(Debug, Default)]
+pub(super) struct Domain {
+    /// In the order of the file.
+    pub(super) rules: Vec<usize>,
+    pub(super) index: Index,
+}
+
+/// A rule made ready.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) name: RuleName,
+    pub(super) when: Vec<(AttributeId, Wanted)>,
+    /// The first of each that is known.
+    pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
+    tiers: Option<Tiers>,
+    default: SpentId,
+    overrides: Map<Vec<u8>, SpentId>,
+    pub(super) cost: Costs,
+    pub(super) is_shadow: bool,
+    pub(super) on_store_failure: Option<OnFailure>,
+    pub(super) deadline: Option<Duration>,
+    pub(super) tally: Arc<Tally>,
+}
+
+/// What is spent by whom.
+#[derive(Debug)]
+struct Tiers {
+    by: AttributeId,
+    of: Map<Box<str>, SpentId>,
+}
+
+/// A rule's name, and the domain that it is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RuleName {
+    domain: Arc<str>,
+    name: Arc<str>,
+}
+
+/// The place of what a rule spends in [`Plan::spends`].
+pub(super) type SpentId = usize;
+
+/// What a rule spends.
+#[derive(Debug)]
+pub(super) enum Spent {
+    Limit {
+        name: Arc<str>,
+        scope: Scope,
+    },
+    Nothing,
+    /// Whatever it is, it is too much.
+    Blocked,
+}
+
+/// Why a rule spends what it spends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Because<'r> {
+    /// An override is for this key.
+    Override,
+    /// The request is of this tier.
+    Tier(&'r str),
+    Default,
+}
+
+/// Why a rule has nothing to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Mismatch<'r> {
+    /// It is not there.
+    Missing(AttributeId),
+    /// It is there, and should not be.
+    Unwanted(AttributeId),
+    /// It is not like any of these.
+    Unlike(AttributeId, &'r str),
+    /// None of these is there for the key, or known.
+    NoKey(&'r [(AttributeId, Box<str>)]),
+}
+
+impl RuleName {
+    /// The domain.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// The name, which no other rule of the domain has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// `api/per-client`.
+impl std::fmt::Display for RuleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.domain, self.name)
+    }
+}
+
+impl Rule {
+    /// Whether the rule applies to a request; if so, its key is appended.
+    pub(super) fn apply<'r>(
+        &'r self,
+        request: &Request<'r>,
+        key: &mut Vec<u8>,
+    ) -> Result<(), Mismatch<'r>> {
+        for (attribute, wanted) in &self.when {
+            let value = request.value(*attribute);
+            match (wanted, value) {
+                (Wanted::AnyOf(patterns), Some(value)) => {
+                    if !patterns.iter().any(|pattern| pattern.matches(value)) {
+                        return Err(Mismatch::Unlike(*attribute, value));
+                    }
+                }
+                (Wanted::Present, Some(_)) | (Wanted::Absent, None) => {}
+                (Wanted::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
+                (_, None) => return Err(Mismatch::Missing(*attribute)),
+            }
+        }
+        self.push_key(request, key)
+    }
+
+    fn push_key<'r>(
+        &'r self,
+        request: &Request<'r>,
+        key: &mut Vec<u8>,
+    ) -> Result<(), Mismatch<'r>> {
+        let from = key.len();
+        for first_of in &self.key {
+            let known = |own: &'r (AttributeId, Box<str>)| Some((&*own.1, request.known(own.0)?));
+            let Some((name, value)) = first_of.iter().find_map(known) else {
+                key.truncate(from);
+                return Err(Mismatch::NoKey(first_of));
+            };
+            push_part(key, from, name, value);
+        }
+        Ok(())
+    }
+
+    /// What a request with this key spends, and why.
+    pub(super) fn spent<'r>(&'r self, request: &Request<'r>, key: &[u8]) -> (SpentId, Because<'r>) {
+        if !self.overrides.is_empty()
+            && let Some(spent) = self.overrides.get(key)
+        {
+            return (*spent, Because::Override);
+        }
+        if let Some(Tiers { by, of }) = &self.tiers
+            && let Some(tier) = request.known(*by)
+            && let Some(spent) = of.get(tier)
+        {
+            return (*spent, Because::Tier(tier));
+        }
+        (self.default, Because::Default)
+    }
+
+    /// The attribute that chooses what is spent, if there is one.
+    pub(super) fn tiers_by(&self) -> Option<AttributeId> {
+        self.tiers.as_ref().map(|tiers| tiers.by)
+    }
+
+    /// What a request costs.
+    pub(super) fn units(&self, request: &Request<'_>) -> u64 {
+        let Costs { routes, default } = &self.cost;
+        let is_on = |route: &config::Route| {
+            let (method, path) =
+                (request.value(AttributeId::METHOD), request.value(AttributeId::PATH));
+            route.method.as_deref().is_none_or(|own| method == Some(own))
+                && path.is_some_and(|path| route.path.matches(path))
+        };
+        let cost = routes.iter().find(|(route, _)| is_on(route)).map_or(default, |(_, cost)| cost);
+        cost.units()
+    }
+}

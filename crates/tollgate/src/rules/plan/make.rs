@@ -1,0 +1,159 @@
+//! From what a file says to rules made ready.
+
+use std::sync::Arc;
+
+use super::{Domain, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
+use crate::error::Error;
+use crate::limiter::Limiter;
+use crate::rules::config::{self, Config, Spend};
+use crate::rules::index::Index;
+use crate::rules::key::push_part;
+use crate::rules::names::Names;
+use crate::rules::tally::Tally;
+
+impl Plan {
+    /// Makes rules ready. What was counted for a rule of the same name before goes on.
+    pub(in crate::rules) fn new(
+        limiter: &Limiter,
+        config: &Config,
+        before: Option<&Plan>,
+    ) -> Result<Plan, Error> {
+        let api_keys = config.api_keys.iter().map(|(key, tier)| (&**key, &**tier));
+        let mut names = Names::new(api_keys);
+        let tallies: Map<&RuleName, &Arc<Tally>> = before
+            .iter()
+            .flat_map(|plan| &plan.rules)
+            .map(|rule| (&rule.name, &rule.tally))
+            .collect();
+        let mut spends = Vec::new();
+        let mut making = Making {
+            limiter,
+            config,
+            names: &mut names,
+            domains: Map::default(),
+            spends: &mut spends,
+        };
+        let rules = config
+            .rules
+            .iter()
+            .map(|rule| making.rule(rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally))))
+            .collect::<Result<Vec<Rule>, Error>>()?;
+        let mut domains: Map<Box<str>, Domain> = Map::default();
+        for (at, rule) in rules.iter().enumerate() {
+            domains.entry(rule.name.domain().into()).or_default().rules.push(at);
+        }
+        for domain in domains.values_mut() {
+            domain.index = Index::new(domain.rules.iter().map(|&at| (at, &rules[at])));
+        }
+        let scope = |limit: &config::NamedLimit| {
+            Ok((limit.name.clone(), limiter.scope(&limit.name, limit.limit)?))
+        };
+        let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
+        let generation = before.map_or(1, |plan| plan.generation + 1);
+        Ok(Plan { generation, names, rules, spends, domains, limits })
+    }
+}
+
+/// What is needed to make rules ready.
+struct Making<'a> {
+    limiter: &'a Limiter,
+    config: &'a Config,
+    names: &'a mut Names,
+    domains: Map<&'a str, Arc<str>>,
+    spends: &'a mut Vec<Spent>,
+}
+
+impl<'a> Making<'a> {
+    fn rule(
+        &mut self,
+        rule: &'a config::Rule,
+        tally: impl FnOnce(&RuleName) -> Option<Arc<Tally>>,
+    ) -> Result<Rule, Error> {
+        let domain = self.domains.entry(&rule.domain).or_insert_with(|| (&*rule.domain).into());
+        let name = RuleName { domain: Arc::clone(domain), name: (&*rule.name).into() };
+        let when = rule
+            .when
+            .iter()
+            .map(|condition| (self.names.add(&condition.attribute), condition.wanted.clone()));
+        let when = when.collect();
+        let mut part = |part: &config::KeyPart| {
+            part.first_of.iter().map(|name| (self.names.add(name), name.clone())).collect()
+        };
+        let key = rule.key.iter().map(&mut part).collect();
+        let mut scopes = Scopes { making: self, rule, name: &name, made: Map::default() };
+        let tiers = match &rule.limit.tiers {
+            Some(tiers) => Some(scopes.tiers(tiers)?),
+            None => None,
+        };
+        let default = scopes.id(rule.limit.default)?;
+        let overrides = scopes.overrides()?;
+        Ok(Rule {
+            when,
+            key,
+            tiers,
+            default,
+            overrides,
+            cost: rule.cost.clone(),
+            is_shadow: rule.is_shadow,
+            on_store_failure: rule.on_store_failure,
+            deadline: rule.deadline,
+            tally: tally(&name).unwrap_or_default(),
+            name,
+        })
+    }
+}
+
+/// The scopes of one rule: all of its name, one for each limit that it may spend.
+struct Scopes<'m, 'a> {
+    making: &'m mut Making<'a>,
+    rule: &'m config::Rule,
+    name: &'m RuleName,
+    made: Map<Spend, SpentId>,
+}
+
+impl Scopes<'_, '_> {
+    fn id(&mut self, spend: Spend) -> Result<SpentId, Error> {
+        if let Some(made) = self.made.get(&spend) {
+            return Ok(*made);
+        }
+        let spent = match spend {
+            Spend::Allow => Spent::Nothing,
+            Spend::Block => Spent::Blocked,
+            Spend::Limit(at) => self.limit(&self.making.config.limits[at])?,
+        };
+        let id = self.making.spends.len();
+        self.making.spends.push(spent);
+        self.made.insert(spend, id);
+        Ok(id)
+    }
+
+    fn limit(&self, own: &config::NamedLimit) -> Result<Spent, Error> {
+        let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
+        let scope = match self.rule.on_store_failure {
+            Some(on_failure) => scope.on_failure(on_failure),
+            None => scope,
+        };
+        let scope = match self.rule.deadline {
+            Some(deadline) => scope.deadline(deadline),
+            None => scope,
+        };
+        Ok(Spent::Limit { name: (&*own.name).into(), scope })
+    }
+
+    fn tiers(&mut self, tiers: &config::Tiers) -> Result<Tiers, Error> {
+        let by = self.making.names.add(&tiers.by);
+        let tier = |(name, spend): &(Box<str>, Spend)| Ok((name.clone(), self.id(*spend)?));
+        let of = tiers.of.iter().map(tier).collect::<Result<_, Error>>()?;
+        Ok(Tiers { by, of })
+    }
+
+    fn overrides(&mut self) -> Result<Map<Vec<u8>, SpentId>, Error> {
+        let rule = self.rule;
+        let own = |own: &config::Override| {
+            let mut key = Vec::new();
+            own.key.iter().for_each(|(name, value)| push_part(&mut key, 0, name, value));
+            Ok((key, self.id(own.spend)?))
+        };
+        rule.overrides.iter().map(own).collect()
+    }
+}

@@ -1,0 +1,249 @@
+//! What is wrong with a file, where, and what to do about it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::nearest::nearest;
+use super::yaml::end_of;
+
+/// The most problems that are printed.
+const MAX_LISTED: usize = 100;
+
+/// The most problems of a file that are kept; the rest are counted.
+const MAX_KEPT: usize = 1_000;
+
+/// Whether a problem makes a file invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file can be used, and probably does not do what was meant.
+    Warning,
+}
+
+/// A line and a column, both from 1; columns are characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Position {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+impl Position {
+    pub(crate) const START: Position = Position { line: 1, column: 1 };
+}
+
+/// One thing that is wrong with a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    severity: Severity,
+    file: Arc<str>,
+    at: Option<Position>,
+    message: String,
+    remedy: String,
+}
+
+impl Problem {
+    /// Whether it makes the file invalid.
+    pub fn severity(&self) -> Severity {
+        self.severity
+    }
+
+    /// The file, as it was named when it was read.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The line, from 1; `None` if the file could not be read at all.
+    pub fn line(&self) -> Option<u32> {
+        self.at.map(|at| at.line)
+    }
+
+    /// The character in the line, from 1; `None` if the file could not be read at all.
+    pub fn column(&self) -> Option<u32> {
+        self.at.map(|at| at.column)
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        })
+    }
+}
+
+impl fmt::Display for Problem {
+    /// `error: limits.yaml:14:11: …`, and what to do on a line of its own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { severity, file, at, message, remedy } = self;
+        match at {
+            Some(Position { line, column }) => write!(f, "{severity}: {file}:{line}:{column}: ")?,
+            None => write!(f, "{severity}: {file}: ")?,
+        }
+        write!(f, "{message}\n  {remedy}")
+    }
+}
+
+/// Everything that is wrong with a file and those it names, in the order of their lines.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Problems {
+    kept: Vec<Problem>,
+    errors: usize,
+    warnings: usize,
+}
+
+impl Problems {
+    /// Errors and warnings, as they come in the file. Of more than a thousand, the first that were found.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.kept.iter()
+    }
+
+    /// What makes the file invalid.
+    pub fn errors(&self) -> impl Iterator<Item = &Problem> {
+        self.iter().filter(|problem| problem.severity == Severity::Error)
+    }
+
+    /// What was probably not meant.
+    pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
+        self.iter().filter(|problem| problem.severity == Severity::Warning)
+    }
+
+    /// Nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.errors + self.warnings == 0
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+}
+
+impl fmt::Display for Problems {
+    /// One after the other, a hundred at most, and how many there are.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listed = self.kept.len().min(MAX_LISTED);
+        for problem in &self.kept[..listed] {
+            writeln!(f, "{problem}")?;
+        }
+        let more = self.errors + self.warnings - listed;
+        if more > 0 {
+            writeln!(f, "and {more} more")?;
+        }
+        match (self.errors, self.warnings) {
+            (0, warnings) => f.write_str(&counted(warnings, "warning")),
+            (errors, 0) => f.write_str(&counted(errors, "error")),
+            (errors, warnings) => {
+                write!(f, "{}, {}", counted(errors, "error"), counted(warnings, "warning"))
+            }
+        }
+    }
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The problems of one file, while it is read.
+pub(crate) struct Report {
+    file: Arc<str>,
+    found: Problems,
+}
+
+impl Report {
+    pub(crate) fn new(file: &str) -> Report {
+        Report { file: file.into(), found: Problems::default() }
+    }
+
+    pub(crate) fn file(&self) -> &Arc<str> {
+        &self.file
+    }
+
+    pub(crate) fn errors(&self) -> usize {
+        self.found.errors
+    }
+
+    pub(crate) fn error(
+        &mut self,
+        at: Position,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.found.errors += 1;
+        self.keep(Severity::Error, Some(at), message.into(), remedy.into());
+    }
+
+    pub(crate) fn warn(
+        &mut self,
+        at: Position,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.found.warnings += 1;
+        self.keep(Severity::Warning, Some(at), message.into(), remedy.into());
+    }
+
+    /// An error of the file as a whole.
+    pub(crate) fn unreadable(&mut self, message: String, remedy: &str) {
+        self.found.errors += 1;
+        self.keep(Severity::Error, None, message, remedy.into());
+    }
+
+    fn keep(&mut self, severity: Severity, at: Option<Position>, message: String, remedy: String) {
+        if !self.is_full() {
+            let file = self.file.clone();
+            self.found.kept.push(Problem { severity, file, at, message, remedy });
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.found.kept.len() >= MAX_KEPT
+    }
+
+    /// The one of `names` that was probably meant; looked for as long as it will be printed.
+    pub(crate) fn meant<'n>(
+        &self,
+        text: &str,
+        names: impl IntoIterator<Item = &'n str>,
+    ) -> Option<&'n str> {
+        if self.found.kept.len() < MAX_LISTED { nearest(text, names) } else { None }
+    }
+
+    /// Moves what the parser has put behind the end, on a line that there is not, to the end.
+    pub(crate) fn keep_within(&mut self, text: &str) {
+        if self.found.is_empty() {
+            return;
+        }
+        let end = end_of(text);
+        for problem in &mut self.found.kept {
+            problem.at = problem.at.map(|at| at.min(end));
+        }
+    }
+
+    /// All problems, by line; those of `other` come last.
+    pub(crate) fn with(mut self, other: Option<Report>) -> Problems {
+        self.found.kept.sort_by_key(|problem| problem.at);
+        if let Some(Report { mut found, .. }) = other {
+            found.kept.sort_by_key(|problem| problem.at);
+            self.found.kept.append(&mut found.kept);
+            self.found.errors += found.errors;
+            self.found.warnings += found.warnings;
+        }
+        self.found
+    }
+}

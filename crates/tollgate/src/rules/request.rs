@@ -1,0 +1,78 @@
+//! A request's attributes by number, as far as rules know them.
+
+use super::attributes::{Attributes, Standing};
+use super::names::{AttributeId, Names};
+
+/// A request's attributes by number, those that no rule knows left out.
+#[derive(Debug, Default)]
+pub(super) struct Request<'r> {
+    /// In the order of their numbers, each once.
+    each: Vec<Seen<'r>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'r> {
+    pub(super) id: AttributeId,
+    pub(super) value: &'r str,
+    pub(super) standing: Standing,
+}
+
+impl<'r> Request<'r> {
+    /// With the tier of an API key that is in the table: found there, it is more than a claim.
+    pub(super) fn new(attributes: &'r Attributes<'_>, names: &'r Names) -> Request<'r> {
+        let seen = |attribute: &'r super::attributes::Attribute<'_>| {
+            let id = names.id(&attribute.name)?;
+            Some(Seen { id, value: &attribute.value, standing: attribute.standing })
+        };
+        let mut each: Vec<Seen<'r>> = attributes.iter().filter_map(seen).collect();
+        // Stable, so that of two with one name the later is the last.
+        each.sort_by_key(|seen| seen.id);
+        each.dedup_by(|later, earlier| {
+            let is_same = later.id == earlier.id;
+            if is_same {
+                *earlier = *later;
+            }
+            is_same
+        });
+        let mut request = Request { each };
+        if names.has_api_keys() {
+            request.vouch_for_api_key(names);
+        }
+        request
+    }
+
+    fn vouch_for_api_key(&mut self, names: &'r Names) {
+        let Some(at) = self.position(AttributeId::API_KEY) else { return };
+        let Some(tier) = names.tier(self.each[at].value) else { return };
+        self.each[at].standing = Standing::Known;
+        let tier = Seen { id: AttributeId::TIER, value: tier, standing: Standing::Known };
+        match self.each.binary_search_by_key(&tier.id, |seen| seen.id) {
+            // Whoever asks may know better.
+            Ok(at) if self.each[at].standing == Standing::Known => {}
+            Ok(at) => self.each[at] = tier,
+            Err(at) => self.each.insert(at, tier),
+        }
+    }
+
+    fn position(&self, id: AttributeId) -> Option<usize> {
+        self.each.binary_search_by_key(&id, |seen| seen.id).ok()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'r>> {
+        self.each.iter().copied()
+    }
+
+    pub(super) fn seen(&self, id: AttributeId) -> Option<Seen<'r>> {
+        self.position(id).map(|at| self.each[at])
+    }
+
+    /// What it is, whoever says so.
+    pub(super) fn value(&self, id: AttributeId) -> Option<&'r str> {
+        self.seen(id).map(|seen| seen.value)
+    }
+
+    /// What it is, if that is more than a claim.
+    pub(super) fn known(&self, id: AttributeId) -> Option<&'r str> {
+        self.seen(id).filter(|seen| seen.standing == Standing::Known).map(|seen| seen.value)
+    }
+}

@@ -1,0 +1,206 @@
+//! What rules decide.
+
+use std::time::Duration;
+
+use tollgate_core::{Limit, Retry, Verdict};
+
+use super::check::{Found, Matched};
+use super::plan::{Rule, RuleName, Spent};
+use super::tally::Outcome;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::scope::Scope;
+use crate::together::Together;
+
+/// What rules decide about a request: all that apply were charged, or none.
+#[derive(Debug)]
+pub struct Ruling {
+    found: Found,
+    together: Together,
+}
+
+/// One rule's part in a [`Ruling`].
+#[derive(Clone, Copy, Debug)]
+pub struct RulePart<'r> {
+    ruling: &'r Ruling,
+    matched: &'r Matched,
+    decision: Option<&'r Decision>,
+}
+
+impl Ruling {
+    /// One more in the count of every rule that applied.
+    pub(super) fn counted(found: Found, together: Together) -> Ruling {
+        let ruling = Ruling { found, together };
+        for part in ruling.rules() {
+            if let Some(outcome) = part.outcome() {
+                part.rule().tally.count(outcome);
+            }
+        }
+        ruling
+    }
+
+    /// Whether the request may go: no rule refuses it, or none applies.
+    pub fn is_allowed(&self) -> bool {
+        self.verdict().is_allowed()
+    }
+
+    /// Yes or no, and when.
+    pub fn verdict(&self) -> Verdict {
+        match self.found.blocked_by {
+            Some(_) => Verdict::Denied { retry: Retry::Never },
+            None => self.together.verdict(),
+        }
+    }
+
+    /// When refused, the rule one must wait for longest; of several, the first.
+    pub fn refused_by(&self) -> Option<RulePart<'_>> {
+        match self.found.blocked_by {
+            Some(blocked) => self.rules().nth(blocked),
+            None => {
+                let refuser = self.together.refused_by()?;
+                self.rules().filter(|part| part.decision.is_some()).nth(refuser)
+            }
+        }
+    }
+
+    /// Every rule that applies, in the order of the file.
+    pub fn rules(&self) -> impl Iterator<Item = RulePart<'_>> {
+        let mut decisions = self.together.each().iter();
+        self.found.matched.iter().map(move |matched| {
+            let is_charged = matches!(self.found.plan.spends[matched.spent], Spent::Limit { .. });
+            let decision = if is_charged { decisions.next() } else { None };
+            RulePart { ruling: self, matched, decision }
+        })
+    }
+
+    /// How long a refused request must wait, exactly; `None` when it was allowed, and when waiting
+    /// cannot help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict().retry_after_us().map(Duration::from_micros)
+    }
+
+    /// How many more such requests fit at this instant; `None` if no rule limits them.
+    pub fn remaining(&self) -> Option<u64> {
+        match self.found.blocked_by {
+            Some(_) => Some(0),
+            None => self.together.remaining(),
+        }
+    }
+
+    /// How long until nothing is spent of any limit that can refuse.
+    pub fn reset_after(&self) -> Duration {
+        self.together.reset_after()
+    }
+
+    /// How long an allowed request should wait before it goes.
+    pub fn delay(&self) -> Duration {
+        self.together.delay()
+    }
+
+    /// Whether the store failed, and one or more of the rules were decided without it.
+    pub fn is_degraded(&self) -> bool {
+        self.together.is_degraded()
+    }
+
+    /// The generation of the rules that decided: 1 for the first, one more whenever they are replaced.
+    pub fn generation(&self) -> u64 {
+        self.found.plan.generation
+    }
+
+    /// Gives everything back that was charged: the request came to nothing, or need not count. How much
+    /// more remains then, over all rules.
+    pub async fn refund(self) -> Result<u64, Error> {
+        let Ruling { found, together } = self;
+        let charged = found.matched.iter().filter_map(|matched| {
+            let Spent::Limit { scope, .. } = &found.plan.spends[matched.spent] else { return None };
+            Some((scope, &found.keys[matched.key.clone()]))
+        });
+        let mut back = 0;
+        for ((scope, key), decision) in charged.zip(together.into_each()) {
+            if let Some(receipt) = decision.into_receipt() {
+                back += scope.refund(key, receipt).await?;
+            }
+        }
+        Ok(back)
+    }
+}
+
+impl<'r> RulePart<'r> {
+    fn rule(&self) -> &'r Rule {
+        &self.ruling.found.plan.rules[self.matched.rule]
+    }
+
+    fn spent(&self) -> &'r Spent {
+        &self.ruling.found.plan.spends[self.matched.spent]
+    }
+
+    /// The rule's name.
+    pub fn name(&self) -> &'r RuleName {
+        &self.rule().name
+    }
+
+    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    pub fn key(&self) -> &'r [u8] {
+        &self.ruling.found.keys[self.matched.key.clone()]
+    }
+
+    /// What the request costs.
+    pub fn cost(&self) -> u64 {
+        self.matched.units
+    }
+
+    /// Whether it only watches, and refuses nothing.
+    pub fn is_shadow(&self) -> bool {
+        self.rule().is_shadow
+    }
+
+    /// Whether it has nothing against the request. What it has nothing against, another may refuse: then
+    /// it was not charged.
+    pub fn is_allowed(&self) -> bool {
+        match (self.spent(), self.decision) {
+            (Spent::Blocked, _) => false,
+            (_, Some(decision)) => decision.is_allowed(),
+            (_, None) => true,
+        }
+    }
+
+    /// The name of the limit that it spends; `None` if it lets such requests go, or none of them.
+    pub fn limit_name(&self) -> Option<&'r str> {
+        match self.spent() {
+            Spent::Limit { name, .. } => Some(name),
+            Spent::Nothing | Spent::Blocked => None,
+        }
+    }
+
+    /// The limit that it spends.
+    pub fn limit(&self) -> Option<&'r Limit> {
+        self.scope().map(Scope::limit)
+    }
+
+    /// Where that is kept: to look at the key, or to reset it.
+    pub fn scope(&self) -> Option<&'r Scope> {
+        match self.spent() {
+            Spent::Limit { scope, .. } => Some(scope),
+            Spent::Nothing | Spent::Blocked => None,
+        }
+    }
+
+    /// Its limit's own answer; `None` if it has no limit, or if the request is one that another rule
+    /// lets nobody make: then the store was not asked.
+    pub fn decision(&self) -> Option<&'r Decision> {
+        self.decision
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        let decision = match (self.spent(), self.decision) {
+            (Spent::Limit { .. }, None) => return None,
+            (_, decision) => decision,
+        };
+        Some(match self.is_allowed() {
+            _ if decision.is_some_and(Decision::is_degraded) => Outcome::Degraded,
+            true => Outcome::Allowed,
+            false if self.is_shadow() => Outcome::ShadowDenied,
+            false => Outcome::Denied,
+        })
+    }
+}

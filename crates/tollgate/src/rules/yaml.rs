@@ -1,0 +1,233 @@
+//! YAML as a tree that knows where everything stands.
+//!
+//! Only what a configuration needs: one document of texts, lists and mappings. Aliases, which can make
+//! a small file huge, anchors, tags and merge keys are refused.
+
+mod syntax;
+
+pub(crate) use syntax::end_of;
+
+use std::borrow::Cow;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+
+use super::problem::{Position, Report};
+
+/// Lists and mappings in each other: deeper than any rule.
+const MAX_DEPTH: usize = 16;
+
+/// Texts, lists and mappings together.
+const MAX_NODES: usize = 1_000_000;
+
+/// A text, a list or a mapping, and where it begins.
+pub(crate) struct Node<'t> {
+    pub(crate) at: Position,
+    pub(crate) kind: Kind<'t>,
+}
+
+pub(crate) enum Kind<'t> {
+    /// Whatever stands there, also if YAML would call it a number.
+    Text {
+        text: Cow<'t, str>,
+        is_plain: bool,
+    },
+    List(Vec<Node<'t>>),
+    Map(Vec<(Node<'t>, Node<'t>)>),
+    /// What has been refused already.
+    Refused,
+}
+
+impl Node<'_> {
+    /// Nothing at all, `~` or `null`, without quotes.
+    pub(crate) fn is_null(&self) -> bool {
+        match &self.kind {
+            Kind::Text { text, is_plain: true } => {
+                matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The document in a text, if there is one. `None` also if it cannot be read, which is then reported.
+pub(crate) fn parse<'t>(text: &'t str, report: &mut Report) -> Option<Node<'t>> {
+    if let Some((code, at)) = syntax::control_character(text) {
+        let message = format!("the character U+{code:04X}, which does not print");
+        report.error(at, message, "remove it, or write it as an escape in double quotes");
+        return None;
+    }
+    let mut parser = Parser::new_from_str(text);
+    let mut tree = Tree::default();
+    while let Some(event) = parser.next_event() {
+        let ended = match event {
+            Ok((event, span)) => tree.take(event, position(span.start), report),
+            Err(error) => {
+                let (message, remedy) = syntax::explained(error.info());
+                report.error(position(*error.marker()), message, remedy);
+                Err(Ended)
+            }
+        };
+        if ended.is_err() {
+            return None;
+        }
+    }
+    tree.root
+}
+
+/// The parser has a limit of its own, for what it reads ahead.
+fn too_deep() -> (String, &'static str) {
+    let message = format!("nested more than {MAX_DEPTH} deep");
+    (message, "no part of a file of rules is nested so deep")
+}
+
+fn position(marker: Marker) -> Position {
+    let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Position { line: narrow(marker.line()), column: narrow(marker.col()).saturating_add(1) }
+}
+
+/// Why nothing more is read has been reported.
+struct Ended;
+
+/// A list or a mapping whose end has not come yet.
+struct Open<'t> {
+    at: Position,
+    kind: OpenKind<'t>,
+}
+
+enum OpenKind<'t> {
+    List(Vec<Node<'t>>),
+    /// With the key whose value comes next.
+    Map(Vec<(Node<'t>, Node<'t>)>, Option<Node<'t>>),
+}
+
+#[derive(Default)]
+struct Tree<'t> {
+    root: Option<Node<'t>>,
+    open: Vec<Open<'t>>,
+    nodes: usize,
+    documents: usize,
+}
+
+impl<'t> Tree<'t> {
+    fn take(&mut self, event: Event<'t>, at: Position, report: &mut Report) -> Result<(), Ended> {
+        match event {
+            Event::DocumentStart(_) => return self.begin_document(at, report),
+            Event::Alias(_) => {
+                let remedy =
+                    "write out what it stands for; put a text that begins with * in quotes";
+                report.error(at, "aliases are not supported", remedy);
+                return self.place(Node { at, kind: Kind::Refused }, report);
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                refuse_decoration(at, anchor, tag, report);
+                let is_plain = style == ScalarStyle::Plain;
+                return self.place(Node { at, kind: Kind::Text { text, is_plain } }, report);
+            }
+            Event::SequenceStart(anchor, tag) => {
+                refuse_decoration(at, anchor, tag, report);
+                return self.begin(at, OpenKind::List(Vec::new()), report);
+            }
+            Event::MappingStart(anchor, tag) => {
+                refuse_decoration(at, anchor, tag, report);
+                return self.begin(at, OpenKind::Map(Vec::new(), None), report);
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                if let Some(Open { at, kind }) = self.open.pop() {
+                    let kind = match kind {
+                        OpenKind::List(items) => Kind::List(items),
+                        OpenKind::Map(entries, _) => Kind::Map(entries),
+                    };
+                    return self.place(Node { at, kind }, report);
+                }
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        }
+        Ok(())
+    }
+
+    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), Ended> {
+        self.documents += 1;
+        if self.documents > 1 {
+            report.error(at, "a second document", "keep one document in a file");
+            return Err(Ended);
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        at: Position,
+        kind: OpenKind<'t>,
+        report: &mut Report,
+    ) -> Result<(), Ended> {
+        if self.open.len() == MAX_DEPTH {
+            let (message, remedy) = too_deep();
+            report.error(at, message, remedy);
+            return Err(Ended);
+        }
+        self.open.push(Open { at, kind });
+        Ok(())
+    }
+
+    /// Puts a whole node where it belongs.
+    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), Ended> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            let message = format!("more than {MAX_NODES} texts, lists and mappings");
+            report.error(node.at, message, "split the file");
+            return Err(Ended);
+        }
+        match self.open.last_mut().map(|open| &mut open.kind) {
+            None => self.root = Some(node),
+            Some(OpenKind::List(items)) => items.push(node),
+            Some(OpenKind::Map(entries, key)) => match key.take() {
+                None => *key = Some(node),
+                Some(key) => {
+                    if is_usable_key(&key, report) {
+                        // Nothing stands there: the key says where.
+                        let at = if node.is_empty_text() { key.at } else { node.at };
+                        entries.push((key, Node { at, ..node }));
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+impl Node<'_> {
+    fn is_empty_text(&self) -> bool {
+        matches!(&self.kind, Kind::Text { text, is_plain: true } if text.is_empty())
+    }
+}
+
+fn refuse_decoration(at: Position, anchor: usize, tag: Option<Cow<'_, Tag>>, report: &mut Report) {
+    if anchor > 0 {
+        let remedy = "remove it; put a text that begins with & in quotes";
+        report.error(at, "anchors are not supported", remedy);
+    }
+    if tag.is_some() {
+        let remedy = "remove it; put a text that begins with ! in quotes";
+        report.error(at, "tags are not supported", remedy);
+    }
+}
+
+fn is_usable_key(key: &Node<'_>, report: &mut Report) -> bool {
+    match &key.kind {
+        Kind::Text { text, is_plain: true } if text == "<<" => {
+            report.error(key.at, "merge keys are not supported", "write out what it stands for");
+            false
+        }
+        Kind::Text { .. } if key.is_null() => {
+            report.error(key.at, "a field without a name", "name it; put null or ~ in quotes");
+            false
+        }
+        Kind::Text { .. } => true,
+        Kind::Refused => false,
+        Kind::List(_) | Kind::Map(_) => {
+            let remedy = "use a text; put one that begins with [ or { in quotes";
+            report.error(key.at, "the name of a field is a list or a mapping", remedy);
+            false
+        }
+    }
+}

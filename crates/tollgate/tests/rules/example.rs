@@ -1,0 +1,112 @@
+//! The example file, end to end.
+
+use std::time::Duration;
+
+use tollgate::rules::{Attributes, Counts};
+
+use crate::setup::{EXAMPLE, Fixture, refuser};
+
+const LOGIN: [(&str, &str); 3] = [("method", "POST"), ("path", "/login"), ("ip", "203.0.113.9")];
+
+#[test]
+fn five_logins_in_a_quarter_of_an_hour() {
+    let example = Fixture::new(EXAMPLE);
+    assert_eq!(example.admitted(5, &LOGIN), 5);
+    let refused = example.check(&LOGIN);
+    assert_eq!(refuser(&refused).as_deref(), Some("login-attempts"));
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(15 * 60)));
+    // Nothing was charged to the others.
+    let spent: Vec<_> = refused.rules().map(|part| part.decision().unwrap().remaining()).collect();
+    assert_eq!(spent, [0, 55, 995]);
+    // Another address is another key; another path no login.
+    let other = [LOGIN[0], LOGIN[1], ("ip", "203.0.113.10")];
+    assert!(example.check(&other).is_allowed());
+    assert!(example.check(&[LOGIN[0], ("path", "/logout"), LOGIN[2]]).is_allowed());
+    example.clock.advance(Duration::from_secs(15 * 60));
+    assert!(example.check(&LOGIN).is_allowed());
+}
+
+#[test]
+fn each_tier_has_its_limit_and_reports_cost_ten() {
+    let example = Fixture::new(EXAMPLE);
+    for (tier, size) in [("free", 60), ("pro", 600), ("enterprise", 6000), ("unheard-of", 60)] {
+        let request = [("api_key", tier), ("tier", tier), ("ip", "203.0.113.9")];
+        let ruling = example.check(&request);
+        let part = ruling.rules().next().unwrap();
+        assert_eq!((part.name().to_string().as_str(), part.cost()), ("api/per-client", 1));
+        assert_eq!(part.decision().unwrap().limit(), size, "{tier}");
+        assert_eq!(part.key(), format!("api_key={tier}").as_bytes());
+        let report = [request[0], request[1], ("method", "POST"), ("path", "/reports")];
+        let ruling = example.check(&report);
+        assert_eq!(ruling.rules().next().unwrap().decision().unwrap().remaining(), size - 11);
+    }
+}
+
+#[test]
+fn the_whole_service_is_watched_and_refuses_nobody() {
+    let example = Fixture::new(EXAMPLE);
+    for client in 0..1_001 {
+        let key = format!("k{client}");
+        assert!(example.check(&[("api_key", &key)]).is_allowed());
+    }
+    let watched = example.check(&[("api_key", "one-more")]);
+    assert!(watched.is_allowed());
+    let service = watched.rules().last().unwrap();
+    assert_eq!(service.name().name(), "whole-service");
+    assert!(service.is_shadow() && !service.is_allowed());
+    // Those it would have refused were not charged to it, and those that others refuse are neither.
+    assert_eq!(service.decision().unwrap().remaining(), 0);
+    let counts = example.rules.counts();
+    let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
+    let Counts { allowed, denied, shadow_denied, .. } = of("whole-service");
+    assert_eq!((allowed, denied, shadow_denied), (1_000, 0, 2));
+    assert_eq!(of("per-client").allowed, 1_002);
+}
+
+/// What is claimed buys neither a bucket of one's own nor a better tier.
+#[test]
+fn clients_that_invent_keys_and_tiers_share_their_address() {
+    let example = Fixture::new(EXAMPLE);
+    let mut admitted = 0;
+    for client in 0..100 {
+        let request = Attributes::new()
+            .with("ip", "203.0.113.9")
+            .claimed("api_key", format!("invented-{client}"))
+            .claimed("tier", "enterprise");
+        let ruling = example.rules.check("api", &request).now().unwrap();
+        assert_eq!(ruling.rules().next().unwrap().key(), b"ip=203.0.113.9");
+        admitted += u64::from(ruling.is_allowed());
+    }
+    assert_eq!(admitted, 60);
+}
+
+#[tokio::test]
+async fn awaiting_is_the_same() {
+    let example = Fixture::new(EXAMPLE);
+    let request = LOGIN.iter().copied().collect();
+    for _ in 0..5 {
+        assert!(example.rules.check("api", &request).await.unwrap().is_allowed());
+    }
+    let refused = example.rules.check("api", &request).await.unwrap();
+    assert_eq!(refuser(&refused).as_deref(), Some("login-attempts"));
+    // A login that succeeds need not count: forget the attempts.
+    let attempts = refused.refused_by().unwrap();
+    attempts.scope().unwrap().reset(attempts.key()).await.unwrap();
+    let allowed = example.rules.check("api", &request).await.unwrap();
+    assert!(allowed.is_allowed());
+    assert_eq!(allowed.refund().await.unwrap(), 3, "one of each rule");
+    assert_eq!(
+        example
+            .rules
+            .check("api", &request)
+            .await
+            .unwrap()
+            .rules()
+            .next()
+            .unwrap()
+            .decision()
+            .unwrap()
+            .remaining(),
+        4
+    );
+}

@@ -1,0 +1,47 @@
+//! Why rules apply, or do not.
+
+use tollgate::rules::{Attributes, Spends};
+
+use crate::setup::{EXAMPLE, Fixture};
+
+#[test]
+fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
+    let example = Fixture::new(EXAMPLE);
+    let request =
+        Attributes::new().with("method", "GET").with("path", "/login").claimed("api_key", "k");
+    let explained: Vec<(String, String)> = example
+        .rules
+        .explain("api", &request)
+        .into_iter()
+        .map(|rule| {
+            let why = match &rule.outcome {
+                Ok(applied) => {
+                    format!("{:?} costs {}, {}", applied.key, applied.cost, applied.because)
+                }
+                Err(why) => why.to_string(),
+            };
+            (rule.rule.name().to_owned(), why)
+        })
+        .collect();
+    assert_eq!(
+        explained,
+        [
+            ("login-attempts", "`method` is `GET`, not `POST`"),
+            ("per-client", "`api_key` is only claimed, and nobody vouches for it"),
+            ("whole-service", "\"\" costs 1, the rule's only limit"),
+        ]
+        .map(|(rule, why)| (rule.to_owned(), why.to_owned()))
+    );
+    let nothing = example.rules.explain("api", &Attributes::new());
+    assert_eq!(nothing[0].outcome.as_ref().unwrap_err().to_string(), "there is no `method`");
+    let why = nothing[1].outcome.as_ref().unwrap_err().to_string();
+    assert_eq!(why, "there is no `api_key` or `ip` to make a key of");
+    let pro = Attributes::new().with("ip", "i").with("tier", "pro");
+    let pro = example.rules.explain("api", &pro).remove(1).outcome.unwrap();
+    assert_eq!(pro.because.to_string(), "`tier` is `pro`");
+    let Spends::Limit { name, limit } = pro.spends else { panic!("{pro:?}") };
+    assert_eq!((name.as_str(), limit.size()), ("pro", 600));
+    assert!(example.rules.explain("unheard-of", &request).is_empty());
+    // Nothing was charged.
+    assert_eq!(example.check(&[("ip", "i")]).remaining(), Some(59));
+}

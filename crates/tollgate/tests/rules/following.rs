@@ -1,0 +1,189 @@
+//! Rules that follow their file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tollgate::Limiter;
+use tollgate::rules::{Attributes, RulesFile, Status};
+
+/// Long enough for any machine: a test that reaches it has failed. Well below what looking now and
+/// then would take.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+fn text(limit: u64) -> String {
+    format!(
+        "limits: {{ it: fixed-window limit={limit} window=1d }}\n\
+         rules: [{{ name: it, domain: api, key: [], limit: it }}]\n"
+    )
+}
+
+fn size(file: &RulesFile) -> u64 {
+    file.rules().limit("it").unwrap().limit().size()
+}
+
+/// Waits until the file's status is so.
+fn until(file: &RulesFile, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+    let began = Instant::now();
+    loop {
+        let status = file.status();
+        if is_so(&status) {
+            return status;
+        }
+        assert!(began.elapsed() < PATIENCE, "in vain: {what}: {status:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn until_size(file: &RulesFile, wanted: u64) {
+    let began = Instant::now();
+    while size(file) != wanted {
+        assert!(began.elapsed() < PATIENCE, "{} instead of {wanted}", size(file));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn open(path: &Path) -> RulesFile {
+    RulesFile::open(&Limiter::memory(), path).unwrap()
+}
+
+#[test]
+fn a_file_that_is_written_anew_or_replaced_is_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    let file = open(&path);
+    let _following = file.follow().unwrap();
+    fs::write(&path, text(2)).unwrap();
+    until_size(&file, 2);
+    // As editors do, and configuration management.
+    let other = directory.path().join("rules.yaml.tmp");
+    fs::write(&other, text(3)).unwrap();
+    fs::rename(&other, &path).unwrap();
+    until_size(&file, 3);
+    let status = file.status();
+    assert_eq!((status.generation, status.reloads, status.failures), (3, 2, 0));
+    assert_eq!(file.rules().generation(), 3);
+}
+
+/// A mounted ConfigMap: the file is a link into `..data`, which is a link to a directory; a new
+/// directory takes the place of the old one in a single rename.
+#[test]
+fn a_mounted_configmap_is_read_again_when_its_link_is_swapped() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = directory.path();
+    let publish = |name: &str, limit: u64| {
+        fs::create_dir(mount.join(name)).unwrap();
+        fs::write(mount.join(name).join("rules.yaml"), text(limit)).unwrap();
+        symlink(name, mount.join("..data_tmp")).unwrap();
+        fs::rename(mount.join("..data_tmp"), mount.join("..data")).unwrap();
+    };
+    publish("..2026_01", 1);
+    symlink("..data/rules.yaml", mount.join("rules.yaml")).unwrap();
+    let file = open(&mount.join("rules.yaml"));
+    let _following = file.follow().unwrap();
+    publish("..2026_02", 2);
+    until_size(&file, 2);
+    fs::remove_dir_all(mount.join("..2026_01")).unwrap();
+    publish("..2026_03", 3);
+    until_size(&file, 3);
+}
+
+/// `current` is a link to a release.
+#[test]
+fn a_directory_on_the_way_that_is_swapped_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    for (release, limit) in [("one", 1), ("two", 2)] {
+        fs::create_dir(root.join(release)).unwrap();
+        fs::write(root.join(release).join("rules.yaml"), text(limit)).unwrap();
+    }
+    symlink("one", root.join("current")).unwrap();
+    let file = open(&root.join("current").join("rules.yaml"));
+    let _following = file.follow().unwrap();
+    symlink("two", root.join("next")).unwrap();
+    fs::rename(root.join("next"), root.join("current")).unwrap();
+    until_size(&file, 2);
+    fs::write(root.join("two").join("rules.yaml"), text(3)).unwrap();
+    until_size(&file, 3);
+}
+
+#[test]
+fn a_bad_file_leaves_the_rules_as_they_were_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    let file = open(&path);
+    let _following = file.follow().unwrap();
+    fs::write(&path, "limits: { it: fixed-window limit=2 window=1x }\n").unwrap();
+    let status = until(&file, "refused", |status| status.failures > 0);
+    let problem = status.problem.unwrap();
+    assert!(problem.contains("rules.yaml:1:"), "{problem}");
+    assert_eq!((status.generation, status.reloads, size(&file)), (1, 0, 1));
+    fs::remove_file(&path).unwrap();
+    let status = until(&file, "gone", |status| status.failures > 1);
+    assert!(status.problem.unwrap().contains("rules.yaml"));
+    assert!(file.rules().check("api", &Attributes::new()).now().unwrap().is_allowed());
+    fs::write(&path, text(4)).unwrap();
+    until_size(&file, 4);
+    assert_eq!(file.status().problem, None);
+}
+
+#[test]
+fn a_change_of_the_table_of_keys_is_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, keys) = (directory.path().join("rules.yaml"), directory.path().join("keys.yaml"));
+    let rules = "api_keys_file: keys.yaml
+limits: { free: fixed-window limit=1 window=1d, pro: fixed-window limit=9 window=1d }
+rules:
+  - { name: it, domain: api, key: [api_key], limit: { by: tier, tiers: { pro: pro }, default: free } }
+";
+    fs::write(&path, rules).unwrap();
+    fs::write(&keys, "k: free\n").unwrap();
+    let file = open(&path);
+    let _following = file.follow().unwrap();
+    let request = Attributes::new().claimed("api_key", "k");
+    let remaining = || file.rules().check("api", &request).now().unwrap().remaining();
+    assert_eq!(remaining(), Some(0));
+    fs::write(&keys, "k: pro\n").unwrap();
+    until(&file, "reloaded", |status| status.reloads == 1);
+    assert_eq!(remaining(), Some(7), "what was spent stays spent");
+}
+
+#[test]
+fn what_is_not_there_at_the_start_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("rules.yaml");
+    let error = RulesFile::open(&Limiter::memory(), &missing).unwrap_err().to_string();
+    assert!(error.contains("rules.yaml"), "{error}");
+}
+
+#[tokio::test]
+async fn a_hangup_reads_the_file_again_changed_or_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    let file = open(&path);
+    let _following = file.follow().unwrap().and_on_hangup().unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
+    let began = Instant::now();
+    while file.status().reloads == 0 {
+        assert!(began.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!((file.status().generation, size(&file)), (2, 1));
+}
+
+#[test]
+fn what_is_not_followed_any_more_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    let file = open(&path);
+    drop(file.follow().unwrap());
+    fs::write(&path, text(2)).unwrap();
+    assert_eq!(size(&file), 1);
+    assert_eq!(file.reload().unwrap(), 2);
+    assert_eq!(size(&file), 2);
+}

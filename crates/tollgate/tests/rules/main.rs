@@ -1,0 +1,12 @@
+//! Rules, from a file to decisions.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod example;
+mod explained;
+mod following;
+mod matching;
+mod reloading;
+mod setup;
+mod spending;
+mod stores;

@@ -1,0 +1,139 @@
+//! Rules that are replaced while they decide, in memory and on a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tollgate::rules::{Attributes, Rules};
+use tollgate::{Limiter, OnFailure};
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::setup::{Fixture, config};
+
+/// Limits by turns, of which the second is the larger; of neither does anything come back while a test
+/// runs.
+const TURNS: [[&str; 2]; 8] = [
+    ["fixed-window limit=1000 window=366d", "fixed-window limit=1500 window=366d"],
+    ["fixed-window limit=1000 window=300d", "fixed-window limit=1500 window=366d"],
+    ["sliding-window-log limit=1000 window=300d", "sliding-window-log limit=1500 window=366d"],
+    [
+        "sliding-window-counter limit=1000 window=366d",
+        "sliding-window-counter limit=1500 window=366d",
+    ],
+    ["token-bucket capacity=1000 refill=1/d", "token-bucket capacity=1500 refill=2/d"],
+    [
+        "leaky-bucket capacity=1000 leak=1/d mode=policing",
+        "leaky-bucket capacity=1500 leak=2/d mode=policing",
+    ],
+    ["token-bucket capacity=1000 refill=1/d", "sliding-window-log limit=1500 window=366d"],
+    ["sliding-window-counter limit=1000 window=366d", "token-bucket capacity=1500 refill=1/d"],
+];
+
+fn text(limit: &str) -> String {
+    format!(
+        "limits: {{ it: {limit} }}\nrules:\n\
+         \x20 - {{ name: it, domain: api, key: [ip], limit: it, on_store_failure: closed, deadline: 30s }}\n"
+    )
+}
+
+/// Many check while the rules are replaced again and again: none fails, and all together are admitted
+/// exactly what the larger limit has.
+async fn nothing_is_lost(limiter: &Limiter, prefix: &str) {
+    for (round, limits) in TURNS.iter().enumerate() {
+        let configs = limits.map(|limit| config(&text(limit)));
+        let rules = Rules::new(limiter, &configs[0]).unwrap();
+        let (admitted, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let checking: Vec<_> = (0..8)
+            .map(|_| {
+                let (rules, admitted) = (rules.clone(), Arc::clone(&admitted));
+                let (is_over, key) = (Arc::clone(&is_over), format!("{prefix}{round}"));
+                tokio::spawn(async move {
+                    loop {
+                        let is_last = is_over.load(Ordering::Acquire);
+                        let request = Attributes::new().with("ip", key.as_str());
+                        let ruling = rules.check("api", &request).await.unwrap();
+                        assert!(!ruling.is_degraded());
+                        match ruling.is_allowed() {
+                            true => _ = admitted.fetch_add(1, Ordering::Relaxed),
+                            false if is_last => return,
+                            false => tokio::task::yield_now().await,
+                        }
+                    }
+                })
+            })
+            .collect();
+        let mut turns = 0;
+        while admitted.load(Ordering::Relaxed) < 900 || turns < 50 {
+            turns += 1;
+            rules.replace(&configs[turns % 2]).unwrap();
+            tokio::task::yield_now().await;
+        }
+        rules.replace(&configs[1]).unwrap();
+        is_over.store(true, Ordering::Release);
+        for task in checking {
+            task.await.unwrap();
+        }
+        let counts = rules.counts()[0].1;
+        assert_eq!(admitted.load(Ordering::Relaxed), 1_500, "{limits:?}, {turns} turns");
+        assert_eq!((counts.allowed, counts.failed), (1_500, 0), "{limits:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_in_memory() {
+    nothing_is_lost(&Limiter::memory(), "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_on_a_server() {
+    for flavour in [Flavour::Redis, Flavour::Valkey] {
+        let server = Launch::new(flavour).start().unwrap();
+        let limiter = Limiter::builder()
+            .redis(&server.url())
+            .unwrap()
+            .on_failure(OnFailure::Closed)
+            .deadline(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        nothing_is_lost(&limiter, "").await;
+    }
+}
+
+#[test]
+fn what_was_spent_stays_spent_whatever_the_numbers_are_now() {
+    let fixture = Fixture::new(&text("token-bucket capacity=10 refill=1/s"));
+    let request = [("ip", "i")];
+    assert_eq!(fixture.admitted(10, &request), 10);
+    fixture.rules.replace(&config(&text("token-bucket capacity=10 refill=10/s"))).unwrap();
+    let refused = fixture.check(&request);
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
+    fixture.clock.advance(Duration::from_micros(99_999));
+    assert!(!fixture.check(&request).is_allowed());
+    fixture.clock.advance(Duration::from_micros(1));
+    assert!(fixture.check(&request).is_allowed());
+    fixture.rules.replace(&config(&text("sliding-window-log limit=12 window=1h"))).unwrap();
+    assert_eq!(fixture.admitted(9, &request), 2);
+}
+
+#[test]
+fn a_check_keeps_the_rules_that_it_began_with() {
+    let fixture = Fixture::new(&text("fixed-window limit=10 window=1d"));
+    let before = fixture.check(&[("ip", "i")]);
+    let other = "limits: { it: fixed-window limit=1 window=1d }\n\
+                 rules: [{ name: other, domain: api, key: [], limit: it }]\n";
+    assert_eq!(fixture.rules.replace(&config(other)).unwrap(), 2);
+    assert_eq!((before.generation(), before.refused_by().is_none()), (1, true));
+    assert_eq!(before.rules().next().unwrap().name().name(), "it");
+    assert_eq!(fixture.applied(&[("ip", "i")]), ["other"]);
+}
+
+#[test]
+fn counts_go_on_under_the_same_name() {
+    let fixture = Fixture::new(&text("fixed-window limit=1 window=1d"));
+    assert_eq!(fixture.admitted(3, &[("ip", "i")]), 1);
+    fixture.rules.replace(&config(&text("fixed-window limit=2 window=1d"))).unwrap();
+    assert_eq!(fixture.admitted(3, &[("ip", "i")]), 1);
+    let (name, counts) = &fixture.rules.counts()[0];
+    assert_eq!(name.to_string(), "api/it");
+    assert_eq!((counts.allowed, counts.denied), (2, 4));
+}

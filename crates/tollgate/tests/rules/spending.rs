@@ -1,0 +1,226 @@
+//! What requests spend: costs, tiers, overrides, shadows, several rules at once.
+
+use std::time::Duration;
+
+use tollgate::rules::Attributes;
+
+use crate::setup::{Fixture, attributes, refuser};
+
+const LIMITS: &str = "limits:
+  small: fixed-window limit=3 window=1d
+  large: fixed-window limit=10 window=1d
+  bucket: token-bucket capacity=2 refill=1/s
+";
+
+fn fixture(rules: &str) -> Fixture {
+    Fixture::new(&format!("{LIMITS}{rules}"))
+}
+
+#[test]
+fn all_rules_that_apply_are_charged_or_none() {
+    let rules = fixture(
+        "rules:
+  - { name: narrow, domain: api, key: [ip], limit: small }
+  - { name: wide, domain: api, key: [], limit: large }
+",
+    );
+    assert_eq!(rules.admitted(5, &[("ip", "a")]), 3);
+    assert_eq!(rules.admitted(5, &[("ip", "b")]), 3);
+    assert_eq!(rules.admitted(5, &[("ip", "c")]), 3);
+    // Had the refused ones been charged, nothing would be left of the wide one.
+    let last = rules.check(&[("ip", "d")]);
+    assert!(last.is_allowed());
+    assert_eq!(last.remaining(), Some(0));
+    let refused = rules.check(&[("ip", "d")]);
+    assert_eq!(refuser(&refused).as_deref(), Some("wide"));
+    let standing: Vec<_> = refused
+        .rules()
+        .map(|part| (part.is_allowed(), part.decision().unwrap().remaining()))
+        .collect();
+    assert_eq!(standing, [(true, 2), (false, 0)]);
+}
+
+#[test]
+fn the_refuser_is_the_rule_one_must_wait_for_longest() {
+    let rules = fixture(
+        "rules:
+  - { name: soon, domain: api, key: [], limit: bucket }
+  - { name: late, domain: api, key: [], limit: small }
+",
+    );
+    assert_eq!(rules.admitted(2, &[]), 2);
+    let refused = rules.check(&[]);
+    assert_eq!(refuser(&refused).as_deref(), Some("soon"));
+    assert_eq!(refused.retry_after(), Some(Duration::from_secs(1)));
+    rules.clock.advance(Duration::from_secs(1));
+    assert!(rules.check(&[]).is_allowed());
+    assert_eq!(refuser(&rules.check(&[])).as_deref(), Some("late"));
+}
+
+#[test]
+fn costs_go_by_route_and_by_call() {
+    let rules = fixture(
+        "rules:
+  - name: it
+    domain: api
+    key: []
+    limit: large
+    cost: { \"POST /reports\": 4, \"/reports/**\": 3, \"GET /reports/all\": 9, default: 2 }
+",
+    );
+    let cost = |request: &[(&str, &str)]| {
+        let attributes = attributes(request);
+        rules.rules.explain("api", &attributes)[0].outcome.as_ref().unwrap().cost
+    };
+    assert_eq!(cost(&[("method", "POST"), ("path", "/reports")]), 4);
+    assert_eq!(cost(&[("method", "GET"), ("path", "/reports")]), 2);
+    // The first that fits, not the best.
+    assert_eq!(cost(&[("method", "GET"), ("path", "/reports/all")]), 3);
+    assert_eq!(cost(&[]), 2);
+    assert_eq!(rules.check(&[]).remaining(), Some(4), "8 left, of which one more takes 2");
+    let request = Attributes::new();
+    let ruling = rules.rules.check("api", &request).cost(7).now().unwrap();
+    assert!(ruling.is_allowed());
+    assert_eq!(ruling.rules().next().unwrap().decision().unwrap().remaining(), 1);
+    assert!(rules.rules.check("api", &request).cost(0).now().is_err());
+    let never = rules.rules.check("api", &request).cost(11).now().unwrap();
+    assert!(!never.is_allowed());
+    assert_eq!(never.retry_after(), None);
+}
+
+#[test]
+fn tiers_come_from_the_table_of_keys_and_from_whoever_asks() {
+    let rules = fixture(
+        "api_keys: { k_pro: pro, k_banned: banned, k_inside: inside }
+rules:
+  - name: it
+    domain: api
+    key: [{ first_of: [api_key, ip] }]
+    limit: { by: tier, tiers: { pro: large, banned: block, inside: allow }, default: small }
+",
+    );
+    let claimed = |key: &str| {
+        let request = Attributes::new().with("ip", "i").claimed("api_key", key.to_owned());
+        rules.rules.check("api", &request).now().unwrap()
+    };
+    let part = |ruling: &tollgate::rules::Ruling| {
+        let part = ruling.rules().next().unwrap();
+        (part.limit_name().map(str::to_owned), String::from_utf8(part.key().to_vec()).unwrap())
+    };
+    // Found in the table, a claim is more than that.
+    assert_eq!(part(&claimed("k_pro")), (Some("large".into()), "api_key=k_pro".into()));
+    assert_eq!(part(&claimed("k_other")), (Some("small".into()), "ip=i".into()));
+    assert!(!claimed("k_banned").is_allowed());
+    assert_eq!(claimed("k_banned").retry_after(), None);
+    assert_eq!(refuser(&claimed("k_banned")).as_deref(), Some("it"));
+    assert!((0..100).all(|_| claimed("k_inside").is_allowed()));
+    // Whoever asks may know better than the table, a client may not.
+    let known = attributes(&[("api_key", "k_pro"), ("tier", "inside")]);
+    assert_eq!(rules.rules.check("api", &known).now().unwrap().remaining(), None);
+    let boasting = Attributes::new().with("api_key", "k_pro").claimed("tier", "inside");
+    assert_eq!(
+        part(&rules.rules.check("api", &boasting).now().unwrap()).0.as_deref(),
+        Some("large")
+    );
+}
+
+#[test]
+fn overrides_are_for_single_keys() {
+    let rules = fixture(
+        "rules:
+  - name: it
+    domain: api
+    key: [{ first_of: [api_key, ip] }, tenant]
+    limit: small
+    overrides:
+      - { key: { api_key: partner, tenant: t }, limit: large }
+      - { key: { ip: 203.0.113.9, tenant: t }, limit: block }
+      - { key: { api_key: inside, tenant: t }, limit: allow }
+",
+    );
+    let client = |name, value| [(name, value), ("tenant", "t")];
+    assert_eq!(rules.admitted(20, &client("api_key", "partner")), 10);
+    assert_eq!(rules.admitted(20, &client("ip", "203.0.113.9")), 0);
+    assert_eq!(rules.admitted(20, &client("api_key", "inside")), 20);
+    assert_eq!(rules.admitted(20, &client("api_key", "203.0.113.9")), 3);
+    assert_eq!(rules.admitted(20, &[("api_key", "partner"), ("tenant", "other")]), 3);
+}
+
+/// One who moves up keeps what is spent, and one who moves back and forth gains nothing.
+#[test]
+fn a_client_that_changes_its_tier_is_the_same_client() {
+    let rules = fixture(
+        "rules:
+  - { name: it, domain: api, key: [user], limit: { by: tier, tiers: { pro: large }, default: small } }
+",
+    );
+    let (free, pro) = ([("user", "u"), ("tier", "free")], [("user", "u"), ("tier", "pro")]);
+    assert_eq!(rules.admitted(2, &free), 2);
+    assert_eq!(rules.check(&pro).remaining(), Some(7));
+    assert!(!rules.check(&free).is_allowed(), "3 of 3 are spent");
+    assert_eq!(rules.admitted(20, &pro), 7);
+    assert_eq!(rules.admitted(20, &free), 0);
+}
+
+#[test]
+fn a_shadow_counts_and_never_stands_in_the_way() {
+    let rules = fixture(
+        "rules:
+  - { name: watching, domain: api, key: [], limit: small, shadow: true }
+  - { name: blocking, domain: api, when: { ip: bad }, key: [], limit: block, shadow: true }
+  - { name: real, domain: api, key: [], limit: large }
+",
+    );
+    assert_eq!(rules.admitted(12, &[("ip", "bad")]), 10);
+    let counts: Vec<_> = rules.rules.counts();
+    let of = |at: usize| (counts[at].1.allowed, counts[at].1.denied, counts[at].1.shadow_denied);
+    // Two that the real one refused: the watching one, which was full, would have refused them too.
+    assert_eq!([of(0), of(1), of(2)], [(3, 0, 9), (0, 0, 12), (10, 2, 0)]);
+}
+
+#[test]
+fn a_blocked_request_charges_nobody() {
+    let rules = fixture(
+        "rules:
+  - { name: all, domain: api, key: [], limit: small }
+  - { name: bad, domain: api, when: { ip: [bad, worse] }, key: [], limit: block }
+",
+    );
+    let blocked = rules.check(&[("ip", "bad")]);
+    assert_eq!(refuser(&blocked).as_deref(), Some("bad"));
+    assert_eq!((blocked.retry_after(), blocked.remaining()), (None, Some(0)));
+    assert!(blocked.rules().next().unwrap().decision().is_none());
+    assert_eq!(rules.admitted(9, &[("ip", "good")]), 3);
+}
+
+#[test]
+fn several_sets_of_attributes_are_one_request() {
+    let rules = fixture(
+        "rules:
+  - { name: each, domain: api, key: [ip], limit: small }
+  - { name: all, domain: api, key: [], limit: large }
+",
+    );
+    let request = [attributes(&[("ip", "a")]), attributes(&[("ip", "b")])];
+    let check = || rules.rules.check_all("api", &request).now().unwrap();
+    let first = check();
+    // The wide rule is reached twice: one charge of 2.
+    let remaining: Vec<_> =
+        first.rules().map(|part| part.decision().unwrap().remaining()).collect();
+    assert_eq!(remaining, [2, 8, 2, 8]);
+    assert!(check().is_allowed());
+    assert_eq!(rules.admitted(1, &[("ip", "a")]), 1);
+    let refused = check();
+    assert_eq!(refuser(&refused).as_deref(), Some("each"));
+    assert_eq!(refused.refused_by().unwrap().key(), b"ip=a");
+    assert_eq!(rules.admitted(5, &[("ip", "b")]), 1, "nothing was charged to the other");
+}
+
+#[test]
+fn a_limit_by_its_name_has_nothing_to_do_with_what_rules_spend_of_it() {
+    let rules = fixture("rules: [{ name: small, domain: api, key: [], limit: small }]\n");
+    assert_eq!(rules.admitted(9, &[]), 3);
+    let small = rules.rules.limit("small").unwrap();
+    assert_eq!(small.check("").now().unwrap().remaining(), 2);
+    assert!(rules.rules.limit("unheard-of").is_none());
+}

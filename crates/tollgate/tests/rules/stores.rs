@@ -1,0 +1,91 @@
+//! Rules on a server, and without it when it fails.
+
+use std::time::Duration;
+
+use tollgate::rules::{Attributes, Rules, Ruling};
+use tollgate::{Error, Limiter};
+use tollgate_launcher::{Flavour, Launch, Server};
+
+use crate::setup::{EXAMPLE, attributes, config, refuser};
+
+fn start(flavour: Flavour) -> Server {
+    Launch::new(flavour).start().unwrap()
+}
+
+/// On a server whose answers are waited for.
+fn patient(server: &Server) -> Limiter {
+    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    builder.deadline(Duration::from_secs(30)).build().unwrap()
+}
+
+fn of_rule(ruling: &Ruling, name: &str) -> (bool, u64) {
+    let part = ruling.rules().find(|part| part.name().name() == name).unwrap();
+    (part.is_allowed(), part.decision().unwrap().remaining())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_decides_alike_for_two_processes_on_one_server() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        // On a machine that does other things too.
+        let text = EXAMPLE.replace("deadline: 5ms", "deadline: 30s").replace("10ms", "30s");
+        let processes = [(); 2].map(|()| Rules::new(&patient(&server), &config(&text)).unwrap());
+        let login = attributes(&[("method", "POST"), ("path", "/login"), ("ip", "203.0.113.9")]);
+        let mut admitted = 0;
+        for attempt in 0..8 {
+            let ruling = processes[attempt % 2].check("api", &login).await.unwrap();
+            assert!(!ruling.is_degraded());
+            admitted += usize::from(ruling.is_allowed());
+            if !ruling.is_allowed() {
+                assert_eq!(refuser(&ruling).as_deref(), Some("login-attempts"));
+                assert_eq!(of_rule(&ruling, "login-attempts"), (false, 0));
+            }
+        }
+        assert_eq!(admitted, 5);
+    }
+}
+
+/// What applies together is decided as the strictest of it says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_server_is_away_the_strictest_rule_that_applies_decides() {
+    let mut server = start(Flavour::Redis);
+    let text = "
+defaults: { domain: api, deadline: 50ms }
+limits: { it: fixed-window limit=8 window=366d }
+rules:
+  - { name: open, when: { open: { present: true } }, key: [], limit: it, on_store_failure: open }
+  - { name: closed, when: { closed: { present: true } }, key: [], limit: it, on_store_failure: closed }
+  - name: local
+    when: { local: { present: true } }
+    key: []
+    limit: it
+    on_store_failure: { local: { processes: 4 } }
+  - { name: watching, key: [], limit: it, on_store_failure: closed, shadow: true }
+";
+    let limiter = Limiter::redis(&server.url()).unwrap();
+    let rules = Rules::new(&limiter, &config(text)).unwrap();
+    server.kill();
+    let check = async |of: &[&str]| {
+        let request: Attributes<'_> = of.iter().map(|&name| (name, "")).collect();
+        rules.check("api", &request).await
+    };
+    // A shadow alone never fails, however strict.
+    let watched = check(&[]).await.unwrap();
+    assert!(watched.is_allowed() && watched.is_degraded());
+    for _ in 0..20 {
+        let open = check(&["open"]).await.unwrap();
+        assert!(open.is_allowed() && open.is_degraded());
+    }
+    for strict in [&["closed"][..], &["open", "closed"], &["closed", "local"]] {
+        assert!(matches!(check(strict).await, Err(Error::Store(_))), "{strict:?}");
+    }
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += usize::from(check(&["open", "local"]).await.unwrap().is_allowed());
+    }
+    assert_eq!(admitted, 2, "a quarter of 8");
+    let counts = rules.counts();
+    let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
+    assert_eq!((of("closed").failed, of("open").failed, of("local").failed), (3, 1, 1));
+    assert_eq!((of("open").degraded, of("watching").failed), (40, 0));
+}

@@ -1,0 +1,31 @@
+//! The documents' configurations are valid.
+
+use crate::problems;
+use crate::schema;
+
+#[test]
+fn every_yaml_block_of_the_documents_is_valid() {
+    let document = include_str!("../../../../docs/rules.md");
+    let blocks: Vec<&str> = document
+        .split("```yaml\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap())
+        .collect();
+    assert!(blocks.len() > 5, "{}", blocks.len());
+    for block in blocks {
+        let text = complete(block);
+        let found = problems(&text);
+        assert_eq!(found.errors().count(), 0, "{found}\n{text}");
+        assert!(schema::accepts(&text), "{text}");
+    }
+}
+
+/// A block of one rule's fields, or of rules alone, in a whole file.
+fn complete(block: &str) -> String {
+    const LIMITS: &str = "limits:\n  free: token-bucket capacity=60 refill=1/s\n  pro: token-bucket capacity=600 refill=10/s\n  partner: token-bucket capacity=9000 refill=100/s\n  login: sliding-window-log limit=5 window=15m\n";
+    if block.starts_with("- ") || block.starts_with("rules:") {
+        let rules = block.strip_prefix("rules:\n").unwrap_or(block);
+        return format!("{LIMITS}rules:\n{rules}");
+    }
+    block.to_owned()
+}

@@ -1,0 +1,730 @@
+//! Every mistake has its exact words.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::problems;
+use crate::schema;
+
+/// A mistake, and whether an editor that has the schema sees it too.
+pub(crate) struct Mistake {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    pub(crate) editor: Editor,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Editor {
+    /// The schema refuses it.
+    Sees,
+    /// It is more than a schema can say, or only a warning.
+    Blind,
+    /// It is no YAML that an editor would take.
+    Syntax,
+}
+use Editor::{Blind, Sees, Syntax};
+
+const fn mistake(name: &'static str, editor: Editor, text: &'static str) -> Mistake {
+    Mistake { name, text, editor }
+}
+
+/// A limit, for rules to have one.
+macro_rules! rule {
+    ($rule:literal) => {
+        concat!("limits: { free: token-bucket capacity=60 refill=1/s }\nrules:\n", $rule)
+    };
+}
+
+macro_rules! limit {
+    ($limit:literal) => {
+        concat!("limits:\n  free: ", $limit, "\n")
+    };
+}
+
+pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
+    ("yaml", YAML),
+    ("file", FILE),
+    ("limits", LIMITS),
+    ("rules", RULES),
+    ("when", WHEN),
+    ("keys", KEYS),
+    ("costs", COSTS),
+    ("choices", CHOICES),
+    ("api keys", API_KEYS),
+    ("warnings", WARNINGS),
+];
+
+const YAML: &[Mistake] = &[
+    mistake("an open bracket", Syntax, "limits:\n  free: { algorithm: token-bucket\nrules: []\n"),
+    mistake("an open bracket at the end", Syntax, "limits: { free: {"),
+    mistake("a bracket too many", Syntax, "limits: {}}\n"),
+    mistake("an open quote", Syntax, "limits: \"free\nrules: []\n"),
+    mistake("a bracket that is not indented", Syntax, "rules: [\n]\n"),
+    mistake("an unknown escape", Syntax, "limits: \"\\q\"\n"),
+    mistake("a tab", Syntax, "limits:\n\tfree: x\n"),
+    mistake("two colons", Syntax, "limits: free: x\n"),
+    mistake("a list beside its field", Syntax, "rules: - name: a\n"),
+    mistake("crooked indentation", Syntax, "limits:\n    free: a\n  pro: b\n"),
+    mistake("an item among fields", Syntax, "limits:\n  free: a\n  - b\n"),
+    mistake(
+        "a glob without quotes",
+        Syntax,
+        rule!("  - { name: a, domain: d, when: { path: **/x }, key: [], limit: free }\n"),
+    ),
+    mistake(
+        "a lone star",
+        Syntax,
+        rule!("  - { name: a, domain: d, when: { path: * }, key: [], limit: free }\n"),
+    ),
+    mistake("a reserved character", Syntax, "limits: @free\n"),
+    mistake(
+        "an alias and an anchor",
+        Syntax,
+        "limits:\n  free: &a token-bucket capacity=1 refill=1/s\n  pro: *a\n",
+    ),
+    mistake(
+        "a merge key",
+        Sees,
+        "limits:\n  free: { <<: { algorithm: token-bucket }, capacity: 1, refill: 1/s }\n",
+    ),
+    mistake("a tag", Syntax, "limits:\n  free: !bucket token-bucket capacity=1 refill=1/s\n"),
+    mistake("two documents", Syntax, "limits: {}\n---\nlimits: {}\n"),
+    mistake(
+        "a list for a name",
+        Syntax,
+        "limits:\n  ? [free]\n  : token-bucket capacity=1 refill=1/s\n",
+    ),
+    mistake("no name", Syntax, "limits:\n  : token-bucket capacity=1 refill=1/s\n"),
+    mistake("nested too deep", Syntax, "limits: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]\n"),
+    mistake("a NUL", Syntax, "limits:\n  free: a\0b\n"),
+    mistake("a terminal's escape", Syntax, "limits:\n  \u{1b}[31mred: a\n"),
+];
+
+const FILE: &[Mistake] = &[
+    mistake("an empty file", Sees, ""),
+    mistake("a file of comments", Sees, "# nothing\n"),
+    mistake("nothing but null", Sees, "~\n"),
+    mistake("neither limits nor rules", Sees, "defaults: { deadline: 10ms }\n"),
+    mistake("a text", Sees, "token-bucket capacity=60 refill=1/s\n"),
+    mistake("a list", Sees, "- limits\n"),
+    mistake("fields that are nearly right", Sees, "limit: {}\nRules: []\nlimits: {}\n"),
+    mistake("a field of another tool", Sees, "limits: {}\ndescriptors: []\n"),
+    mistake("a field twice", Syntax, "limits: {}\nrules: []\nlimits: {}\n"),
+    mistake("empty fields", Sees, "limits:\nrules: ~\ndefaults: null\n"),
+    mistake(
+        "lists for mappings and mappings for lists",
+        Sees,
+        "limits: []\nrules: {}\ndefaults: 10ms\n",
+    ),
+    mistake(
+        "bad defaults",
+        Sees,
+        "limits: {}\ndefaults: { domain: a/b, on_store_failure: opne, deadline: 10, burst: 1 }\n",
+    ),
+    mistake(
+        "processes",
+        Sees,
+        "limits: {}\ndefaults: { on_store_failure: { local: { processes: 0 } } }\n",
+    ),
+    mistake(
+        "too many processes",
+        Sees,
+        "limits: {}\ndefaults: { on_store_failure: { local: { processes: 4294967296 } } }\n",
+    ),
+    mistake(
+        "local without processes",
+        Sees,
+        "limits: {}\ndefaults: { on_store_failure: { local: {} } }\n",
+    ),
+    mistake("a local text", Sees, "limits: {}\ndefaults: { on_store_failure: { local: 4 } }\n"),
+];
+
+const LIMITS: &[Mistake] = &[
+    mistake(
+        "as the style guide has it",
+        Sees,
+        "limits:\n  free:\n    algorithm: token-bucket\n    capacity: 60\n    refill: 10/sec\n",
+    ),
+    mistake(
+        "a limit twice",
+        Syntax,
+        "limits:\n  login: fixed-window limit=1 window=1s\n  other: fixed-window limit=1 window=1s\n  login: fixed-window limit=1 window=1s\n",
+    ),
+    mistake(
+        "reserved names",
+        Sees,
+        "limits: { allow: fixed-window limit=1 window=1s, block: fixed-window limit=1 window=1s }\n",
+    ),
+    mistake(
+        "a name with a space",
+        Sees,
+        "limits: { \"per client\": fixed-window limit=1 window=1s }\n",
+    ),
+    mistake(
+        "a name of 65 letters",
+        Sees,
+        "limits: { aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa: fixed-window limit=1 window=1s }\n",
+    ),
+    mistake("an empty limit", Sees, limit!("")),
+    mistake("a list", Sees, limit!("[token-bucket]")),
+    mistake("no algorithm", Sees, limit!("{ capacity: 60, refill: 1/s }")),
+    mistake("an empty algorithm", Sees, limit!("{ algorithm: , capacity: 60, refill: 1/s }")),
+    mistake(
+        "an algorithm nearly right",
+        Sees,
+        limit!("{ algorithm: token_bucket, capacity: 60, refill: 1/s }"),
+    ),
+    mistake("an unknown algorithm", Sees, limit!("{ algorithm: gcra, limit: 60 }")),
+    mistake(
+        "a parameter of another algorithm",
+        Sees,
+        limit!("{ algorithm: token-bucket, limit: 60, window: 1s }"),
+    ),
+    mistake(
+        "a parameter nearly right",
+        Sees,
+        limit!("{ algorithm: token-bucket, capcity: 60, refill: 1/s }"),
+    ),
+    mistake(
+        "everything wrong at once",
+        Sees,
+        limit!("{ algorithm: leaky-bucket, capacity: -1, leak: 1, mode: queue }"),
+    ),
+    mistake("zeros", Sees, limit!("{ algorithm: fixed-window, limit: 0, window: 0s }")),
+    mistake(
+        "a window without a unit",
+        Sees,
+        limit!("{ algorithm: fixed-window, limit: 10, window: 60 }"),
+    ),
+    mistake(
+        "a number with a sign",
+        Blind,
+        limit!("{ algorithm: fixed-window, limit: +5, window: 60s }"),
+    ),
+    mistake(
+        "a number with an exponent",
+        Blind,
+        limit!("{ algorithm: fixed-window, limit: 1e3, window: 60s }"),
+    ),
+    mistake(
+        "a number with a point",
+        Sees,
+        limit!("{ algorithm: fixed-window, limit: 10.5, window: 60s }"),
+    ),
+    mistake(
+        "too large for a log",
+        Blind,
+        limit!("{ algorithm: sliding-window-log, limit: 65537, window: 1s }"),
+    ),
+    mistake(
+        "too long a window",
+        Blind,
+        limit!("{ algorithm: fixed-window, limit: 10, window: 400d }"),
+    ),
+    mistake(
+        "a bucket that fills too slowly",
+        Blind,
+        limit!("{ algorithm: token-bucket, capacity: 1000000, refill: 1/d }"),
+    ),
+    mistake(
+        "2^53",
+        Blind,
+        limit!("{ algorithm: token-bucket, capacity: 9007199254740992, refill: 1000000/s }"),
+    ),
+    mistake(
+        "a list for a parameter",
+        Sees,
+        limit!("{ algorithm: token-bucket, capacity: [60], refill: 10/sec }"),
+    ),
+    mistake("a text with a wrong unit", Sees, limit!("token-bucket capacity=10 refill=10/sec")),
+    mistake("a text without a parameter", Blind, limit!("token-bucket capacity=10")),
+    mistake("a text of no algorithm", Sees, limit!("gcra limit=10")),
+    mistake("an empty text", Sees, limit!("''")),
+];
+
+const RULES: &[Mistake] = &[
+    mistake("nothing in it", Sees, rule!("  - {}\n")),
+    mistake("a text", Sees, rule!("  - per-client\n")),
+    mistake("an empty item", Sees, rule!("  -\n")),
+    mistake(
+        "fields nearly right",
+        Sees,
+        rule!("  - { nmae: a, domain: d, keys: [ip], limits: free, costs: 1, on_failure: open }\n"),
+    ),
+    mistake(
+        "a name twice",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free }\n  - { name: a, domain: e, key: [], limit: free }\n  - { name: a, domain: d, key: [ip], limit: free }\n"
+        ),
+    ),
+    mistake(
+        "bad names",
+        Sees,
+        rule!(
+            "  - { name: a b, domain: d e, key: [], limit: free }\n  - { name: '', domain: '', key: [], limit: free }\n"
+        ),
+    ),
+    mistake(
+        "an empty name and domain",
+        Sees,
+        rule!("  - { name: , domain: ~, key: [], limit: free }\n"),
+    ),
+    mistake("no domain", Blind, rule!("  - { name: a, key: [], limit: free }\n")),
+    mistake(
+        "a deadline too short",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, deadline: 500us }\n"),
+    ),
+    mistake(
+        "a deadline too long",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, deadline: 2h }\n"),
+    ),
+    mistake(
+        "a deadline with a wrong unit",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, deadline: 10msec }\n"),
+    ),
+    mistake(
+        "a failure nobody knows",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, on_store_failure: deny }\n"),
+    ),
+    mistake(
+        "shadow that is neither",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, shadow: yes }\n"),
+    ),
+];
+
+const WHEN: &[Mistake] = &[
+    mistake(
+        "a text",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: /login }\n"),
+    ),
+    mistake("empty", Sees, rule!("  - { name: a, domain: d, key: [], limit: free, when: }\n")),
+    mistake(
+        "an empty value",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: } }\n"),
+    ),
+    mistake(
+        "a null in a list",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: [/a, null] } }\n"),
+    ),
+    mistake(
+        "an empty list",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: [] } }\n"),
+    ),
+    mistake(
+        "an empty any_of",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { any_of: [] } } }\n"),
+    ),
+    mistake(
+        "any_of a text",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { any_of: /a } } }\n"),
+    ),
+    mistake(
+        "a condition nearly right",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { perfix: /a } } }\n"),
+    ),
+    mistake(
+        "an empty condition",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: {} } }\n"),
+    ),
+    mistake(
+        "two conditions",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { prefix: /a, glob: /b* } } }\n"
+        ),
+    ),
+    mistake(
+        "present and not",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { present: false, exact: /a } } }\n"
+        ),
+    ),
+    mistake(
+        "present in a list",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: [/a, { present: false }] } }\n"
+        ),
+    ),
+    mistake(
+        "present perhaps",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { present: maybe } } }\n"
+        ),
+    ),
+    mistake(
+        "a list in a list",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: [[/a]] } }\n"),
+    ),
+    mistake(
+        "a prefix of nothing",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { prefix: '' } } }\n"),
+    ),
+    mistake(
+        "a prefix with a star",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { prefix: /v1/* } } }\n"
+        ),
+    ),
+    mistake(
+        "an attribute with a space",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { \"user agent\": curl } }\n"),
+    ),
+    mistake(
+        "an attribute twice",
+        Syntax,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: /a, path: /b } }\n"),
+    ),
+    mistake(
+        "what the key needs is absent",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: free, when: { ip: { present: false } } }\n"
+        ),
+    ),
+];
+
+const KEYS: &[Mistake] = &[
+    mistake("no key", Sees, rule!("  - { name: a, domain: d, limit: free }\n")),
+    mistake("a text", Sees, rule!("  - { name: a, domain: d, key: ip, limit: free }\n")),
+    mistake("empty", Sees, rule!("  - { name: a, domain: d, key: , limit: free }\n")),
+    mistake(
+        "an attribute twice",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [ip, { first_of: [api_key, ip] }], limit: free }\n"),
+    ),
+    mistake(
+        "first_of nothing",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [{ first_of: [] }], limit: free }\n"),
+    ),
+    mistake(
+        "first_of a text",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [{ first_of: ip }], limit: free }\n"),
+    ),
+    mistake(
+        "first_of nearly right",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [{ firstof: [ip] }], limit: free }\n"),
+    ),
+    mistake(
+        "an empty mapping",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [{}], limit: free }\n"),
+    ),
+    mistake(
+        "a list in a list",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [[ip]], limit: free }\n"),
+    ),
+    mistake(
+        "an attribute with a space",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [user agent], limit: free }\n"),
+    ),
+    mistake(
+        "seventeen attributes",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q], limit: free }\n"
+        ),
+    ),
+];
+
+const COSTS: &[Mistake] = &[
+    mistake("zero", Sees, rule!("  - { name: a, domain: d, key: [], limit: free, cost: 0 }\n")),
+    mistake(
+        "a fraction",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: 1.5 }\n"),
+    ),
+    mistake(
+        "negative",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: -1 }\n"),
+    ),
+    mistake(
+        "2^53",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: 9007199254740992 }\n"),
+    ),
+    mistake("a list", Sees, rule!("  - { name: a, domain: d, key: [], limit: free, cost: [1] }\n")),
+    mistake("empty", Sees, rule!("  - { name: a, domain: d, key: [], limit: free, cost: }\n")),
+    mistake(
+        "no routes",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { reports: 10, defualt: 1, POST: 2, \"POST /a b\": 3 } }\n"
+        ),
+    ),
+    mistake(
+        "methods",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { \"post /a\": 10, \"* /a\": 1 } }\n"
+        ),
+    ),
+    mistake(
+        "a route twice",
+        Syntax,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { /a: 10, \"/a\": 1 } }\n"),
+    ),
+    mistake(
+        "a cost of a route",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, cost: { /a: 0, /b: ten, default: } }\n"
+        ),
+    ),
+];
+
+const CHOICES: &[Mistake] = &[
+    mistake("no limit", Sees, rule!("  - { name: a, domain: d, key: [] }\n")),
+    mistake(
+        "a limit nearly right",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: fre }\n"),
+    ),
+    mistake("an unknown limit", Blind, rule!("  - { name: a, domain: d, key: [], limit: gold }\n")),
+    mistake(
+        "a limit of its own as a text",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: token-bucket capacity=1 refill=1/s }\n"),
+    ),
+    mistake(
+        "a limit of its own as a mapping",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: { algorithm: token-bucket, capacity: 1, refill: 1/s } }\n"
+        ),
+    ),
+    mistake(
+        "a limit that is wrong itself is not unknown",
+        Sees,
+        "limits: { free: gcra }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
+    ),
+    mistake(
+        "limits that are lost are not unknown",
+        Sees,
+        "limit: { free: fixed-window limit=1 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
+    ),
+    mistake(
+        "tiers without by",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: { tiers: { pro: free }, default: free } }\n"
+        ),
+    ),
+    mistake(
+        "by without tiers",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: { by: tier, default: free } }\n"),
+    ),
+    mistake(
+        "no default",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { pro: free } } }\n"),
+    ),
+    mistake(
+        "no tiers in tiers",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: {}, default: free } }\n"
+        ),
+    ),
+    mistake(
+        "tiers of unknown limits",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { pro: gold, basic: alow }, default: ferr } }\n"
+        ),
+    ),
+    mistake(
+        "a tier's name",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { \"p r o\": free }, default: free } }\n"
+        ),
+    ),
+    mistake("a list", Sees, rule!("  - { name: a, domain: d, key: [], limit: [free] }\n")),
+    mistake(
+        "overrides of one key for all",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, overrides: [{ key: { ip: x }, limit: block }] }\n"
+        ),
+    ),
+    mistake(
+        "an override of what the key has not",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ key: { api_key: secret }, limit: block }] }\n"
+        ),
+    ),
+    mistake(
+        "an override with name and value in each other's place",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [api_key], limit: free, overrides: [{ key: { secret: api_key }, limit: block }] }\n"
+        ),
+    ),
+    mistake(
+        "an override without a part",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [ip, { first_of: [user, api_key] }], limit: free, overrides: [{ key: { ip: x }, limit: block }] }\n"
+        ),
+    ),
+    mistake(
+        "an override with a part twice",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [{ first_of: [api_key, ip] }], limit: free, overrides: [{ key: { api_key: secret, ip: x }, limit: block }] }\n"
+        ),
+    ),
+    mistake(
+        "the same override twice",
+        Blind,
+        rule!(
+            "  - name: a\n    domain: d\n    key: [api_key]\n    limit: free\n    overrides:\n      - { key: { api_key: secret }, limit: block }\n      - { key: { api_key: secret }, limit: allow }\n"
+        ),
+    ),
+    mistake(
+        "fields of an override",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ keys: { ip: x } }, { key: ip, limit: free }, block] }\n"
+        ),
+    ),
+    mistake(
+        "an override's empty value",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ key: { ip: }, limit: gold }] }\n"
+        ),
+    ),
+];
+
+const API_KEYS: &[Mistake] = &[
+    mistake("a list", Sees, "limits: {}\napi_keys: [secret]\n"),
+    mistake("not indented", Sees, "limits: {}\napi_keys:\nsecret-1: pro\nsecret-2: pro\n"),
+    mistake("a key twice", Syntax, "limits: {}\napi_keys:\n  secret: pro\n  secret: free\n"),
+    mistake(
+        "a tier that is no name",
+        Sees,
+        "limits: {}\napi_keys:\n  pro: \"secret key\"\n  secret: [pro]\n  secret2:\n",
+    ),
+    mistake("an empty key", Sees, "limits: {}\napi_keys:\n  \"\": pro\n"),
+    mistake("a file where none is read", Blind, "limits: {}\napi_keys_file: keys.yaml\n"),
+    mistake("an empty file name", Sees, "limits: {}\napi_keys_file:\n"),
+];
+
+const WARNINGS: &[Mistake] = &[
+    mistake(
+        "a limit that no rule spends",
+        Blind,
+        "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=9 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
+    ),
+    mistake(
+        "a key of headers",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [header.x-user, { first_of: [header.x-a, header.x-b] }], limit: free }\n"
+        ),
+    ),
+    mistake(
+        "a tier that no rule names",
+        Blind,
+        "limits: { free: fixed-window limit=1 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: { by: tier, tiers: { pro: free, basic: free }, default: free } }\napi_keys: { secret: pro, secret2: secret3, secret4: secret3 }\n",
+    ),
+    mistake(
+        "a tier where no rule has tiers",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free }\napi_keys: { secret: pro }\n"),
+    ),
+    mistake(
+        "a cost above the limit",
+        Blind,
+        "limits: { login: sliding-window-log limit=5 window=15m }\nrules:\n  - { name: a, domain: d, key: [], limit: login, cost: { /a: 10 } }\n",
+    ),
+    mistake(
+        "an error beside a warning",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [header.x-user], limit: gold }\n"),
+    ),
+];
+
+#[test]
+fn every_mistake_has_its_line_its_words_and_its_remedy() {
+    for (group, mistakes) in MISTAKES {
+        let mut report = String::new();
+        for Mistake { name, text, .. } in *mistakes {
+            let text_shown: String =
+                text.lines().map(|line| format!("    {}\n", line.escape_debug())).collect();
+            let found = problems(text);
+            assert!(!found.is_empty(), "{group}: {name}");
+            report += &format!("# {name}\n{text_shown}{found}\n\n");
+        }
+        let report = report.replace("\\\"", "\"").replace("\\'", "'");
+        insta::assert_snapshot!(group.replace(' ', "_"), report);
+    }
+}
+
+#[test]
+fn no_secret_is_in_any_message() {
+    for Mistake { name, text, .. } in MISTAKES.iter().flat_map(|(_, mistakes)| *mistakes) {
+        assert!(!problems(text).to_string().contains("secret"), "{name}");
+    }
+}
+
+#[test]
+fn mistakes_have_names_of_their_own() {
+    let mut seen = BTreeMap::new();
+    for (group, mistakes) in MISTAKES {
+        for Mistake { name, .. } in *mistakes {
+            assert!(seen.insert((group, name), ()).is_none(), "{group}: {name}");
+        }
+    }
+    assert!(seen.len() >= 60, "{}", seen.len());
+}
+
+#[test]
+fn an_editor_sees_what_a_schema_can_say() {
+    let all = MISTAKES.iter().flat_map(|(_, mistakes)| *mistakes);
+    let differs =
+        |it: &&Mistake| it.editor != Syntax && schema::accepts(it.text) == (it.editor == Sees);
+    let differing: Vec<&str> = all.filter(differs).map(|it| it.name).collect();
+    assert!(differing.is_empty(), "{differing:#?}");
+}
+
+/// For `make fuzz`, which says where.
+#[test]
+fn mistakes_are_seeds_for_the_fuzzer() {
+    let Some(directory) = std::env::var_os("FUZZ_SEEDS").map(PathBuf::from) else { return };
+    for (group, mistakes) in MISTAKES {
+        for Mistake { name, text, .. } in *mistakes {
+            std::fs::write(directory.join(format!("{group}: {name}")), text).unwrap();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Whatever is in a file, reading it ends with an answer.
+
+use proptest::prelude::*;
+use tollgate::rules::Config;
+
+use crate::mistakes::MISTAKES;
+use crate::{problems, tree};
+
+/// Every problem lies in the file: on one of its lines, at most one behind the last character.
+fn lies_within(text: &str) -> Result<(), TestCaseError> {
+    let found = problems(text);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let lines: Vec<&str> = text.split('\n').collect();
+    for problem in found.iter() {
+        let (line, column) = (problem.line().unwrap() as usize, problem.column().unwrap() as usize);
+        let length = lines.get(line - 1).map(|line| line.chars().count());
+        prop_assert!(length.is_some_and(|length| column <= length + 1), "{problem}\n{text:?}");
+        prop_assert!(column >= 1 && problem.to_string().len() < 2_000, "{problem}");
+    }
+    Ok(())
+}
+
+/// Nothing is left out of a file that is valid.
+fn is_whole(text: &str) -> Result<(), TestCaseError> {
+    let Ok(config) = Config::parse("limits.yaml", text) else { return Ok(()) };
+    let tree = tree::json(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let limits = tree["limits"].as_object().map_or(0, |limits| limits.len());
+    let rules = tree["rules"].as_array().map_or(0, Vec::len);
+    prop_assert_eq!(config.len(), (limits, rules));
+    Ok(())
+}
+
+/// Pieces that YAML and rules are made of.
+fn piece() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "limits",
+        "rules",
+        "name",
+        "domain",
+        "when",
+        "key",
+        "limit",
+        "cost",
+        "overrides",
+        "tiers",
+        "by",
+        "default",
+        "shadow",
+        "deadline",
+        "api_keys",
+        "first_of",
+        "any_of",
+        "present",
+        "prefix",
+        "token-bucket capacity=1 refill=1/s",
+        "{ algorithm: fixed-window, limit: 1, window: 1s }",
+        "free",
+        "block",
+        "10ms",
+        "null",
+        "~",
+        "<<",
+        "&a",
+        "*a",
+        "!t",
+        "---",
+        "...",
+        "\u{feff}",
+        "é",
+    ]);
+    let marks = prop::sample::select(vec![
+        ": ", ":", "- ", "\n", "\n  ", "\n    ", "\r\n", "\r", "[", "]", "{", "}", ", ", "? ",
+        "\"", "'", "#", "|", ">", "%", "@", "\t", " ", "\0", "\\",
+    ]);
+    prop_oneof![words.prop_map(str::to_owned), marks.prop_map(str::to_owned)]
+}
+
+/// A mistake with a piece put into it.
+fn changed() -> impl Strategy<Value = String> {
+    let texts: Vec<&str> =
+        MISTAKES.iter().flat_map(|(_, mistakes)| mistakes.iter().map(|it| it.text)).collect();
+    (prop::sample::select(texts), any::<prop::sample::Index>(), 0..9_usize, piece()).prop_map(
+        |(text, at, left_out, piece)| {
+            let at = at.index(text.chars().count() + 1);
+            let before: String = text.chars().take(at).collect();
+            let after: String = text.chars().skip(at + left_out).collect();
+            before + &piece + &after
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_answered_within_it(text in "\\PC{0,200}|[ -~\n\r\t]{0,200}|\\PC*") {
+        lies_within(&text)?;
+    }
+
+    #[test]
+    fn any_text_of_the_usual_pieces_is_answered_within_it(
+        pieces in prop::collection::vec(piece(), 0..60)
+    ) {
+        lies_within(&pieces.concat())?;
+    }
+
+    #[test]
+    fn any_mistake_made_worse_is_answered_within_it(text in changed()) {
+        lies_within(&text)?;
+        is_whole(&text)?;
+    }
+
+    #[test]
+    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Config::parse("limits.yaml", &bytes);
+        lies_within(&String::from_utf8_lossy(&bytes))?;
+    }
+}
+
+#[test]
+fn what_made_other_parsers_hang_is_answered() {
+    for text in
+        ["{---", "[", "{", "? ", "- ", "[{", "&a ", "*a ", "!a ", "---\n", "\"", "'", "|\n", "]"]
+    {
+        lies_within(text).unwrap();
+        lies_within(&text.repeat(100_000)).unwrap();
+    }
+}

@@ -1,0 +1,106 @@
+//! The schema and the command say the same, as far as a schema can say it.
+
+use std::sync::LazyLock;
+
+use jsonschema::Validator;
+use serde_json::Value;
+use tollgate::rules::Config;
+
+use crate::{problems, tree};
+
+static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
+    let schema: Value = serde_json::from_str(Config::schema()).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+});
+
+/// Whether an editor that has the schema finds nothing wrong.
+pub(crate) fn accepts(text: &str) -> bool {
+    VALIDATOR.is_valid(&tree::json(text))
+}
+
+#[test]
+fn the_schema_is_one() {
+    let schema: Value = serde_json::from_str(Config::schema()).unwrap();
+    assert!(jsonschema::meta::is_valid(&schema));
+}
+
+/// Each mapping of known fields, by what the schema calls it, with a field that is unknown.
+const UNKNOWN: &[(&str, &str)] = &[
+    ("", "limits: {}\nunheard-of: 1"),
+    ("defaults", "defaults: { unheard-of: 1 }"),
+    ("on_store_failure", "defaults: { on_store_failure: { unheard-of: 1 } }"),
+    ("local", "defaults: { on_store_failure: { local: { unheard-of: 1 } } }"),
+    ("fixed-window", "limits: { a: { algorithm: fixed-window, unheard-of: 1 } }"),
+    ("sliding-window-log", "limits: { a: { algorithm: sliding-window-log, unheard-of: 1 } }"),
+    (
+        "sliding-window-counter",
+        "limits: { a: { algorithm: sliding-window-counter, unheard-of: 1 } }",
+    ),
+    ("token-bucket", "limits: { a: { algorithm: token-bucket, unheard-of: 1 } }"),
+    ("leaky-bucket", "limits: { a: { algorithm: leaky-bucket, unheard-of: 1 } }"),
+    ("rule", "rules: [{ unheard-of: 1 }]"),
+    ("condition", "rules: [{ when: { a: { unheard-of: 1 } } }]"),
+    ("pattern", "rules: [{ when: { a: [{ unheard-of: 1 }] } }]"),
+    ("part", "rules: [{ key: [{ unheard-of: 1 }] }]"),
+    ("choice", "rules: [{ limit: { unheard-of: 1 } }]"),
+    ("override", "rules: [{ overrides: [{ unheard-of: 1 }] }]"),
+];
+
+/// The fields of a definition, in whichever of its forms is a mapping.
+fn fields(definition: &Value) -> Vec<&str> {
+    let forms = definition["anyOf"].as_array().into_iter().flatten().chain([definition]);
+    let fields = forms.filter_map(|form| form["properties"].as_object());
+    let mut names: Vec<&str> = fields.flatten().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn the_schema_has_the_fields_that_are_read() {
+    let schema: Value = serde_json::from_str(Config::schema()).unwrap();
+    for (definition, text) in UNKNOWN {
+        let definition = match *definition {
+            "" => &schema,
+            name => &schema["definitions"][name],
+        };
+        let found = problems(text);
+        let problem = found.iter().find(|it| it.message().contains("unheard-of")).unwrap();
+        // "use `a`, `b` or `c`"
+        let mut read: Vec<&str> = problem.remedy().split('`').skip(1).step_by(2).collect();
+        read.sort_unstable();
+        assert_eq!(fields(definition), read, "{text}");
+    }
+    let definitions = schema["definitions"].as_object().unwrap();
+    let with_fields = definitions.values().filter(|it| !fields(it).is_empty()).count();
+    assert_eq!(with_fields, UNKNOWN.len() - 1, "one is not in the table");
+}
+
+#[test]
+fn no_mapping_of_known_fields_takes_others() {
+    fn walk(node: &Value) {
+        if node["properties"].is_object() && node["type"] == "object" {
+            assert_eq!(node["additionalProperties"], false, "{node}");
+        }
+        node.as_object().into_iter().flatten().for_each(|(_, inner)| walk(inner));
+        node.as_array().into_iter().flatten().for_each(walk);
+    }
+    walk(&serde_json::from_str(Config::schema()).unwrap());
+}
+
+#[test]
+fn every_example_in_the_schema_fits_it() {
+    let schema: Value = serde_json::from_str(Config::schema()).unwrap();
+    let mut checked = 0;
+    for (name, definition) in schema["definitions"].as_object().unwrap() {
+        let one = serde_json::json!({
+            "$ref": format!("#/definitions/{name}"),
+            "definitions": schema["definitions"],
+        });
+        let validator = jsonschema::draft7::new(&one).unwrap();
+        for example in definition["examples"].as_array().into_iter().flatten() {
+            assert!(validator.is_valid(example), "{name}: {example}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 20, "{checked}");
+}

@@ -1,0 +1,108 @@
+//! What is right is read, and its warnings are kept.
+
+use tollgate::rules::{Config, Severity};
+
+use crate::problems;
+use crate::schema;
+
+/// As the issue that asked for rules has it.
+const ISSUE: &str = r#"
+limits:
+  free:       { algorithm: token-bucket, capacity: 60,   refill: 1/s }
+  pro:        { algorithm: token-bucket, capacity: 600,  refill: 10/s }
+  enterprise: { algorithm: token-bucket, capacity: 6000, refill: 100/s }
+  login:      { algorithm: sliding-window-log, limit: 5, window: 15m }
+  everyone:   { algorithm: sliding-window-counter, limit: 1000, window: 1s }
+rules:
+  - name: login-attempts
+    domain: api
+    when: { method: POST, path: /login }
+    key: [ip]
+    limit: login
+    on_store_failure: closed
+  - name: per-client
+    domain: api
+    key: [{ first_of: [api_key, ip] }]
+    limit: { by: tier, tiers: { pro: pro, enterprise: enterprise }, default: free }
+    cost: { "POST /reports": 10, default: 1 }
+  - name: whole-service
+    domain: api
+    key: []
+    limit: everyone
+    shadow: true
+"#;
+
+const VALID: &[&str] = &[
+    ISSUE,
+    include_str!("../../../../examples/rules.yaml"),
+    "limits: { free: token-bucket capacity=60 refill=1/s }",
+    "{\"limits\": {\"free\": {\"algorithm\": \"leaky-bucket\", \"capacity\": 60, \"leak\": \"1/s\"}}, \"rules\": []}",
+    "limits:\r\n  free: fixed-window limit=1 window=1s\r\nrules: []\r\n",
+    "---\nlimits:\n  free:\n    algorithm: leaky-bucket\n    capacity: \"60\"\n    leak: 0.1/s\n    mode: shaping\n...\n",
+    "{\n  \"limits\": {\n    \"free\": \"fixed-window limit=1 window=1s\"\n  },\n  \"rules\": [\n    {\n      \"name\": \"a\",\n      \"domain\": \"d\",\n      \"key\": [],\n      \"limit\": \"free\",\n      \"shadow\": true\n    }\n  ]\n}\n",
+    "limits: {}",
+    "rules: []",
+    r#"
+defaults: { domain: api, on_store_failure: { local: { processes: 4 } }, deadline: 1h }
+limits: { free: fixed-window limit=10 window=1s }
+rules:
+  - { name: 1, key: [], limit: free }
+  - { name: a, domain: 2, key: [ip], limit: free, deadline: 1ms, on_store_failure: local }
+  - { name: b, key: [ip], limit: block, when: { path: { prefix: /v1/ }, method: [GET, { exact: "a*" }] } }
+  - { name: c, key: [ip], limit: allow, when: { version: 2, flag: true, level: 1.0, quoted: "null" } }
+  - name: d
+    key: [tenant, { first_of: [api_key, ip] }]
+    limit: free
+    when: { a: { any_of: [x, { glob: y* }] }, b: { present: true }, c: { present: false }, d: '**', e: {exact: ''} }
+    cost: { GET /: 2, "**": 3 }
+    overrides:
+      - { key: { ip: 1, tenant: true }, limit: block }
+      - { key: { tenant: x, api_key: y }, limit: free }
+"#,
+];
+
+#[test]
+fn what_is_right_is_read_and_editors_agree() {
+    for text in VALID {
+        let found = problems(text);
+        assert!(found.is_empty(), "{found}\n{text}");
+        assert!(schema::accepts(text), "{text}");
+    }
+    assert_eq!(Config::parse("limits.yaml", ISSUE).unwrap().len(), (5, 3));
+}
+
+#[test]
+fn a_byte_order_mark_is_not_in_the_way() {
+    assert!(problems("\u{feff}limits: { free: fixed-window limit=1 window=1s }").is_empty());
+    let shifted = problems("\u{feff}limit: 1");
+    assert_eq!(shifted.iter().next().unwrap().column(), Some(1));
+}
+
+#[test]
+fn text_and_mapping_are_the_same_limit() {
+    let text = Config::parse("a", "limits: { x: leaky-bucket capacity=5 leak=1/s }").unwrap();
+    let mapping = "limits: { x: { leak: 1/s, algorithm: leaky-bucket, capacity: 5 } }";
+    assert_eq!(text, Config::parse("a", mapping).unwrap());
+}
+
+#[test]
+fn a_valid_file_keeps_its_warnings() {
+    let text = "limits: { a: fixed-window limit=1 window=1s, b: fixed-window limit=1 window=1s }
+rules: [{ name: r, domain: d, key: [], limit: a }]";
+    let config = Config::parse("limits.yaml", text).unwrap();
+    let warning = config.warnings().iter().next().unwrap();
+    assert_eq!(warning.severity(), Severity::Warning);
+    assert_eq!(
+        (warning.file(), warning.line(), warning.column()),
+        ("limits.yaml", Some(1), Some(46))
+    );
+    assert_eq!(warning.message(), "no rule spends limit `b`");
+    assert_eq!(config.warnings().errors().count(), 0);
+}
+
+#[test]
+fn columns_are_characters() {
+    let found = problems("limits: { \"é\": fixed-window limit=1 window=1s, ü: x }");
+    let places: Vec<_> = found.iter().map(|problem| problem.column().unwrap()).collect();
+    assert_eq!(places, [11, 48]);
+}
