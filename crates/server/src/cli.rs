@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
 
 /// Exact rate limiting with five algorithms
@@ -18,6 +18,18 @@ pub(crate) enum Command {
     /// Put a trace through a limit, and print the decision on each request
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(ReplayArgs),
+
+    /// Say everything that is wrong with files of limits and rules
+    #[command(after_help = VALIDATE_EXAMPLE)]
+    Validate(ValidateArgs),
+
+    /// Say which rules of a file apply to a request, which do not, and why
+    #[command(after_help = EXPLAIN_EXAMPLE)]
+    Explain(ExplainArgs),
+
+    /// Print the JSON Schema of files of limits and rules, for editors
+    #[command(after_help = SCHEMA_EXAMPLE)]
+    Schema,
 }
 
 #[derive(Debug, Args)]
@@ -43,6 +55,68 @@ pub(crate) struct ReplayArgs {
     pub(crate) trace: PathBuf,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ValidateArgs {
+    /// How the problems are printed
+    #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
+    pub(crate) format: Format,
+
+    /// The files, as YAML or JSON; `-` is standard input
+    ///
+    /// A file of API keys that one of them names is read too.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The domain whose rules are asked; may be left out if there is but one
+    #[arg(long, env = "TOLLGATE_DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Something that is known of the request, such as method=POST; as often as there are some
+    #[arg(long = "attribute", env = "TOLLGATE_ATTRIBUTE", value_name = "NAME=VALUE", value_parser = attribute)]
+    pub(crate) attributes: Vec<(String, String)>,
+
+    /// Something that the client says of itself, and nobody vouches for, such as api_key=k_123
+    #[arg(long = "claim", env = "TOLLGATE_CLAIM", value_name = "NAME=VALUE", value_parser = attribute)]
+    pub(crate) claims: Vec<(String, String)>,
+
+    /// How the rules are printed
+    #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
+    pub(crate) format: Format,
+
+    /// The file, as YAML or JSON
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Format {
+    /// To be read
+    Human,
+    /// One array of objects
+    Json,
+}
+
+fn attribute(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE, such as method=POST".to_owned()),
+    }
+}
+
 const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucket capacity=10 refill=1/s" trace.csv
 Output:     one JSON object a request, in order; a summary on standard error
 Exit code:  0 every request was decided, 2 the limit, the trace or the store is at fault"#;
+
+const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate limits.yaml
+Output:     what each valid file has; problems on standard error, as JSON on standard output
+Exit code:  0 every file is valid, warnings or not; 1 one is not; 2 a bad flag"#;
+
+const EXPLAIN_EXAMPLE: &str = r#"Example:    tollgate explain limits.yaml --domain api --attribute method=POST \
+                --attribute path=/login --attribute ip=203.0.113.9
+Output:     each rule of the domain with its key, limit, cost and bound, or why it does not apply
+Exit code:  0 explained, 1 the file is not valid, 2 a bad flag, or a domain without rules"#;
+
+const SCHEMA_EXAMPLE: &str = r#"Example:    tollgate schema > tollgate.schema.json
+            and in limits.yaml:  # yaml-language-server: $schema=tollgate.schema.json"#;

@@ -38,8 +38,11 @@ fn every_console_example_prints_what_it_shows() {
     let bin = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let directory = tempfile::tempdir().unwrap();
-    let documents =
-        [include_str!("../../../README.md"), include_str!("../../../docs/algorithms.md")];
+    let documents = [
+        include_str!("../../../README.md"),
+        include_str!("../../../docs/algorithms.md"),
+        include_str!("../../../docs/rules.md"),
+    ];
     let examples: Vec<Example> = documents.into_iter().flat_map(examples).collect();
     assert!(examples.len() > 10);
     for Example { command, output } in examples {

@@ -1,0 +1,210 @@
+//! `tollgate explain`: which rules of a file apply to a request, which do not, and why.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use tollgate::rules::{Applied, Attributes, Config, Explanation, Rules, Spends};
+use tollgate::{Limit, Limiter, OnFailure};
+
+use crate::cli::{ExplainArgs, Format};
+use crate::print;
+
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let config = match Config::load(&args.file) {
+        Ok(config) => config,
+        Err(problems) => {
+            eprintln!("{problems}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    // Nothing is charged: a small limiter will do.
+    let limiter = Limiter::builder().max_bytes(0).build();
+    let rules = Rules::new(&limiter, &config).context("the rules")?;
+    let domain = domain(args.domain.as_deref(), &rules, &args.file)?;
+    let mut request = Attributes::new();
+    for (name, value) in &args.attributes {
+        request = request.with(name, value);
+    }
+    for (name, value) in &args.claims {
+        request = request.claimed(name, value);
+    }
+    let explanations = rules.explain(&domain, &request);
+    match args.format {
+        Format::Human => print(&for_people(&domain, &explanations))?,
+        Format::Json => {
+            let lines: Vec<Line<'_>> = explanations.iter().map(Line::of).collect();
+            print(&(serde_json::to_string_pretty(&lines)? + "\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The domain that is asked for, or the only one there is.
+fn domain(asked: Option<&str>, rules: &Rules, file: &Path) -> anyhow::Result<String> {
+    let domains = rules.domains();
+    let file = file.display();
+    match (asked, &domains[..]) {
+        (_, []) => bail!("{file} has no rules; add some under `rules`"),
+        (Some(asked), domains) if domains.iter().any(|own| own == asked) => Ok(asked.to_owned()),
+        (Some(asked), domains) => {
+            bail!("{file} has no rules of a domain `{asked}`; use one of {}", domains.join(", "))
+        }
+        (None, [only]) => Ok(only.clone()),
+        (None, domains) => {
+            bail!("{file} has several domains; say which with --domain: {}", domains.join(", "))
+        }
+    }
+}
+
+fn for_people(domain: &str, explanations: &[Explanation]) -> String {
+    let mut text = String::new();
+    for explanation in explanations {
+        // Writing to a text cannot fail.
+        let _ = describe(&mut text, explanation);
+    }
+    let applied = explanations.iter().filter(|it| it.outcome.is_ok()).count();
+    let _ = match applied {
+        0 => writeln!(text, "no rule of `{domain}` applies: the request is allowed"),
+        _ => writeln!(text, "{applied} of {} rules of `{domain}` apply", explanations.len()),
+    };
+    text
+}
+
+fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
+    let name = explanation.rule.name();
+    let applied = match &explanation.outcome {
+        Ok(applied) => applied,
+        Err(why) => return writeln!(text, "{name}: does not apply: {why}"),
+    };
+    let shadow = if explanation.is_shadow { " (shadow: refuses nothing)" } else { "" };
+    writeln!(text, "{name}: applies{shadow}")?;
+    writeln!(text, "  key       {}", shown_key(&applied.key))?;
+    match &applied.spends {
+        Spends::Limit { name, limit } => {
+            writeln!(text, "  limit     {name}: {limit}")?;
+            writeln!(text, "            {}", applied.because)?;
+            writeln!(text, "  cost      {}", applied.cost)?;
+            writeln!(text, "  bound     {}", bound(limit))?;
+            writeln!(text, "  failure   {}", on_failure(applied))?;
+        }
+        Spends::Nothing => writeln!(text, "  allowed   always: {}", applied.because)?,
+        Spends::Blocked => writeln!(text, "  refused   always: {}", applied.because)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn shown_key(key: &str) -> String {
+    match key {
+        "" => "one for all requests".to_owned(),
+        key => key.escape_debug().to_string(),
+    }
+}
+
+/// At most 120 in any 1m: capacity + floor(rate * (t - 1)).
+fn bound(limit: &Limit) -> String {
+    let bound = limit.bound();
+    let interval = humane(bound.interval_us);
+    format!("at most {} in any {interval}: {}", bound.max_units, bound.formula)
+}
+
+/// In the longest unit that it is whole in.
+fn humane(us: u64) -> String {
+    const UNITS: [(&str, u64); 5] = [
+        ("d", 86_400_000_000),
+        ("h", 3_600_000_000),
+        ("m", 60_000_000),
+        ("s", 1_000_000),
+        ("ms", 1_000),
+    ];
+    match UNITS.iter().find(|(_, unit)| us.is_multiple_of(*unit)) {
+        Some((name, unit)) => format!("{}{name}", us / unit),
+        None => format!("{us}us"),
+    }
+}
+
+fn on_failure(applied: &Applied) -> String {
+    let policy = policy(applied.on_store_failure);
+    match applied.deadline {
+        Some(deadline) => format!("{policy}, after {deadline:?}"),
+        None => policy,
+    }
+}
+
+fn policy(on_failure: Option<OnFailure>) -> String {
+    match on_failure {
+        Some(OnFailure::Open) => "open".to_owned(),
+        Some(OnFailure::Closed) => "closed".to_owned(),
+        Some(OnFailure::Local { processes }) => format!("local, a share of {processes}"),
+        _ => "as the server says".to_owned(),
+    }
+}
+
+/// A rule as it is printed.
+#[derive(Serialize)]
+struct Line<'e> {
+    rule: &'e str,
+    domain: &'e str,
+    applies: bool,
+    shadow: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spends: Option<Spending<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Spending<'e> {
+    Limit { name: &'e str, limit: String, bound: Bound },
+    Allow,
+    Block,
+}
+
+#[derive(Serialize)]
+struct Bound {
+    interval_us: u64,
+    max: u64,
+    formula: &'static str,
+}
+
+impl<'e> Line<'e> {
+    fn of(explanation: &'e Explanation) -> Line<'e> {
+        let applied = explanation.outcome.as_ref().ok();
+        Line {
+            rule: explanation.rule.name(),
+            domain: explanation.rule.domain(),
+            applies: applied.is_some(),
+            shadow: explanation.is_shadow,
+            why_not: explanation.outcome.as_ref().err().map(ToString::to_string),
+            key: applied.map(|applied| &*applied.key),
+            spends: applied.and_then(|applied| Spending::of(&applied.spends)),
+            because: applied.map(|applied| applied.because.to_string()),
+            cost: applied.map(|applied| applied.cost),
+        }
+    }
+}
+
+impl<'e> Spending<'e> {
+    fn of(spends: &'e Spends) -> Option<Spending<'e>> {
+        match spends {
+            Spends::Limit { name, limit } => {
+                let tollgate_core::Bound { interval_us, max_units, formula } = limit.bound();
+                let bound = Bound { interval_us, max: max_units, formula };
+                Some(Spending::Limit { name, limit: limit.to_string(), bound })
+            }
+            Spends::Nothing => Some(Spending::Allow),
+            Spends::Blocked => Some(Spending::Block),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! `tollgate explain`, run as people run it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Run where the examples are.
+fn explain(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    for name in ["FORMAT", "DOMAIN", "ATTRIBUTE", "CLAIM"] {
+        command.env_remove(format!("TOLLGATE_{name}"));
+    }
+    command.arg("explain").args(args).output().unwrap()
+}
+
+fn printed(output: &Output) -> (Option<i32>, &str, &str) {
+    let text = |bytes| str::from_utf8(bytes).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn explained(args: &[&str]) -> String {
+    let output = explain(&[&["examples/rules.yaml"], args].concat());
+    let (code, text, errors) = printed(&output);
+    assert_eq!((code, errors), (Some(0), ""), "{args:?}");
+    text.to_owned()
+}
+
+#[test]
+fn says_which_rules_match_which_do_not_and_why() {
+    let login = ["--domain", "api", "--attribute", "method=POST", "--attribute", "path=/login"];
+    let from = ["--attribute", "ip=203.0.113.9"];
+    insta::assert_snapshot!("login", explained(&[&login[..], &from].concat()));
+    insta::assert_snapshot!("nothing_known", explained(&login));
+    insta::assert_snapshot!(
+        "a_report_of_a_pro",
+        explained(&[
+            "--attribute=method=POST",
+            "--attribute=path=/reports",
+            "--attribute=ip=203.0.113.66",
+            "--claim=api_key=k_123",
+        ])
+    );
+    insta::assert_snapshot!(
+        "a_key_that_nobody_knows_from_an_address_that_is_blocked",
+        explained(&["--attribute=ip=203.0.113.66", "--claim=api_key=invented"])
+    );
+    insta::assert_snapshot!(
+        "inside",
+        explained(&["--attribute=tier=internal", "--attribute=ip=::1"])
+    );
+}
+
+#[test]
+fn says_the_same_as_json() {
+    let text =
+        explained(&["--format=json", "--attribute=ip=203.0.113.66", "--claim=api_key=k_456"]);
+    let rules: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(rules[0]["applies"], false);
+    assert_eq!(rules[0]["why_not"], "there is no `method`");
+    assert_eq!(rules[1]["key"], "api_key=k_456");
+    assert_eq!(rules[1]["cost"], 1);
+    let limit = &rules[1]["spends"]["limit"];
+    assert_eq!((&limit["name"], &limit["bound"]["max"]), (&"enterprise".into(), &11_999.into()));
+    assert_eq!(rules[2]["shadow"], true);
+    let blocked = explained(&["--format=json", "--attribute=ip=203.0.113.66"]);
+    let rules: Value = serde_json::from_str(&blocked).unwrap();
+    assert_eq!(rules[1]["spends"], "block");
+}
+
+#[test]
+fn what_cannot_be_explained_says_why() {
+    let file = "examples/rules.yaml";
+    for (args, code, problem) in [
+        (vec![file, "--domain=web"], 2, "no rules of a domain `web`; use one of api"),
+        (vec![file, "--attribute=method"], 2, "write it as NAME=VALUE, such as method=POST"),
+        (vec![file, "--attribute==x"], 2, "write it as NAME=VALUE"),
+        (vec!["examples/none.yaml"], 1, "examples/none.yaml: cannot be read"),
+        (vec![], 2, "<FILE>"),
+    ] {
+        let output = explain(&args);
+        let (own, text, errors) = printed(&output);
+        assert_eq!((own, text), (Some(code), ""), "{args:?}");
+        assert!(errors.contains(problem), "{args:?}: {errors}");
+    }
+}
+
+#[test]
+fn several_domains_have_to_be_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let rule = |domain| format!("  - {{ name: it, domain: {domain}, key: [], limit: block }}\n");
+    std::fs::write(&path, format!("limits: {{}}\nrules:\n{}{}", rule("web"), rule("api"))).unwrap();
+    let path = path.to_str().unwrap();
+    let output = explain(&[path]);
+    let (code, _, errors) = printed(&output);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("several domains; say which with --domain: api, web"), "{errors}");
+    let output = explain(&[path, "--domain=web"]);
+    let expected = "it: applies\n  key       one for all requests\n  \
+                    refused   always: the rule's only limit\n1 of 1 rules of `web` apply\n";
+    assert_eq!(printed(&output), (Some(0), expected, ""));
+}

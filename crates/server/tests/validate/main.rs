@@ -1,0 +1,182 @@
+//! `tollgate validate` and `tollgate schema`, run as people run them.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const GOOD: &str = "limits: { free: token-bucket capacity=60 refill=1/s }
+rules:
+  - { name: per-client, domain: api, key: [ip], limit: free }
+";
+const BAD: &str = "limits: { free: token-bucket capacity=60 refill=1/sec }\nrule: []\n";
+const ODD: &str =
+    "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=2 window=1s }
+rules: [{ name: a, domain: d, key: [], limit: free }]
+";
+
+/// A directory of files, in which the command runs.
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
+}
+
+fn command(directory: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(args).current_dir(directory).env_remove("TOLLGATE_FORMAT");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn tollgate(directory: &Path, args: &[&str]) -> Output {
+    command(directory, args).output().unwrap()
+}
+
+fn fed(directory: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut child = command(directory, args).spawn().unwrap();
+    // One that is too large is not read to its end.
+    child.stdin.take().unwrap().write_all(input).ok();
+    child.wait_with_output().unwrap()
+}
+
+fn printed(output: &Output) -> (Option<i32>, &str, &str) {
+    let text = |bytes| str::from_utf8(bytes).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_valid_file_says_what_it_has() {
+    let files = directory(&[("limits.yaml", GOOD), ("more.yaml", "limits: {}")]);
+    let output = tollgate(files.path(), &["validate", "limits.yaml", "more.yaml"]);
+    let expected = "limits.yaml: 1 limit, 1 rule\nmore.yaml: 0 limits, 0 rules\n";
+    assert_eq!(printed(&output), (Some(0), expected, ""));
+}
+
+#[test]
+fn the_example_is_valid() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = tollgate(&root, &["validate", "examples/rules.yaml"]);
+    assert_eq!(printed(&output), (Some(0), "examples/rules.yaml: 6 limits, 3 rules\n", ""));
+}
+
+#[test]
+fn a_bad_file_says_everything_and_does_not_hide_the_good_one() {
+    let files = directory(&[("good.yaml", GOOD), ("bad.yaml", BAD)]);
+    let output = tollgate(files.path(), &["validate", "bad.yaml", "good.yaml", "none.yaml"]);
+    let problems = "error: bad.yaml:1:17: `refill=1/sec` has an unknown unit `sec`
+  use one of us, ms, s, m, h, d; did you mean `1/s`?
+error: bad.yaml:2:1: the file has no field `rule`
+  did you mean `rules`?
+2 errors
+error: none.yaml: cannot be read: No such file or directory (os error 2)
+  see that the path is right
+1 error
+";
+    assert_eq!(printed(&output), (Some(1), "good.yaml: 1 limit, 1 rule\n", problems));
+}
+
+#[test]
+fn warnings_leave_a_file_valid() {
+    let files = directory(&[("limits.yaml", ODD)]);
+    let output = tollgate(files.path(), &["validate", "limits.yaml"]);
+    let warning = "warning: limits.yaml:1:49: no rule spends limit `pro`
+  name it in a rule, or remove it
+1 warning
+";
+    assert_eq!(printed(&output), (Some(0), "limits.yaml: 2 limits, 1 rule\n", warning));
+}
+
+#[test]
+fn json_is_one_array_for_all_files() {
+    let files = directory(&[("good.yaml", GOOD), ("bad.yaml", BAD), ("odd.yaml", ODD)]);
+    let args = ["validate", "--format", "json", "bad.yaml", "good.yaml", "odd.yaml", "none.yaml"];
+    let output = tollgate(files.path(), &args);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expected = json!([
+        {
+            "file": "bad.yaml", "line": 1, "column": 17, "severity": "error",
+            "message": "`refill=1/sec` has an unknown unit `sec`",
+            "remedy": "use one of us, ms, s, m, h, d; did you mean `1/s`?",
+        },
+        {
+            "file": "bad.yaml", "line": 2, "column": 1, "severity": "error",
+            "message": "the file has no field `rule`", "remedy": "did you mean `rules`?",
+        },
+        {
+            "file": "odd.yaml", "line": 1, "column": 49, "severity": "warning",
+            "message": "no rule spends limit `pro`", "remedy": "name it in a rule, or remove it",
+        },
+        {
+            "file": "none.yaml", "line": null, "column": null, "severity": "error",
+            "message": "cannot be read: No such file or directory (os error 2)",
+            "remedy": "see that the path is right",
+        },
+    ]);
+    assert_eq!(found, expected);
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
+    let output = tollgate(files.path(), &["validate", "--format=json", "good.yaml"]);
+    assert_eq!(printed(&output), (Some(0), "[]\n", ""));
+}
+
+#[test]
+fn the_format_comes_from_the_environment_too() {
+    let files = directory(&[("limits.yaml", GOOD)]);
+    let mut command = command(files.path(), &["validate", "limits.yaml"]);
+    let output = command.env("TOLLGATE_FORMAT", "json").output().unwrap();
+    assert_eq!(printed(&output), (Some(0), "[]\n", ""));
+}
+
+#[test]
+fn standard_input_is_a_file_too_and_may_name_one() {
+    let files = directory(&[("keys.yaml", "secret: pro\n")]);
+    let text = format!("{GOOD}api_keys_file: keys.yaml\n");
+    let (code, stdout, stderr) = (Some(0), "standard input: 1 limit, 1 rule\n", "");
+    let output = fed(files.path(), &["validate", "-"], text.as_bytes());
+    let found = printed(&output);
+    assert_eq!((found.0, found.1), (code, stdout));
+    assert!(found.2.starts_with("warning: keys.yaml:1:9: a tier that no rule names"), "{stderr}");
+    for (input, problem) in [
+        (&b"rules: {}"[..], "error: standard input:1:8: `rules` must be a list, not a mapping\n"),
+        (b"limits: {}\n # \xff", "error: standard input:2:4: not UTF-8\n"),
+        (&vec![b' '; 5 << 20], "error: standard input:1:1: larger than 4 MiB\n"),
+        (b"", "error: standard input:1:1: neither limits nor rules\n"),
+    ] {
+        let output = fed(files.path(), &["validate", "-"], input);
+        let (code, stdout, stderr) = printed(&output);
+        assert_eq!((code, stdout), (Some(1), ""));
+        assert!(stderr.starts_with(problem), "{stderr}");
+    }
+}
+
+#[test]
+fn bad_flags_are_told_apart_from_bad_files() {
+    let files = directory(&[]);
+    for args in [&["validate"][..], &["validate", "--format", "xml", "a.yaml"], &["schema", "x"]] {
+        assert_eq!(tollgate(files.path(), args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn the_schema_is_printed_whole() {
+    let files = directory(&[]);
+    let output = tollgate(files.path(), &["schema"]);
+    assert_eq!(printed(&output), (Some(0), tollgate::rules::Config::schema(), ""));
+    assert!(serde_json::from_slice::<Value>(&output.stdout).is_ok());
+}
+
+#[test]
+fn help_teaches() {
+    let files = directory(&[]);
+    for name in ["validate", "schema"] {
+        let output = tollgate(files.path(), &[name, "--help"]);
+        insta::assert_snapshot!(format!("{name}_help"), printed(&output).1);
+    }
+}
