@@ -79,4 +79,5 @@ bench: servers ## instructions per decision and time per check, ours beside the 
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
 	cargo run --release -p tollgate-bench --bin checks
+	cargo run --release -p tollgate-bench --bin rules
 	cargo run --release -p tollgate-bench --bin redis

@@ -51,6 +51,7 @@ fn every_console_example_prints_what_it_shows() {
         let run = Command::new("bash")
             .args(["-c", &format!("{{ {command}\n}} 2>&1")])
             .env("PATH", &path)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
             .output();
         let printed = String::from_utf8(run.unwrap().stdout).unwrap();
         assert_eq!(without_time(&printed), without_time(&output), "{command}");

@@ -155,6 +155,33 @@
 //! # }
 //! ```
 //!
+//! Which requests spend which limits, and for whom, need not be in the program: rules say it, in YAML
+//! (feature `rules`). Every rule that applies is charged, or none is.
+//!
+#![cfg_attr(feature = "rules", doc = "```")]
+#![cfg_attr(not(feature = "rules"), doc = "```ignore")]
+//! # use tollgate::Limiter;
+//! use tollgate::rules::{Attributes, Config, Rules};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::parse("rules.yaml", "
+//! limits:
+//!   free: token-bucket capacity=60 refill=1/s
+//!   pro: token-bucket capacity=600 refill=10/s
+//! rules:
+//!   - name: per-client
+//!     domain: api
+//!     key: [{ first_of: [api_key, ip] }]
+//!     limit: { by: tier, tiers: { pro: pro }, default: free }
+//! ")?;
+//! let rules = Rules::new(&Limiter::memory(), &config)?;
+//! let request = Attributes::new().with("ip", "203.0.113.9").claimed("api_key", "anything");
+//! let ruling = rules.check("api", &request).now()?;
+//! assert_eq!(ruling.remaining(), Some(59)); // nobody vouches for the key: the address counts
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
 //! share one state for each name until there is room again ([`Limiter::usage`] counts them).
@@ -200,3 +227,7 @@ pub use tollgate_core::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "rules"))]
+#[doc = include_str!("../../../docs/rules.md")]
+struct RulesDocument;
