@@ -19,6 +19,9 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::together::Together;
 
+/// What the keys of a request take, as a rule.
+const KEY_BYTES: usize = 128;
+
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is decided until this is awaited, or `now` is called"]
@@ -103,7 +106,9 @@ impl<'a> RulesCheck<'a> {
 
     fn found(&self) -> Found {
         let plan = self.rules.plan();
-        let (mut keys, mut matched, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+        // Room for the keys of a few rules, so that there is one allocation.
+        let mut keys = Vec::with_capacity(KEY_BYTES);
+        let (mut matched, mut candidates) = (Vec::new(), Vec::new());
         let Some(domain) = plan.domains.get(self.domain) else {
             return Found { plan, keys, matched, blocked_by: None };
         };

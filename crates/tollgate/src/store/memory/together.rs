@@ -91,7 +91,10 @@ impl Memory {
             let shard = locks.shard(*place);
             part.role == Role::Shadow || shard.admits(*place, limit, census.now_us, part.ask)
         });
-        if !is_charged {
+        // Nor does one whose keys are all there: nothing is dropped, and there is nothing to make room for.
+        let mut is_known =
+            |Held { place, .. }: &Held<'_>| locks.shard(*place).find(*place).is_some();
+        if !is_charged || held.iter().all(&mut is_known) {
             return;
         }
         let count = held.len();
