@@ -3,10 +3,14 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tollgate::Limiter;
 use tollgate::rules::{Attributes, RulesFile, Status};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes as SpanAttributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 /// Long enough for any machine: a test that reaches it has failed. Well below what looking now and
 /// then would take.
@@ -149,6 +153,79 @@ rules:
     fs::write(&keys, "k: pro\n").unwrap();
     until(&file, "reloaded", |status| status.reloads == 1);
     assert_eq!(remaining(), Some(7), "what was spent stays spent");
+}
+
+/// Written through another name in another directory, where nobody watches.
+#[test]
+fn a_change_that_goes_unnoticed_is_found_now_and_then() {
+    let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (path, other) = (here.path().join("rules.yaml"), elsewhere.path().join("rules.yaml"));
+    fs::write(&path, text(1)).unwrap();
+    fs::hard_link(&path, &other).unwrap();
+    let file = open(&path);
+    let _following = file.follow().unwrap();
+    fs::write(&other, text(2)).unwrap();
+    let began = Instant::now();
+    while size(&file) != 2 {
+        assert!(began.elapsed() < 4 * PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_log_says_that_a_file_was_taken_over_or_why_it_was_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    let file = open(&path);
+    let log = Log::default();
+    let lines = Arc::clone(&log.lines);
+    tracing::subscriber::with_default(log, || {
+        file.reload().unwrap();
+        fs::write(&path, "limits: {}\nrule: []\n").unwrap();
+        file.reload().unwrap_err();
+    });
+    let lines = lines.lock().unwrap();
+    assert!(lines[0].starts_with("INFO rules reloaded"), "{lines:?}");
+    assert!(lines[1].starts_with("ERROR rules not reloaded"), "{lines:?}");
+    assert!(lines[1].contains("rules.yaml:2:1: the file has no field `rule`"), "{lines:?}");
+    assert_eq!(lines.len(), 2);
+}
+
+/// The events of a thread, each as a line.
+#[derive(Default)]
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        struct Line(String);
+        impl Visit for Line {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                match field.name() {
+                    "message" => self.0.insert_str(0, &format!("{value:?} ")),
+                    name => self.0 += &format!("{name}={value:?} "),
+                }
+            }
+        }
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(format!("{} {}", event.metadata().level(), line.0));
+    }
+
+    fn new_span(&self, _: &SpanAttributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
 }
 
 #[test]
