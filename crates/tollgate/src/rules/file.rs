@@ -41,14 +41,10 @@ struct Inner {
     path: PathBuf,
     rules: Rules,
     hasher: RandomState,
-    /// Who holds it reads the file.
-    state: Mutex<State>,
-}
-
-struct State {
-    status: Status,
-    /// What was read the last time, whether it was any good or not.
-    seen: Contents,
+    /// Who holds it reads the file: what was read the last time, whether it was any good or not.
+    seen: Mutex<Contents>,
+    /// Apart from that, so that nobody who asks waits for a file.
+    status: Mutex<Status>,
 }
 
 /// The files that rules come from, and a hash of what is in each; `None` of one that cannot be read.
@@ -96,8 +92,8 @@ impl RulesFile {
             failures: 0,
             problem: None,
         };
-        let state = Mutex::new(State { status, seen });
-        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, state }) })
+        let (seen, status) = (Mutex::new(seen), Mutex::new(status));
+        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
     }
 
     /// The rules, whatever the file says by now.
@@ -109,35 +105,37 @@ impl RulesFile {
     ///
     /// A file with mistakes is not taken over: the rules are as they were.
     pub fn reload(&self) -> Result<u64, LoadError> {
-        let mut state = self.inner.state.lock();
-        let (config, seen) = read(&self.inner.path, &self.inner.hasher);
-        state.seen = seen;
-        self.take_over(&mut state, config)
+        let mut seen = self.inner.seen.lock();
+        let config;
+        (config, *seen) = read(&self.inner.path, &self.inner.hasher);
+        self.take_over(config)
     }
 
     /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
     fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
-        let mut state = self.inner.state.lock();
-        let (config, seen) = read(&self.inner.path, &self.inner.hasher);
-        if seen == state.seen {
+        let Inner { path, hasher, seen, .. } = &*self.inner;
+        let mut seen = seen.lock();
+        let is_as_before = |(file, hash): (&PathBuf, &Option<u64>)| {
+            let bytes = load::read(file, load::MAX_KEYS_FILE_BYTES);
+            bytes.ok().map(|bytes| hasher.hash_one(bytes)) == *hash
+        };
+        if seen.iter().all(is_as_before) {
             return None;
         }
-        state.seen = seen;
-        Some(self.take_over(&mut state, config))
+        let config;
+        (config, *seen) = read(path, hasher);
+        Some(self.take_over(config))
     }
 
-    fn take_over(
-        &self,
-        state: &mut State,
-        config: Result<Config, Problems>,
-    ) -> Result<u64, LoadError> {
+    fn take_over(&self, config: Result<Config, Problems>) -> Result<u64, LoadError> {
         let replaced = config.map_err(LoadError::from).and_then(|config| {
-            for warning in config.warnings().iter() {
-                tracing::warn!(%warning, "rules");
+            let warnings = config.warnings();
+            if !warnings.is_empty() {
+                tracing::warn!(%warnings, "rules with something that was probably not meant");
             }
             Ok(self.inner.rules.replace(&config)?)
         });
-        let (file, status) = (self.inner.path.display(), &mut state.status);
+        let (file, mut status) = (self.inner.path.display(), self.inner.status.lock());
         match &replaced {
             Ok(generation) => {
                 tracing::info!(%file, generation, "rules reloaded");
@@ -156,7 +154,7 @@ impl RulesFile {
 
     /// How the rules and the file are.
     pub fn status(&self) -> Status {
-        self.inner.state.lock().status.clone()
+        self.inner.status.lock().clone()
     }
 
     /// Reads the file again whenever it changes, on a thread of its own, for as long as what this returns
@@ -166,7 +164,7 @@ impl RulesFile {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        self.inner.state.lock().seen.keys().cloned().collect()
+        self.inner.seen.lock().keys().cloned().collect()
     }
 }
 

@@ -9,7 +9,7 @@ use super::decode::{self, Decoded, KeysFile};
 use super::problem::{Position, Problems, Report};
 use super::yaml::{self, Node};
 
-const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
+pub(super) const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
 const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
 
