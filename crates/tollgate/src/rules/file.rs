@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -160,7 +160,13 @@ impl RulesFile {
     /// Reads the file again whenever it changes, on a thread of its own, for as long as what this returns
     /// is kept. Fails if there can be no such thread.
     pub fn follow(&self) -> io::Result<Following> {
-        Following::new(self.clone())
+        Following::watching(self.clone())
+    }
+
+    /// The same by looking every so often, at most a thousand times a second: where nobody tells of
+    /// changes, as on a network's file system.
+    pub fn look_every(&self, interval: Duration) -> io::Result<Following> {
+        Following::looking(self.clone(), interval.max(Duration::from_millis(1)))
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -56,12 +56,26 @@ impl Bell {
 }
 
 impl Following {
-    pub(super) fn new(file: RulesFile) -> io::Result<Following> {
+    /// Whenever something happens to the file, and every ten seconds.
+    pub(super) fn watching(file: RulesFile) -> io::Result<Following> {
+        Following::new(file, Watched::new, LOOK_EVERY)
+    }
+
+    /// Every so often.
+    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<Following> {
+        Following::new(file, |_| Watched::default(), every)
+    }
+
+    fn new(
+        file: RulesFile,
+        watched: impl FnOnce(Bell) -> Watched,
+        every: Duration,
+    ) -> io::Result<Following> {
         let (ring, rung) = sync_channel(1);
         let bell = Bell { ring, is_over: Arc::default() };
         let look = {
-            let (file, bell) = (file.clone(), bell.clone());
-            move || look_on(&file, &bell, &rung)
+            let (file, bell, watched) = (file.clone(), bell.clone(), watched(bell.clone()));
+            move || look_on(&file, &bell, watched, &rung, every)
         };
         let looking = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
         Ok(Following { file, bell, looking: Some(looking) })
@@ -102,15 +116,20 @@ impl fmt::Debug for Following {
     }
 }
 
-fn look_on(file: &RulesFile, bell: &Bell, rung: &Receiver<()>) {
-    let mut watched = Watched::new(bell.clone());
+fn look_on(
+    file: &RulesFile,
+    bell: &Bell,
+    mut watched: Watched,
+    rung: &Receiver<()>,
+    every: Duration,
+) {
     watched.follow(&file.files());
     while !bell.is_over() {
         // Also at the beginning: for what happened before it was watched. Loud in itself, either way.
         let _ = file.reload_if_changed();
         // A link may lead elsewhere now, or the rules name another file.
         watched.follow(&file.files());
-        if rung.recv_timeout(LOOK_EVERY).is_ok() && !bell.is_over() {
+        if rung.recv_timeout(every).is_ok() && !bell.is_over() {
             until_quiet(rung);
         }
     }
@@ -121,7 +140,8 @@ fn until_quiet(rung: &Receiver<()>) {
     while began.elapsed() < RESTLESS && rung.recv_timeout(QUIET).is_ok() {}
 }
 
-/// The directories that are watched.
+/// The directories that are watched; none without a watcher.
+#[derive(Default)]
 struct Watched {
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
