@@ -138,13 +138,16 @@ end
 
 -- How a key that reached `state` under the `old` limit goes on under this one: the limit to decide by,
 -- and the state. That is another table, but a log that stays a log is the same, and so is what stays
--- under the old limit because a bucket cannot hold it. The buckets are one algorithm here.
+-- under the old limit because it does not fit. The buckets are one algorithm here.
 function algorithm.carry_over(limit, old, state, now_us)
   now_us = min(now_us, MAX_TIME_US)
   local units = spent(old, state, now_us)
-  if limit.time_to_full_us and units > limit.size then
+  -- Nothing is out of sight of a window of the same kind that is no shorter.
+  local sees_all = limit.decide == old.decide and limit.window_us
+    and limit.window_us >= old.window_us
+  if units > limit.size and not sees_all then
     return with_size(old, limit.size), state
-  elseif limit.decide == old.decide then
+  elseif limit.decide == old.decide and (sees_all or not limit.decide.is_coarse) then
     return limit, limit.decide.carry_over(limit, old, state, now_us)
   end
   return limit, limit.decide.after_spending(limit, units, now_us)

@@ -169,12 +169,13 @@ impl Limit {
     /// by, and the state.
     ///
     /// As a rule that is this limit, and what was spent stays spent as far as it translates; never is
-    /// more remaining than of a fresh key. Between algorithms, what was spent at `now_us` counts as spent
-    /// at `now_us`.
+    /// more remaining than of a fresh key. Between algorithms, and under a shorter window, what was spent
+    /// at `now_us` counts as spent at `now_us`; the entries of a log keep their times.
     ///
-    /// A bucket cannot hold more than its capacity. While a key has spent more than that, it stays under
-    /// the old limit, at the new size: it is refused until enough has left. So nobody is forgiven
-    /// anything by going from one limit to another and back.
+    /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one
+    /// still counts. So while a key has spent more than the new size, it stays under the old limit, at the
+    /// new size: it is refused until enough has left. Going from one limit to another and back forgives
+    /// no more than the other could have admitted meanwhile; between buckets, nothing.
     ///
     /// ```
     /// use tollgate_core::{Ask, Cost, Limit};
@@ -196,13 +197,30 @@ impl Limit {
     pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> (Limit, State) {
         let now_us = now_us.min(MAX_TIME_US);
         let spent = old.spent(&state, now_us);
-        if self.bucket().is_some() && spent > self.size() {
+        if spent > self.size() && !self.sees_all_of(old) {
             return (old.with_size(self.size()), state);
         }
         (*self, self.carried(old, state, spent, now_us))
     }
 
-    /// [`carry_over`](Self::carry_over), of a key that has spent no more than fits.
+    /// Whether nothing that counts under the `old` limit is out of sight under this one: both are windows
+    /// of one kind, and this is no shorter.
+    fn sees_all_of(&self, old: &Limit) -> bool {
+        match (self, old) {
+            (Limit::FixedWindow(new), Limit::FixedWindow(old)) => {
+                new.window_us() >= old.window_us()
+            }
+            (Limit::SlidingWindowLog(new), Limit::SlidingWindowLog(old)) => {
+                new.window_us() >= old.window_us()
+            }
+            (Limit::SlidingWindowCounter(new), Limit::SlidingWindowCounter(old)) => {
+                new.window_us() >= old.window_us()
+            }
+            _ => false,
+        }
+    }
+
+    /// [`carry_over`](Self::carry_over), of a key that is carried over.
     fn carried(&self, old: &Limit, state: State, spent: u64, now_us: u64) -> State {
         use Limit as L;
         use State as S;
@@ -211,12 +229,17 @@ impl Limit {
             return new.carry_over(old, *fill, now_us).into();
         }
         match (self, old, &state) {
-            (L::FixedWindow(new), L::FixedWindow(old), &S::Window(window)) => {
-                new.carry_over(old, window, now_us).into()
-            }
             (L::SlidingWindowLog(_), L::SlidingWindowLog(_), S::Log(_)) => state,
-            (L::SlidingWindowCounter(new), L::SlidingWindowCounter(old), &S::WindowPair(pair)) => {
-                new.carry_over(old, pair, now_us).into()
+            // A longer window reaches back to what the old one has forgotten.
+            (L::FixedWindow(new), L::FixedWindow(own), &S::Window(window))
+                if self.sees_all_of(old) =>
+            {
+                new.carry_over(own, window, now_us).into()
+            }
+            (L::SlidingWindowCounter(new), L::SlidingWindowCounter(own), &S::WindowPair(pair))
+                if self.sees_all_of(old) =>
+            {
+                new.carry_over(own, pair, now_us).into()
             }
             // Named one by one, so that a new algorithm has to say what it carries over.
             (

@@ -88,6 +88,9 @@ end
 
 -- ---- carrying over
 
+-- It does not know when what is spent was spent.
+fixed_window.is_coarse = true
+
 function fixed_window.spent(standing)
   return standing.spent
 end

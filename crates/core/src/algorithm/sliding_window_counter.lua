@@ -137,6 +137,9 @@ end
 
 -- ---- carrying over
 
+-- It does not know when what is spent was spent.
+sliding_window_counter.is_coarse = true
+
 function sliding_window_counter.spent(standing)
   return estimate(standing)
 end

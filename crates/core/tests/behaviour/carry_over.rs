@@ -289,3 +289,53 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     assert_eq!(limit, bucket);
     assert_eq!(bucket.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining, 3);
 }
+
+/// A client of two tiers by turns: it spends all of the large one, waits until the small one has forgotten
+/// what it can, and asks that once.
+#[test]
+fn going_to_and_fro_admits_no_more_than_both_would() {
+    const S: u64 = 1_000_000;
+    let kinds = |size: u64, window: &str| {
+        [
+            format!("fixed-window limit={size} window={window}"),
+            format!("sliding-window-log limit={size} window={window}"),
+            format!("sliding-window-counter limit={size} window={window}"),
+            format!("token-bucket capacity={size} refill={size}/{window}"),
+            format!("leaky-bucket capacity={size} leak={size}/{window} mode=policing"),
+        ]
+        .map(|text| text.parse::<Limit>().unwrap())
+    };
+    let ask = Ask::new(Cost::ONE);
+    for large in kinds(1_000, "1h") {
+        for small in kinds(60, "1m") {
+            for (rest_s, asks) in [(61, 1), (61, 60), (125, 1), (600, 61)] {
+                let start_us = 1_000_000 * 3_600 * S;
+                let (mut now_us, mut admitted) = (start_us, 0);
+                let (mut under, mut state) = (large, large.fresh());
+                let mut check = |limit: Limit, now_us: u64| {
+                    let mut decides = limit;
+                    if under != limit {
+                        let carried;
+                        (decides, carried) = limit.carry_over(&under, state.clone(), now_us);
+                        state = carried;
+                        if decides == limit {
+                            under = limit;
+                        }
+                    }
+                    decides.check(&mut state, now_us, ask).decision.is_allowed()
+                };
+                for _ in 0..20 {
+                    while check(large, now_us) {
+                        admitted += 1;
+                    }
+                    now_us += rest_s * S;
+                    admitted += (0..asks).filter(|_| check(small, now_us)).count() as u64;
+                }
+                let spent_us = now_us - start_us + 1;
+                let most = |limit: &Limit| limit.bound_over(spent_us).max_units;
+                let both = most(&large) + most(&small);
+                assert!(admitted <= both, "{admitted} of {both}: {large}, {small}, {rest_s} s");
+            }
+        }
+    }
+}
