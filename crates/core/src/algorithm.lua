@@ -136,19 +136,20 @@ local function with_size(limit, size)
   return other
 end
 
--- How a key that reached `state` under the `old` limit goes on under this one: the limit to decide by,
--- and the state. That is another table, but a log that stays a log is the same, and so is what stays
--- under the old limit because it does not fit. The buckets are one algorithm here.
-function algorithm.carry_over(limit, old, state, now_us)
+-- How a key that reached `state` under the `old` limit goes on under this one, with a request of `cost`:
+-- the limit to decide by, and the state; nil before them if it stays under the old limit. The state is
+-- another table, but a log that stays a log is the same, and so is what stays. The buckets are one
+-- algorithm here.
+function algorithm.carry_over(limit, old, state, now_us, cost)
   now_us = min(now_us, MAX_TIME_US)
-  local units = spent(old, state, now_us)
+  local units, is_same = spent(old, state, now_us), limit.decide == old.decide
   -- Nothing is out of sight of a window of the same kind that is no shorter.
-  local sees_all = limit.decide == old.decide and limit.window_us
-    and limit.window_us >= old.window_us
-  if units > limit.size and not sees_all then
-    return with_size(old, limit.size), state
-  elseif limit.decide == old.decide and (sees_all or not limit.decide.is_coarse) then
-    return limit, limit.decide.carry_over(limit, old, state, now_us)
+  local sees_all = is_same and limit.window_us and limit.window_us >= old.window_us
+  local is_exact = is_same and not limit.decide.is_coarse
+  if units + (is_exact and 0 or cost) > limit.size and not sees_all then
+    return nil, with_size(old, limit.size), state
+  elseif is_exact or sees_all then
+    return true, limit, limit.decide.carry_over(limit, old, state, now_us)
   end
-  return limit, limit.decide.after_spending(limit, units, now_us)
+  return true, limit, limit.decide.after_spending(limit, units, now_us)
 end

@@ -17,7 +17,7 @@ use crate::algorithm::{
     Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
-use crate::decision::{Ask, Checked, Decision, Receipt};
+use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
 
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///
@@ -59,6 +59,30 @@ pub enum State {
     WindowPair(WindowPair),
     /// Of a token bucket or a leaky bucket.
     Fill(Fill),
+}
+
+/// How a key goes on when its limit is another: [`Limit::carry_over`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum CarryOver {
+    /// Under the new limit.
+    Done(State),
+    /// Under the old one, for now.
+    Stays {
+        /// The old limit at the new one's size, which decides meanwhile.
+        decides: Limit,
+        /// The state, as it was.
+        state: State,
+    },
+}
+
+impl CarryOver {
+    /// The limit that decides where `asked` was asked for, and the state.
+    pub fn decides(self, asked: &Limit) -> (Limit, State) {
+        match self {
+            CarryOver::Done(state) => (*asked, state),
+            CarryOver::Stays { decides, state } => (decides, state),
+        }
+    }
 }
 
 /// The most a limit admits over one interval (P11).
@@ -165,20 +189,22 @@ impl Limit {
         Bound { interval_us, max_units, formula }
     }
 
-    /// How a key that reached `state` under the `old` limit goes on under this one: the limit to decide
-    /// by, and the state.
+    /// How a key that reached `state` under the `old` limit goes on under this one, with a request of
+    /// `cost`.
     ///
-    /// As a rule that is this limit, and what was spent stays spent as far as it translates; never is
-    /// more remaining than of a fresh key. Between algorithms, and under a shorter window, what was spent
-    /// at `now_us` counts as spent at `now_us`; the entries of a log keep their times.
+    /// What was spent stays spent as far as it translates; never is more remaining than of a fresh key.
+    /// Between algorithms, and under a shorter window, what was spent at `now_us` counts as spent at
+    /// `now_us`; the entries of a log keep their times.
     ///
     /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one
     /// still counts. So while a key has spent more than the new size, it stays under the old limit, at the
     /// new size: it is refused until enough has left. Going from one limit to another and back forgives
-    /// no more than the other could have admitted meanwhile; between buckets, nothing.
+    /// no more than the other could have admitted meanwhile; between buckets, nothing. And where what is
+    /// spent would count as spent now, it stays for as long as this request does not fit: otherwise
+    /// those who are refused under two limits by turns would be so for ever.
     ///
     /// ```
-    /// use tollgate_core::{Ask, Cost, Limit};
+    /// use tollgate_core::{Ask, CarryOver, Cost, Limit};
     ///
     /// let (large, small): (Limit, Limit) = (
     ///     "token-bucket capacity=600 refill=10/s".parse()?,
@@ -186,21 +212,31 @@ impl Limit {
     /// );
     /// let mut state = large.fresh();
     /// large.check(&mut state, 0, Ask::new(Cost::new(600)?));
-    /// let (limit, state) = small.carry_over(&large, state, 0);
-    /// assert_eq!(limit, "token-bucket capacity=60 refill=10/s".parse()?);
-    /// let refused = limit.peek(&state, 0, Ask::new(Cost::ONE));
+    /// let CarryOver::Stays { decides, state } = small.carry_over(&large, state, 0, Cost::ONE) else {
+    ///     panic!("600 do not fit 60")
+    /// };
+    /// assert_eq!(decides, "token-bucket capacity=60 refill=10/s".parse()?);
+    /// let refused = decides.peek(&state, 0, Ask::new(Cost::ONE));
     /// assert_eq!(refused.retry_after_us(), Some(54_100_000)); // until 59 are left, at 10 a second
-    /// let (limit, _) = small.carry_over(&large, state, 54_000_000);
-    /// assert_eq!(limit, small);
+    /// let carried = small.carry_over(&large, state, 54_100_000, Cost::ONE);
+    /// assert!(matches!(carried, CarryOver::Done(_)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn carry_over(&self, old: &Limit, state: State, now_us: u64) -> (Limit, State) {
+    pub fn carry_over(&self, old: &Limit, state: State, now_us: u64, cost: Cost) -> CarryOver {
         let now_us = now_us.min(MAX_TIME_US);
         let spent = old.spent(&state, now_us);
-        if spent > self.size() && !self.sees_all_of(old) {
-            return (old.with_size(self.size()), state);
+        let must_fit = if self.is_exact_after(old) { 0 } else { cost.units() };
+        if spent.saturating_add(must_fit) > self.size() && !self.sees_all_of(old) {
+            return CarryOver::Stays { decides: old.with_size(self.size()), state };
         }
-        (*self, self.carried(old, state, spent, now_us))
+        CarryOver::Done(self.carried(old, state, spent, now_us))
+    }
+
+    /// Whether what was spent under the `old` limit keeps its time: in another bucket, or another log.
+    fn is_exact_after(&self, old: &Limit) -> bool {
+        let are_logs =
+            matches!((self, old), (Limit::SlidingWindowLog(_), Limit::SlidingWindowLog(_)));
+        are_logs || (self.bucket().is_some() && old.bucket().is_some())
     }
 
     /// Whether nothing that counts under the `old` limit is out of sight under this one: both are windows

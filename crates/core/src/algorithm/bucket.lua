@@ -212,7 +212,8 @@ function bucket.spent(standing)
 end
 
 function bucket.after_spending(_, units, now_us)
-  return { units = units, fraction = 0, as_of_us = now_us, charged = 0 }
+  -- Counted from the time on: no receipt from before is for a charge from here on.
+  return { units = units, fraction = 0, as_of_us = now_us, charged = now_us }
 end
 
 -- The same amount at another rate, its fraction rounded up.

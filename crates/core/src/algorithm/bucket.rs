@@ -346,7 +346,8 @@ impl<K: BucketKind> Algorithm for K {
     }
 
     fn after_spending(&self, units: u64, now_us: u64) -> Fill {
-        Fill { level: Level::of(units), as_of_us: now_us, charged: 0 }
+        // Counted from the time on: no receipt from before is for a charge from here on.
+        Fill { level: Level::of(units), as_of_us: now_us, charged: now_us & MAX_UNITS }
     }
 
     fn carry_over(&self, old: &K, fill: Fill, now_us: u64) -> Fill {

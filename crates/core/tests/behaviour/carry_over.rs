@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Ask, Cost, Fill, Level, Limit, Rate, TokenBucket};
+use tollgate_core::{Algorithm, Ask, CarryOver, Cost, Fill, Level, Limit, Rate, TokenBucket};
 
 use crate::any;
 use crate::trace::{self, Walk};
@@ -20,7 +20,7 @@ proptest! {
             let Some(cost) = walk.aim(step) else { break };
             walk.check(cost);
         }
-        let (limit, mut state) = new.carry_over(&old, walk.state.clone(), walk.now_us);
+        let (limit, mut state) = new.carry_over(&old, walk.state.clone(), walk.now_us, Cost::ONE).decides(&new);
         prop_assert_eq!(limit.size(), new.size());
         let peek = limit.check(&mut state, walk.now_us, Ask::new(Cost::ONE)).decision;
         prop_assert!(peek.remaining <= new.size());
@@ -48,10 +48,9 @@ proptest! {
         let now_us = walk.now_us;
         let remaining = |limit: &Limit, state| limit.peek(state, now_us, Ask::new(Cost::ONE)).remaining;
         let before = remaining(&own, &walk.state);
-        let (limit, state) = other.carry_over(&own, walk.state.clone(), now_us);
-        let state = match limit == other {
-            true => own.carry_over(&other, state, now_us).1,
-            false => state,
+        let state = match other.carry_over(&own, walk.state.clone(), now_us, Cost::ONE) {
+            CarryOver::Done(state) => own.carry_over(&other, state, now_us, Cost::ONE).decides(&own).1,
+            CarryOver::Stays { state, .. } => state,
         };
         prop_assert!(remaining(&own, &state) <= before);
     }
@@ -65,13 +64,15 @@ proptest! {
             walk.check(cost);
         }
         let (now_us, ask) = (walk.now_us, Ask::new(Cost::ONE));
-        let (limit, state) = new.carry_over(&old, walk.state.clone(), now_us);
+        let carried = new.carry_over(&old, walk.state.clone(), now_us, Cost::ONE);
+        let (limit, state) = carried.clone().decides(&new);
         let decided = limit.peek(&state, now_us, ask);
         // One that stays under its old limit is carried over later.
-        let at = |at_us: u64| match limit == new {
-            true => new.peek(&state, at_us, ask),
-            false => {
-                let (limit, state) = new.carry_over(&old, state.clone(), at_us);
+        let at = |at_us: u64| match &carried {
+            CarryOver::Done(state) => new.peek(state, at_us, ask),
+            CarryOver::Stays { state, .. } => {
+                let carried = new.carry_over(&old, state.clone(), at_us, Cost::ONE);
+                let (limit, state) = carried.decides(&new);
                 limit.peek(&state, at_us, ask)
             }
         };
@@ -85,7 +86,8 @@ proptest! {
         let mut walk = Walk::new(limit);
         for step in &steps {
             let Some(cost) = walk.aim(step) else { break };
-            let (same, carried) = limit.carry_over(&limit, walk.state.clone(), walk.now_us);
+            let carried = limit.carry_over(&limit, walk.state.clone(), walk.now_us, Cost::ONE);
+            let (same, carried) = carried.decides(&limit);
             prop_assert_eq!(same, limit);
             let ask = Ask::new(cost);
             prop_assert_eq!(
@@ -124,7 +126,7 @@ fn remaining(spend: &[(u64, u64)], old: &str, new: &str, now_us: u64) -> u64 {
         let ask = Ask::new(Cost::new(cost).unwrap());
         assert!(old.check(&mut state, at_us, ask).decision.is_allowed());
     }
-    let (limit, carried) = new.carry_over(&old, state, now_us);
+    let (limit, carried) = new.carry_over(&old, state, now_us, Cost::ONE).decides(&new);
     limit.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining
 }
 
@@ -285,7 +287,7 @@ fn the_previous_window_counts_for_another_algorithm_too() {
     }
     let now_us = 60_000_000;
     assert_eq!(bucket.peek(&state, now_us, Ask::new(Cost::ONE)).remaining, 3);
-    let (limit, carried) = bucket.carry_over(&counter, state, now_us);
+    let (limit, carried) = bucket.carry_over(&counter, state, now_us, Cost::ONE).decides(&bucket);
     assert_eq!(limit, bucket);
     assert_eq!(bucket.peek(&carried, now_us, Ask::new(Cost::ONE)).remaining, 3);
 }
@@ -315,12 +317,11 @@ fn going_to_and_fro_admits_no_more_than_both_would() {
                 let mut check = |limit: Limit, now_us: u64| {
                     let mut decides = limit;
                     if under != limit {
-                        let carried;
-                        (decides, carried) = limit.carry_over(&under, state.clone(), now_us);
-                        state = carried;
-                        if decides == limit {
+                        let carried = limit.carry_over(&under, state.clone(), now_us, Cost::ONE);
+                        if let CarryOver::Done(_) = carried {
                             under = limit;
                         }
+                        (decides, state) = carried.decides(&limit);
                     }
                     decides.check(&mut state, now_us, ask).decision.is_allowed()
                 };
@@ -335,6 +336,50 @@ fn going_to_and_fro_admits_no_more_than_both_would() {
                 let most = |limit: &Limit| limit.bound_over(spent_us).max_units;
                 let both = most(&large) + most(&small);
                 assert!(admitted <= both, "{admitted} of {both}: {large}, {small}, {rest_s} s");
+            }
+        }
+    }
+}
+
+/// Two callers of one key, each under its own limit, that both wait as they are told, or simply ask again
+/// and again: each refusal leaves what is spent where it was.
+#[test]
+fn refusals_by_turns_come_to_an_end() {
+    const S: u64 = 1_000_000;
+    let limits = [
+        "fixed-window limit=10 window=10s",
+        "sliding-window-log limit=10 window=10s",
+        "sliding-window-counter limit=10 window=10s",
+        "token-bucket capacity=10 refill=1/s",
+        "fixed-window limit=10 window=7s",
+        "sliding-window-log limit=10 window=7s",
+    ]
+    .map(|text| text.parse::<Limit>().unwrap());
+    let ask = Ask::new(Cost::ONE);
+    for one in limits {
+        for other in limits {
+            for every_us in [S / 10, 9 * S / 10, S, 13 * S / 10] {
+                let (mut under, mut state, mut admitted) = (one, one.fresh(), 0);
+                for turn in 0..1_000_u64 {
+                    let limit = if turn.is_multiple_of(2) { one } else { other };
+                    let now_us = 1_000 * S + turn * every_us;
+                    let mut decides = limit;
+                    if under != limit {
+                        let carried = limit.carry_over(&under, state.clone(), now_us, Cost::ONE);
+                        if let CarryOver::Done(_) = carried {
+                            under = limit;
+                        }
+                        (decides, state) = carried.decides(&limit);
+                    }
+                    let decision = decides.check(&mut state, now_us, ask).decision;
+                    admitted += u64::from(decision.is_allowed());
+                }
+                // A part of what either would admit; nobody is refused for ever.
+                let most = (1_000 * every_us / S).min(1_000);
+                assert!(
+                    admitted >= most / 10,
+                    "{admitted} of {most}: {one}, {other}, {every_us} us"
+                );
             }
         }
     }

@@ -84,9 +84,9 @@ proptest! {
             if let Some(receipt) = checked.receipt {
                 limit.refund(&mut state, now_us, receipt);
             }
-            limit.carry_over(&limits[0], state, now_us);
-            limits[0].carry_over(limit, hostile.clone(), now_us);
-            limit.carry_over(&limits[0], hostile.clone(), now_us);
+            limit.carry_over(&limits[0], state, now_us, Cost::ONE);
+            limits[0].carry_over(limit, hostile.clone(), now_us, Cost::ONE);
+            limit.carry_over(&limits[0], hostile.clone(), now_us, Cost::ONE);
         }
     }
 }

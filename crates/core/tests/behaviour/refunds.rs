@@ -259,7 +259,7 @@ fn a_windows_receipt_is_void_once_the_window_has_another_length() {
         let hour: Limit = format!("{algorithm} limit=10 window=1h").parse().unwrap();
         let mut state = minute.fresh();
         let receipt = minute.check(&mut state, 0, cost(5)).receipt.unwrap();
-        let (_, mut state) = hour.carry_over(&minute, state, 0);
+        let (_, mut state) = hour.carry_over(&minute, state, 0, Cost::ONE).decides(&hour);
         assert_eq!(hour.refund(&mut state, 0, receipt), 0, "{algorithm}");
     }
 }
@@ -291,7 +291,7 @@ proptest! {
             let Some(cost) = walk.aim(step) else { break };
             receipts.extend(walk.check(cost).receipt);
         }
-        let (_, mut state) = new.carry_over(&old, walk.state, walk.now_us);
+        let (_, mut state) = new.carry_over(&old, walk.state, walk.now_us, Cost::ONE).decides(&new);
         let remaining = |state: &State| new.peek(state, walk.now_us, Cost::ONE.into()).remaining;
         for receipt in receipts {
             let (cost, before) = (receipt.cost().units(), remaining(&state));
@@ -321,7 +321,8 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     let receipt =
         limit.check(&mut state, S + S / 10, Ask::new(Cost::new(2).unwrap())).receipt.unwrap();
     let faster: Limit = "token-bucket capacity=10 refill=2/s".parse().unwrap();
-    let (_, mut state) = faster.carry_over(&limit, state, 3 * S + 6 * S / 10);
+    let (_, mut state) =
+        faster.carry_over(&limit, state, 3 * S + 6 * S / 10, Cost::ONE).decides(&faster);
     assert_eq!(faster.refund(&mut state, 3 * S + 6 * S / 10, receipt), 2);
     assert_eq!(faster.peek(&state, 3 * S + 6 * S / 10, five).remaining, 7);
 
@@ -330,7 +331,7 @@ fn a_buckets_receipt_is_good_on_a_new_clock_and_at_a_new_rate() {
     for (refunded_us, back) in [(5 * S - 1, 3), (5 * S, 0)] {
         let mut state = limit.fresh();
         let receipt = limit.check(&mut state, 0, five).receipt.unwrap();
-        let (_, mut state) = slower.carry_over(&limit, state, 2 * S);
+        let (_, mut state) = slower.carry_over(&limit, state, 2 * S, Cost::ONE).decides(&slower);
         assert_eq!(slower.peek(&state, refunded_us, five).remaining, 17);
         assert_eq!(slower.refund(&mut state, refunded_us, receipt), back);
         assert_eq!(slower.peek(&state, refunded_us, five).remaining, 17 + back);

@@ -167,8 +167,9 @@ local function play(trace)
       answer = "reset"
     elseif step == "carry-over" then
       local new, new_fresh, new_age_units = parse_limit(line:match("%S+ %d+ (.+)"))
-      limit, state = algorithm.carry_over(new, limit, state, now_us)
-      if limit == new then
+      local is_done
+      is_done, limit, state = algorithm.carry_over(new, limit, state, now_us, 1)
+      if is_done then
         fresh, age_units = new_fresh, new_age_units
       end
       answer = "carried over"

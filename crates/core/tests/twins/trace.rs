@@ -245,8 +245,9 @@ impl Walk {
             Act::CarryOver => {
                 std::mem::swap(&mut self.limit, &mut self.other);
                 let limit = limit_text(self.limit, self.age);
-                (self.limit, self.state) =
-                    self.limit.carry_over(&self.other, self.state.clone(), now_us);
+                let carried =
+                    self.limit.carry_over(&self.other, self.state.clone(), now_us, Cost::ONE);
+                (self.limit, self.state) = carried.decides(&self.limit);
                 (format!("carry-over {now_us} {limit}"), "carried over".to_owned())
             }
         })

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::{Ask, Decision, Limit, State};
+use tollgate_core::{Ask, CarryOver, Decision, Limit, State};
 
 use super::lines::Want;
 
@@ -52,7 +52,13 @@ impl Forecast {
         let at_us = self.now_us.saturating_add(self.wait_us);
         if limit != self.limit {
             let state = mem::replace(&mut self.state, limit.fresh());
-            (self.limit, self.state) = limit.carry_over(&self.limit, state, at_us);
+            match limit.carry_over(&self.limit, state, at_us, cost) {
+                CarryOver::Done(state) => (self.limit, self.state) = (limit, state),
+                CarryOver::Stays { decides, state } => {
+                    self.state = state;
+                    return decides.check(&mut self.state, at_us, Ask::new(cost)).decision;
+                }
+            }
         }
         self.limit.check(&mut self.state, at_us, Ask::new(cost)).decision
     }

@@ -186,7 +186,7 @@ impl Memory {
             Reached::Own(state) => check(state),
             Reached::Other(limit, state) => limit.check(state, now_us, ask),
         };
-        if let Some(brought) = shard.bring(place, scope, &census) {
+        if let Some(brought) = shard.bring(place, scope, &census, ask.cost) {
             return shard.change_brought(brought, &self.budget, check_any);
         }
         let mut state = A::State::default();
@@ -200,7 +200,7 @@ impl Memory {
         }
         drop(shard);
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.overflow(scope, now_us, check_any)
+        self.overflow(scope, now_us, ask.cost, check_any)
     }
 
     pub(crate) fn usage(&self) -> Usage {

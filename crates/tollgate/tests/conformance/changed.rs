@@ -127,7 +127,7 @@ pub(crate) async fn a_look_under_another_limit_keeps_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_refund_under_another_limit_gives_back_what_the_algorithm_would(make: Make) {
+pub(crate) async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make: Make) {
     for (old, new) in pairs().chain([(LIMITS[0], "fixed-window limit=20 window=1m")]) {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
@@ -139,11 +139,12 @@ pub(crate) async fn a_refund_under_another_limit_gives_back_what_the_algorithm_w
         let receipt = before.check("a").cost(4).await.unwrap().into_receipt().unwrap();
         clock.advance(Duration::from_millis(500));
         let now_us = START_US + S / 2;
-        let (limit, mut state) = after.limit().carry_over(before.limit(), state, now_us);
-        let back = limit.refund(&mut state, now_us, expected);
+        let back = before.limit().refund(&mut state, now_us, expected);
         assert_eq!(after.refund("a", receipt).await, Ok(back), "{old}, then {new}");
-        // What it carried over is kept: half a second on it is at the new limit's rate.
+        // It is no reason to go to another limit.
         clock.advance(Duration::from_millis(500));
+        let carried = after.limit().carry_over(before.limit(), state, START_US + S, Cost::ONE);
+        let (limit, state) = carried.decides(after.limit());
         let expected = limit.peek(&state, START_US + S, Ask::new(Cost::ONE));
         assert_eq!(after.peek("a").await.unwrap().decided(), &expected, "{old}, then {new}");
     }
@@ -268,7 +269,8 @@ pub(crate) async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) 
         before.check("a").cost(7).await.unwrap();
         let now_us = START_US - 3_600 * S;
         clock.set_us(now_us);
-        let (limit, mut state) = after.limit().carry_over(before.limit(), state, now_us);
+        let carried = after.limit().carry_over(before.limit(), state, now_us, ask.cost);
+        let (limit, mut state) = carried.decides(after.limit());
         let expected = limit.check(&mut state, now_us, ask).decision;
         let refused = after.check("a").cost(7).await.unwrap();
         assert_eq!(refused.decided(), &expected, "{old}, then {new}");

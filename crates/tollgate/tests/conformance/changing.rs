@@ -10,8 +10,8 @@ use std::ops::{Deref, DerefMut};
 use proptest::prelude::*;
 use tollgate::{Check, Limiter, ManualClock, Receipt, Scope};
 use tollgate_core::{
-    Ask, Charge, Cost, Decision, Entry, Limit, MAX_STEP_BACK_US, Role, Together as Expected,
-    check_all,
+    Ask, CarryOver, Charge, Cost, Decision, Entry, Limit, MAX_STEP_BACK_US, Role,
+    Together as Expected, check_all,
 };
 
 use crate::store::{Make, block_on, cases, open};
@@ -90,7 +90,7 @@ impl Known {
 }
 
 /// A key at a request under this limit: what it has spent is carried over, if it can be.
-fn bring(version: &mut Version, limit: Limit, now_us: u64) {
+fn bring(version: &mut Version, limit: Limit, now_us: u64, cost: Cost) {
     let old = version.stays_under.take().unwrap_or(version.limit);
     let walk = &mut version.walk;
     (walk.now_us, walk.limit) = (now_us, limit);
@@ -100,8 +100,9 @@ fn bring(version: &mut Version, limit: Limit, now_us: u64) {
     let state = mem::replace(&mut walk.state, limit.fresh());
     // Nobody has a state to carry over that has not spent anything.
     if state != old.fresh() {
-        (walk.limit, walk.state) = limit.carry_over(&old, state, now_us);
-        version.stays_under = (walk.limit != limit).then_some(old);
+        let carried = limit.carry_over(&old, state, now_us, cost);
+        version.stays_under = matches!(carried, CarryOver::Stays { .. }).then_some(old);
+        (walk.limit, walk.state) = carried.decides(&limit);
     }
 }
 
@@ -161,7 +162,7 @@ impl World {
     /// Moves the clock to where something happens to this key; what the request costs.
     fn aim(&mut self, (scope, key): (usize, usize), step: &Step) -> Option<Cost> {
         let mut walk = self.known[name_of(scope)][key].versions[0].clone();
-        bring(&mut walk, *self.scopes[scope].limit(), self.now_us);
+        bring(&mut walk, *self.scopes[scope].limit(), self.now_us, Cost::ONE);
         let cost = walk.aim(step)?;
         self.now_us = walk.now_us;
         self.clock.set_us(self.now_us);
@@ -183,7 +184,7 @@ impl World {
                 let answer = asked.peek(&self.keys[key]).cost(cost.units()).await.unwrap();
                 self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
                     let mut copy = walk.clone();
-                    bring(&mut copy, *asked.limit(), now_us);
+                    bring(&mut copy, *asked.limit(), now_us, cost);
                     copy.limit.peek(&copy.state, now_us, Ask::new(cost))
                 })?;
             }
@@ -212,7 +213,7 @@ impl World {
         let (now_us, asked) = (self.now_us, &self.scopes[scope]);
         let answer = asked.check(&self.keys[key]).cost(cost.units()).await.unwrap();
         self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
-            bring(walk, *asked.limit(), now_us);
+            bring(walk, *asked.limit(), now_us, cost);
             walk.check(cost).decision
         })?;
         let is_allowed = answer.is_allowed();
@@ -230,8 +231,9 @@ impl World {
         let (now_us, asked) = (self.now_us, &self.scopes[scope]);
         let back = asked.refund(&self.keys[key], copy()).await.unwrap();
         self.known[name_of(scope)][key].answered(&back, |walk| {
-            bring(walk, *asked.limit(), now_us);
-            let limit = walk.limit;
+            // Under whichever limit it is.
+            walk.walk.now_us = now_us;
+            let limit = walk.stays_under.unwrap_or(walk.limit);
             limit.refund(&mut walk.state, now_us, copy())
         })
     }
@@ -242,7 +244,7 @@ impl World {
         let listed = asked.entries(&self.keys[key]).await.unwrap();
         self.known[name_of(scope)][key].answered(&listed, |walk| {
             let mut copy = walk.clone();
-            bring(&mut copy, *asked.limit(), now_us);
+            bring(&mut copy, *asked.limit(), now_us, Cost::ONE);
             // Also of one that stays under a log: what is asked is not one.
             if !matches!(asked.limit(), Limit::SlidingWindowLog(_)) {
                 return Vec::new();
@@ -299,7 +301,7 @@ impl World {
         for (&((scope, key), cost, _), decision) in parts.iter().zip(each) {
             let limit = *self.scopes[scope].limit();
             let known = &mut self.known[name_of(scope)][key];
-            known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us));
+            known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us, cost));
             // A check of several makes room for new keys once it has carried over what there is.
             known.may_be_forgotten(now_us);
             known.answered(decision, |walk| decide_alone(&mut walk.clone(), cost, is_charged))?;

@@ -86,7 +86,7 @@ macro_rules! suite {
                 a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait,
                 the_wait_is_exact_from_any_limit_to_any_other,
                 a_look_under_another_limit_keeps_nothing,
-                a_refund_under_another_limit_gives_back_what_the_algorithm_would,
+                a_refund_under_another_limit_gives_back_what_the_old_one_would,
                 a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers,
                 a_reset_forgets_a_key_whatever_limit_it_was_under,
                 entries_are_those_of_the_limit_that_is_asked,

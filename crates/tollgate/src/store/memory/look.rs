@@ -1,10 +1,11 @@
 //! What is done with a key's state beside checks.
 
 use tollgate_core::{
-    Algorithm, Ask, Decision, Entry, Fill, Limit, Log, Receipt, State, Window, WindowPair,
+    Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, Receipt, State, Window, WindowPair,
 };
 
-use super::shard::Reached;
+use super::scopes::Overflow;
+use super::shard::{Brought, Reached};
 use super::slot::Kept;
 use super::{Memory, Scope};
 
@@ -28,14 +29,16 @@ impl Memory {
             scope,
             key,
             now_us,
+            ask.cost,
             |state| own.peek(state, now_us, ask),
             |limit, state| limit.peek(&state, now_us, ask),
         ))
     }
 
-    /// Gives back what of a charge still counts.
+    /// Gives back what of a charge still counts, under whichever limit the key is: a refund is no reason
+    /// to go back to an old one.
     pub(crate) fn refund(&self, scope: &Scope, key: &[u8], now_us: u64, receipt: Receipt) -> u64 {
-        each!(&scope.limit, own => self.amend(scope, key, now_us, |reached| match reached {
+        each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
             Reached::Own(state) => own.refund(state, now_us, receipt),
             Reached::Other(limit, state) => limit.refund(state, now_us, receipt),
         }))
@@ -47,16 +50,16 @@ impl Memory {
         let own = |state| (scope.limit, state);
         match &scope.limit {
             Limit::FixedWindow(_) => {
-                self.look(scope, key, now_us, |it: &Window| own((*it).into()), other)
+                self.look(scope, key, now_us, Cost::ONE, |it: &Window| own((*it).into()), other)
             }
             Limit::SlidingWindowCounter(_) => {
-                self.look(scope, key, now_us, |it: &WindowPair| own((*it).into()), other)
+                self.look(scope, key, now_us, Cost::ONE, |it: &WindowPair| own((*it).into()), other)
             }
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                self.look(scope, key, now_us, |it: &Fill| own((*it).into()), other)
+                self.look(scope, key, now_us, Cost::ONE, |it: &Fill| own((*it).into()), other)
             }
             Limit::SlidingWindowLog(_) => {
-                self.look(scope, key, now_us, |it: &Log| own(it.clone().into()), other)
+                self.look(scope, key, now_us, Cost::ONE, |it: &Log| own(it.clone().into()), other)
             }
         }
     }
@@ -67,7 +70,8 @@ impl Memory {
         let other = |limit: Limit, state: State| {
             limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default()
         };
-        self.look(scope, key, now_us, |log: &Log| own.entries(log, now_us).collect(), other)
+        let own = |log: &Log| own.entries(log, now_us).collect();
+        self.look(scope, key, now_us, Cost::ONE, own, other)
     }
 
     /// Looks at a key's state; if that is under another limit than the scope's, at a copy, with the limit
@@ -77,6 +81,7 @@ impl Memory {
         scope: &Scope,
         key: &[u8],
         now_us: u64,
+        cost: Cost,
         own: impl FnOnce(&S) -> T,
         other: impl FnOnce(Limit, State) -> T,
     ) -> T {
@@ -86,14 +91,15 @@ impl Memory {
             Some((at, Some(old))) => {
                 let state = shard.copy_state(at, &old);
                 drop(shard);
-                let (limit, state) = scope.limit.carry_over(&old, state, now_us);
+                let carried = scope.limit.carry_over(&old, state, now_us, cost);
+                let (limit, state) = carried.decides(&scope.limit);
                 other(limit, state)
             }
             Some((at, None)) => shard.change(at, &self.budget, |state: &mut S| own(state)),
             None => {
                 drop(shard);
                 let mut overflow = scope.family.overflow.lock();
-                match overflow.carried(&scope.limit, now_us) {
+                match overflow.carried(&scope.limit, now_us, cost) {
                     Some((limit, state)) => other(limit, state),
                     None => within(&mut overflow.state, |state| own(state)),
                 }
@@ -101,38 +107,40 @@ impl Memory {
         }
     }
 
-    /// Changes a key's state, if it has one. A key without state may be among those that found no room.
+    /// Changes a key's state, if it has one, with the limit that it is under. A key without state may be
+    /// among those that found no room.
     fn amend<S: Kept, T>(
         &self,
         scope: &Scope,
         key: &[u8],
-        now_us: u64,
         act: impl FnOnce(Reached<'_, S>) -> T,
     ) -> T {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
-        match shard.bring(place, scope, &self.census(now_us)) {
-            Some(brought) => shard.change_brought(brought, &self.budget, act),
+        match shard.find_any(place, scope, &self.scopes) {
+            Some((at, stays_under)) => {
+                shard.change_brought(Brought { at, stays_under }, &self.budget, act)
+            }
             None => {
                 drop(shard);
-                self.overflow(scope, now_us, act)
+                let Overflow { limit, state } = &mut *scope.family.overflow.lock();
+                let other = (*limit != scope.limit).then_some(*limit);
+                reached(other, state, act)
             }
         }
     }
 
-    /// Changes the state of those that found no room.
+    /// Changes the state of those that found no room, for a request of this cost.
     pub(super) fn overflow<S: Kept, T>(
         &self,
         scope: &Scope,
         now_us: u64,
+        cost: Cost,
         act: impl FnOnce(Reached<'_, S>) -> T,
     ) -> T {
         let mut overflow = scope.family.overflow.lock();
-        let (limit, state) = overflow.bring(&scope.limit, now_us, &self.budget);
-        match limit == scope.limit {
-            true => within(state, |own| act(Reached::Own(own))),
-            false => act(Reached::Other(&limit, state)),
-        }
+        let (decides, state) = overflow.bring(&scope.limit, now_us, cost, &self.budget);
+        reached(decides, state, act)
     }
 
     /// Forgets a key.
@@ -142,6 +150,18 @@ impl Memory {
         if let Some((at, _)) = shard.find_any(place, scope, &self.scopes) {
             shard.remove(at, &self.scopes.read(), &self.identify, &self.budget);
         }
+    }
+}
+
+/// A state, with the limit that it is under if that is another than was asked for.
+fn reached<S: Kept, T>(
+    other: Option<Limit>,
+    state: &mut State,
+    act: impl FnOnce(Reached<'_, S>) -> T,
+) -> T {
+    match other {
+        Some(limit) => act(Reached::Other(&limit, state)),
+        None => within(state, |own| act(Reached::Own(own))),
     }
 }
 

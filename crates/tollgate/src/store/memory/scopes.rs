@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 use parking_lot::Mutex;
-use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
+use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use super::budget::Budget;
 use super::identity::Identify;
@@ -37,7 +37,7 @@ pub(super) struct Family {
 /// What the keys of a family that found no room share, and the limit that it was reached under.
 #[derive(Debug)]
 pub(super) struct Overflow {
-    limit: Limit,
+    pub(super) limit: Limit,
     pub(super) state: State,
 }
 
@@ -184,28 +184,35 @@ impl Scopes {
 
 impl Overflow {
     /// A copy of its state, and the limit that decides on it, if it is under another than this.
-    pub(super) fn carried(&self, limit: &Limit, now_us: u64) -> Option<(Limit, State)> {
-        (self.limit != *limit).then(|| carried(&self.limit, self.state.clone(), limit, now_us))
+    pub(super) fn carried(&self, limit: &Limit, now_us: u64, cost: Cost) -> Option<(Limit, State)> {
+        let carried = || carried(&self.limit, self.state.clone(), limit, now_us, cost);
+        (self.limit != *limit).then(|| carried().decides(limit))
     }
 
-    /// Brings it under a limit, if it can be; the limit that decides on it, and the state.
+    /// Brings it under a limit, if it can be; otherwise the limit that decides on it; and the state.
     pub(super) fn bring(
         &mut self,
         limit: &Limit,
         now_us: u64,
+        cost: Cost,
         budget: &Budget,
-    ) -> (Limit, &mut State) {
+    ) -> (Option<Limit>, &mut State) {
         if self.limit == *limit {
-            return (*limit, &mut self.state);
+            return (None, &mut self.state);
         }
         let state = mem::replace(&mut self.state, limit.fresh());
         let before = logs::state_bytes(&state);
-        let decides;
-        (decides, self.state) = carried(&self.limit, state, limit, now_us);
-        if decides == *limit {
-            self.limit = *limit;
-            budget.settle(before, logs::state_bytes(&self.state));
-        }
+        let decides = match carried(&self.limit, state, limit, now_us, cost) {
+            CarryOver::Done(state) => {
+                (self.limit, self.state) = (*limit, state);
+                budget.settle(before, logs::state_bytes(&self.state));
+                None
+            }
+            CarryOver::Stays { decides, state } => {
+                self.state = state;
+                Some(decides)
+            }
+        };
         (decides, &mut self.state)
     }
 
@@ -224,9 +231,9 @@ impl Overflow {
 }
 
 /// One that nobody has spent anything of stays a fresh one.
-fn carried(old: &Limit, state: State, limit: &Limit, now_us: u64) -> (Limit, State) {
+fn carried(old: &Limit, state: State, limit: &Limit, now_us: u64, cost: Cost) -> CarryOver {
     match state == old.fresh() {
-        true => (*limit, limit.fresh()),
-        false => limit.carry_over(old, state, now_us),
+        true => CarryOver::Done(limit.fresh()),
+        false => limit.carry_over(old, state, now_us, cost),
     }
 }

@@ -1,7 +1,7 @@
 //! A table and its logs: what one lock protects.
 
 use parking_lot::RwLock;
-use tollgate_core::{Ask, Limit, State};
+use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
 
 use super::Place;
 use super::budget::Budget;
@@ -101,25 +101,34 @@ impl Shard {
         place: Place,
         scope: &Scope,
         census: &Census<'_>,
+        cost: Cost,
     ) -> Option<Brought> {
         let (at, other) = self.find_any(place, scope, census.scopes)?;
         let Some(old) = other else { return Some(Brought { at, stays_under: None }) };
-        let limit = self.carry(at, &old, scope, census.now_us, census.budget);
-        Some(Brought { at, stays_under: (limit != scope.limit).then_some(limit) })
+        Some(Brought { at, stays_under: self.carry(at, &old, scope, census, cost) })
     }
 
-    /// Carries the state in a slot over to another limit of its name, if it can be; the limit that decides
-    /// on it then.
-    fn carry(&mut self, at: At, old: &Limit, scope: &Scope, now_us: u64, budget: &Budget) -> Limit {
+    /// Carries the state in a slot over to another limit of its name, if it can be; otherwise, the limit
+    /// that decides on it.
+    fn carry(
+        &mut self,
+        at: At,
+        old: &Limit,
+        scope: &Scope,
+        &Census { now_us, budget, .. }: &Census<'_>,
+        cost: Cost,
+    ) -> Option<Limit> {
         let slot = self.table.slot_mut(at);
         let words = slot.state();
         let state = words.take_state(old, &mut self.logs);
         let before = logs::state_bytes(&state);
-        let (limit, state) = scope.limit.carry_over(old, state, now_us);
-        if limit != scope.limit {
-            slot.set_state(words.put_state(state, &mut self.logs, budget));
-            return limit;
-        }
+        let state = match scope.limit.carry_over(old, state, now_us, cost) {
+            CarryOver::Done(state) => state,
+            CarryOver::Stays { decides, state } => {
+                slot.set_state(words.put_state(state, &mut self.logs, budget));
+                return Some(decides);
+            }
+        };
         // OK because only a log that stays one has more than its slot.
         budget.settle(before, logs::state_bytes(&state));
         let words = match (old, &state) {
@@ -133,7 +142,7 @@ impl Shard {
         let words = words.put_state(state, &mut self.logs, budget);
         slot.set_scope(scope.index);
         slot.set_state(words);
-        limit
+        None
     }
 
     /// A key's slot, if it has one, and where that may point to.
@@ -274,10 +283,11 @@ impl Shard {
             let old = scope.limit;
             // What was seen last may be earlier than what the key has seen.
             let now_us = census.now_us.max(slot.charged_us(&old, &self.logs));
+            let then = Census { now_us, ..*census };
             if census.budget.has_ceiling() && slot.is_dead(&old, &self.logs, now_us) {
                 self.remove(at, scopes, census.identify, census.budget);
             } else if let Some(heir) = leaving.heir_of(index)
-                && self.carry(at, &old, &heir, now_us, census.budget) != heir.limit
+                && self.carry(at, &old, &heir, &then, Cost::ONE).is_some()
             {
                 leaving.need(index);
             }

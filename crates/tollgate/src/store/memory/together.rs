@@ -160,7 +160,7 @@ impl<'a> Held<'a> {
 
     /// Brings a state that is there under the scope's limit, if it can be.
     fn bring(&mut self, shard: &mut Shard, census: &Census<'_>) {
-        let brought = shard.bring(self.place, self.part.scope, census);
+        let brought = shard.bring(self.place, self.part.scope, census, self.part.ask.cost);
         if let Some(Brought { at, stays_under: Some(limit) }) = brought {
             (self.limit, self.place) = (limit, shard.place_of(at, self.place));
         }
@@ -230,9 +230,11 @@ impl<'m> Locks<'m> {
         let taken = match held.home {
             Home::Slot => self.shard(held.place).take_state(held.place, &held.limit),
             Home::Overflow => self.overflow(scope).map(|overflow| {
-                let (limit, state) = overflow.bring(&scope.limit, census.now_us, census.budget);
-                held.limit = limit;
-                mem::replace(state, limit.fresh())
+                let cost = held.part.ask.cost;
+                let (decides, state) =
+                    overflow.bring(&scope.limit, census.now_us, cost, census.budget);
+                held.limit = decides.unwrap_or(scope.limit);
+                mem::replace(state, held.limit.fresh())
             }),
         };
         held.state = taken.unwrap_or_else(|| held.limit.fresh());

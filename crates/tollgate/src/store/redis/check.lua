@@ -84,14 +84,14 @@ local function found_at(key, limit)
 end
 
 -- The same under this limit, and what decides on it: this limit, or another at its size.
-local function state_at(key, limit, now_us)
+local function state_at(key, limit, now_us, cost)
   local state = found_at(key, limit)
   if not state or state.limit == limit or state.problem then
     return state, limit
   elseif not carried_over then
     return nil
   end
-  return carried_over(state, limit, now_us)
+  return carried_over(state, limit, now_us, cost)
 end
 
 local function change(state, now_us, reset_after_us, spare_s)
@@ -142,8 +142,8 @@ local function packed_decision(
 end
 
 -- What was decided may show that a state only looked like one: then more remains than there is.
-local function is_corrupt(state, remaining)
-  if remaining > state.limit.size or state.is_corrupt then
+local function is_corrupt(state, limit, remaining)
+  if remaining > limit.size or state.is_corrupt then
     -- What was decided on it before is void too, also under another limit.
     state.problem, has_failed, states[state.key] = CORRUPT, true, state
     return true
@@ -152,7 +152,7 @@ end
 
 local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   local state
-  state, limit = state_at(key, limit, now_us)
+  state, limit = state_at(key, limit, now_us, cost)
   if not state then
     put_off_from(key)
     return answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
@@ -161,7 +161,7 @@ local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   end
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place =
     check(limit, state, now_us, cost, max_wait_us)
-  if (remaining > limit.size or state.is_corrupt) and is_corrupt(state, remaining) then
+  if (remaining > limit.size or state.is_corrupt) and is_corrupt(state, limit, remaining) then
     return answer(packed_failure(state))
   end
   answered = answered + 1
@@ -190,7 +190,7 @@ end
 local function peek(state, limit, now_us, cost, max_wait_us)
   local is_allowed, remaining, retry_after_us, reset_after_us, delay_us =
     algorithm.peek(limit, state, now_us, cost, max_wait_us)
-  if is_corrupt(state, remaining) then
+  if is_corrupt(state, limit, remaining) then
     return answer(packed_failure(state))
   end
   answer(packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us))
@@ -212,7 +212,7 @@ local function refund(state, limit, now_us, cost, kind, place, place_too, spare_
   end
   local back = algorithm.refund(limit, state, now_us, cost, place, place_too)
   local _, standing = algorithm.look(limit, state, now_us)
-  if is_corrupt(state, limit.decide.remaining(limit, standing)) then
+  if is_corrupt(state, limit, limit.decide.remaining(limit, standing)) then
     return answer(packed_failure(state))
   end
   answer(struct_pack(ANSWER, DONE, back, 0, 0))
@@ -265,7 +265,7 @@ local function check_all(charges, now_us, spare_s)
       algorithm.settle(limit, state, now_us)
       charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
       is_refused = is_refused or (charge.role ~= SHADOW and not charge.decided[1])
-      is_corrupt(state, charge.decided[2])
+      is_corrupt(state, limit, charge.decided[2])
     end
     problem = problem or (state.problem and state)
   end
@@ -301,10 +301,11 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     key_at = key_at + 1
     local key = KEYS[key_at]
     local state
-    if what == STATE then
+    if what == STATE or what == REFUND then
+      -- Under whichever limit it is: a refund is no reason to go back to an old one.
       state = found_at(key, limit)
     elseif what ~= RESET and what ~= CHECK then
-      state, limit = state_at(key, limit, now_us)
+      state, limit = state_at(key, limit, now_us, cost)
     end
     if what == RESET then
       reset(key, limit)
@@ -324,7 +325,7 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     elseif what == PEEK then
       peek(state, limit, now_us, cost, max_wait_us)
     elseif what == REFUND then
-      refund(state, limit, now_us, cost, role, a, b, spare_s)
+      refund(state, state.limit, now_us, cost, role, a, b, spare_s)
     else
       send_state(state)
     end
@@ -339,7 +340,7 @@ end
 
 -- ---- carrying over
 
-function carried_over(state, limit, now_us)
+function carried_over(state, limit, now_us, cost)
   local key, old = state.key, state.limit
   -- One that was known by its tag, when another was asked for.
   if old.tag == limit.tag then
@@ -353,11 +354,11 @@ function carried_over(state, limit, now_us)
     return fresh, limit
   end
   local _, standing = algorithm.look(old, state, now_us)
-  if is_corrupt(state, old.decide.remaining(old, standing)) then
+  if is_corrupt(state, old, old.decide.remaining(old, standing)) then
     return state, limit
   end
-  local decides, carried = algorithm.carry_over(limit, old, state, now_us)
-  if decides ~= limit then
+  local is_done, decides, carried = algorithm.carry_over(limit, old, state, now_us, cost)
+  if not is_done then
     return state, decides
   end
   carried = carried == state and log_apart(state) or carried

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{Checked, Limit, Role, State, Together, check_all};
+use tollgate_core::{Checked, Role, State, Together, check_all};
 
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Source;
@@ -47,7 +47,7 @@ impl Policy {
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
             (Request::Peek { charge, .. }, OnFailure::Local { processes }) => {
-                let scope = scope_of(self.local(), processes, &charge.limit)?;
+                let scope = scope_of(self.local(), processes, charge)?;
                 let decision = self.local().peek(&scope, &charge.key, now_us, charge.ask);
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
@@ -104,7 +104,7 @@ fn decide_here(
 ) -> Option<(Together, Vec<Checked>)> {
     let scopes = charges
         .iter()
-        .map(|charge| scope_of(memory, processes, &charge.limit))
+        .map(|charge| scope_of(memory, processes, charge))
         .collect::<Option<Vec<_>>>()?;
     let parts: Vec<memory::Part<'_>> = charges
         .iter()
@@ -118,7 +118,9 @@ fn decide_here(
 }
 
 /// `None` if there are more limits than a memory store takes: then there is no share of one.
-fn scope_of(memory: &Memory, processes: u32, limit: &Limit) -> Option<Arc<memory::Scope>> {
-    // Of one name, so that what is spent of a share stays spent of another: the key tells all else apart.
-    memory.scope("share", share_of(limit, processes)).ok()
+fn scope_of(memory: &Memory, processes: u32, charge: &Charge) -> Option<Arc<memory::Scope>> {
+    let Charge { key, limit, .. } = charge;
+    // The scope's name is behind the id; there is no brace in either.
+    let name = key.rsplit(|&byte| byte == b'}').next().unwrap_or_default();
+    memory.scope(&String::from_utf8_lossy(name), share_of(limit, processes)).ok()
 }

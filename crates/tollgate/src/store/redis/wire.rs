@@ -449,7 +449,7 @@ fn state(asked: &Limit, bytes: &[u8], now_us: u64) -> Option<(Limit, State)> {
     let state = numbers_of_state(&under, bytes)?;
     match under == *asked {
         true => Some((under, state)),
-        false => Some(asked.carry_over(&under, state, now_us)),
+        false => Some(asked.carry_over(&under, state, now_us, Cost::ONE).decides(asked)),
     }
 }
 

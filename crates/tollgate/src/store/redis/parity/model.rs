@@ -1,8 +1,8 @@
 //! What the core makes of a trace: the requests, their answers, and every key's state.
 
 use tollgate_core::{
-    Ask, Checked, Cost, Decision, Limit, MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS, Place, Receipt,
-    Role, State,
+    Ask, CarryOver, Checked, Cost, Decision, Limit, MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS,
+    Place, Receipt, Role, State,
 };
 
 use super::super::wire::{Charge, Request};
@@ -169,7 +169,7 @@ impl Key {
                 (Request::Check { charge, at_us }, Expected::Checked(self.check(ask, when)))
             }
             Act::Peek => {
-                let (limit, state) = self.decides(server_us);
+                let (limit, state) = self.decides(server_us, ask.cost);
                 let decision = limit.peek(&state, server_us, ask);
                 (Request::Peek { charge, at_us }, Expected::Peeked(decision))
             }
@@ -196,7 +196,7 @@ impl Key {
             Price::Units(units) => units,
             Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
             Price::Remaining(off) => {
-                let (limit, state) = self.decides(now_us);
+                let (limit, state) = self.decides(now_us, Cost::ONE);
                 let peek = limit.peek(&state, now_us, Cost::ONE.into());
                 peek.remaining.saturating_add_signed(off)
             }
@@ -206,9 +206,9 @@ impl Key {
     }
 
     fn check(&mut self, ask: Ask, when: When) -> Checked {
-        let (limit, mut state) = self.decides(when.us());
+        let (limit, mut state) = self.decides(when.us(), ask.cost);
         let is_new_clock = is_new_clock(&state, when);
-        let is_carried = self.is_under_another() && limit == self.limit;
+        let is_carried = self.is_carried(when.us(), ask.cost);
         self.is_restarted |= is_new_clock || is_carried;
         let checked = limit.check(&mut state, when.us(), ask);
         self.last = Some((when.us(), checked.decision));
@@ -216,7 +216,7 @@ impl Key {
         // A refusal writes a key only if a new clock has restarted its time since it was read, or what
         // was spent under another limit was carried over.
         if checked.decision.is_allowed() || self.is_restarted {
-            self.keep(limit, state);
+            self.keep(is_carried, state);
             // What is over already is kept from now on instead.
             let may_be_over = !checked.decision.is_allowed() && !is_new_clock;
             self.written =
@@ -226,11 +226,14 @@ impl Key {
     }
 
     fn refund(&mut self, receipt: Receipt, when: When) -> u64 {
-        let (limit, mut state) = self.decides(when.us());
-        self.is_restarted |= self.is_under_another() && limit == self.limit;
-        let back = limit.refund(&mut state, when.us(), receipt);
+        // Under whichever limit it is.
+        if !self.is_kept {
+            return self.limit.refund(&mut self.limit.fresh(), when.us(), receipt);
+        }
+        let mut state = self.state.clone();
+        let back = self.reached_under.refund(&mut state, when.us(), receipt);
         if self.is_kept {
-            self.keep(limit, state);
+            self.keep(false, state);
             self.written = Some(when.spare(Spare::AtLeast));
         }
         back
@@ -241,12 +244,21 @@ impl Key {
     }
 
     /// The state under its limit, or under the one that it stays under; and which decides.
-    pub(super) fn decides(&self, now_us: u64) -> (Limit, State) {
+    pub(super) fn decides(&self, now_us: u64, cost: Cost) -> (Limit, State) {
         match (self.is_kept, self.is_under_another()) {
             (false, _) => (self.limit, self.limit.fresh()),
             (true, false) => (self.limit, self.state.clone()),
-            (true, true) => self.limit.carry_over(&self.reached_under, self.state.clone(), now_us),
+            (true, true) => self.carry_over(now_us, cost).decides(&self.limit),
         }
+    }
+
+    fn carry_over(&self, now_us: u64, cost: Cost) -> CarryOver {
+        self.limit.carry_over(&self.reached_under, self.state.clone(), now_us, cost)
+    }
+
+    /// Whether its state is carried over to its limit by a request of this cost.
+    fn is_carried(&self, now_us: u64, cost: Cost) -> bool {
+        self.is_under_another() && matches!(self.carry_over(now_us, cost), CarryOver::Done(_))
     }
 
     /// Whether there is a state, and it was reached under another limit.
@@ -254,9 +266,9 @@ impl Key {
         self.is_kept && self.reached_under != self.limit
     }
 
-    /// Under its limit; if another decided, under that which it was under.
-    fn keep(&mut self, decided: Limit, state: State) {
-        if decided == self.limit {
+    /// Under its limit, if it is new or was carried over; otherwise under that which it was under.
+    fn keep(&mut self, is_carried: bool, state: State) {
+        if is_carried || !self.is_kept {
             self.reached_under = self.limit;
         }
         (self.state, self.is_kept) = (state, true);

@@ -189,7 +189,7 @@ impl Player {
             let Ok(Reply::State { limit, state, .. }) = state else {
                 panic!("{state:?} of {key:?}")
             };
-            let expected = key.decides(now_us);
+            let expected = key.decides(now_us, Cost::ONE);
             prop_assert_eq!(limit, expected.0, "{} of {:?}", self.flavour, key);
             let (own, expected) = (comparable(&limit, state), comparable(&limit, expected.1));
             prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
