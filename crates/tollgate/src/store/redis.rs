@@ -306,19 +306,20 @@ impl Scope {
     pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
         self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
-            Reply::State { limit, state, now_us } => Some((limit, state, now_us)),
+            Reply::State { limit, state, now_us, .. } => Some((limit, state, now_us)),
             _ => None,
         })
     }
 
     /// The charges of a log that count; none unless the limit is one.
     pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
-        if !matches!(self.limit, Limit::SlidingWindowLog(_)) {
-            return Answer::ready(Ok(Vec::new()));
-        }
         let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
         self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
-            Reply::State { limit, state, now_us } => {
+            // Also of one that stays under a log: what was asked for is not one.
+            Reply::State { asked, .. } if !matches!(asked, Limit::SlidingWindowLog(_)) => {
+                Some(Vec::new())
+            }
+            Reply::State { limit, state, now_us, .. } => {
                 Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
             }
             _ => None,

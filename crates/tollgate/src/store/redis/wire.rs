@@ -80,6 +80,7 @@ pub(crate) enum Reply {
     Reset,
     /// And the time at which to look at it.
     State {
+        asked: Limit,
         /// What decides on it: the one that was asked for, or another at its size.
         limit: Limit,
         state: State,
@@ -326,8 +327,9 @@ impl Answers {
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
             (Request::State { charge: Charge { key, limit, .. }, .. }, [raw]) => {
                 let text = self.text(raw).ok_or_else(unexpected)?;
-                let (limit, state) = state(limit, text, now_us).ok_or_else(|| corrupt(key))?;
-                Ok(Reply::State { limit, state, now_us })
+                let asked = *limit;
+                let (limit, state) = state(&asked, text, now_us).ok_or_else(|| corrupt(key))?;
+                Ok(Reply::State { asked, limit, state, now_us })
             }
             _ => Err(unexpected()),
         }
