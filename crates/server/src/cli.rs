@@ -78,7 +78,11 @@ pub(crate) struct ExplainArgs {
     #[arg(long = "attribute", env = "TOLLGATE_ATTRIBUTE", value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) attributes: Vec<(String, String)>,
 
-    /// Something that the client says of itself, and nobody vouches for, such as api_key=k_123
+    /// Something that the client says of the request, such as header.user-agent=curl
+    #[arg(long = "said", env = "TOLLGATE_SAID", value_name = "NAME=VALUE", value_parser = attribute)]
+    pub(crate) said: Vec<(String, String)>,
+
+    /// Who the client says it is, with nobody to vouch for it, such as api_key=k_123
     #[arg(long = "claim", env = "TOLLGATE_CLAIM", value_name = "NAME=VALUE", value_parser = attribute)]
     pub(crate) claims: Vec<(String, String)>,
 

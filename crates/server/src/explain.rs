@@ -28,6 +28,9 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     for (name, value) in &args.attributes {
         request = request.with(name, value);
     }
+    for (name, value) in &args.said {
+        request = request.said(name, value);
+    }
     for (name, value) in &args.claims {
         request = request.claimed(name, value);
     }

@@ -38,6 +38,14 @@ pub enum Error {
         /// How many there may be.
         most: usize,
     },
+    /// The keys that rules make of one request are too long.
+    #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
+    KeysTooLong {
+        /// How long, as far as they were made.
+        bytes: usize,
+        /// How long they may be.
+        most: usize,
+    },
     /// A decision without waiting, on a store across the network.
     #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
     MustWait,

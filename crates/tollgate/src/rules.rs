@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tollgate_core::Limit;
 
 pub use attributes::Attributes;
 pub use check::{RulesAnswer, RulesCheck};
@@ -121,6 +122,20 @@ impl Rules {
     /// spend of it.
     pub fn limit(&self, name: &str) -> Option<Scope> {
         self.plan().limits.get(name).cloned()
+    }
+
+    /// Every limit of the file, in alphabetical order of their names.
+    pub fn limits(&self) -> Vec<(String, Limit)> {
+        let plan = self.plan();
+        let limits = plan.limits.iter().map(|(name, scope)| (name.to_string(), *scope.limit()));
+        let mut limits: Vec<_> = limits.collect();
+        limits.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        limits
+    }
+
+    /// Whether a domain has rules; a request of another is allowed.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.plan().domains.contains_key(domain)
     }
 
     /// How often every rule decided what, since there was a rule of that name.

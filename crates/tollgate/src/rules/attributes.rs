@@ -8,10 +8,12 @@ use std::fmt;
 /// `method`, `path`, `ip`, `api_key`, `header.x-…` and `jwt.…` are those of an HTTP request; any other
 /// name will do, if rules know it.
 ///
-/// What is known is one thing, what a client says of itself another: [`claimed`](Self::claimed) is for
-/// the latter. Rules look at both to see whether they apply. But nobody is given a key or a tier for a
-/// claim: those are made of what is known, so that inventing names does not buy fresh quota. An API key
-/// in the file's table is known once it is found there.
+/// What is [known](Self::with) is one thing, what the client says another. What it says of the
+/// request, as in a header, is [said](Self::said): rules look at that to see whether they apply, and
+/// nowhere else. Who it says it is, is [claimed](Self::claimed), and as good as not there until somebody
+/// vouches for it. Keys and tiers are made of what is known, so that inventing names buys neither a
+/// fresh quota nor a better one, and leaves no rule behind. An API key in the file's table is known once
+/// it is found there.
 ///
 /// ```
 /// # use tollgate::rules::Attributes;
@@ -19,6 +21,7 @@ use std::fmt;
 ///     .with("method", "POST")
 ///     .with("path", "/login")
 ///     .with("ip", "203.0.113.9")
+///     .said("header.user-agent", "curl/8")
 ///     .claimed("api_key", "k_123");
 /// ```
 #[derive(Clone, Default)]
@@ -33,13 +36,15 @@ pub(super) struct Attribute<'a> {
     pub(super) standing: Standing,
 }
 
-/// Whether an attribute can be relied on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far an attribute can be relied on, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
+    /// The client says that it is so-and-so.
+    Claimed,
+    /// The client says so of the request, which is then so for as long as nothing hangs on it.
+    Said,
     /// Whoever asks vouches for it.
     Known,
-    /// The client says so.
-    Claimed,
 }
 
 impl<'a> Attributes<'a> {
@@ -48,7 +53,8 @@ impl<'a> Attributes<'a> {
         Attributes::default()
     }
 
-    /// Something that is known of it. Of two with one name the later counts.
+    /// Something that is known of it. Of two with one name that counts which can be relied on more, or
+    /// else the later.
     #[must_use]
     pub fn with(
         self,
@@ -58,7 +64,17 @@ impl<'a> Attributes<'a> {
         self.and(name.into(), value.into(), Standing::Known)
     }
 
-    /// Something that the client says of itself.
+    /// Something that the client says of the request: a header, as a rule.
+    #[must_use]
+    pub fn said(
+        self,
+        name: impl Into<Cow<'a, str>>,
+        value: impl Into<Cow<'a, str>>,
+    ) -> Attributes<'a> {
+        self.and(name.into(), value.into(), Standing::Said)
+    }
+
+    /// Who the client says it is: an API key that nobody has looked up, a token that nobody has verified.
     #[must_use]
     pub fn claimed(
         self,

@@ -1,5 +1,6 @@
 //! A request that rules have not decided yet.
 
+use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Range;
 use std::pin::Pin;
@@ -7,9 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tollgate_core::{Cost, CostError};
+
 use super::Rules;
 use super::attributes::Attributes;
-use super::plan::{Plan, Spent, SpentId};
+use super::plan::{Rule, Spent};
 use super::request::Request;
 use super::ruling::Ruling;
 use super::tally::Outcome;
@@ -17,10 +20,15 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::scope::Scope;
 use crate::together::Together;
 
 /// What the keys of a request take, as a rule.
 const KEY_BYTES: usize = 128;
+
+/// The most rules that may apply to one request, and the most bytes that their keys may have.
+const MAX_MATCHED: usize = 256;
+const MAX_KEY_BYTES: usize = 1 << 20;
 
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
 #[derive(Clone, Debug)]
@@ -29,7 +37,7 @@ pub struct RulesCheck<'a> {
     rules: &'a Rules,
     domain: &'a str,
     requests: &'a [Attributes<'a>],
-    cost: Option<u64>,
+    cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,
     at_us: Option<u64>,
@@ -47,7 +55,7 @@ impl<'a> RulesCheck<'a> {
 
     /// What the request spends of every limit, instead of what the rules say. At least 1.
     pub fn cost(self, units: u64) -> RulesCheck<'a> {
-        RulesCheck { cost: Some(units), ..self }
+        RulesCheck { cost: Some(Cost::new(units)), ..self }
     }
 
     /// The longest delay the caller accepts, as with [`Check::max_wait`].
@@ -67,7 +75,7 @@ impl<'a> RulesCheck<'a> {
 
     /// Decides without waiting, in memory.
     pub fn now(&self) -> Result<Ruling, Error> {
-        let found = self.found();
+        let found = self.found()?;
         let together = match &self.checks(&found)[..] {
             [only] if self.is_plain(only) => {
                 only.now().map(|decision| Together::of_one(decision, found.units()))
@@ -83,9 +91,9 @@ impl<'a> RulesCheck<'a> {
             return Vec::new();
         }
         let check = |matched: &'f Matched| {
-            let scope = found.scope(matched)?;
+            let scope = matched.scope()?;
             let mut check = scope.check(&found.keys[matched.key.clone()]).cost(matched.units);
-            if found.is_shadow(matched) {
+            if matched.rule.is_shadow {
                 check = check.shadow();
             }
             if let Some(max_wait) = self.max_wait {
@@ -104,39 +112,41 @@ impl<'a> RulesCheck<'a> {
         !check.is_shadow() && self.max_wait.is_none()
     }
 
-    fn found(&self) -> Found {
+    /// The rules that apply; an error if they are more than any request should meet.
+    fn found(&self) -> Result<Found, Error> {
+        let cost = self.cost.transpose()?;
         let plan = self.rules.plan();
         // Room for the keys of a few rules, so that there is one allocation.
-        let mut keys = Vec::with_capacity(KEY_BYTES);
-        let (mut matched, mut candidates) = (Vec::new(), Vec::new());
-        let Some(domain) = plan.domains.get(self.domain) else {
-            return Found { plan, keys, matched, blocked_by: None };
+        let mut found = Found::new(plan.generation);
+        let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
+            return Ok(found);
         };
-        for attributes in self.requests {
+        for (number, attributes) in self.requests.iter().enumerate() {
             let request = Request::new(attributes, &plan.names);
             domain.index.candidates(&request, &mut candidates);
             for &at in &candidates {
-                let (rule, from) = (&plan.rules[at], keys.len());
-                if rule.apply(&request, &mut keys).is_ok() {
-                    let (spent, _) = rule.spent(&request, &keys[from..]);
-                    let units = self.cost.unwrap_or_else(|| rule.units(&request));
-                    matched.push(Matched { rule: at, spent, key: from..keys.len(), units });
+                let (rule, from) = (&plan.rules[at], found.keys.len());
+                if rule.apply(&request, &mut found.keys).is_err() {
+                    continue;
                 }
+                let (spent, _) = rule.spent(&request, &found.keys[from..]);
+                let units = cost.map_or_else(|| rule.units(&request), Cost::units);
+                let (rule, spent) = (Arc::clone(rule), Arc::clone(&plan.spends[spent]));
+                let key = from..found.keys.len();
+                found.matched.push(Matched { request: number, rule, spent, key, units });
+                found.is_bounded()?;
             }
         }
-        let blocks = |matched: &Matched| {
-            !plan.rules[matched.rule].is_shadow
-                && matches!(plan.spends[matched.spent], Spent::Blocked)
-        };
-        let blocked_by = matched.iter().position(blocks);
-        Found { plan, keys, matched, blocked_by }
+        let blocks =
+            |matched: &Matched| !matched.rule.is_shadow && matches!(*matched.spent, Spent::Blocked);
+        found.blocked_by = found.matched.iter().position(blocks);
+        Ok(found)
     }
 }
 
 /// The rules that apply to a request.
-#[derive(Debug)]
 pub(super) struct Found {
-    pub(super) plan: Arc<Plan>,
+    pub(super) generation: u64,
     /// Of all rules, one after the other.
     pub(super) keys: Vec<u8>,
     pub(super) matched: Vec<Matched>,
@@ -145,45 +155,65 @@ pub(super) struct Found {
 }
 
 /// A rule that applies.
-#[derive(Debug)]
 pub(super) struct Matched {
-    pub(super) rule: usize,
-    pub(super) spent: SpentId,
+    /// Which of the sets of attributes it applies to.
+    pub(super) request: usize,
+    pub(super) rule: Arc<Rule>,
+    pub(super) spent: Arc<Spent>,
     pub(super) key: Range<usize>,
     pub(super) units: u64,
 }
 
-impl Found {
-    fn scope(&self, matched: &Matched) -> Option<&crate::Scope> {
-        match &self.plan.spends[matched.spent] {
+impl Matched {
+    pub(super) fn scope(&self) -> Option<&Scope> {
+        match &*self.spent {
             Spent::Limit { scope, .. } => Some(scope),
             Spent::Nothing | Spent::Blocked => None,
         }
     }
+}
 
-    fn is_shadow(&self, matched: &Matched) -> bool {
-        self.plan.rules[matched.rule].is_shadow
+impl Found {
+    fn new(generation: u64) -> Found {
+        let keys = Vec::with_capacity(KEY_BYTES);
+        Found { generation, keys, matched: Vec::new(), blocked_by: None }
+    }
+
+    /// On every store the same: a script takes no more at once, and nobody should.
+    fn is_bounded(&self) -> Result<(), Error> {
+        let count = self.matched.len();
+        if count > MAX_MATCHED {
+            return Err(Error::TooManyCharges { count, most: MAX_MATCHED });
+        }
+        let bytes = self.keys.len();
+        if bytes > MAX_KEY_BYTES {
+            return Err(Error::KeysTooLong { bytes, most: MAX_KEY_BYTES });
+        }
+        Ok(())
     }
 
     /// What the only charge costs.
     fn units(&self) -> u64 {
-        let charged = self.matched.iter().find(|matched| self.scope(matched).is_some());
+        let charged = self.matched.iter().find(|matched| matched.scope().is_some());
         charged.map_or(1, |matched| matched.units)
     }
 
-    /// What it comes to, and one more in every rule's count.
+    /// What it comes to, and one more in every rule's count. Whoever asked may be at fault, and the store
+    /// is not.
     fn ruled(self, together: Result<Together, Error>) -> Result<Ruling, Error> {
-        match together {
-            Ok(together) => Ok(Ruling::counted(self, together)),
-            Err(error) => {
-                for matched in &self.matched {
-                    if self.scope(matched).is_some() && !self.is_shadow(matched) {
-                        self.plan.rules[matched.rule].tally.count(Outcome::Failed);
-                    }
-                }
-                Err(error)
-            }
+        if let Err(Error::Store(_)) = together {
+            let charged = self.matched.iter().filter(|matched| matched.scope().is_some());
+            let enforced = charged.filter(|matched| !matched.rule.is_shadow);
+            enforced.for_each(|matched| matched.rule.tally.count(Outcome::Failed));
         }
+        Ok(Ruling::counted(self, together?))
+    }
+}
+
+/// Rules alone: keys may be secrets.
+impl fmt::Debug for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.matched.iter().map(|matched| &matched.rule)).finish()
     }
 }
 
@@ -192,7 +222,13 @@ impl<'a> IntoFuture for RulesCheck<'a> {
     type IntoFuture = RulesAnswer;
 
     fn into_future(self) -> RulesAnswer {
-        let found = self.found();
+        let found = match self.found() {
+            Ok(found) => found,
+            Err(error) => {
+                let asked = Asked::Several(Answer::ready(Err(error)));
+                return RulesAnswer { asked, found: Some(Found::new(0)) };
+            }
+        };
         let asked = match &self.checks(&found)[..] {
             [only] if self.is_plain(only) => Asked::One(only.clone().into_future(), found.units()),
             checks => Asked::Several(self.rules.limiter().check_all(checks)),

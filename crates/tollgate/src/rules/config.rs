@@ -63,6 +63,16 @@ pub(crate) enum Wanted {
     Absent,
 }
 
+impl Wanted {
+    /// What the value must be like, if that matters.
+    pub(crate) fn patterns(&self) -> &[Pattern] {
+        match self {
+            Wanted::AnyOf(patterns) => patterns,
+            Wanted::Present | Wanted::Absent => &[],
+        }
+    }
+}
+
 /// The first of these attributes that the request has is a part of the key. At least one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyPart {

@@ -106,11 +106,16 @@ pub enum NotApplied {
         /// What it should be like.
         wanted: Vec<String>,
     },
+    /// An attribute is there, but only claimed.
+    Claimed {
+        /// Which.
+        attribute: String,
+    },
     /// There is nothing to make a key of.
     NoKey {
         /// Of which one would do.
         attributes: Vec<String>,
-        /// Those that are there, but only claimed.
+        /// Those that are there, but that nobody vouches for.
         claimed: Vec<String>,
     },
 }
@@ -130,7 +135,7 @@ fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, N
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
-    let spends = match &plan.spends[spent] {
+    let spends = match &*plan.spends[spent] {
         Spent::Limit { name, scope } => {
             Spends::Limit { name: name.to_string(), limit: *scope.limit() }
         }
@@ -167,6 +172,9 @@ fn not_applied(
 ) -> NotApplied {
     let name = |id: AttributeId| plan.names.name(id).to_owned();
     match mismatch {
+        Mismatch::Missing(id) if request.seen(id).is_some() => {
+            NotApplied::Claimed { attribute: name(id) }
+        }
         Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
         Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
         Mismatch::Unlike(id, value) => {
@@ -184,7 +192,7 @@ fn not_applied(
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
             let is_claimed = |id: &AttributeId| {
-                request.seen(*id).is_some_and(|seen| seen.standing == Standing::Claimed)
+                request.seen(*id).is_some_and(|seen| seen.standing < Standing::Known)
             };
             let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
             let claimed = claimed.map(|(_, name)| name.to_string()).collect();
@@ -207,7 +215,10 @@ impl fmt::Display for NotApplied {
                 write!(f, "there is no {} to make a key of", listed(attributes))
             }
             NotApplied::NoKey { claimed, .. } => {
-                write!(f, "{} is only claimed, and nobody vouches for it", listed(claimed))
+                write!(f, "nobody vouches for {}", listed(claimed))
+            }
+            NotApplied::Claimed { attribute } => {
+                write!(f, "`{attribute}` is only claimed, and nobody vouches for it")
             }
         }
     }

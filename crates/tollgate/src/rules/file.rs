@@ -84,7 +84,9 @@ impl RulesFile {
     pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
         let (path, hasher) = (path.into(), RandomState::new());
         let (config, seen) = read(&path, &hasher);
-        let rules = Rules::new(limiter, &config?)?;
+        let config = config?;
+        warn(&config);
+        let rules = Rules::new(limiter, &config)?;
         let status = Status {
             generation: rules.generation(),
             since: SystemTime::now(),
@@ -129,10 +131,7 @@ impl RulesFile {
 
     fn take_over(&self, config: Result<Config, Problems>) -> Result<u64, LoadError> {
         let replaced = config.map_err(LoadError::from).and_then(|config| {
-            let warnings = config.warnings();
-            if !warnings.is_empty() {
-                tracing::warn!(%warnings, "rules with something that was probably not meant");
-            }
+            warn(&config);
             Ok(self.inner.rules.replace(&config)?)
         });
         let (file, mut status) = (self.inner.path.display(), self.inner.status.lock());
@@ -171,6 +170,13 @@ impl RulesFile {
 
     fn files(&self) -> Vec<PathBuf> {
         self.inner.seen.lock().keys().cloned().collect()
+    }
+}
+
+fn warn(config: &Config) {
+    let warnings = config.warnings();
+    if !warnings.is_empty() {
+        tracing::warn!(%warnings, "rules with something that was probably not meant");
     }
 }
 

@@ -1,11 +1,13 @@
 //! Finds the few rules that may apply to a request among many.
 //!
 //! Every rule is filed under one thing that it wants of one attribute: the one that the fewest others
-//! want too. A request looks up what it has, and finds those filed there; whether they apply is then
+//! want too. That is a value, what a value begins with, a whole segment of it between slashes, or that it
+//! is there. A request looks up what it has, and finds those filed there; whether they apply is then
 //! asked of each.
 
 mod prefixes;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use ahash::RandomState;
@@ -30,6 +32,8 @@ pub(super) struct Index {
 struct ByValue {
     exact: HashMap<Box<str>, Vec<usize>, RandomState>,
     prefixes: Prefixes,
+    /// By a segment between slashes.
+    segments: HashMap<Box<str>, Vec<usize>, RandomState>,
     /// They want it to be there.
     present: Vec<usize>,
 }
@@ -39,20 +43,25 @@ struct ByValue {
 enum Heading<'a> {
     Exact(AttributeId, &'a str),
     Prefix(AttributeId, &'a str),
+    Segment(AttributeId, &'a str),
     Present(AttributeId),
 }
 
+/// How many rules could be filed under each.
+type Crowds<'a> = HashMap<Heading<'a>, usize, RandomState>;
+
 impl Index {
     pub(super) fn new<'a>(rules: impl Iterator<Item = (usize, &'a Rule)> + Clone) -> Index {
-        let mut crowds: HashMap<Heading<'_>, usize, RandomState> = HashMap::default();
-        for heading in rules.clone().flat_map(|(_, rule)| ways_to_file(rule)).flatten() {
+        let mut crowds = Crowds::default();
+        for heading in rules.clone().flat_map(|(_, rule)| headings(rule)) {
             *crowds.entry(heading).or_default() += 1;
         }
         let mut index = Index::default();
         for (at, rule) in rules {
-            // Of equals the first: exact values before prefixes, prefixes before presence.
             let crowd = |way: &Vec<Heading<'_>>| way.iter().map(|heading| crowds[heading]).max();
-            match ways_to_file(rule).into_iter().min_by_key(|way| (crowd(way), rank(way))) {
+            // Of equals the one with the most headings: a request is the less likely to have one of them.
+            let cost = |way: &Vec<Heading<'_>>| (crowd(way), rank(way), Reverse(way.len()));
+            match ways_to_file(rule, &crowds).into_iter().min_by_key(cost) {
                 Some(way) => way.into_iter().for_each(|heading| index.file(at, heading)),
                 None => index.others.push(at),
             }
@@ -70,6 +79,10 @@ impl Index {
             Heading::Prefix(id, prefix) => {
                 self.attributes.entry(id).or_default().prefixes.add(prefix, at);
             }
+            Heading::Segment(id, segment) => {
+                let by_value = self.attributes.entry(id).or_default();
+                by_value.segments.entry(segment.into()).or_default().push(at);
+            }
             Heading::Present(id) => self.attributes.entry(id).or_default().present.push(at),
         }
     }
@@ -85,45 +98,76 @@ impl Index {
                 into.extend_from_slice(rules);
             }
             by_value.prefixes.collect(seen.value, into);
+            if !by_value.segments.is_empty() {
+                let segments = seen.value.split('/').filter_map(|own| by_value.segments.get(own));
+                segments.for_each(|rules| into.extend_from_slice(rules));
+            }
         }
         into.sort_unstable();
         into.dedup();
     }
 }
 
-/// The ways to file a rule: under all headings of any one of them.
-fn ways_to_file(rule: &Rule) -> Vec<Vec<Heading<'_>>> {
-    let when = rule.when.iter().filter_map(|(id, wanted)| match wanted {
-        Wanted::AnyOf(patterns) => Some(headings(*id, patterns)),
-        Wanted::Present => Some(vec![Heading::Present(*id)]),
-        Wanted::Absent => None,
+/// Everything that a rule could be filed under.
+fn headings(rule: &Rule) -> Vec<Heading<'_>> {
+    let when = rule.when.iter().flat_map(|(id, wanted)| {
+        let patterns = wanted.patterns();
+        let by_start = patterns.iter().map(|pattern| by_start(*id, pattern));
+        let by_segment = patterns.iter().flat_map(|pattern| by_segment(*id, pattern));
+        by_start.chain(by_segment).chain([Heading::Present(*id)])
     });
-    let key = rule.key.iter().filter_map(|first_of| match &first_of[..] {
-        [(only, _)] => Some(vec![Heading::Present(*only)]),
-        _ => None,
-    });
+    let key = rule.key.iter().flatten().map(|(id, _)| Heading::Present(*id));
     when.chain(key).collect()
 }
 
-fn headings(id: AttributeId, patterns: &[Pattern]) -> Vec<Heading<'_>> {
-    // What every value begins with finds nothing; `exact: ""` is not that.
-    let begins_all = |pattern: &Pattern| {
-        !matches!(pattern, Pattern::Exact(_)) && pattern.literal_prefix().is_empty()
+/// The ways to file a rule: under all headings of any one of them.
+fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>> {
+    let rarest = |headings: Vec<Heading<'a>>| {
+        headings.into_iter().min_by_key(|heading| crowds.get(heading).copied())
     };
-    if patterns.iter().any(begins_all) {
-        return vec![Heading::Present(id)];
+    let mut ways = Vec::new();
+    for (id, wanted) in &rule.when {
+        let patterns = wanted.patterns();
+        match wanted {
+            Wanted::Absent => continue,
+            Wanted::Present => ways.push(vec![Heading::Present(*id)]),
+            Wanted::AnyOf(_) => {
+                ways.push(patterns.iter().map(|pattern| by_start(*id, pattern)).collect());
+                // Only if each of them has a segment.
+                let segments = patterns.iter().map(|pattern| rarest(by_segment(*id, pattern)));
+                ways.extend(segments.collect::<Option<Vec<_>>>());
+            }
+        }
     }
-    let each = patterns.iter().map(|pattern| match pattern {
+    // One of them must be there.
+    let key = rule.key.iter();
+    ways.extend(key.map(|first_of| first_of.iter().map(|(id, _)| Heading::Present(*id)).collect()));
+    ways
+}
+
+fn by_start(id: AttributeId, pattern: &Pattern) -> Heading<'_> {
+    match pattern {
         Pattern::Exact(value) => Heading::Exact(id, value),
-        Pattern::Prefix(_) | Pattern::Glob(_) => Heading::Prefix(id, pattern.literal_prefix()),
-    });
-    each.collect()
+        // What every value begins with finds nothing.
+        other if other.literal_prefix().is_empty() => Heading::Present(id),
+        other => Heading::Prefix(id, other.literal_prefix()),
+    }
+}
+
+fn by_segment(id: AttributeId, pattern: &Pattern) -> Vec<Heading<'_>> {
+    match pattern {
+        Pattern::Exact(value) => vec![Heading::Exact(id, value)],
+        Pattern::Prefix(_) => Vec::new(),
+        Pattern::Glob(glob) => {
+            glob.literal_segments().map(|segment| Heading::Segment(id, segment)).collect()
+        }
+    }
 }
 
 fn rank(way: &[Heading<'_>]) -> u8 {
     let rank = |heading: &Heading<'_>| match heading {
         Heading::Exact(..) => 0,
-        Heading::Prefix(..) => 1,
+        Heading::Prefix(..) | Heading::Segment(..) => 1,
         Heading::Present(_) => 2,
     };
     way.iter().map(rank).max().unwrap_or(0)

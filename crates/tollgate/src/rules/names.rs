@@ -1,6 +1,7 @@
 //! The attributes that rules know, by number, and the API keys.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use ahash::RandomState;
 
@@ -16,10 +17,17 @@ impl AttributeId {
 }
 
 /// The attributes that rules know, and the tier of every API key that the file knows.
-#[derive(Debug)]
 pub(super) struct Names {
     ids: HashMap<Box<str>, AttributeId, RandomState>,
     api_keys: HashMap<Box<str>, Box<str>, RandomState>,
+}
+
+/// API keys are secrets.
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ids, api_keys) = (self.ids.len(), self.api_keys.len());
+        f.debug_struct("Names").field("attributes", &ids).field("api_keys", &api_keys).finish()
+    }
 }
 
 impl Names {

@@ -32,6 +32,25 @@ enum Star {
     Any,
 }
 
+/// How often a stretch is tried, about, before it is gone through with all that it could be.
+const TRIES_PER_BYTE: usize = 8;
+
+/// A byte of a glob, or a star.
+#[derive(Clone, Copy, Debug)]
+enum Token {
+    Star(Star),
+    Byte(u8),
+}
+
+/// A star may stand for nothing.
+fn skip_stars(tokens: &[Token], reached: &mut [bool]) {
+    for (at, token) in tokens.iter().enumerate() {
+        if let Token::Star(_) = token {
+            reached[at + 1] |= reached[at];
+        }
+    }
+}
+
 impl Pattern {
     /// A text as a file has it: a glob if there is a star in it, itself otherwise.
     pub(crate) fn of(text: &str) -> Pattern {
@@ -95,12 +114,15 @@ impl Glob {
     /// Each star takes as little as it can. If what follows does not fit, the last one takes a byte more;
     /// a `*` that has come to a `/` cannot, and leaves that to the last `**`. Stars before those need not
     /// be tried again: these can take whatever they would.
+    ///
+    /// That may try some stretches again and again. What takes too many tries is gone through once instead,
+    /// with all that it could be: a client chooses the value.
     fn rest_matches(&self, value: &str) -> bool {
         let value = value.as_bytes();
         let (mut part, mut at) = (0, 0);
         // The last star of each kind, and where what follows it was looked for.
         let (mut segment, mut any) = (None, None);
-        loop {
+        for _ in 0..TRIES_PER_BYTE * (value.len() + 1) {
             match self.rest.get(part) {
                 None if at == value.len() => return true,
                 None => {}
@@ -121,6 +143,37 @@ impl Glob {
             let Some((star, from)) = segment.or(any) else { return false };
             (part, at) = (star, from + 1);
         }
+        self.rest_matches_at_once(value)
+    }
+
+    /// The same by following everything that it could be, byte by byte.
+    fn rest_matches_at_once(&self, value: &[u8]) -> bool {
+        let tokens = self.rest.iter().flat_map(|(star, text)| {
+            [Token::Star(*star)].into_iter().chain(text.bytes().map(Token::Byte))
+        });
+        let tokens: Vec<Token> = tokens.collect();
+        // Whether what has been read so far is like the tokens before each.
+        let mut reached = vec![false; tokens.len() + 1];
+        reached[0] = true;
+        skip_stars(&tokens, &mut reached);
+        for &byte in value {
+            let mut next = vec![false; reached.len()];
+            for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
+                match token {
+                    Token::Byte(own) => next[at + 1] |= *own == byte,
+                    Token::Star(Star::Segment) => next[at] |= byte != b'/',
+                    Token::Star(Star::Any) => next[at] = true,
+                }
+            }
+            reached = next;
+            skip_stars(&tokens, &mut reached);
+        }
+        reached[tokens.len()]
+    }
+
+    /// The whole segments without a star, between slashes or at an end.
+    pub(super) fn literal_segments(&self) -> impl Iterator<Item = &str> {
+        self.text.split('/').filter(|segment| !segment.is_empty() && !segment.contains('*'))
     }
 }
 
@@ -156,6 +209,19 @@ mod tests {
         assert!(prefix.matches("/v1") && prefix.matches("/v10") && !prefix.matches("/v"));
     }
 
+    /// One that a client could send took ten seconds.
+    #[test]
+    fn a_long_value_is_gone_through_about_once() {
+        let long = "a".repeat(1 << 16);
+        for pattern in ["**a*b", "**a*a*b", "**a*/a*b", "*a*b", "**a**b", "**a*b**c*d"] {
+            let began = std::time::Instant::now();
+            assert!(!Pattern::of(pattern).matches(&long));
+            assert!(!Pattern::of(pattern).matches(&"a/".repeat(1 << 15)));
+            assert!(!Pattern::of(pattern).matches(&format!("{long}/{long}/")));
+            assert!(began.elapsed().as_secs() < 5, "{pattern} took {:?}", began.elapsed());
+        }
+    }
+
     /// By trying everything.
     fn is_like(pattern: &[u8], value: &[u8]) -> bool {
         match pattern {
@@ -173,11 +239,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn globs_are_what_trying_everything_finds(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
-            prop_assert_eq!(
-                Pattern::of(&pattern).matches(&value),
-                is_like(pattern.as_bytes(), value.as_bytes())
-            );
+        fn globs_are_what_trying_everything_finds(pattern in "[ab/*]{0,12}", value in "[ab/]{0,14}") {
+            let wanted = is_like(pattern.as_bytes(), value.as_bytes());
+            let pattern = Pattern::of(&pattern);
+            prop_assert_eq!(pattern.matches(&value), wanted);
+            if let Pattern::Glob(glob) = pattern {
+                let rest = value.strip_prefix(&*glob.first);
+                prop_assert_eq!(
+                    rest.is_some_and(|rest| glob.rest_matches_at_once(rest.as_bytes())),
+                    wanted
+                );
+            }
+        }
+
+        #[test]
+        fn whatever_is_like_a_pattern_has_its_segments(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
+            if let Pattern::Glob(glob) = Pattern::of(&pattern) {
+                let has = |segment: &str| value.split('/').any(|own| own == segment);
+                prop_assert!(!glob.matches(&value) || glob.literal_segments().all(has));
+            }
         }
 
         #[test]

@@ -4,7 +4,8 @@
 
 mod make;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::config::{self, Costs, Wanted};
 use super::index::Index;
 use super::key::push_part;
 use super::names::{AttributeId, Names};
+use super::pattern::Pattern;
 use super::request::Request;
 use super::tally::Tally;
 use crate::failure::OnFailure;
@@ -22,13 +24,14 @@ use crate::scope::Scope;
 type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// All rules of a file, made ready. Never changes: a new file makes a new one.
-#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) generation: u64,
     pub(super) names: Names,
-    pub(super) rules: Vec<Rule>,
+    /// Shared, as what they spend is: a ruling that somebody keeps holds those that it is of, and not all
+    /// the limits of a plan that nobody uses any more.
+    pub(super) rules: Vec<Arc<Rule>>,
     /// What rules spend, each once.
-    pub(super) spends: Vec<Spent>,
+    pub(super) spends: Vec<Arc<Spent>>,
     /// Where in `rules` those of a domain are, and how to find them.
     pub(super) domains: Map<Box<str>, Domain>,
     pub(super) limits: Map<Box<str>, Scope>,
@@ -43,10 +46,11 @@ pub(super) struct Domain {
 }
 
 /// A rule made ready.
-#[derive(Debug)]
 pub(super) struct Rule {
     pub(super) name: RuleName,
     pub(super) when: Vec<(AttributeId, Wanted)>,
+    /// The values among many that a condition wants exactly, by its place in `when`.
+    exact: Map<usize, HashSet<Box<str>, RandomState>>,
     /// The first of each that is known.
     pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
     tiers: Option<Tiers>,
@@ -123,9 +127,24 @@ impl RuleName {
     }
 }
 
+/// Names alone: keys of overrides may be secrets.
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({})", self.name)
+    }
+}
+
+/// The same.
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (generation, rules) = (&self.generation, self.rules.len());
+        f.debug_struct("Plan").field("generation", generation).field("rules", &rules).finish()
+    }
+}
+
 /// `api/per-client`.
-impl std::fmt::Display for RuleName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.name)
     }
 }
@@ -137,11 +156,11 @@ impl Rule {
         request: &Request<'r>,
         key: &mut Vec<u8>,
     ) -> Result<(), Mismatch<'r>> {
-        for (attribute, wanted) in &self.when {
+        for (at, (attribute, wanted)) in self.when.iter().enumerate() {
             let value = request.value(*attribute);
             match (wanted, value) {
                 (Wanted::AnyOf(patterns), Some(value)) => {
-                    if !patterns.iter().any(|pattern| pattern.matches(value)) {
+                    if !self.is_like_one_of(at, patterns, value) {
                         return Err(Mismatch::Unlike(*attribute, value));
                     }
                 }
@@ -151,6 +170,17 @@ impl Rule {
             }
         }
         self.push_key(request, key)
+    }
+
+    /// Whether a value is like one of those that the condition at this place wants.
+    fn is_like_one_of(&self, at: usize, patterns: &[Pattern], value: &str) -> bool {
+        match self.exact.get(&at) {
+            Some(exact) => {
+                let mut others = patterns.iter().filter(|own| !matches!(own, Pattern::Exact(_)));
+                exact.contains(value) || others.any(|pattern| pattern.matches(value))
+            }
+            None => patterns.iter().any(|pattern| pattern.matches(value)),
+        }
     }
 
     fn push_key<'r>(

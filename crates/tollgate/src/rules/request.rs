@@ -25,8 +25,8 @@ impl<'r> Request<'r> {
             Some(Seen { id, value: &attribute.value, standing: attribute.standing })
         };
         let mut each: Vec<Seen<'r>> = attributes.iter().filter_map(seen).collect();
-        // Stable, so that of two with one name the later is the last.
-        each.sort_by_key(|seen| seen.id);
+        // Stable, so that of two that are alike the later is the last, and counts.
+        each.sort_by_key(|seen| (seen.id, seen.standing));
         each.dedup_by(|later, earlier| {
             let is_same = later.id == earlier.id;
             if is_same {
@@ -66,12 +66,12 @@ impl<'r> Request<'r> {
         self.position(id).map(|at| self.each[at])
     }
 
-    /// What it is, whoever says so.
+    /// What it is, if that is more than a claim of who one is.
     pub(super) fn value(&self, id: AttributeId) -> Option<&'r str> {
-        self.seen(id).map(|seen| seen.value)
+        self.seen(id).filter(|seen| seen.standing > Standing::Claimed).map(|seen| seen.value)
     }
 
-    /// What it is, if that is more than a claim.
+    /// What it is, if somebody vouches for it.
     pub(super) fn known(&self, id: AttributeId) -> Option<&'r str> {
         self.seen(id).filter(|seen| seen.standing == Standing::Known).map(|seen| seen.value)
     }

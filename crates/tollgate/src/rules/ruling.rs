@@ -1,5 +1,6 @@
 //! What rules decide.
 
+use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Limit, Retry, Verdict};
@@ -7,6 +8,7 @@ use tollgate_core::{Limit, Retry, Verdict};
 use super::check::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
 use super::tally::Outcome;
+use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -20,7 +22,7 @@ pub struct Ruling {
 }
 
 /// One rule's part in a [`Ruling`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RulePart<'r> {
     ruling: &'r Ruling,
     matched: &'r Matched,
@@ -34,6 +36,9 @@ impl Ruling {
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
                 part.rule().tally.count(outcome);
+            }
+            if part.decision.is_some_and(Decision::is_degraded) {
+                part.rule().tally.count(Outcome::Degraded);
             }
         }
         ruling
@@ -63,12 +68,12 @@ impl Ruling {
         }
     }
 
-    /// Every rule that applies, in the order of the file.
+    /// Every rule that applies, in the order of the file; of several sets of attributes, first those of
+    /// the first.
     pub fn rules(&self) -> impl Iterator<Item = RulePart<'_>> {
         let mut decisions = self.together.each().iter();
         self.found.matched.iter().map(move |matched| {
-            let is_charged = matches!(self.found.plan.spends[matched.spent], Spent::Limit { .. });
-            let decision = if is_charged { decisions.next() } else { None };
+            let decision = if matched.scope().is_some() { decisions.next() } else { None };
             RulePart { ruling: self, matched, decision }
         })
     }
@@ -104,34 +109,49 @@ impl Ruling {
 
     /// The generation of the rules that decided: 1 for the first, one more whenever they are replaced.
     pub fn generation(&self) -> u64 {
-        self.found.plan.generation
+        self.found.generation
     }
 
     /// Gives everything back that was charged: the request came to nothing, or need not count. How much
     /// more remains then, over all rules.
     pub async fn refund(self) -> Result<u64, Error> {
         let Ruling { found, together } = self;
-        let charged = found.matched.iter().filter_map(|matched| {
-            let Spent::Limit { scope, .. } = &found.plan.spends[matched.spent] else { return None };
-            Some((scope, &found.keys[matched.key.clone()]))
+        let charged =
+            found.matched.iter().filter_map(|matched| Some((matched.scope()?, &matched.key)));
+        let refunds = charged.zip(together.into_each()).filter_map(|((scope, key), decision)| {
+            Some(scope.refund(&found.keys[key.clone()], decision.into_receipt()?))
         });
-        let mut back = 0;
-        for ((scope, key), decision) in charged.zip(together.into_each()) {
-            if let Some(receipt) = decision.into_receipt() {
-                back += scope.refund(key, receipt).await?;
-            }
+        // All are on their way before the first is waited for, and one that fails keeps none from going.
+        let refunds: Vec<Answer<u64>> = refunds.collect();
+        let mut back = Ok(0);
+        for refund in refunds {
+            let own = refund.await;
+            back = back.and_then(|back| Ok(back + own?));
         }
-        Ok(back)
+        back
+    }
+}
+
+/// The rule alone: keys may be secrets.
+impl fmt::Debug for RulePart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rule, decision) = (self.name(), self.decision);
+        f.debug_struct("RulePart").field("rule", rule).field("decision", &decision).finish()
     }
 }
 
 impl<'r> RulePart<'r> {
     fn rule(&self) -> &'r Rule {
-        &self.ruling.found.plan.rules[self.matched.rule]
+        &self.matched.rule
     }
 
     fn spent(&self) -> &'r Spent {
-        &self.ruling.found.plan.spends[self.matched.spent]
+        &self.matched.spent
+    }
+
+    /// Which of several sets of attributes it applies to, from 0.
+    pub fn request(&self) -> usize {
+        self.matched.request
     }
 
     /// The rule's name.
@@ -179,10 +199,7 @@ impl<'r> RulePart<'r> {
 
     /// Where that is kept: to look at the key, or to reset it.
     pub fn scope(&self) -> Option<&'r Scope> {
-        match self.spent() {
-            Spent::Limit { scope, .. } => Some(scope),
-            Spent::Nothing | Spent::Blocked => None,
-        }
+        self.matched.scope()
     }
 
     /// Its limit's own answer; `None` if it has no limit, or if the request is one that another rule
@@ -192,12 +209,10 @@ impl<'r> RulePart<'r> {
     }
 
     fn outcome(&self) -> Option<Outcome> {
-        let decision = match (self.spent(), self.decision) {
-            (Spent::Limit { .. }, None) => return None,
-            (_, decision) => decision,
-        };
+        if let (Spent::Limit { .. }, None) = (self.spent(), self.decision) {
+            return None;
+        }
         Some(match self.is_allowed() {
-            _ if decision.is_some_and(Decision::is_degraded) => Outcome::Degraded,
             true => Outcome::Allowed,
             false if self.is_shadow() => Outcome::ShadowDenied,
             false => Outcome::Denied,

@@ -18,6 +18,7 @@ pub(super) enum Outcome {
     Allowed,
     Denied,
     ShadowDenied,
+    /// Beside one of those.
     Degraded,
     Failed,
 }
@@ -32,7 +33,7 @@ pub struct Counts {
     pub denied: u64,
     /// It would have refused, but only watches.
     pub shadow_denied: u64,
-    /// The store failed, and it was decided without.
+    /// Of those, how many were decided without the store, which failed.
     pub degraded: u64,
     /// The store failed, and so did the check.
     pub failed: u64,

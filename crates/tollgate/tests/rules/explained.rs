@@ -27,7 +27,7 @@ fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
         explained,
         [
             ("login-attempts", "`method` is `GET`, not `POST`"),
-            ("per-client", "`api_key` is only claimed, and nobody vouches for it"),
+            ("per-client", "nobody vouches for `api_key`"),
             ("whole-service", "\"\" costs 1, the rule's only limit"),
         ]
         .map(|(rule, why)| (rule.to_owned(), why.to_owned()))

@@ -113,6 +113,25 @@ fn a_directory_on_the_way_that_is_swapped_is_noticed() {
     until_size(&file, 3);
 }
 
+/// The file is a link to one behind another link, in other directories.
+#[test]
+fn a_link_behind_a_link_that_is_swapped_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    for (release, limit) in [("releases/one", 1), ("releases/two", 2)] {
+        fs::create_dir_all(root.join(release)).unwrap();
+        fs::write(root.join(release).join("rules.yaml"), text(limit)).unwrap();
+    }
+    fs::create_dir(root.join("etc")).unwrap();
+    symlink("one", root.join("releases/current")).unwrap();
+    symlink("../releases/current/rules.yaml", root.join("etc/rules.yaml")).unwrap();
+    let file = open(&root.join("etc/rules.yaml"));
+    let _following = file.follow().unwrap();
+    symlink("two", root.join("releases/next")).unwrap();
+    fs::rename(root.join("releases/next"), root.join("releases/current")).unwrap();
+    until_size(&file, 2);
+}
+
 #[test]
 fn a_bad_file_leaves_the_rules_as_they_were_and_says_so() {
     let directory = tempfile::tempdir().unwrap();
@@ -249,6 +268,14 @@ async fn a_hangup_reads_the_file_again_changed_or_not() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!((file.status().generation, size(&file)), (2, 1));
+}
+
+#[test]
+fn hangups_are_listened_for_on_a_runtime_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    fs::write(&path, text(1)).unwrap();
+    assert!(open(&path).follow().unwrap().and_on_hangup().is_err());
 }
 
 #[test]

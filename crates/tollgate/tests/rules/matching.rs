@@ -1,5 +1,9 @@
 //! Which requests a rule is for.
 
+use std::future::IntoFuture;
+
+use tollgate::rules::Attributes;
+
 use crate::setup::Fixture;
 
 /// One rule for everybody, with this `when`.
@@ -102,6 +106,85 @@ fn another_domain_has_other_rules_and_an_unknown_one_none() {
         assert!(ruling.is_allowed() && ruling.rules().next().is_none());
         assert_eq!(ruling.remaining(), None);
     }
+}
+
+/// What is said counts for `when`; who one claims to be is as good as not said.
+#[test]
+fn a_claim_leaves_no_rule_behind_and_finds_no_other() {
+    let rules = Fixture::new(
+        "limits: { few: fixed-window limit=5 window=1d, many: fixed-window limit=500 window=1d }
+rules:
+  - { name: keys, domain: api, when: { api_key: { present: true } }, key: [api_key], limit: many }
+  - { name: addresses, domain: api, when: { api_key: { present: false } }, key: [ip], limit: few }
+  - { name: pros, domain: api, when: { tier: pro }, key: [ip], limit: many }
+  - { name: debuggers, domain: api, when: { header.x-debug: yes }, key: [ip], limit: few }
+",
+    );
+    let applied = |request: &Attributes<'_>| -> Vec<String> {
+        let ruling = rules.rules.check("api", request).now().unwrap();
+        ruling.rules().map(|part| part.name().name().to_owned()).collect()
+    };
+    let anybody = || Attributes::new().with("ip", "i");
+    assert_eq!(applied(&anybody().claimed("api_key", "invented")), ["addresses"]);
+    assert_eq!(applied(&anybody().claimed("tier", "pro")), ["addresses"]);
+    assert_eq!(applied(&anybody().with("api_key", "k")), ["keys"]);
+    assert_eq!(applied(&anybody().said("header.x-debug", "yes")), ["addresses", "debuggers"]);
+    assert_eq!(applied(&anybody().claimed("header.x-debug", "yes")), ["addresses"]);
+    // What is known is not undone by what is claimed, before or after it.
+    assert_eq!(applied(&anybody().claimed("ip", "x")), ["addresses"]);
+    assert_eq!(applied(&Attributes::new().claimed("ip", "x").with("ip", "i")), ["addresses"]);
+    let admitted = (0..100).filter(|attempt| {
+        let request = anybody().claimed("ip", attempt.to_string());
+        rules.rules.check("api", &request).now().unwrap().is_allowed()
+    });
+    assert_eq!(admitted.count(), 0, "the five are spent by those above");
+}
+
+#[test]
+fn nothing_that_is_printed_has_a_secret_in_it() {
+    let rules = Fixture::new(
+        "api_keys: { sk_secret: pro }
+limits: { it: fixed-window limit=5 window=1d }
+rules:
+  - name: it
+    domain: api
+    key: [api_key]
+    limit: it
+    overrides: [{ key: { api_key: sk_secret_too }, limit: block }]
+",
+    );
+    for key in ["sk_secret", "sk_secret_too", "sk_secret_of_a_request"] {
+        let request = Attributes::new().with("api_key", key);
+        let ruling = rules.rules.check("api", &request).now().unwrap();
+        let parts: Vec<_> = ruling.rules().collect();
+        let answer = rules.rules.check("api", &request).into_future();
+        let printed = format!("{ruling:?} {parts:?} {answer:?} {:?} {request:?}", rules.rules);
+        assert!(!printed.contains("sk_secret"), "{printed}");
+    }
+}
+
+#[test]
+fn what_no_request_should_be_is_an_error_and_no_failure_of_the_store() {
+    let mut text = "limits: { it: fixed-window limit=5 window=1d }\nrules:\n".to_owned();
+    for rule in 0..300 {
+        text += &format!("  - {{ name: r{rule}, domain: api, key: [ip], limit: it }}\n");
+    }
+    let rules = Fixture::new(&text);
+    let request = Attributes::new().with("ip", "i");
+    let error = rules.rules.check("api", &request).now().unwrap_err();
+    assert_eq!(error.to_string(), "257 limits in one check; use at most 256");
+    let few = text.lines().take(12).collect::<Vec<_>>().join("\n");
+    let rules = Fixture::new(&few);
+    let long = Attributes::new().with("ip", "i".repeat(1 << 20));
+    let error = rules.rules.check("api", &long).now().unwrap_err().to_string();
+    assert!(error.contains("bytes of keys for one request"), "{error}");
+    assert!(rules.rules.check("api", &request).cost(0).now().is_err());
+    let nobody = Attributes::new();
+    assert!(
+        rules.rules.check("api", &nobody).cost(0).now().is_err(),
+        "whether a rule applies or not"
+    );
+    assert!(rules.rules.counts().iter().all(|(_, counts)| counts.failed == 0));
 }
 
 #[test]

@@ -208,6 +208,7 @@ fn several_sets_of_attributes_are_one_request() {
     let remaining: Vec<_> =
         first.rules().map(|part| part.decision().unwrap().remaining()).collect();
     assert_eq!(remaining, [2, 8, 2, 8]);
+    assert_eq!(first.rules().map(|part| part.request()).collect::<Vec<_>>(), [0, 0, 1, 1]);
     assert!(check().is_allowed());
     assert_eq!(rules.admitted(1, &[("ip", "a")]), 1);
     let refused = check();

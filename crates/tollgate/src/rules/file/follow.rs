@@ -14,6 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tokio::task::AbortHandle;
+
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
@@ -34,6 +36,8 @@ pub struct Following {
     file: RulesFile,
     bell: Bell,
     looking: Option<JoinHandle<()>>,
+    /// Who listens for hangups.
+    listening: Option<AbortHandle>,
 }
 
 /// Rings in the thread that looks.
@@ -78,29 +82,34 @@ impl Following {
             move || look_on(&file, &bell, watched, &rung, every)
         };
         let looking = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
-        Ok(Following { file, bell, looking: Some(looking) })
+        Ok(Following { file, bell, looking: Some(looking), listening: None })
     }
 
     /// Reads the file again whenever the process is sent SIGHUP, too, changed or not: on the tokio
-    /// runtime that this is called in, which must have I/O enabled.
+    /// runtime that this is called in, which must have I/O enabled. An error outside of one.
     #[cfg(unix)]
-    pub fn and_on_hangup(self) -> io::Result<Following> {
+    pub fn and_on_hangup(mut self) -> io::Result<Following> {
         use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut hangups = signal(SignalKind::hangup())?;
-        let (file, bell) = (self.file.clone(), self.bell.clone());
-        tokio::spawn(async move {
-            while hangups.recv().await.is_some() && !bell.is_over() {
+        let file = self.file.clone();
+        let listening = runtime.spawn(async move {
+            while hangups.recv().await.is_some() {
                 let file = file.clone();
                 // Loud in itself, either way.
                 let _ = tokio::task::spawn_blocking(move || file.reload()).await;
             }
         });
+        self.listening = Some(listening.abort_handle());
         Ok(self)
     }
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
+        if let Some(listening) = &self.listening {
+            listening.abort();
+        }
         self.bell.is_over.store(true, Ordering::Relaxed);
         self.bell.ring();
         if let Some(looking) = self.looking.take() {
@@ -187,12 +196,31 @@ fn is_idle(event: &Event) -> bool {
     }
 }
 
-/// The directories in which something can happen that changes what a path leads to: its own, that of
-/// what it leads to, and those of the links on the way.
+/// The most links that are gone through, as the system has it.
+const MAX_LINKS: usize = 40;
+
+/// The directories in which something can happen that changes what a path leads to: its own, and those
+/// of every link on the way, and of what is behind each.
 fn directories_of(file: &Path) -> BTreeSet<PathBuf> {
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    let links = file.ancestors().filter(|path| path.is_symlink());
-    let target = file.canonicalize().ok();
-    let paths = links.chain([&*file]).chain(target.as_deref());
-    paths.filter_map(Path::parent).map(Path::to_owned).collect()
+    let mut directories = BTreeSet::new();
+    let mut ahead = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
+    for _ in 0..MAX_LINKS {
+        let Some(path) = ahead.pop() else { break };
+        directories.extend(path.parent().map(Path::to_owned));
+        // The first link on the way to it.
+        let mut ancestors: Vec<&Path> = path.ancestors().collect();
+        ancestors.reverse();
+        let Some(link) = ancestors.into_iter().find(|ancestor| ancestor.is_symlink()) else {
+            continue;
+        };
+        let (Some(directory), Ok(target)) = (link.parent(), link.read_link()) else { continue };
+        directories.insert(directory.to_owned());
+        let behind = directory.join(target);
+        ahead.push(match path.strip_prefix(link) {
+            Ok(rest) if rest.as_os_str().is_empty() => behind,
+            Ok(rest) => behind.join(rest),
+            Err(_) => behind,
+        });
+    }
+    directories
 }

@@ -24,6 +24,7 @@ type Model = HashMap<&'static str, (String, Standing)>;
 fn applies(rule: &Rule, request: &Model) -> bool {
     let holds = |condition: &Condition| {
         let value = request.get(&*condition.attribute);
+        let value = value.filter(|(_, standing)| *standing != Standing::Claimed);
         match &condition.wanted {
             Wanted::AnyOf(patterns) => {
                 value.is_some_and(|(value, _)| patterns.iter().any(|own| own.matches(value)))
@@ -50,7 +51,7 @@ fn pattern() -> impl Strategy<Value = Pattern> {
         value().prop_map(|text| Pattern::Exact(text.into())),
         value().prop_map(|text| Pattern::Prefix(text.into())),
         "[a/*]{1,4}".prop_map(|text| Pattern::of(&text)),
-        select(&["/v1/**", "/v1/*", "**", "/*/a"][..]).prop_map(Pattern::of),
+        select(&["/v1/**", "/v1/*", "**", "/*/a", "**/b/c", "/*/b/**"][..]).prop_map(Pattern::of),
     ]
 }
 
@@ -86,7 +87,7 @@ prop_compose! {
 }
 
 fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
-    let standing = select(&[Standing::Known, Standing::Claimed][..]);
+    let standing = select(&[Standing::Known, Standing::Said, Standing::Claimed][..]);
     let names = [&ATTRIBUTES[..], &["unheard-of"]].concat();
     (select(names), value(), standing)
 }
@@ -95,13 +96,16 @@ fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
 fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model {
     let mut model = Model::new();
     for (name, value, standing) in request {
-        model.insert(name, (value.clone(), *standing));
+        let is_better = model.get(name).is_none_or(|(_, earlier)| standing >= earlier);
+        if is_better {
+            model.insert(name, (value.clone(), *standing));
+        }
     }
     let tier = model.get("api_key").and_then(|(key, _)| config.api_keys.get(&**key));
     if let Some(tier) = tier {
         model.entry("api_key").and_modify(|own| own.1 = Standing::Known);
         let own = model.entry("tier").or_insert((String::new(), Standing::Claimed));
-        if own.1 == Standing::Claimed {
+        if own.1 != Standing::Known {
             *own = (tier.to_string(), Standing::Known);
         }
     }
@@ -130,6 +134,7 @@ proptest! {
             for (name, value, standing) in request {
                 attributes = match standing {
                     Standing::Known => attributes.with(*name, value),
+                    Standing::Said => attributes.said(*name, value),
                     Standing::Claimed => attributes.claimed(*name, value),
                 };
             }

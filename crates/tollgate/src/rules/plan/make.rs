@@ -1,14 +1,18 @@
 //! From what a file says to rules made ready.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+
+use ahash::RandomState;
 
 use super::{Domain, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::rules::config::{self, Config, Spend};
+use crate::rules::config::{self, Config, Spend, Wanted};
 use crate::rules::index::Index;
 use crate::rules::key::push_part;
 use crate::rules::names::Names;
+use crate::rules::pattern::Pattern;
 use crate::rules::tally::Tally;
 
 impl Plan {
@@ -37,13 +41,13 @@ impl Plan {
             .rules
             .iter()
             .map(|rule| making.rule(rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally))))
-            .collect::<Result<Vec<Rule>, Error>>()?;
+            .collect::<Result<Vec<Arc<Rule>>, Error>>()?;
         let mut domains: Map<Box<str>, Domain> = Map::default();
         for (at, rule) in rules.iter().enumerate() {
             domains.entry(rule.name.domain().into()).or_default().rules.push(at);
         }
         for domain in domains.values_mut() {
-            domain.index = Index::new(domain.rules.iter().map(|&at| (at, &rules[at])));
+            domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
         }
         let scope = |limit: &config::NamedLimit| {
             Ok((limit.name.clone(), limiter.scope(&limit.name, limit.limit)?))
@@ -60,7 +64,7 @@ struct Making<'a> {
     config: &'a Config,
     names: &'a mut Names,
     domains: Map<&'a str, Arc<str>>,
-    spends: &'a mut Vec<Spent>,
+    spends: &'a mut Vec<Arc<Spent>>,
 }
 
 impl<'a> Making<'a> {
@@ -68,7 +72,7 @@ impl<'a> Making<'a> {
         &mut self,
         rule: &'a config::Rule,
         tally: impl FnOnce(&RuleName) -> Option<Arc<Tally>>,
-    ) -> Result<Rule, Error> {
+    ) -> Result<Arc<Rule>, Error> {
         let domain = self.domains.entry(&rule.domain).or_insert_with(|| (&*rule.domain).into());
         let name = RuleName { domain: Arc::clone(domain), name: (&*rule.name).into() };
         let when = rule
@@ -87,7 +91,9 @@ impl<'a> Making<'a> {
         };
         let default = scopes.id(rule.limit.default)?;
         let overrides = scopes.overrides()?;
-        Ok(Rule {
+        let exact = rule.when.iter().enumerate().filter_map(|(at, own)| exact(at, &own.wanted));
+        Ok(Arc::new(Rule {
+            exact: exact.collect(),
             when,
             key,
             tiers,
@@ -99,8 +105,19 @@ impl<'a> Making<'a> {
             deadline: rule.deadline,
             tally: tally(&name).unwrap_or_default(),
             name,
-        })
+        }))
     }
+}
+
+/// The values among many that a condition wants exactly; few are as quickly compared.
+fn exact(at: usize, wanted: &Wanted) -> Option<(usize, HashSet<Box<str>, RandomState>)> {
+    const FEW: usize = 8;
+    let patterns = wanted.patterns();
+    let exact = patterns.iter().filter_map(|pattern| match pattern {
+        Pattern::Exact(value) => Some(value.clone()),
+        Pattern::Prefix(_) | Pattern::Glob(_) => None,
+    });
+    (patterns.len() > FEW).then(|| (at, exact.collect()))
 }
 
 /// The scopes of one rule: all of its name, one for each limit that it may spend.
@@ -122,7 +139,7 @@ impl Scopes<'_, '_> {
             Spend::Limit(at) => self.limit(&self.making.config.limits[at])?,
         };
         let id = self.making.spends.len();
-        self.making.spends.push(spent);
+        self.making.spends.push(Arc::new(spent));
         self.made.insert(spend, id);
         Ok(id)
     }
