@@ -1,10 +1,14 @@
 //! Any file of limits and rules, and any file of API keys, is answered: no panic, no hang, and every
-//! problem lies in the file it names.
+//! problem lies in the file it names. What is valid makes rules, and they can be explained.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::rules::Config;
+use tollgate::Limiter;
+use tollgate::rules::{Attributes, Config, Rules};
+
+/// What no path in a text can be: texts have no NUL.
+const FILE: &str = "\0";
 
 fuzz_target!(|input: &[u8]| {
     // What follows the first byte 0xff, which is in no text, is the file of keys.
@@ -12,17 +16,36 @@ fuzz_target!(|input: &[u8]| {
         Some(at) => (&input[..at], &input[at + 1..]),
         None => (input, &input[..0]),
     };
-    let problems = match Config::parse_with("limits.yaml", text, |_| Ok(keys.to_vec())) {
-        Ok(config) => config.warnings().clone(),
+    let problems = match Config::parse_with(FILE, text, |_| Ok(keys.to_vec())) {
+        Ok(config) => {
+            explain(&config);
+            config.warnings().clone()
+        }
         Err(problems) => problems,
     };
     // A path in the text may be as long as the text.
     assert!(problems.to_string().len() < 100 * (2_000 + input.len()));
     for problem in problems.iter() {
-        let of = if problem.file() == "limits.yaml" { text } else { keys };
+        let of = if problem.file() == FILE { text } else { keys };
         let (line, column) = (problem.line().unwrap_or(1), problem.column().unwrap_or(1));
         let lines = String::from_utf8_lossy(of).replace("\r\n", "\n").replace('\r', "\n");
         let length = lines.split('\n').nth(line as usize - 1).map(|line| line.chars().count());
         assert!(length.is_some_and(|length| column as usize <= length + 1), "{problem}");
     }
 });
+
+/// What is valid can be used.
+fn explain(config: &Config) {
+    let limiter = Limiter::builder().max_bytes(1 << 20).build();
+    // A limiter has room for so many limits only, which no file can know.
+    let Ok(rules) = Rules::new(&limiter, config) else { return };
+    let request = Attributes::new()
+        .with("method", "POST")
+        .with("path", "/login")
+        .with("ip", "203.0.113.9")
+        .claimed("api_key", "k_123");
+    for domain in rules.domains() {
+        let explained = rules.explain(&domain, &request);
+        assert!(!explained.is_empty(), "{domain}");
+    }
+}

@@ -6,17 +6,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use tollgate::rules::{Applied, Attributes, Config, Explanation, Rules, Spends};
+use tollgate::rules::{Applied, Attributes, Explanation, Rules, Spends};
 use tollgate::{Limit, Limiter, OnFailure};
 
 use crate::cli::{ExplainArgs, Format};
-use crate::print;
+use crate::{print, print_error, validate};
 
 pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let config = match Config::load(&args.file) {
+    let config = match validate::load(&args.file) {
         Ok(config) => config,
         Err(problems) => {
-            eprintln!("{problems}");
+            print_error(&problems.to_string());
             return Ok(ExitCode::FAILURE);
         }
     };
@@ -69,6 +69,13 @@ fn for_people(domain: &str, explanations: &[Explanation]) -> String {
         let _ = describe(&mut text, explanation);
     }
     let applied = explanations.iter().filter(|it| it.outcome.is_ok()).count();
+    let refuses = |it: &&Explanation| {
+        let spends = it.outcome.as_ref().map(|applied| &applied.spends);
+        !it.is_shadow && spends == Ok(&Spends::Blocked)
+    };
+    if let Some(refuser) = explanations.iter().find(refuses) {
+        let _ = writeln!(text, "refused by {}, whatever the others say", refuser.rule.name());
+    }
     let _ = match applied {
         0 => writeln!(text, "no rule of `{domain}` applies: the request is allowed"),
         _ => writeln!(text, "{applied} of {} rules of `{domain}` apply", explanations.len()),
@@ -163,6 +170,10 @@ struct Line<'e> {
     because: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_store_failure: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_us: Option<u128>,
 }
 
 #[derive(Serialize)]
@@ -193,6 +204,12 @@ impl<'e> Line<'e> {
             spends: applied.and_then(|applied| Spending::of(&applied.spends)),
             because: applied.map(|applied| applied.because.to_string()),
             cost: applied.map(|applied| applied.cost),
+            on_store_failure: applied
+                .and_then(|applied| applied.on_store_failure)
+                .map(|on_failure| policy(Some(on_failure))),
+            deadline_us: applied
+                .and_then(|applied| applied.deadline)
+                .map(|deadline| deadline.as_micros()),
         }
     }
 }

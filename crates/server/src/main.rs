@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            print_error(&format!("error: {error:#}"));
             ExitCode::from(FAILURE)
         }
     }
@@ -49,4 +49,9 @@ fn print(text: &str) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Prints a line to standard error. If that is closed or full, there is nobody to tell.
+fn print_error(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
 }

@@ -1,23 +1,20 @@
 //! `tollgate validate`: what is wrong with files of limits and rules.
 
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use serde::Serialize;
 use tollgate::rules::{Config, Problem, Problems};
 
 use crate::cli::{Format, ValidateArgs};
-use crate::print;
+use crate::{print, print_error};
 
 const STDIN: &str = "standard input";
 
 pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let mut files = Vec::with_capacity(args.files.len());
-    for path in &args.files {
-        files.push((path, read(path)?));
-    }
+    let files: Vec<_> = args.files.iter().map(|path| (path, read(path))).collect();
     match args.format {
         Format::Human => print_for_people(&files)?,
         Format::Json => print_json(&files)?,
@@ -28,15 +25,23 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
 
 type Outcome = Result<Config, Problems>;
 
-fn read(path: &Path) -> anyhow::Result<Outcome> {
-    if !is_stdin(path) {
-        return Ok(Config::load(path));
+fn read(path: &Path) -> Outcome {
+    match is_stdin(path) {
+        true => Config::read(STDIN, io::stdin().lock(), Path::new("")),
+        false => load(path),
     }
-    let mut text = Vec::new();
-    // One byte more tells an input that is too large.
-    let mut input = io::stdin().lock().take(Config::MAX_BYTES as u64 + 1);
-    input.read_to_end(&mut text).context(STDIN)?;
-    Ok(Config::parse_with(STDIN, &text, |keys| std::fs::read(keys)))
+}
+
+/// What a file says, which may be the end of a pipe, as in `tollgate validate <(generate)`.
+pub(crate) fn load(path: &Path) -> Outcome {
+    let is_stream = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
+    match is_stream.then(|| File::open(path)) {
+        Some(Ok(input)) => {
+            let directory = path.parent().unwrap_or(Path::new(""));
+            Config::read(&path.display().to_string(), input, directory)
+        }
+        _ => Config::load(path),
+    }
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -48,14 +53,14 @@ fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
         match outcome {
             Ok(config) => {
                 if !config.warnings().is_empty() {
-                    eprintln!("{}", config.warnings());
+                    print_error(&config.warnings().to_string());
                 }
                 let name = if is_stdin(path) { STDIN.into() } else { path.display().to_string() };
-                let (limits, rules) = config.len();
+                let (limits, rules) = (config.limits(), config.rules());
                 let limits = counted(limits, "limit");
                 print(&format!("{name}: {limits}, {}\n", counted(rules, "rule")))?;
             }
-            Err(problems) => eprintln!("{problems}"),
+            Err(problems) => print_error(&problems.to_string()),
         }
     }
     Ok(())

@@ -249,9 +249,8 @@ impl Limiter {
     ///
     /// Also with other numbers, or another algorithm: a limit can change while it is in use, and
     /// each customer can have its own. A check carries what its key has spent over to the limit that
-    /// it is asked of, and there it stays spent. More than a smaller bucket holds, or another
-    /// algorithm's limit, becomes all that it holds: of a small and a large one do not ask both by
-    /// turns for the same key.
+    /// it is asked of, and there it stays spent. Who has spent more than the new limit has stays under
+    /// the old one, at the new size, until enough of it has come back.
     ///
     /// ```
     /// # use tollgate::{Limit, Limiter};

@@ -11,7 +11,7 @@ pub(crate) struct Kind {
     is: &'static [(&'static str, &'static str)],
 }
 
-pub(crate) const KINDS: [Kind; 5] = [
+pub(crate) const KINDS: [Kind; 6] = [
     Kind {
         name: "method and path",
         when: "{ method: POST, path: /v1/things/{} }",
@@ -21,6 +21,11 @@ pub(crate) const KINDS: [Kind; 5] = [
         name: "path, by glob",
         when: "{ path: /v1/tenants/{}/** }",
         is: &[("method", "GET"), ("path", "/v1/tenants/{}/items/7")],
+    },
+    Kind {
+        name: "a segment in the middle",
+        when: "{ path: /tenants/*/thing-{}/** }",
+        is: &[("method", "GET"), ("path", "/tenants/42/thing-{}/items/7")],
     },
     Kind {
         name: "path, by prefix",

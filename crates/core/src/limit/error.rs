@@ -49,6 +49,13 @@ pub enum LimitError {
         /// Which.
         parameter: &'static str,
     },
+    /// A value is far longer than any limit.
+    ValueTooLong {
+        /// The parameter.
+        parameter: &'static str,
+        /// The value's length.
+        bytes: usize,
+    },
     /// A value is not a whole number.
     NotANumber {
         /// The parameter.
@@ -173,6 +180,7 @@ impl LimitError {
             | LimitError::UnknownParameter { .. } => None,
             LimitError::Repeated { parameter }
             | LimitError::Missing { parameter, .. }
+            | LimitError::ValueTooLong { parameter, .. }
             | LimitError::NotANumber { parameter, .. }
             | LimitError::NotADuration { parameter, .. }
             | LimitError::NotARate { parameter, .. }
@@ -201,6 +209,9 @@ impl LimitError {
             }
             LimitError::Repeated { parameter } => format!("`{parameter}` is given twice"),
             LimitError::Missing { parameter, .. } => format!("`{parameter}` is missing"),
+            LimitError::ValueTooLong { parameter, bytes } => {
+                format!("`{parameter}` is {bytes} bytes long")
+            }
             LimitError::NotANumber { parameter, found } => {
                 format!("`{parameter}{is}{found}` is not a whole number")
             }
@@ -214,13 +225,6 @@ impl LimitError {
                 format!("`{parameter}{is}{found}` has an unknown unit `{unit}`")
             }
             LimitError::UnknownMode { found } => format!("`mode{is}{found}` is unknown"),
-            _ => self.out_of_range(is),
-        }
-    }
-
-    /// What is wrong with numbers that would not be exact.
-    fn out_of_range(&self, is: &str) -> String {
-        match self {
             LimitError::Zero { parameter } => format!("`{parameter}` is zero"),
             LimitError::TooManyUnits { parameter } => format!("`{parameter}` is 2^53 or more"),
             LimitError::LogTooLarge { limit } => format!(
@@ -237,7 +241,6 @@ impl LimitError {
             LimitError::FillsTooSlowly { capacity, rate, rate_parameter } => format!(
                 "`capacity{is}{capacity}` at `{rate_parameter}{is}{rate}` takes over 100 years to fill"
             ),
-            _ => String::new(),
         }
     }
 
@@ -260,6 +263,7 @@ impl LimitError {
             LimitError::Missing { algorithm, .. } => {
                 format!("write the limit like `{}`", notation.example(*algorithm))
             }
+            LimitError::ValueTooLong { .. } => "use a shorter one".into(),
             LimitError::NotANumber { .. } => "use digits alone".into(),
             LimitError::NotADuration { .. } => {
                 "use one whole number and one unit, like `250ms`, `90m` or `24h`".into()

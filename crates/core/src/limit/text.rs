@@ -134,11 +134,7 @@ impl Limit {
         algorithm: AlgorithmName,
         parameters: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Limit, LimitError> {
-        let bounded = parameters.into_iter().map(|(name, value)| match name.len() + value.len() {
-            0..=MAX_TEXT_BYTES => Ok((name, value)),
-            bytes => Err(LimitError::TooLong { bytes }),
-        });
-        read(algorithm, bounded)
+        read(algorithm, parameters.into_iter().map(Ok))
     }
 }
 
@@ -237,6 +233,10 @@ fn values<'t, const N: usize>(
         let Some(parameter) = parameters.iter_mut().find(|parameter| parameter.name == name) else {
             return Err(LimitError::UnknownParameter { algorithm, found: Excerpt::of(name) });
         };
+        if value.len() > MAX_TEXT_BYTES {
+            let (parameter, bytes) = (parameter.name, value.len());
+            return Err(LimitError::ValueTooLong { parameter, bytes });
+        }
         if parameter.value.replace(value).is_some() {
             return Err(LimitError::Repeated { parameter: parameter.name });
         }
@@ -285,7 +285,8 @@ fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
     let whole = digits(whole).ok_or_else(wrong)?;
     let part = if decimals.is_empty() { 0 } else { digits(decimals).ok_or_else(wrong)? };
     let (count, unit) = split_unit(time);
-    let count = if count.is_empty() { 1 } else { digits(count).ok_or_else(wrong)? };
+    let count = if count.is_empty() { Some(1) } else { digits(count) };
+    let count = count.filter(|&count| count > 0).ok_or_else(wrong)?;
     let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
     // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
     if decimals.len() > 15 {

@@ -115,7 +115,7 @@ fn parameters_read_as_the_text_does() {
     let long = "1".repeat(2_000);
     let pairs = [("limit", long.as_str()), ("window", "1s")];
     let error = Limit::from_parameters(AlgorithmName::FixedWindow, pairs).unwrap_err();
-    assert_eq!(error, LimitError::TooLong { bytes: 2_005 });
+    assert_eq!(error, LimitError::ValueTooLong { parameter: "limit", bytes: 2_000 });
     assert!(parse_duration("deadline", &format!("{long}sec")).is_err());
 }
 

@@ -101,6 +101,6 @@ fn several_domains_have_to_be_told_apart() {
     assert!(errors.contains("several domains; say which with --domain: api, web"), "{errors}");
     let output = explain(&[path, "--domain=web"]);
     let expected = "it: applies\n  key       one for all requests\n  \
-                    refused   always: the rule's only limit\n1 of 1 rules of `web` apply\n";
+                    refused   always: the rule's only limit\nrefused by it, whatever the others say\n1 of 1 rules of `web` apply\n";
     assert_eq!(printed(&output), (Some(0), expected, ""));
 }

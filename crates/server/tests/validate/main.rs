@@ -156,6 +156,57 @@ fn standard_input_is_a_file_too_and_may_name_one() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_piped_may_be_named_as_a_file() {
+    let files = directory(&[]);
+    let output = fed(files.path(), &["validate", "/dev/stdin"], GOOD.as_bytes());
+    assert_eq!(printed(&output), (Some(0), "/dev/stdin: 1 limit, 1 rule\n", ""));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_endless_file_of_keys_is_refused() {
+    let files = directory(&[]);
+    let text = format!("{GOOD}api_keys_file: /dev/zero\n");
+    let output = fed(files.path(), &["validate", "-"], text.as_bytes());
+    let expected =
+        "error: standard input:4:16: `/dev/zero` cannot be read: it is not a regular file
+  name a file of keys and tiers, relative to this one
+1 error
+";
+    assert_eq!(printed(&output), (Some(1), "", expected));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_input_that_cannot_be_read_does_not_hide_the_other_files() {
+    let files = directory(&[("good.yaml", GOOD)]);
+    let mut command = command(files.path(), &["validate", "good.yaml", "-"]);
+    let output = command.stdin(fs::File::open(files.path()).unwrap()).output().unwrap();
+    let problem = "error: standard input: cannot be read: Is a directory (os error 21)
+  name a YAML file of limits and rules
+1 error
+";
+    assert_eq!(printed(&output), (Some(1), "good.yaml: 1 limit, 1 rule\n", problem));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn nobody_who_hears_of_an_error_is_no_reason_to_crash() {
+    let files = directory(&[("bad.yaml", BAD), ("odd.yaml", ODD), ("empty.yaml", "limits: {}")]);
+    for (args, code) in [
+        (&["validate", "bad.yaml"][..], 1),
+        (&["validate", "odd.yaml"], 0),
+        (&["explain", "bad.yaml"], 1),
+        (&["explain", "empty.yaml"], 2),
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let status = command(files.path(), args).stderr(full).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}
+
 #[test]
 fn bad_flags_are_told_apart_from_bad_files() {
     let files = directory(&[]);

@@ -1,6 +1,7 @@
 //! What a rules file says: limits, and which requests spend them. Every name in it stands for something.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Cost, Limit};
@@ -10,10 +11,13 @@ use super::problem::Problems;
 use crate::failure::OnFailure;
 
 /// Limits and rules, as a file has them, checked.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Config {
     pub(crate) limits: Vec<NamedLimit>,
     pub(crate) rules: Vec<Rule>,
+    /// For limits that are called by their names; rules have it in them.
+    pub(crate) on_store_failure: Option<OnFailure>,
+    pub(crate) deadline: Option<Duration>,
     /// The tier of every API key that is known.
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
     /// What was probably not meant.
@@ -127,9 +131,26 @@ pub(crate) struct Override {
     pub(crate) spend: Spend,
 }
 
+impl fmt::Debug for Config {
+    /// How many there are of everything: API keys are secrets, also in rules.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("limits", &self.limits.len())
+            .field("rules", &self.rules.len())
+            .field("api_keys", &self.api_keys.len())
+            .field("warnings", &self.warnings.iter().count())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Config {
-    /// How many limits and rules there are.
-    pub fn len(&self) -> (usize, usize) {
-        (self.limits.len(), self.rules.len())
+    /// How many limits there are.
+    pub fn limits(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// How many rules there are.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
     }
 }

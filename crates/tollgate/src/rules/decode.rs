@@ -23,7 +23,7 @@ use super::problem::{Position, Report};
 use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use defaults::Defaults;
-use fields::{Fields, Mapping, Naming};
+use fields::{Fields, Mapping};
 use limits::Limits;
 use rule::Rules;
 
@@ -43,15 +43,17 @@ pub(super) struct Decoded {
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
 /// of no use.
 pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
-    let fields = Fields::read(root, &FILE, naming(root), report)?;
+    let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
     let mut limits = Limits::read(&fields, report);
     let nodes = fields.get("rules").and_then(|node| report.list(node, "`rules`", RULE_REMEDY));
-    let has = |name| fields.get(name).is_some() || fields.is_misspelt(name);
+    let has = |name| fields.get(name).is_some() || fields.may_have(name);
     if !has("limits") && !has("rules") {
         nothing(root.at, report);
     }
-    let mut rules = Rules::new(defaults.unwrap_or_default(), &mut limits);
+    let defaults = defaults.unwrap_or_default();
+    let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
+    let mut rules = Rules::new(defaults, &mut limits);
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| rules.read(node, report)).collect();
     // Whether a name is used is not known before the errors are mended.
@@ -64,7 +66,8 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
         api_keys.read(table, report);
     }
     let keys_file = fields.get("api_keys_file").and_then(|node| KeysFile::read(node, report));
-    let config = Config { limits: limits.into_list(), rules, ..Config::default() };
+    let limits = limits.into_list();
+    let config = Config { limits, rules, on_store_failure, deadline, ..Config::default() };
     Some(Decoded { config, api_keys, keys_file })
 }
 
@@ -77,14 +80,6 @@ pub(super) fn nothing(at: Position, report: &mut Report) {
         "neither limits nor rules",
         "begin with a limit, like `limits: { free: token-bucket capacity=60 refill=1/s }`",
     );
-}
-
-/// API keys that are not indented look like fields of the file: they are not to be shown.
-fn naming(root: &Node<'_>) -> Naming {
-    match Fields::of(root).any(|(name, value)| name == "api_keys" && value.is_null()) {
-        true => Naming::Hidden,
-        false => Naming::Shown,
-    }
 }
 
 /// The tiers that rules have limits for.

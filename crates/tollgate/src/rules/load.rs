@@ -1,8 +1,8 @@
 //! From a path or a text to a configuration.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use super::config::Config;
 use super::decode::{self, Decoded, KeysFile};
@@ -12,6 +12,8 @@ use super::yaml::{self, Node};
 pub(super) const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
 const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
+
+const FEWER_KEYS: &str = "keep those keys in it that need a tier";
 
 impl Config {
     /// The largest file that is read.
@@ -24,7 +26,7 @@ impl Config {
     /// ```no_run
     /// # use tollgate::rules::Config;
     /// match Config::load("limits.yaml") {
-    ///     Ok(config) => println!("{} rules", config.len().1),
+    ///     Ok(config) => println!("{} rules", config.rules()),
     ///     Err(problems) => eprintln!("{problems}"),
     /// }
     /// ```
@@ -38,18 +40,19 @@ impl Config {
         mut read: impl FnMut(&Path, usize) -> io::Result<Vec<u8>>,
     ) -> Result<Config, Problems> {
         let file = path.display().to_string();
-        match read(path, Config::MAX_BYTES) {
-            Ok(bytes) => {
-                let directory = path.parent().unwrap_or(Path::new(""));
-                let keys = |keys: &Path| read(&directory.join(keys), MAX_KEYS_FILE_BYTES);
-                Config::parse_with(&file, bytes, keys)
-            }
-            Err(error) => {
-                let mut report = Report::new(&file);
-                report.unreadable(format!("cannot be read: {error}"), remedy(&error));
-                Err(report.with(None))
-            }
-        }
+        let bytes = read(path, Config::MAX_BYTES).map_err(|error| unreadable(&file, &error))?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Config::parse_with(&file, bytes, |keys| read(&directory.join(keys), MAX_KEYS_FILE_BYTES))
+    }
+
+    /// Reads limits and rules from what is open already, like standard input or a pipe; messages call it
+    /// `file`. A file of API keys that it names is looked for in `directory`.
+    pub fn read(file: &str, input: impl Read, directory: &Path) -> Result<Config, Problems> {
+        let mut bytes = Vec::new();
+        // One byte more tells an input that is too large. OK because the limit is far below 2^64.
+        let mut input = input.take(Config::MAX_BYTES as u64 + 1);
+        input.read_to_end(&mut bytes).map_err(|error| unreadable(file, &error))?;
+        Config::parse_with(file, bytes, |keys| read(&directory.join(keys), MAX_KEYS_FILE_BYTES))
     }
 
     /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name a file of API
@@ -63,7 +66,7 @@ impl Config {
     ///     rules:
     ///       - { name: per-client, domain: api, key: [ip], limit: free }
     /// ")?;
-    /// assert_eq!(config.len(), (1, 1));
+    /// assert_eq!((config.limits(), config.rules()), (1, 1));
     /// # Ok::<(), tollgate::rules::Problems>(())
     /// ```
     pub fn parse(file: &str, text: impl AsRef<[u8]>) -> Result<Config, Problems> {
@@ -73,7 +76,8 @@ impl Config {
     }
 
     /// Reads what is in a file of limits and rules. If it names a file of API keys, `read` is asked for
-    /// what is in that: `|path| std::fs::read(path)`.
+    /// what is in that, by the path as it is written. It should read no more than it would keep: the path
+    /// may name anything, `/dev/zero` as well.
     pub fn parse_with(
         file: &str,
         text: impl AsRef<[u8]>,
@@ -82,15 +86,25 @@ impl Config {
         let mut report = Report::new(file);
         let mut keys_report = None;
         let mut config = Config::default();
-        let source = Source { bytes: text.as_ref(), max_bytes: Config::MAX_BYTES };
+        let source = Source { bytes: text.as_ref(), max_bytes: Config::MAX_BYTES, smaller: SPLIT };
         let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
         if let Some(Decoded { config: own, mut api_keys, keys_file }) = decoded {
-            match keys_file.as_ref().map(|keys| (keys, read(&keys.path))) {
+            let read = |keys: &KeysFile| match is_same(&beside(file, keys), Path::new(file)) {
+                true => Err(io::Error::new(ErrorKind::InvalidInput, "it is this file")),
+                false => read(&keys.path),
+            };
+            match keys_file.as_ref().map(|keys| (keys, read(keys))) {
                 None => {}
-                Some((keys_file, Err(error))) => keys_file.unreadable(&error, &mut report),
+                Some((keys_file, Err(error))) => {
+                    keys_file.unreadable(&error, keys_remedy(&error), &mut report);
+                }
                 Some((keys_file, Ok(bytes))) => {
-                    let mut report = Report::new(&beside(file, keys_file));
-                    let source = Source { bytes: &bytes, max_bytes: MAX_KEYS_FILE_BYTES };
+                    let mut report = Report::new(&beside(file, keys_file).display().to_string());
+                    let source = Source {
+                        bytes: &bytes,
+                        max_bytes: MAX_KEYS_FILE_BYTES,
+                        smaller: FEWER_KEYS,
+                    };
                     source.read(decode::no_api_keys, &mut report, |root, report| {
                         api_keys.read(root, report);
                     });
@@ -116,6 +130,8 @@ impl Config {
 struct Source<'b> {
     bytes: &'b [u8],
     max_bytes: usize,
+    /// What to do if it is more.
+    smaller: &'static str,
 }
 
 impl Source<'_> {
@@ -127,7 +143,7 @@ impl Source<'_> {
         decode: impl FnOnce(&Node<'_>, &mut Report) -> R,
     ) -> Option<R> {
         if self.bytes.len() > self.max_bytes {
-            report.error(Position::START, too_large(self.max_bytes), SPLIT);
+            report.error(Position::START, too_large(self.max_bytes), self.smaller);
             return None;
         }
         let bytes = self.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(self.bytes);
@@ -157,17 +173,34 @@ fn too_large(max_bytes: usize) -> String {
 }
 
 /// The file of keys, named as its directory is.
-fn beside(file: &str, keys_file: &KeysFile) -> String {
+fn beside(file: &str, keys_file: &KeysFile) -> PathBuf {
     let directory = Path::new(file).parent().unwrap_or(Path::new(""));
-    directory.join(&keys_file.path).display().to_string()
+    directory.join(&keys_file.path)
+}
+
+/// Two ways to write a path, as far as can be told without the file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let steps = |path| Path::components(path).filter(|step| *step != Component::CurDir);
+    steps(one).eq(steps(other))
+}
+
+fn unreadable(file: &str, error: &io::Error) -> Problems {
+    let mut report = Report::new(file);
+    report.unreadable(format!("cannot be read: {error}"), remedy(error));
+    report.with(None)
 }
 
 /// What is in a file, if it is one and not too large.
 pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_dir() {
         return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
     }
+    // Opening a pipe that nobody writes to would wait for ever.
+    if !kind.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    let file = File::open(path)?;
     let mut bytes = Vec::new();
     // One byte more tells a file that is too large. OK because the limits are far below 2^64.
     file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
@@ -184,6 +217,16 @@ fn remedy(error: &io::Error) -> &'static str {
         ErrorKind::PermissionDenied => "let this user read it",
         ErrorKind::FileTooLarge => SPLIT,
         _ => "name a YAML file of limits and rules",
+    }
+}
+
+/// What to do about a file of keys.
+fn keys_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::PermissionDenied => remedy(error),
+        ErrorKind::FileTooLarge => FEWER_KEYS,
+        ErrorKind::Unsupported => "use `Config::load`, or put the keys under `api_keys`",
+        _ => "name a file of keys and tiers, relative to this one",
     }
 }
 

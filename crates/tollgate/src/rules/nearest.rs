@@ -1,8 +1,5 @@
 //! The name that someone meant who wrote another.
 
-/// The most names that are compared: a file may have thousands, and a mistake in each.
-const MAX_COMPARED: usize = 1_000;
-
 /// Names are not longer.
 const MAX_CHARS: usize = 64;
 
@@ -18,12 +15,13 @@ pub(super) fn nearest<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) 
     let mut nearest = None;
     let mut most = most;
     let mut other = Vec::with_capacity(MAX_CHARS);
-    for name in names.into_iter().take(MAX_COMPARED) {
-        other.clear();
-        other.extend(name.chars().take(MAX_CHARS + 1));
-        if other.len() > MAX_CHARS || other.len().abs_diff(letters.len()) > most {
+    for name in names {
+        let length = name.chars().count();
+        if length > MAX_CHARS || length.abs_diff(letters.len()) > most {
             continue;
         }
+        other.clear();
+        other.extend(name.chars());
         let distance = distance(&letters, &other, most);
         if distance < most || (distance == most && nearest.is_none()) {
             (nearest, most) = (Some(name), distance);
@@ -32,15 +30,26 @@ pub(super) fn nearest<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) 
     nearest
 }
 
+/// More letters than any name has, and no overflow if some are added.
+const FAR: usize = 1_000;
+
 /// How many letters must be put in, left out, replaced or swapped with the next; case does not count.
-/// Some number above `most` if there are more.
+/// Some number above `most` if there are more. The lengths differ by no more than `most`.
 fn distance(text: &[char], name: &[char], most: usize) -> usize {
+    let is_same = |(one, other): &(&char, &char)| one.eq_ignore_ascii_case(other);
+    let common = text.iter().zip(name).take_while(is_same).count();
+    let (text, name) = (&text[common..], &name[common..]);
     let same = |a: usize, b: usize| text[a].eq_ignore_ascii_case(&name[b]);
     let mut before = [0; MAX_CHARS + 1];
     let mut above: [usize; MAX_CHARS + 1] = std::array::from_fn(|column| column);
+    let mut least_above = 0;
     for row in 1..=text.len() {
-        let mut here = [row; MAX_CHARS + 1];
-        for column in 1..=name.len() {
+        let mut here = [FAR; MAX_CHARS + 1];
+        here[0] = row;
+        // Farther from the diagonal there are more than `most` letters too many. Not empty, because the
+        // lengths differ by no more.
+        let (from, to) = (row.saturating_sub(most), (row + most).min(name.len()));
+        for column in from.max(1)..=to {
             let replaced = above[column - 1] + usize::from(!same(row - 1, column - 1));
             here[column] = replaced.min(above[column] + 1).min(here[column - 1] + 1);
             let may_swap = row > 1 && column > 1;
@@ -49,11 +58,11 @@ fn distance(text: &[char], name: &[char], most: usize) -> usize {
             }
         }
         // A swap reaches back over one row.
-        let least = |row: &[usize]| row[..=name.len()].iter().min().copied().unwrap_or(0);
-        if least(&here) > most && least(&above) > most {
+        let least = here[from..=to].iter().min().copied().unwrap_or(0);
+        if least > most && least_above > most {
             return most + 1;
         }
-        (before, above) = (above, here);
+        (before, above, least_above) = (above, here, least);
     }
     above[name.len()]
 }
@@ -61,6 +70,40 @@ fn distance(text: &[char], name: &[char], most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The same without any shortcut.
+    fn slowly(text: &[char], name: &[char]) -> usize {
+        let (Some((a, text_rest)), Some((b, name_rest))) = (text.split_first(), name.split_first())
+        else {
+            return text.len().max(name.len());
+        };
+        let mut least = slowly(text_rest, name_rest) + usize::from(a != b);
+        least = least.min(slowly(text_rest, name) + 1).min(slowly(text, name_rest) + 1);
+        if let ([a, b, text_rest @ ..], [c, d, name_rest @ ..]) = (text, name)
+            && (a, b) == (d, c)
+        {
+            least = least.min(slowly(text_rest, name_rest) + 1);
+        }
+        least
+    }
+
+    #[test]
+    fn no_shortcut_changes_what_is_near() {
+        let words: Vec<Vec<char>> = (0..3_u32.pow(5))
+            .map(|number| {
+                (0..5)
+                    .map(|place| ['a', 'b', 'c'][(number / 3_u32.pow(place) % 3) as usize])
+                    .collect()
+            })
+            .collect();
+        for (place, text) in words.iter().enumerate().step_by(7) {
+            let text = &text[..3 + place % 3];
+            for name in &words {
+                let distance = distance(text, name, 2);
+                assert_eq!(distance.min(3), slowly(text, name).min(3), "{text:?} {name:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_slip_of_the_fingers_is_near_and_another_word_is_not() {

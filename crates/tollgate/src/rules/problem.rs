@@ -9,7 +9,7 @@ use super::yaml::end_of;
 /// The most problems that are printed.
 const MAX_LISTED: usize = 100;
 
-/// The most problems of a file that are kept; the rest are counted.
+/// The most errors of a file that are kept, and the most warnings; the rest are counted.
 const MAX_KEPT: usize = 1_000;
 
 /// Whether a problem makes a file invalid.
@@ -104,7 +104,8 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Errors and warnings, as they come in the file. Of more than a thousand, the first that were found.
+    /// Errors and warnings, as they come in the file. Of more than a thousand of either in a file, the first
+    /// that were found.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.kept.iter()
     }
@@ -130,11 +131,21 @@ impl Problems {
 }
 
 impl fmt::Display for Problems {
-    /// One after the other, a hundred at most, and how many there are.
+    /// One after the other, a hundred at most, warnings as far as errors leave room, and how many there are.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listed = self.kept.len().min(MAX_LISTED);
-        for problem in &self.kept[..listed] {
-            writeln!(f, "{problem}")?;
+        let mut listed = 0;
+        let mut errors_left = self.errors().count().min(MAX_LISTED);
+        let mut warnings_left = MAX_LISTED - errors_left;
+        for problem in self.iter() {
+            let left = match problem.severity {
+                Severity::Error => &mut errors_left,
+                Severity::Warning => &mut warnings_left,
+            };
+            if *left > 0 {
+                *left -= 1;
+                listed += 1;
+                writeln!(f, "{problem}")?;
+            }
         }
         let more = self.errors + self.warnings - listed;
         if more > 0 {
@@ -184,7 +195,6 @@ impl Report {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.found.errors += 1;
         self.keep(Severity::Error, Some(at), message.into(), remedy.into());
     }
 
@@ -194,34 +204,33 @@ impl Report {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.found.warnings += 1;
         self.keep(Severity::Warning, Some(at), message.into(), remedy.into());
     }
 
     /// An error of the file as a whole.
     pub(crate) fn unreadable(&mut self, message: String, remedy: &str) {
-        self.found.errors += 1;
         self.keep(Severity::Error, None, message, remedy.into());
     }
 
     fn keep(&mut self, severity: Severity, at: Option<Position>, message: String, remedy: String) {
-        if !self.is_full() {
+        let found = match severity {
+            Severity::Error => &mut self.found.errors,
+            Severity::Warning => &mut self.found.warnings,
+        };
+        *found += 1;
+        if *found <= MAX_KEPT {
             let file = self.file.clone();
             self.found.kept.push(Problem { severity, file, at, message, remedy });
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.found.kept.len() >= MAX_KEPT
-    }
-
-    /// The one of `names` that was probably meant; looked for as long as it will be printed.
+    /// The one of many names that was probably meant; looked for as long as it will be printed.
     pub(crate) fn meant<'n>(
         &self,
         text: &str,
         names: impl IntoIterator<Item = &'n str>,
     ) -> Option<&'n str> {
-        if self.found.kept.len() < MAX_LISTED { nearest(text, names) } else { None }
+        if self.errors() < MAX_LISTED { nearest(text, names) } else { None }
     }
 
     /// Moves what the parser has put behind the end, on a line that there is not, to the end.

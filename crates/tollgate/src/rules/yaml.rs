@@ -62,8 +62,9 @@ pub(crate) fn parse<'t>(text: &'t str, report: &mut Report) -> Option<Node<'t>> 
         let ended = match event {
             Ok((event, span)) => tree.take(event, position(span.start), report),
             Err(error) => {
-                let (message, remedy) = syntax::explained(error.info());
-                report.error(position(*error.marker()), message, remedy);
+                let at = position(*error.marker());
+                let (at, message, remedy) = syntax::explained(error.info(), at, text);
+                report.error(at, message, remedy);
                 Err(Ended)
             }
         };
@@ -182,12 +183,13 @@ impl<'t> Tree<'t> {
             Some(OpenKind::List(items)) => items.push(node),
             Some(OpenKind::Map(entries, key)) => match key.take() {
                 None => *key = Some(node),
-                Some(key) => {
-                    if is_usable_key(&key, report) {
-                        // Nothing stands there: the key says where.
-                        let at = if node.is_empty_text() { key.at } else { node.at };
-                        entries.push((key, Node { at, ..node }));
+                Some(mut key) => {
+                    if !is_usable_key(&key, report) {
+                        key.kind = Kind::Refused;
                     }
+                    // Nothing stands there: the key says where.
+                    let at = if node.is_empty_text() { key.at } else { node.at };
+                    entries.push((key, Node { at, ..node }));
                 }
             },
         }

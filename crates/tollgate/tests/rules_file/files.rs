@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use tempfile::TempDir;
 use tollgate::rules::Config;
@@ -75,6 +76,41 @@ fn a_directory_is_no_file() {
     assert_eq!(directory.problems("limits.yaml"), expected);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_before_it_is_opened() {
+    let directory = Directory::with(&[("limits.yaml", LIMITS)]);
+    for name in ["keys.yaml", "pipe.yaml"] {
+        let made = Command::new("mkfifo").arg(directory.path(name)).status().unwrap();
+        assert!(made.success());
+    }
+    let expected = "error: pipe.yaml: cannot be read: it is not a regular file\n  \
+                    name a YAML file of limits and rules\n1 error";
+    assert_eq!(directory.problems("pipe.yaml"), expected);
+    let expected = "error: limits.yaml:3:16: `keys.yaml` cannot be read: it is not a regular file\n  \
+         name a file of keys and tiers, relative to this one\n1 error";
+    assert_eq!(directory.problems("limits.yaml"), expected);
+}
+
+#[test]
+fn what_is_open_already_names_files_of_its_directory() {
+    let directory = Directory::with(&[("keys.yaml", b"secret-2: free\n")]);
+    let config = Config::read("a pipe", LIMITS, directory.0.path()).unwrap();
+    let together = "limits: {}\napi_keys: { secret-1: pro, secret-2: free }\n";
+    assert_eq!(config, Config::parse("limits.yaml", together).unwrap());
+    let endless = Config::read("a pipe", std::io::repeat(b' '), directory.0.path()).unwrap_err();
+    assert!(endless.to_string().starts_with("error: a pipe:1:1: larger than 4 MiB\n"));
+}
+
+#[test]
+fn a_file_does_not_name_itself() {
+    let text = "limits: {}\napi_keys_file: ./limits.yaml\n";
+    let directory = Directory::with(&[("limits.yaml", text.as_bytes())]);
+    let expected = "error: limits.yaml:2:16: `./limits.yaml` cannot be read: it is this file\n  \
+                    name a file of keys and tiers, relative to this one\n1 error";
+    assert_eq!(directory.problems("limits.yaml"), expected);
+}
+
 #[test]
 fn files_that_are_too_large_are_refused() {
     let large = |mib: usize| [b"limits: {}\n#".as_slice(), &vec![b'x'; mib << 20]].concat();
@@ -82,9 +118,9 @@ fn files_that_are_too_large_are_refused() {
     assert!(directory.problems("limits.yaml").contains("larger than 4 MiB"));
     let directory = Directory::with(&[("limits.yaml", LIMITS), ("keys.yaml", &large(16))]);
     let problems = directory.problems("limits.yaml");
-    assert!(
-        problems.contains("limits.yaml:3:16: `keys.yaml` cannot be read: it is larger than 16 MiB")
-    );
+    let expected = "limits.yaml:3:16: `keys.yaml` cannot be read: it is larger than 16 MiB\n  \
+                    keep those keys in it that need a tier\n";
+    assert!(problems.contains(expected), "{problems}");
 }
 
 #[test]
@@ -107,4 +143,71 @@ fn a_hundred_problems_are_listed_and_all_are_counted() {
     assert_eq!(printed.lines().count(), 2 * 100 + 2);
     assert!(printed.ends_with("\nand 4901 more\n5001 errors"), "{printed}");
     assert_eq!(problems.iter().count(), 1_000);
+}
+
+#[test]
+fn no_number_of_warnings_hides_an_error() {
+    let warned: String = (0..2_000)
+        .map(|place| format!("  - {{ name: r{place}, domain: d, key: [header.a], limit: a }}\n"))
+        .collect();
+    let limits = "limits: { a: fixed-window limit=1 window=1s }";
+    let text =
+        format!("{limits}\nrules:\n{warned}  - {{ name: last, domain: d, key: [], limit: b }}\n");
+    let problems = Config::parse("limits.yaml", &text).unwrap_err();
+    assert_eq!((problems.errors().count(), problems.warnings().count()), (1, 1_000));
+    let printed = problems.to_string();
+    assert!(printed.contains("error: limits.yaml:2003:46: there is no limit `b`"), "{printed}");
+    assert!(printed.ends_with("\nand 1901 more\n1 error, 2000 warnings"), "{printed}");
+    assert_eq!(printed.lines().count(), 2 * 100 + 2);
+}
+
+#[test]
+fn a_misspelt_field_is_never_missing_too() {
+    let rule = |place| format!("  - {{ nmae: r{place}, domain: d, key: [], limit: allow }}\n");
+    let rules: String = (0..5_000).map(rule).collect();
+    let problems = Config::parse("limits.yaml", format!("rules:\n{rules}")).unwrap_err();
+    assert!(problems.to_string().ends_with("\n5000 errors"), "{problems}");
+}
+
+#[test]
+fn the_limit_that_was_meant_is_found_among_thousands() {
+    let limit = |place| format!("  limit-{place}: fixed-window limit=1 window=1s\n");
+    let limits: String = (0..5_000).map(limit).collect();
+    for (name, meant) in [("lmiit-4999", "limit-4999"), ("blok", "block")] {
+        let rule = format!("  - {{ name: a, domain: d, key: [], limit: {name} }}");
+        let text = format!("limits:\n{limits}rules:\n{rule}\n");
+        let problems = Config::parse("limits.yaml", &text).unwrap_err();
+        let problem = problems.errors().next().unwrap();
+        assert_eq!(problem.remedy(), format!("did you mean `{meant}`?"));
+    }
+}
+
+#[test]
+fn the_longest_key_can_be_written_plainly() {
+    let text = |bytes| format!("limits: {{}}\napi_keys:\n  {}: pro\n", "k".repeat(bytes));
+    assert!(Config::parse("limits.yaml", text(1_024)).is_ok());
+    assert!(Config::parse("limits.yaml", text(1_025)).is_err());
+    let quoted = format!("{{limits: {{}}, api_keys: {{{}: pro}}}}", "k".repeat(1_025));
+    let problems = Config::parse("limits.yaml", quoted).unwrap_err().to_string();
+    assert!(problems.contains("an API key that is empty or too long\n  use 1 to 1024 bytes"));
+}
+
+#[test]
+fn a_parameter_that_is_too_long_is_at_fault_itself() {
+    let digits = "1".repeat(1_025);
+    let text =
+        format!("limits: {{ a: {{ algorithm: fixed-window, limit: {digits}, window: 0s }} }}");
+    let expected = "error: limits.yaml:1:48: `limit` is 1025 bytes long\n  use a shorter one\n\
+                    error: limits.yaml:1:1083: `window` is zero\n  use a value above zero\n2 errors";
+    assert_eq!(Config::parse("limits.yaml", text).unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn no_key_is_shown_by_a_debugger() {
+    let text = "limits: {}\napi_keys: { secret: pro }\nrules:\n  - { name: a, domain: d, key: [api_key], limit: allow, overrides: [{ key: { api_key: secret }, limit: block }] }\n";
+    let config = Config::parse("limits.yaml", text).unwrap();
+    assert_eq!(
+        format!("{config:?}"),
+        "Config { limits: 0, rules: 1, api_keys: 1, warnings: 1, .. }"
+    );
 }

@@ -98,6 +98,27 @@ const YAML: &[Mistake] = &[
     mistake("nested too deep", Syntax, "limits: [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]\n"),
     mistake("a NUL", Syntax, "limits:\n  free: a\0b\n"),
     mistake("a terminal's escape", Syntax, "limits:\n  \u{1b}[31mred: a\n"),
+    mistake("a tab under a value", Syntax, "limits:\n  free: a\n  \tpro: b\n"),
+    mistake("a tab in a block of text", Syntax, "limits: |\n\tfree\n"),
+    mistake("a tab in front of a value", Syntax, "limits:\n  free:\ttoken-bucket\n"),
+    mistake("a quote in a quoted text", Syntax, "limits: 'it's'\n"),
+    mistake("half a character", Syntax, "limits: \"\\ud800\"\n"),
+    mistake("an escape without its digits", Syntax, "limits: \"\\u12\"\n"),
+    mistake("a block of text", Syntax, "limits: |x\n  a\n"),
+    mistake("a crooked block of text", Syntax, "limits: |\n    \n  free\n"),
+    mistake("a comment in a text", Syntax, "limits: a #x\n  b\n"),
+    mistake("text behind the end", Syntax, "limits: {}\n... x\n"),
+    mistake("a dash for an item", Syntax, "limits: [-,]\n"),
+    mistake("a question", Syntax, "limits: ? x\n"),
+    mistake("no space before a bracket", Syntax, "limits: { a:[b] }\n"),
+    mistake("a byte order mark further down", Syntax, "limits: {}\n\u{feff}rules: []\n"),
+    mistake("a tag of someone", Syntax, "limits: !foo!bar x\n"),
+    mistake("a directive", Syntax, "%TAG ! x\n%TAG ! x\n---\nlimits: {}\n"),
+    mistake(
+        "a merge key in a rule is not a missing field",
+        Sees,
+        rule!("  - { <<: { name: a }, domain: d, limit: free }\n"),
+    ),
 ];
 
 const FILE: &[Mistake] = &[
@@ -213,7 +234,7 @@ const LIMITS: &[Mistake] = &[
     ),
     mistake(
         "too large for a log",
-        Blind,
+        Sees,
         limit!("{ algorithm: sliding-window-log, limit: 65537, window: 1s }"),
     ),
     mistake(
@@ -228,7 +249,7 @@ const LIMITS: &[Mistake] = &[
     ),
     mistake(
         "2^53",
-        Blind,
+        Sees,
         limit!("{ algorithm: token-bucket, capacity: 9007199254740992, refill: 1000000/s }"),
     ),
     mistake(
@@ -240,6 +261,23 @@ const LIMITS: &[Mistake] = &[
     mistake("a text without a parameter", Blind, limit!("token-bucket capacity=10")),
     mistake("a text of no algorithm", Sees, limit!("gcra limit=10")),
     mistake("an empty text", Sees, limit!("''")),
+    mistake(
+        "algorithm nearly right",
+        Sees,
+        limit!("{ algoritm: token-bucket, capacity: 0, refil: 1/s }"),
+    ),
+    mistake("neither it nor its value", Sees, limit!("{ algoritm: token, capacity: 60 }")),
+    mistake("an algorithm with a letter missing", Sees, limit!("{ algorithm: token-buckt }")),
+    mistake("a text with a letter missing", Sees, limit!("token-buckt capacity=1 refill=1/s")),
+    mistake("no spaces", Sees, limit!("{algorithm:token-bucket, capacity:60, refill:1/s}")),
+    mistake("no spaces on lines", Sees, limit!("\n    algorithm:token-bucket\n    capacity:60")),
+    mistake("no space", Sees, limit!("{ algorithm: token-bucket, capacity:60, refill: 1/s }")),
+    mistake("in no time", Sees, limit!("{ algorithm: token-bucket, capacity: 60, refill: 1/0s }")),
+    mistake(
+        "a limit that was refused is not too small for a cost",
+        Sees,
+        "limits: { free: { algorithm: token-bucket, capacity: [60], refill: 1/s } }\nrules:\n  - { name: a, domain: d, key: [], limit: free, cost: 10 }\n",
+    ),
 ];
 
 const RULES: &[Mistake] = &[
@@ -402,6 +440,13 @@ const WHEN: &[Mistake] = &[
             "  - { name: a, domain: d, key: [ip], limit: free, when: { ip: { present: false } } }\n"
         ),
     ),
+    mistake(
+        "a value for a condition",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret: true } } }\n"
+        ),
+    ),
 ];
 
 const KEYS: &[Mistake] = &[
@@ -466,7 +511,7 @@ const COSTS: &[Mistake] = &[
     ),
     mistake(
         "2^53",
-        Blind,
+        Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, cost: 9007199254740992 }\n"),
     ),
     mistake("a list", Sees, rule!("  - { name: a, domain: d, key: [], limit: free, cost: [1] }\n")),
@@ -496,6 +541,16 @@ const COSTS: &[Mistake] = &[
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, cost: { /a: 0, /b: ten, default: } }\n"
         ),
+    ),
+    mistake(
+        "no method",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { \" /reports\": 10 } }\n"),
+    ),
+    mistake(
+        "two methods",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: free, cost: { \"POST,GET /x\": 10 } }\n"),
     ),
 ];
 
@@ -624,6 +679,13 @@ const CHOICES: &[Mistake] = &[
             "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ key: { ip: }, limit: gold }] }\n"
         ),
     ),
+    mistake(
+        "an override without its key",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ secret: block }] }\n"
+        ),
+    ),
 ];
 
 const API_KEYS: &[Mistake] = &[
@@ -638,6 +700,17 @@ const API_KEYS: &[Mistake] = &[
     mistake("an empty key", Sees, "limits: {}\napi_keys:\n  \"\": pro\n"),
     mistake("a file where none is read", Blind, "limits: {}\napi_keys_file: keys.yaml\n"),
     mistake("an empty file name", Sees, "limits: {}\napi_keys_file:\n"),
+    mistake("keys and nothing else", Sees, "secret-1: pro\nsecret-2: free\n"),
+    mistake("one not indented", Sees, "limits: {}\napi_keys:\n  a: pro\nsecret-1: pro\n"),
+    mistake("misspelt and not indented", Sees, "limits: {}\napikeys:\nsecret-1: pro\n"),
+    mistake(
+        "in a rule",
+        Sees,
+        rule!(
+            "  - name: a\n    domain: d\n    key: []\n    limit: free\n    api_keys:\n    secret-1: pro\n"
+        ),
+    ),
+    mistake("the file itself", Blind, "limits: {}\napi_keys_file: ./limits.yaml\n"),
 ];
 
 const WARNINGS: &[Mistake] = &[
@@ -672,6 +745,25 @@ const WARNINGS: &[Mistake] = &[
         "an error beside a warning",
         Blind,
         rule!("  - { name: a, domain: d, key: [header.x-user], limit: gold }\n"),
+    ),
+    mistake(
+        "a method in lower case",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, when: { method: [GET, post] } }\n"),
+    ),
+    mistake(
+        "paths that are none",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: login } }\n  - { name: b, domain: d, key: [], limit: free, when: { path: [/a, { prefix: v1/ }, 'v2/**', '**/x'] } }\n"
+        ),
+    ),
+    mistake(
+        "attributes nearly right",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [IP, { first_of: [api-key, zip] }], limit: { by: Tier, tiers: { pro: free }, default: free }, when: { mehtod: POST, header.X-Debug: 1 } }\n"
+        ),
     ),
 ];
 

@@ -49,8 +49,8 @@ fn plain(text: &str) -> Value {
         text.trim_start_matches(['+', '-']).starts_with(|c: char| c.is_ascii_digit());
     match text {
         "" | "~" | "null" => Value::Null,
-        "true" => Value::Bool(true),
-        "false" => Value::Bool(false),
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
         _ if !looks_like_a_number => Value::String(text.to_owned()),
         _ => match (text.parse::<i64>(), text.parse::<f64>()) {
             (Ok(whole), _) => Value::Number(whole.into()),

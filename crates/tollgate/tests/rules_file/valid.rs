@@ -46,9 +46,9 @@ const VALID: &[&str] = &[
 defaults: { domain: api, on_store_failure: { local: { processes: 4 } }, deadline: 1h }
 limits: { free: fixed-window limit=10 window=1s }
 rules:
-  - { name: 1, key: [], limit: free }
+  - { name: 1, key: [], limit: free, shadow: True }
   - { name: a, domain: 2, key: [ip], limit: free, deadline: 1ms, on_store_failure: local }
-  - { name: b, key: [ip], limit: block, when: { path: { prefix: /v1/ }, method: [GET, { exact: "a*" }] } }
+  - { name: b, key: [ip], limit: block, when: { path: { prefix: /v1/ }, method: [GET, { exact: "A*" }] } }
   - { name: c, key: [ip], limit: allow, when: { version: 2, flag: true, level: 1.0, quoted: "null" } }
   - name: d
     key: [tenant, { first_of: [api_key, ip] }]
@@ -68,7 +68,8 @@ fn what_is_right_is_read_and_editors_agree() {
         assert!(found.is_empty(), "{found}\n{text}");
         assert!(schema::accepts(text), "{text}");
     }
-    assert_eq!(Config::parse("limits.yaml", ISSUE).unwrap().len(), (5, 3));
+    let config = Config::parse("limits.yaml", ISSUE).unwrap();
+    assert_eq!((config.limits(), config.rules()), (5, 3));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use super::names;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
-const MAX_KEY_BYTES: usize = 4_096;
+/// YAML has no longer names of fields.
+const MAX_KEY_BYTES: usize = 1_024;
 
 /// The most tiers that a remedy lists.
 const MAX_LISTED: usize = 8;
@@ -109,10 +111,14 @@ impl KeysFile {
         Some(KeysFile { path: text.into(), at: node.at })
     }
 
-    pub(in crate::rules) fn unreadable(&self, reason: &dyn std::fmt::Display, report: &mut Report) {
+    pub(in crate::rules) fn unreadable(
+        &self,
+        error: &io::Error,
+        remedy: &str,
+        report: &mut Report,
+    ) {
         let name = Excerpt::of(&self.path.to_string_lossy());
-        let message = format!("`{name}` cannot be read: {reason}");
-        report.error(self.at, message, "name a file of keys and tiers, relative to this one");
+        report.error(self.at, format!("`{name}` cannot be read: {error}"), remedy);
     }
 }
 

@@ -40,9 +40,12 @@ pub(super) fn read(
         report.error(node.at, "a rule has no limit of its own", remedy);
         return None;
     }
-    let fields = Fields::read(node, &CHOICE, Naming::Shown, report)?;
+    let fields = Fields::read(node, &CHOICE, report)?;
     let by = fields.require("by", "name the attribute that chooses, like `by: tier`", report);
     let by = by.and_then(|node| names::ATTRIBUTE.read(node, "`by`", report));
+    if let (Some(name), Some(node)) = (by, fields.get("by")) {
+        names::warn_of_attribute(name, node.at, report);
+    }
     let tiers = fields.require("tiers", TIERS.remedy, report);
     let of = tiers.and_then(|node| read_tiers(node, limits, report));
     let remedy = "name the limit of those without a tier, or use `allow` or `block`";

@@ -4,6 +4,7 @@ use tollgate_core::{Cost, Excerpt, MAX_UNITS};
 
 use super::fields::{Naming, Row, Table};
 use crate::rules::config::{Costs, Route};
+use crate::rules::nearest::nearest;
 use crate::rules::pattern::Pattern;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
@@ -66,12 +67,12 @@ fn route(text: &str, at: Position, report: &mut Report) -> Option<Route> {
     let mut words = text.split(' ');
     let (method, path) = match (words.next(), words.next(), words.next()) {
         (Some(path), None, _) => (None, path),
-        (Some(method), Some(path), None) => (Some(method), path),
+        (Some(method), Some(path), None) if !method.is_empty() => (Some(method), path),
         _ => (None, ""),
     };
     let found = Excerpt::of(text);
     if !path.starts_with(['/', '*']) {
-        let remedy = match report.meant(text, ["default"]) {
+        let remedy = match nearest(text, ["default"]) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => ROUTE_REMEDY.into(),
         };
@@ -81,6 +82,15 @@ fn route(text: &str, at: Position, report: &mut Report) -> Option<Route> {
     match method {
         Some("*") => {
             report.error(at, format!("`{found}` has a star for a method"), "leave it out for any");
+            None
+        }
+        Some(method) if method.contains([',', '|']) => {
+            let message = format!("`{found}` has more than one method");
+            report.error(
+                at,
+                message,
+                "give each method a route of its own, or leave it out for any",
+            );
             None
         }
         Some(method) if !method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') => {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, Naming};
+use super::fields::{Fields, Mapping};
 use super::names;
 use crate::failure::OnFailure;
+use crate::rules::nearest::nearest;
 use crate::rules::problem::Report;
 use crate::rules::yaml::{Kind, Node};
 
@@ -42,7 +43,7 @@ pub(super) struct Defaults<'n> {
 
 impl<'n> Defaults<'n> {
     pub(super) fn read(node: &'n Node<'_>, report: &mut Report) -> Defaults<'n> {
-        let Some(fields) = Fields::read(node, &DEFAULTS, Naming::Shown, report) else {
+        let Some(fields) = Fields::read(node, &DEFAULTS, report) else {
             return Defaults::default();
         };
         let domain = fields.get("domain");
@@ -59,9 +60,9 @@ impl<'n> Defaults<'n> {
 
 pub(super) fn on_failure(node: &Node<'_>, report: &mut Report) -> Option<OnFailure> {
     if let Kind::Map(_) = node.kind {
-        let fields = Fields::read(node, &FAILURE, Naming::Shown, report)?;
+        let fields = Fields::read(node, &FAILURE, report)?;
         let local = fields.require("local", FAILURE_REMEDY, report)?;
-        let fields = Fields::read(local, &LOCAL, Naming::Shown, report)?;
+        let fields = Fields::read(local, &LOCAL, report)?;
         let node = fields.require("processes", LOCAL.remedy, report)?;
         let processes = report.number(node, "`processes`")?;
         return match u32::try_from(processes) {
@@ -79,7 +80,7 @@ pub(super) fn on_failure(node: &Node<'_>, report: &mut Report) -> Option<OnFailu
         "local" => Some(OnFailure::Local { processes: 1 }),
         other => {
             let message = format!("`on_store_failure: {}` is unknown", Excerpt::of(other));
-            let remedy = match report.meant(other, ["open", "closed", "local"]) {
+            let remedy = match nearest(other, ["open", "closed", "local"]) {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => FAILURE_REMEDY.into(),
             };

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 
 use tollgate_core::Excerpt;
 
+use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
@@ -42,6 +43,8 @@ pub(super) struct Fields<'n, 't> {
     known: Vec<(&'static str, &'n Node<'t>)>,
     /// What someone meant who wrote another name: it is not missing.
     meant: Vec<&'static str>,
+    /// A field was refused whose name says nothing: nothing is missing for certain.
+    has_refused: bool,
     is_empty: bool,
 }
 
@@ -56,7 +59,6 @@ impl<'n, 't> Fields<'n, 't> {
     pub(super) fn read(
         node: &'n Node<'t>,
         mapping: &Mapping,
-        naming: Naming,
         report: &mut Report,
     ) -> Option<Fields<'n, 't>> {
         let Kind::Map(entries) = &node.kind else {
@@ -66,10 +68,14 @@ impl<'n, 't> Fields<'n, 't> {
         let mut seen: Vec<(&'static str, Position)> = Vec::new();
         let mut known = Vec::new();
         let mut meant = Vec::new();
+        let mut has_refused = false;
         for (key, value) in entries {
-            let Kind::Text { text, .. } = &key.kind else { continue };
+            let Kind::Text { text, .. } = &key.kind else {
+                has_refused = true;
+                continue;
+            };
             let Some(&name) = mapping.fields.iter().find(|name| ***name == **text) else {
-                meant.extend(unknown_field(text, key.at, mapping, naming, report));
+                meant.extend(unknown_field(text, key.at, mapping, report));
                 continue;
             };
             match seen.iter().find(|(field, _)| *field == name) {
@@ -83,7 +89,7 @@ impl<'n, 't> Fields<'n, 't> {
                 }
             }
         }
-        Some(Fields { at: node.at, known, meant, is_empty: entries.is_empty() })
+        Some(Fields { at: node.at, known, meant, has_refused, is_empty: entries.is_empty() })
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&'n Node<'t>> {
@@ -107,7 +113,7 @@ impl<'n, 't> Fields<'n, 't> {
         report: &mut Report,
     ) -> Option<&'n Node<'t>> {
         let found = self.get(name);
-        if found.is_none() && !self.is_misspelt(name) {
+        if found.is_none() && !self.may_have(name) {
             report.error(self.at, format!("`{name}` is missing"), remedy);
         }
         found
@@ -123,9 +129,9 @@ impl<'n, 't> Fields<'n, 't> {
         self.get(name).map_or(Some(otherwise), read)
     }
 
-    /// A field is not there, and one that was reported has nearly its name.
-    pub(super) fn is_misspelt(&self, name: &str) -> bool {
-        self.meant.contains(&name)
+    /// A field is not there, and one that was reported may be meant for it.
+    pub(super) fn may_have(&self, name: &str) -> bool {
+        self.has_refused || self.meant.contains(&name)
     }
 
     /// What is in a mapping, as it stands there.
@@ -142,24 +148,35 @@ impl<'n, 't> Fields<'n, 't> {
 }
 
 /// Reports it; returns the field that was probably meant.
+///
+/// A name that is like no field is not shown: it may be an API key that is indented wrongly.
 fn unknown_field(
     text: &str,
     at: Position,
     mapping: &Mapping,
-    naming: Naming,
     report: &mut Report,
 ) -> Option<&'static str> {
-    let message = match naming {
-        Naming::Shown => format!("{} has no field `{}`", mapping.name, Excerpt::of(text)),
-        Naming::Hidden => format!("{} has no such field", mapping.name),
-    };
-    let meant = report.meant(text, mapping.fields.iter().copied());
-    let remedy = match meant {
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("use {}", listed(mapping.fields)),
+    let Mapping { name, fields, .. } = mapping;
+    if let Some(meant) = unspaced(text, fields) {
+        report.no_space(at, meant);
+        return Some(meant);
+    }
+    let meant = nearest(text, fields.iter().copied());
+    let (message, remedy) = match meant {
+        Some(meant) => {
+            let message = format!("{name} has no field `{}`", Excerpt::of(text));
+            (message, format!("did you mean `{meant}`?"))
+        }
+        None => (format!("{name} has no such field"), format!("use {}", listed(fields))),
     };
     report.error(at, message, remedy);
     meant
+}
+
+/// The field at the beginning of `capacity:60`, which is one text to YAML.
+pub(super) fn unspaced(text: &str, fields: &[&'static str]) -> Option<&'static str> {
+    let (name, _) = text.split_once(':')?;
+    fields.iter().copied().find(|field| *field == name)
 }
 
 /// `a, b or c`, each in backticks.

@@ -2,7 +2,7 @@
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, Naming};
+use super::fields::{Fields, Mapping};
 use super::names;
 use crate::rules::config::{Condition, KeyPart, Wanted};
 use crate::rules::problem::{Position, Report};
@@ -52,11 +52,13 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeyPart>>
 
 fn attribute<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     let text = report.text(node, PART.name, PART.remedy)?;
-    names::ATTRIBUTE.check(text, node.at, report)
+    let name = names::ATTRIBUTE.check(text, node.at, report)?;
+    names::warn_of_attribute(name, node.at, report);
+    Some(name)
 }
 
 fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node<'t>]> {
-    let fields = Fields::read(node, &PART, Naming::Shown, report)?;
+    let fields = Fields::read(node, &PART, report)?;
     let node = match fields.get("first_of") {
         None if !fields.is_empty_mapping() => return None,
         _ => fields.require("first_of", PART.remedy, report)?,

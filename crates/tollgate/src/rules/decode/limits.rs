@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::fields::{Fields, Mapping, Naming, Row, Table, unspaced};
 use super::names;
 use crate::rules::config::{NamedLimit, Spend};
+use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
@@ -43,7 +44,7 @@ struct Found<'n> {
 impl<'n> Limits<'n> {
     pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> Limits<'n> {
         let rows = file.or("limits", Vec::new(), |node| LIMITS.rows(node, report));
-        let is_lost = rows.is_none() || file.is_misspelt("limits");
+        let is_lost = rows.is_none() || file.may_have("limits");
         let mut limits = Limits { is_lost, ..Limits::default() };
         for Row { name, at, value } in rows.unwrap_or_default() {
             if RESERVED.iter().any(|(reserved, _)| *reserved == name) {
@@ -88,8 +89,9 @@ impl<'n> Limits<'n> {
     }
 
     fn unknown(&self, text: &str, at: Position, report: &mut Report) {
-        let known = || self.found.iter().map(|limit| limit.name);
-        let meant = report.meant(text, known().chain(RESERVED.map(|(name, _)| name)));
+        let reserved = RESERVED.map(|(name, _)| name);
+        let known = self.found.iter().map(|limit| limit.name);
+        let meant = report.meant(text, reserved.into_iter().chain(known));
         let remedy = match meant {
             Some(meant) => format!("did you mean `{meant}`?"),
             None if text.contains(' ') => "define it under `limits`, and name it here".into(),
@@ -114,6 +116,10 @@ impl<'n> Limits<'n> {
         }
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
+    }
+
     pub(super) fn into_list(self) -> Vec<NamedLimit> {
         let named =
             |found: Found<'_>| Some(NamedLimit { name: found.name.into(), limit: found.limit? });
@@ -124,6 +130,10 @@ impl<'n> Limits<'n> {
 /// A limit as one text, or as a mapping of its parameters.
 fn read_limit(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     match &node.kind {
+        Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
+            report.no_space(node.at, "algorithm");
+            None
+        }
         Kind::Text { text, .. } if !node.is_null() => match text.parse() {
             Ok(limit) => Some(limit),
             Err(error) => {
@@ -140,20 +150,9 @@ fn read_limit(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
 }
 
 fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
-    let algorithm = Fields::of(node).find(|(name, _)| *name == "algorithm");
-    let Some((_, algorithm)) = algorithm else {
-        report.error(node.at, "`algorithm` is missing", ALGORITHM_REMEDY);
-        return None;
-    };
-    let text = report.text(algorithm, "`algorithm`", ALGORITHM_REMEDY)?;
-    let name = match text.parse::<AlgorithmName>() {
-        Ok(name) => name,
-        Err(error) => {
-            report.refused(algorithm.at, &error, Notation::Yaml);
-            return None;
-        }
-    };
-    let fields = Fields::read(node, mapping(name), Naming::Shown, report)?;
+    let errors_before = report.errors();
+    let name = algorithm(node, report)?;
+    let fields = Fields::read(node, mapping(name), report)?;
     let mut parameters = Vec::new();
     for &parameter in name.parameters() {
         match fields.get(parameter) {
@@ -165,7 +164,7 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
             }
             // It has a default.
             None if parameter == "mode" => {}
-            None if fields.is_misspelt(parameter) => {}
+            None if fields.may_have(parameter) => {}
             None => {
                 let error = LimitError::Missing { algorithm: name, parameter };
                 report.refused(node.at, &error, Notation::Yaml);
@@ -175,7 +174,34 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     let is_there = |parameter: &&str| *parameter == "mode" || fields.get(parameter).is_some();
     let missing = name.parameters().iter().filter(|parameter| !is_there(parameter));
     parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
-    of_parameters(name, parameters, node.at, report)
+    let limit = of_parameters(name, parameters, node.at, report);
+    // One with a stand-in is not what was meant.
+    limit.filter(|_| report.errors() == errors_before)
+}
+
+/// The algorithm of a limit, also if the field's name is but nearly right.
+fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
+    let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
+    let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
+    let Some((name, value)) = exact.or_else(|| Fields::of(node).find(|(name, _)| is_meant(name)))
+    else {
+        let fields = Fields::read(node, &ANY, report)?;
+        fields.require("algorithm", ALGORITHM_REMEDY, report);
+        return None;
+    };
+    let found = report.text(value, "`algorithm`", ALGORITHM_REMEDY);
+    let found = found.and_then(|text| match text.parse() {
+        Ok(algorithm) => Some(algorithm),
+        Err(error) => {
+            report.refused(value.at, &error, Notation::Yaml);
+            None
+        }
+    });
+    // Without its algorithm the fields are not read, which would say so.
+    if found.is_none() && name != "algorithm" {
+        Fields::read(node, &ANY, report);
+    }
+    found
 }
 
 /// Reports each parameter that is refused.
@@ -224,6 +250,12 @@ const fn mapping(algorithm: AlgorithmName) -> &'static Mapping {
     }
 }
 
+/// A limit of any algorithm.
+const ANY: Mapping = Mapping {
+    name: "a limit",
+    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode"],
+    remedy: ALGORITHM_REMEDY,
+};
 const FIXED_WINDOW: Mapping = Mapping {
     name: "a fixed-window",
     fields: &["algorithm", "limit", "window"],

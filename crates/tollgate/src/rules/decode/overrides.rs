@@ -68,7 +68,7 @@ fn read_one(
     limits: &mut Limits<'_>,
     report: &mut Report,
 ) -> Option<Override> {
-    let fields = Fields::read(node, &OVERRIDE, Naming::Shown, report)?;
+    let fields = Fields::read(node, &OVERRIDE, report)?;
     let key = fields.require("key", KEY_REMEDY, report);
     let key = key.and_then(|node| read_key(node, parts, report));
     let limit = fields.require("limit", "name a limit, or use `allow` or `block`", report);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Excerpt, LimitError, Notation, parse_duration};
+use tollgate_core::{AlgorithmName, Excerpt, LimitError, Notation, parse_duration};
 
+use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
@@ -59,9 +60,13 @@ impl Report {
     /// `true` or `false`.
     pub(super) fn truth(&mut self, node: &Node<'_>, name: &str) -> Option<bool> {
         const REMEDY: &str = "use `true` or `false`";
+        let is_plain = matches!(node.kind, Kind::Text { is_plain: true, .. });
         match self.text(node, name, REMEDY)? {
             "true" => Some(true),
             "false" => Some(false),
+            // YAML's other ways to write them.
+            "True" | "TRUE" if is_plain => Some(true),
+            "False" | "FALSE" if is_plain => Some(false),
             other => {
                 let message = format!("{name} is `{}`", Excerpt::of(other));
                 self.error(node.at, message, REMEDY);
@@ -74,6 +79,12 @@ impl Report {
         let text = self.text(node, &format!("`{name}`"), "use a time, like `10ms`")?;
         match parse_duration(name, text) {
             Ok(duration) => Some(duration),
+            Err(error @ LimitError::NotADuration { .. }) => {
+                // Core's own are for windows, which are longer.
+                let remedy = "use one whole number and one unit, like `10ms` or `1s`";
+                self.error(node.at, error.problem(Notation::Yaml), remedy);
+                None
+            }
             Err(error) => {
                 self.refused(node.at, &error, Notation::Yaml);
                 None
@@ -101,6 +112,21 @@ impl Report {
 
     /// What core says of a limit or a time.
     pub(super) fn refused(&mut self, at: Position, error: &LimitError, notation: Notation) {
-        self.error(at, error.problem(notation), error.remedy(notation));
+        let meant = match error {
+            LimitError::UnknownAlgorithm { found } => {
+                nearest(&found.to_string(), AlgorithmName::ALL.map(AlgorithmName::as_str))
+            }
+            _ => None,
+        };
+        let remedy = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => error.remedy(notation),
+        };
+        self.error(at, error.problem(notation), remedy);
+    }
+
+    /// `capacity:60`, which is one text to YAML.
+    pub(super) fn no_space(&mut self, at: Position, field: &str) {
+        self.error(at, format!("`{field}:` without a space after it"), "put a space after the `:`");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tollgate_core::Excerpt;
 
 use super::defaults::{self, Defaults};
-use super::fields::{Fields, Mapping, Naming};
+use super::fields::{Fields, Mapping};
 use super::limits::Limits;
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
@@ -52,7 +52,7 @@ impl<'n, 'l> Rules<'n, 'l> {
 
     pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<Rule> {
         self.count(node.at, report)?;
-        let fields = Fields::read(node, &RULE, Naming::Shown, report)?;
+        let fields = Fields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
         let key = key_node.and_then(|node| key::read(node, report));
@@ -102,10 +102,13 @@ impl<'n, 'l> Rules<'n, 'l> {
     }
 
     fn count_pairs(&mut self, rule: &Rule, at: Position, report: &mut Report) {
-        let before = self.pairs;
+        // Limits that are called by their names have counts of their own.
+        let before = self.pairs + self.limits.count();
         self.pairs += limits_of(&rule.limit, &rule.overrides).len();
-        if before <= MAX_PAIRS && self.pairs > MAX_PAIRS {
-            let message = format!("more than {MAX_PAIRS} pairs of a rule and a limit it may spend");
+        if before <= MAX_PAIRS && self.pairs + self.limits.count() > MAX_PAIRS {
+            let message = format!(
+                "more than {MAX_PAIRS} limits and pairs of a rule and a limit it may spend"
+            );
             report.error(at, message, "use fewer tiers and overrides, or split the file");
         }
     }

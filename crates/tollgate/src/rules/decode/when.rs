@@ -12,6 +12,9 @@ use crate::rules::yaml::{Kind, Node};
 /// The most values that one attribute may have.
 const MAX_VALUES: usize = 10_000;
 
+const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
+
 const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`, `{ prefix: … }`, \
      `{ glob: … }`, `{ any_of: […] }` and `{ present: true }`";
 
@@ -39,10 +42,42 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition
     let rows = WHEN.rows(node, report)?;
     let conditions = rows.into_iter().filter_map(|Row { name, at, value }| {
         let attribute = names::ATTRIBUTE.check(name, at, report);
+        if let Some(name) = attribute {
+            names::warn_of_attribute(name, at, report);
+        }
         let wanted = wanted(value, report)?;
+        if let Wanted::AnyOf(patterns) = &wanted {
+            warn_of_values(name, patterns, value.at, report);
+        }
         Some(Condition { attribute: attribute?.into(), wanted })
     });
     Some(conditions.collect())
+}
+
+/// Values that no request over HTTP has.
+fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut Report) {
+    let is_method = |text: &str| {
+        let capitals = text.to_ascii_uppercase();
+        *text != capitals && METHODS.contains(&&*capitals)
+    };
+    let is_no_path = |pattern: &Pattern| match pattern {
+        Pattern::Glob(_) if pattern.literal_prefix().is_empty() => false,
+        _ => !pattern.literal_prefix().starts_with('/'),
+    };
+    let odd = |pattern: &&Pattern| match name {
+        "method" => matches!(pattern, Pattern::Exact(text) if is_method(text)),
+        "path" => is_no_path(pattern),
+        _ => false,
+    };
+    if let Some(pattern) = patterns.iter().find(odd) {
+        let found = pattern.to_string();
+        let (which, remedy) = match name {
+            "method" => ("method", format!("write it as `{}`", found.to_ascii_uppercase())),
+            _ => ("path", "begin it with `/`, or with `**` for any path that ends so".into()),
+        };
+        let message = format!("no request over HTTP has the {which} `{}`", Excerpt::of(&found));
+        report.warn(at, message, remedy);
+    }
 }
 
 fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
@@ -50,7 +85,7 @@ fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
         Kind::Text { .. } => Some(Wanted::AnyOf(vec![pattern(node, report)?])),
         Kind::List(items) => any_of(items, node.at, report),
         Kind::Map(_) => {
-            let fields = Fields::read(node, &CONDITION, Naming::Shown, report)?;
+            let fields = Fields::read(node, &CONDITION, report)?;
             one_alone(&fields, report)?;
             if let Some(node) = fields.get("any_of") {
                 let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
@@ -83,7 +118,7 @@ fn any_of(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Wante
 /// One value: a text, or a mapping that says how it is meant.
 fn pattern(node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
     if let Kind::Map(_) = node.kind {
-        let fields = Fields::read(node, &PATTERN, Naming::Shown, report)?;
+        let fields = Fields::read(node, &PATTERN, report)?;
         one_alone(&fields, report)?;
         return of_fields(&fields, report);
     }

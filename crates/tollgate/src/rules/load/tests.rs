@@ -129,3 +129,14 @@ fn without_defaults_a_store_that_fails_lets_through_and_has_its_own_deadline() {
     let rule = &config.rules[0];
     assert_eq!((rule.on_store_failure, rule.deadline), (None, None));
 }
+
+#[test]
+fn a_file_of_keys_that_may_not_be_read_says_who_must_be_let() {
+    let problems = Config::load_with(Path::new("limits.yaml"), |path, _| match path.to_str() {
+        Some("limits.yaml") => Ok(b"limits: {}\napi_keys_file: keys.yaml\n".to_vec()),
+        _ => Err(ErrorKind::PermissionDenied.into()),
+    });
+    let expected = "error: limits.yaml:2:16: `keys.yaml` cannot be read: permission denied\n  \
+                    let this user read it\n1 error";
+    assert_eq!(problems.unwrap_err().to_string(), expected);
+}

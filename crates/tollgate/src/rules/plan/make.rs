@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::RandomState;
 
 use super::{Domain, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
 use crate::error::Error;
+use crate::failure::OnFailure;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, Spend, Wanted};
 use crate::rules::index::Index;
@@ -14,6 +16,7 @@ use crate::rules::key::push_part;
 use crate::rules::names::Names;
 use crate::rules::pattern::Pattern;
 use crate::rules::tally::Tally;
+use crate::scope::Scope;
 
 impl Plan {
     /// Makes rules ready. What was counted for a rule of the same name before goes on.
@@ -50,7 +53,9 @@ impl Plan {
             domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
         }
         let scope = |limit: &config::NamedLimit| {
-            Ok((limit.name.clone(), limiter.scope(&limit.name, limit.limit)?))
+            let scope = limiter.scope(&limit.name, limit.limit)?;
+            let scope = on_terms(scope, config.on_store_failure, config.deadline);
+            Ok((limit.name.clone(), scope))
         };
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
         let generation = before.map_or(1, |plan| plan.generation + 1);
@@ -109,6 +114,18 @@ impl<'a> Making<'a> {
     }
 }
 
+/// With what a failing store means and how long it may take, where that is said.
+fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
+    let scope = match on_failure {
+        Some(on_failure) => scope.on_failure(on_failure),
+        None => scope,
+    };
+    match deadline {
+        Some(deadline) => scope.deadline(deadline),
+        None => scope,
+    }
+}
+
 /// The values among many that a condition wants exactly; few are as quickly compared.
 fn exact(at: usize, wanted: &Wanted) -> Option<(usize, HashSet<Box<str>, RandomState>)> {
     const FEW: usize = 8;
@@ -146,14 +163,7 @@ impl Scopes<'_, '_> {
 
     fn limit(&self, own: &config::NamedLimit) -> Result<Spent, Error> {
         let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
-        let scope = match self.rule.on_store_failure {
-            Some(on_failure) => scope.on_failure(on_failure),
-            None => scope,
-        };
-        let scope = match self.rule.deadline {
-            Some(deadline) => scope.deadline(deadline),
-            None => scope,
-        };
+        let scope = on_terms(scope, self.rule.on_store_failure, self.rule.deadline);
         Ok(Spent::Limit { name: (&*own.name).into(), scope })
     }
 

@@ -31,9 +31,14 @@ const CLOSE: &str = "close it, and indent its lines more than its field";
 const FLOW: &str = "see that each `[` and `{` has its `]` and `}`, with commas between the items";
 const INDENT: &str = "see that what belongs together is indented alike";
 
+const DIRECTIVE: &str = "a directive, which begins with `%`";
+const NO_DIRECTIVE: &str = "remove it; put a text that begins with % in quotes";
+
 /// How the parser's message begins, what to say instead, and what to do. The first that fits counts.
-const KNOWN: [(&str, &str, &str); 22] = [
-    ("tab", "a tab where only spaces may be", "indent with spaces"),
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("':' must be followed by", "a tab after `:`", "use a space"),
+    ("'-' must be followed by", "a tab after `-`", "use a space"),
+    ("':' may not precede", "a `:` without a space after it", "put a space after the `:`"),
     (
         "mapping values are not allowed",
         "a `:` where no value may be",
@@ -44,9 +49,26 @@ const KNOWN: [(&str, &str, &str); 22] = [
     ("while parsing anchor", "anchors are not supported", "write out what they stand for"),
     ("while scanning a tag", "a text that begins with `!`", QUOTE),
     ("while scanning a verbatim tag", "a text that begins with `!`", QUOTE),
+    ("the handle wasn't declared", "a text that begins with `!`", QUOTE),
+    ("while parsing a tag directive", DIRECTIVE, NO_DIRECTIVE),
     ("while parsing a tag", "a text that begins with `!`", QUOTE),
     ("while scanning a quoted scalar", "a quote that is not closed", CLOSE),
     ("invalid indentation in quoted scalar", "a quote that is not closed", CLOSE),
+    (
+        "invalid trailing content after double-quoted scalar",
+        "text behind a text in quotes",
+        "put all of it in quotes; in single quotes a quote is written twice, as in `'it''s'`",
+    ),
+    (
+        "while parsing a quoted scalar, found invalid Unicode",
+        "an escape of a character that there is not",
+        "write the character itself",
+    ),
+    (
+        "while parsing a quoted scalar, did not find expected hex",
+        "an escape without all its digits",
+        "write `\\x` with two hex digits and `\\u` with four; `\\\\` is a backslash",
+    ),
     (
         "while parsing a quoted scalar",
         "a quoted text with an escape that there is not",
@@ -65,6 +87,31 @@ const KNOWN: [(&str, &str, &str); 22] = [
     ("while parsing a block mapping", "neither a field nor the end of the mapping", INDENT),
     ("while parsing a block collection", "neither an item nor the end of the list", INDENT),
     ("did not find expected <document start>", "text after the end of the document", INDENT),
+    (
+        "invalid content after document end",
+        "text after the end of the document",
+        "remove the `...`",
+    ),
+    ("while scanning a block scalar", "a `|` or `>` with something behind it", QUOTE),
+    (
+        "wrongly indented line in block scalar",
+        "a line of a text that is not indented enough",
+        QUOTE,
+    ),
+    ("comment intercepting", "a comment in the middle of a text", "move it behind the text"),
+    ("plain scalar cannot start with '-'", "a `-` where no list may be", QUOTE),
+    ("mapping keys are not allowed", "a `?` where no field may be", QUOTE),
+    ("a byte order mark", "a byte order mark in the middle of the file", "remove it"),
+    ("found unprintable character", "a character that does not print", "remove it"),
+    ("unexpected e", "the file ends too early", FLOW),
+    ("while scanning a directive", DIRECTIVE, NO_DIRECTIVE),
+    ("while scanning a YAML directive", DIRECTIVE, NO_DIRECTIVE),
+    ("while scanning TAG", DIRECTIVE, NO_DIRECTIVE),
+    ("invalid global tag", DIRECTIVE, NO_DIRECTIVE),
+    ("duplicate version directive", DIRECTIVE, NO_DIRECTIVE),
+    ("found incompatible YAML document", DIRECTIVE, NO_DIRECTIVE),
+    ("the TAG directive", DIRECTIVE, NO_DIRECTIVE),
+    ("missing explicit document end", DIRECTIVE, NO_DIRECTIVE),
     ("simple key", "a field without `:`", "write it as `name: value`"),
     ("while parsing a flow", "a list or a mapping that does not end", FLOW),
     ("while parsing a node", "nothing where a value should be", FLOW),
@@ -77,13 +124,30 @@ const KNOWN: [(&str, &str, &str); 22] = [
     ),
 ];
 
-/// What the parser says, in words that help.
-pub(super) fn explained(info: &str) -> (String, &'static str) {
-    match KNOWN.into_iter().find(|(beginning, ..)| info.starts_with(beginning)) {
-        Some((_, message, remedy)) => (message.into(), remedy),
+/// What the parser says of a text, in words that help, and where that is.
+pub(super) fn explained(info: &str, at: Position, text: &str) -> (Position, String, &'static str) {
+    if info.contains("tab") && !info.starts_with("'") {
+        let at = indenting_tab(text, at.line).unwrap_or(at);
+        return (at, "a tab where only spaces may be".into(), "indent with spaces");
+    }
+    let (message, remedy) = match KNOWN.iter().find(|(beginning, ..)| info.starts_with(beginning)) {
+        Some((_, message, remedy)) => ((*message).into(), *remedy),
         None if info.starts_with("recursion limit") => super::too_deep(),
         None => {
             (format!("not YAML: {info}"), "see that quotes, brackets and indentation are right")
         }
-    }
+    };
+    (at, message, remedy)
+}
+
+/// The first tab in the indentation of a line, from `line` on: the parser may say where the text before
+/// it begins.
+fn indenting_tab(text: &str, line: u32) -> Option<Position> {
+    let text = text.replace("\r\n", "\n");
+    let lines = (1..).zip(text.split(['\n', '\r'])).skip_while(|(number, _)| *number < line);
+    lines.into_iter().find_map(|(line, text)| {
+        let spaces = text.len() - text.trim_start_matches(' ').len();
+        // OK because no line is 2^32 bytes long.
+        text[spaces..].starts_with('\t').then_some(Position { line, column: spaces as u32 + 1 })
+    })
 }
