@@ -116,7 +116,6 @@ impl<'a> RulesCheck<'a> {
     fn found(&self) -> Result<Found, Error> {
         let cost = self.cost.transpose()?;
         let plan = self.rules.plan();
-        // Room for the keys of a few rules, so that there is one allocation.
         let mut found = Found::new(plan.generation);
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
             return Ok(found);
@@ -134,7 +133,7 @@ impl<'a> RulesCheck<'a> {
                 let (rule, spent) = (Arc::clone(rule), Arc::clone(&plan.spends[spent]));
                 let key = from..found.keys.len();
                 found.matched.push(Matched { request: number, rule, spent, key, units });
-                found.is_bounded()?;
+                found.check_bounds()?;
             }
         }
         let blocks =
@@ -175,12 +174,13 @@ impl Matched {
 
 impl Found {
     fn new(generation: u64) -> Found {
+        // For the keys of a few rules, so that there is one allocation.
         let keys = Vec::with_capacity(KEY_BYTES);
         Found { generation, keys, matched: Vec::new(), blocked_by: None }
     }
 
     /// On every store the same: a script takes no more at once, and nobody should.
-    fn is_bounded(&self) -> Result<(), Error> {
+    fn check_bounds(&self) -> Result<(), Error> {
         let count = self.matched.len();
         if count > MAX_MATCHED {
             return Err(Error::TooManyCharges { count, most: MAX_MATCHED });

@@ -128,7 +128,8 @@ impl Across {
         Ok(together)
     }
 
-    /// Gives back what was charged. Nobody waits for that; what is asked of a place later comes after.
+    /// Gives back what was charged. Nobody waits for that; what is asked of a place later comes after, as
+    /// a rule: a refund of a key that is under another limit may be put off.
     fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
         for &at in groups.iter().flatten() {
             let receipt = self.answers[at].as_mut().and_then(|(checked, _)| checked.receipt.take());
