@@ -42,7 +42,7 @@ pub use algorithm::{
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
 pub use limit::{
     AlgorithmName, Bound, CarryOver, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS,
-    MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, parse_duration,
+    MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, duration_text, parse_duration,
 };
 pub use muldiv::muldiv;
 pub use together::{Charge, Part, Role, Together, check_all};

@@ -11,7 +11,7 @@ pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 pub(crate) use range::{limit_units, log_units, window_us};
 pub use rate::Rate;
 pub use text::AlgorithmName;
-pub use time::parse_duration;
+pub use time::{duration_text, parse_duration};
 
 use crate::algorithm::{
     Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US,

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use tollgate::rules::{Applied, Attributes, Explanation, Rules, Spends};
 use tollgate::{Limit, Limiter, OnFailure};
+use tollgate_core::duration_text;
 
 use crate::cli::{ExplainArgs, Format};
 use crate::{print, print_error, validate};
@@ -117,23 +118,8 @@ fn shown_key(key: &str) -> String {
 /// At most 120 in any 1m: capacity + floor(rate * (t - 1)).
 fn bound(limit: &Limit) -> String {
     let bound = limit.bound();
-    let interval = humane(bound.interval_us);
+    let interval = duration_text(bound.interval_us);
     format!("at most {} in any {interval}: {}", bound.max_units, bound.formula)
-}
-
-/// In the longest unit that it is whole in.
-fn humane(us: u64) -> String {
-    const UNITS: [(&str, u64); 5] = [
-        ("d", 86_400_000_000),
-        ("h", 3_600_000_000),
-        ("m", 60_000_000),
-        ("s", 1_000_000),
-        ("ms", 1_000),
-    ];
-    match UNITS.iter().find(|(_, unit)| us.is_multiple_of(*unit)) {
-        Some((name, unit)) => format!("{}{name}", us / unit),
-        None => format!("{us}us"),
-    }
 }
 
 fn on_failure(applied: &Applied) -> String {

@@ -1,6 +1,7 @@
 //! Durations as text, and their units: `250ms`.
 
 use alloc::format;
+use alloc::string::{String, ToString};
 use core::fmt;
 use core::time::Duration;
 
@@ -126,6 +127,17 @@ impl fmt::Display for TimeUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// A duration as limits have it, in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.
+pub fn duration_text(us: u64) -> String {
+    struct Text(u64);
+    impl fmt::Display for Text {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_duration(f, self.0)
+        }
+    }
+    Text(us).to_string()
 }
 
 /// Writes a duration in the longest unit in which it is whole: `90s`, `1m`, `1500ms`.

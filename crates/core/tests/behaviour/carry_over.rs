@@ -384,3 +384,45 @@ fn refusals_by_turns_come_to_an_end() {
         }
     }
 }
+
+/// Whoever asks which of them, as often as it is allowed.
+#[test]
+fn buckets_by_turns_admit_no_more_than_the_largest_at_the_fastest_rate() {
+    const S: u64 = 1_000_000;
+    let buckets = [(100, 1), (50, 1_000), (10, 1), (15, 3)];
+    let bucket = |(capacity, rate): (u64, u64)| -> Limit {
+        format!("token-bucket capacity={capacity} refill={rate}/s").parse().unwrap()
+    };
+    for one in buckets {
+        for other in buckets {
+            for step_us in [S / 100, S / 20, S, 7 * S] {
+                let limits = [one, other].map(bucket);
+                let (mut under, mut state, mut admitted) = (limits[0], limits[0].fresh(), 0);
+                for turn in 0..200_u64 {
+                    let now_us = turn * step_us;
+                    for limit in [limits[turn as usize % 2], limits[(turn as usize + 1) % 2]] {
+                        loop {
+                            let mut decides = limit;
+                            if under != limit {
+                                let carried =
+                                    limit.carry_over(&under, state.clone(), now_us, Cost::ONE);
+                                if let CarryOver::Done(_) = carried {
+                                    under = limit;
+                                }
+                                (decides, state) = carried.decides(&limit);
+                            }
+                            let ask = Ask::new(Cost::ONE);
+                            if !decides.check(&mut state, now_us, ask).decision.is_allowed() {
+                                break;
+                            }
+                            admitted += 1;
+                        }
+                    }
+                    let (capacity, rate) = (one.0.max(other.0), one.1.max(other.1));
+                    let most = capacity + (rate * now_us).div_ceil(S);
+                    assert!(admitted <= most, "{admitted} of {most}: {limits:?}, {step_us} us");
+                }
+            }
+        }
+    }
+}

@@ -137,3 +137,44 @@ fn counts_go_on_under_the_same_name() {
     assert_eq!(name.to_string(), "api/it");
     assert_eq!((counts.allowed, counts.denied), (2, 4));
 }
+
+/// As for a stream that may be refunded when it ends: it holds its own rule's limit, not all of a file's.
+#[test]
+fn rulings_that_are_kept_leave_room_for_new_rules() {
+    let text = |limit: u64| {
+        let mut text = format!("limits: {{ it: fixed-window limit={limit} window=1d }}\nrules:\n");
+        for rule in 0..7_000 {
+            text += &format!("  - {{ name: r{rule}, domain: d{rule}, key: [], limit: it }}\n");
+        }
+        text
+    };
+    let limiter = Limiter::memory();
+    let rules = Rules::new(&limiter, &config(&text(100))).unwrap();
+    let nobody = Attributes::new();
+    let kept: Vec<_> = (101..107)
+        .map(|limit| {
+            let ruling = rules.check("d7", &nobody).now().unwrap();
+            rules.replace(&config(&text(limit))).unwrap();
+            ruling
+        })
+        .collect();
+    let generations: Vec<u64> = kept.iter().map(|ruling| ruling.generation()).collect();
+    assert_eq!(generations, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(rules.check("d7", &nobody).now().unwrap().remaining(), Some(106 - 7));
+}
+
+#[test]
+fn limits_and_domains_can_be_listed() {
+    let fixture = Fixture::new(
+        "limits: { b: fixed-window limit=2 window=1d, a: fixed-window limit=1 window=1d }
+rules:
+  - { name: it, domain: web, key: [], limit: a }
+  - { name: it, domain: api, key: [], limit: b }
+",
+    );
+    let limits = fixture.rules.limits();
+    let limits: Vec<_> = limits.iter().map(|(name, limit)| (name.as_str(), limit.size())).collect();
+    assert_eq!(limits, [("a", 1), ("b", 2)]);
+    assert_eq!(fixture.rules.domains(), ["api", "web"]);
+    assert!(fixture.rules.has_domain("web") && !fixture.rules.has_domain("wbe"));
+}

@@ -89,3 +89,17 @@ rules:
     assert_eq!((of("closed").failed, of("open").failed, of("local").failed), (3, 1, 1));
     assert_eq!((of("open").degraded, of("watching").failed), (40, 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_holds_for_all_rules_holds_for_limits_by_their_names() {
+    let mut server = start(Flavour::Redis);
+    let text = "
+defaults: { on_store_failure: closed, deadline: 50ms }
+limits: { it: fixed-window limit=8 window=366d }
+rules: []
+";
+    let rules = Rules::new(&Limiter::redis(&server.url()).unwrap(), &config(text)).unwrap();
+    server.kill();
+    let answer = rules.limit("it").unwrap().check("a").await;
+    assert!(matches!(answer, Err(Error::Store(_))), "{answer:?}");
+}
