@@ -49,8 +49,8 @@ pub(super) struct Domain {
 pub(super) struct Rule {
     pub(super) name: RuleName,
     pub(super) when: Vec<(AttributeId, Wanted)>,
-    /// The values among many that a condition wants exactly, by its place in `when`.
-    exact: Map<usize, HashSet<Box<str>, RandomState>>,
+    /// The conditions that are about many values, by their places in `when`.
+    many: Map<usize, Many>,
     /// The first of each that is known.
     pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
     tiers: Option<Tiers>,
@@ -61,6 +61,13 @@ pub(super) struct Rule {
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
     pub(super) tally: Arc<Tally>,
+}
+
+/// Many values that an attribute may have.
+struct Many {
+    exact: HashSet<Box<str>, RandomState>,
+    /// What is not a value.
+    others: Vec<Pattern>,
 }
 
 /// What is spent by whom.
@@ -174,12 +181,10 @@ impl Rule {
 
     /// Whether a value is like one of those that the condition at this place wants.
     fn is_like_one_of(&self, at: usize, patterns: &[Pattern], value: &str) -> bool {
-        match self.exact.get(&at) {
-            Some(exact) => {
-                let mut others = patterns.iter().filter(|own| !matches!(own, Pattern::Exact(_)));
-                exact.contains(value) || others.any(|pattern| pattern.matches(value))
-            }
-            None => patterns.iter().any(|pattern| pattern.matches(value)),
+        let is_like = |pattern: &Pattern| pattern.matches(value);
+        match self.many.get(&at) {
+            Some(Many { exact, others }) => exact.contains(value) || others.iter().any(is_like),
+            None => patterns.iter().any(is_like),
         }
     }
 

@@ -58,6 +58,8 @@ fn pattern() -> impl Strategy<Value = Pattern> {
 fn wanted() -> impl Strategy<Value = Wanted> {
     prop_oneof![
         4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
+        // So many that they are looked up.
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::AnyOf),
         1 => Just(Wanted::Present),
         1 => Just(Wanted::Absent),
     ]

@@ -1,12 +1,9 @@
 //! From what a file says to rules made ready.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::RandomState;
-
-use super::{Domain, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
+use super::{Domain, Many, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
 use crate::error::Error;
 use crate::failure::OnFailure;
 use crate::limiter::Limiter;
@@ -96,9 +93,9 @@ impl<'a> Making<'a> {
         };
         let default = scopes.id(rule.limit.default)?;
         let overrides = scopes.overrides()?;
-        let exact = rule.when.iter().enumerate().filter_map(|(at, own)| exact(at, &own.wanted));
+        let many = rule.when.iter().enumerate().filter_map(|(at, own)| many(at, &own.wanted));
         Ok(Arc::new(Rule {
-            exact: exact.collect(),
+            many: many.collect(),
             when,
             key,
             tiers,
@@ -126,15 +123,19 @@ fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Durati
     }
 }
 
-/// The values among many that a condition wants exactly; few are as quickly compared.
-fn exact(at: usize, wanted: &Wanted) -> Option<(usize, HashSet<Box<str>, RandomState>)> {
+/// What a condition wants that is about many values, and its place; few are as quickly compared.
+fn many(at: usize, wanted: &Wanted) -> Option<(usize, Many)> {
     const FEW: usize = 8;
     let patterns = wanted.patterns();
+    if patterns.len() <= FEW {
+        return None;
+    }
     let exact = patterns.iter().filter_map(|pattern| match pattern {
         Pattern::Exact(value) => Some(value.clone()),
         Pattern::Prefix(_) | Pattern::Glob(_) => None,
     });
-    (patterns.len() > FEW).then(|| (at, exact.collect()))
+    let others = patterns.iter().filter(|pattern| !matches!(pattern, Pattern::Exact(_)));
+    Some((at, Many { exact: exact.collect(), others: others.cloned().collect() }))
 }
 
 /// The scopes of one rule: all of its name, one for each limit that it may spend.
