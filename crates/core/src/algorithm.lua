@@ -146,7 +146,8 @@ function algorithm.carry_over(limit, old, state, now_us, cost)
   -- Nothing is out of sight of a window of the same kind that is no shorter.
   local sees_all = is_same and limit.window_us and limit.window_us >= old.window_us
   local is_exact = is_same and not limit.decide.is_coarse
-  if units + (is_exact and 0 or cost) > limit.size and not sees_all then
+  local must_fit = is_same and limit.time_to_full_us and 0 or cost
+  if units + must_fit > limit.size and not sees_all then
     return nil, with_size(old, limit.size), state
   elseif is_exact or sees_all then
     return true, limit, limit.decide.carry_over(limit, old, state, now_us)

@@ -199,9 +199,9 @@ impl Limit {
     /// A bucket cannot hold more than its capacity, and a shorter window soon forgets what a longer one
     /// still counts. So while a key has spent more than the new size, it stays under the old limit, at the
     /// new size: it is refused until enough has left. Going from one limit to another and back forgives
-    /// no more than the other could have admitted meanwhile; between buckets, nothing. And where what is
-    /// spent would count as spent now, it stays for as long as this request does not fit: otherwise
-    /// those who are refused under two limits by turns would be so for ever.
+    /// no more than the other could have admitted meanwhile; between buckets, nothing. And unless both are
+    /// buckets, it stays for as long as this request does not fit: otherwise those who are refused under
+    /// two limits by turns, and have what is spent count as spent now each time, would be so for ever.
     ///
     /// ```
     /// use tollgate_core::{Ask, CarryOver, Cost, Limit};
@@ -225,18 +225,12 @@ impl Limit {
     pub fn carry_over(&self, old: &Limit, state: State, now_us: u64, cost: Cost) -> CarryOver {
         let now_us = now_us.min(MAX_TIME_US);
         let spent = old.spent(&state, now_us);
-        let must_fit = if self.is_exact_after(old) { 0 } else { cost.units() };
+        let are_buckets = self.bucket().is_some() && old.bucket().is_some();
+        let must_fit = if are_buckets { 0 } else { cost.units() };
         if spent.saturating_add(must_fit) > self.size() && !self.sees_all_of(old) {
             return CarryOver::Stays { decides: old.with_size(self.size()), state };
         }
         CarryOver::Done(self.carried(old, state, spent, now_us))
-    }
-
-    /// Whether what was spent under the `old` limit keeps its time: in another bucket, or another log.
-    fn is_exact_after(&self, old: &Limit) -> bool {
-        let are_logs =
-            matches!((self, old), (Limit::SlidingWindowLog(_), Limit::SlidingWindowLog(_)));
-        are_logs || (self.bucket().is_some() && old.bucket().is_some())
     }
 
     /// Whether nothing that counts under the `old` limit is out of sight under this one: both are windows
