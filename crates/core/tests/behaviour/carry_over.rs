@@ -44,7 +44,9 @@ proptest! {
             walk.check(cost);
         }
         let is_window = |limit: &Limit| matches!(limit, Limit::FixedWindow(_) | Limit::SlidingWindowCounter(_));
-        prop_assume!(own.name() != other.name() || !is_window(&own));
+        if own.name() == other.name() && is_window(&own) {
+            return Ok(());
+        }
         let now_us = walk.now_us;
         let remaining = |limit: &Limit, state| limit.peek(state, now_us, Ask::new(Cost::ONE)).remaining;
         let before = remaining(&own, &walk.state);
