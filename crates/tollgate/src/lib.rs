@@ -197,12 +197,16 @@ mod error;
 mod failure;
 #[cfg(feature = "redis")]
 mod health;
+#[cfg(feature = "tower")]
+pub mod http;
 mod limiter;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod scope;
 mod store;
 mod together;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use acquire::{Acquire, Acquired, Acquiring};
 pub use answer::Answer;

@@ -1,0 +1,2 @@
+//! Requests over HTTP: who a client is, and what it is told.
+

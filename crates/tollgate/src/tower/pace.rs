@@ -1,0 +1,1 @@
+//! A layer that paces the requests of a client.
