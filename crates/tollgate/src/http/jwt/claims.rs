@@ -1,0 +1,131 @@
+//! What a token says.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::Invalid;
+use super::unproven::object;
+
+/// What a verified token says of its bearer.
+pub struct Claims {
+    members: Map<String, Value>,
+    /// When it begins to count, the leeway included.
+    from_us: u64,
+    /// When it no longer counts, the leeway included.
+    until_us: u64,
+}
+
+impl Claims {
+    /// One claim: a text as it is, a number or a boolean as JSON writes it. `None` for what is not
+    /// there, and for lists, objects and null.
+    ///
+    /// Dots lead into objects: in `{"realm":{"plan":"pro"}}`, `realm.plan` is `pro`. A claim that has
+    /// dots in its own name comes first, such as `https://example.com/plan`.
+    pub fn get(&self, path: &str) -> Option<Cow<'_, str>> {
+        text(find(&self.members, path)?)
+    }
+
+    /// Reads claims in base64url, whose signature holds.
+    pub(super) fn read(part: &str, leeway_us: u64) -> Result<Claims, Invalid> {
+        let members = object(part)?;
+        let expiry_us = members.get("exp").ok_or(Invalid::NoExpiry).and_then(time_us)?;
+        let start_us = members.get("nbf").map_or(Ok(0), time_us)?;
+        let until_us = since_epoch(expiry_us.saturating_add(i128::from(leeway_us)));
+        let from_us = since_epoch(start_us.saturating_sub(i128::from(leeway_us)));
+        Ok(Claims { members, from_us, until_us })
+    }
+
+    pub(super) fn counts_at(&self, now_us: u64) -> Result<(), Invalid> {
+        if now_us >= self.until_us {
+            return Err(Invalid::Expired);
+        }
+        if now_us < self.from_us {
+            return Err(Invalid::NotYetValid);
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_from(&self, issuers: &[Box<str>]) -> bool {
+        self.members.get("iss").is_some_and(|issuer| is_among(issuer, issuers))
+    }
+
+    /// Whether its audience, or one of its audiences, is among these.
+    pub(super) fn is_for(&self, audiences: &[Box<str>]) -> bool {
+        match self.members.get("aud") {
+            Some(Value::Array(several)) => several.iter().any(|one| is_among(one, audiences)),
+            Some(one) => is_among(one, audiences),
+            None => false,
+        }
+    }
+
+    /// Forgets its lists, which nobody can ask for: an issuer's 200 roles are not kept in memory.
+    pub(super) fn without_lists(mut self) -> Claims {
+        self.members.values_mut().for_each(empty_lists);
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn members(&self) -> &Map<String, Value> {
+        &self.members
+    }
+}
+
+/// Names only: what they say is the bearer's own.
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Claims ")?;
+        f.debug_set().entries(self.members.keys()).finish()
+    }
+}
+
+/// What a path leads to, by the longest names first.
+///
+/// Looks at no object twice, as each is reached by one path.
+fn find<'a>(members: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    members.get(path).or_else(|| {
+        path.rmatch_indices('.').find_map(|(dot, _)| {
+            let (name, rest) = path.split_at(dot);
+            find(members.get(name)?.as_object()?, rest.strip_prefix('.')?)
+        })
+    })
+}
+
+fn text(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        Value::Bool(true) => Some(Cow::Borrowed("true")),
+        Value::Bool(false) => Some(Cow::Borrowed("false")),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn is_among(value: &Value, texts: &[Box<str>]) -> bool {
+    value.as_str().is_some_and(|value| texts.iter().any(|text| **text == *value))
+}
+
+fn empty_lists(value: &mut Value) {
+    match value {
+        Value::Array(list) => *list = Vec::new(),
+        Value::Object(members) => members.values_mut().for_each(empty_lists),
+        _ => {}
+    }
+}
+
+/// A time in seconds since the epoch, as JSON writes it, in microseconds, rounded down.
+fn time_us(seconds: &Value) -> Result<i128, Invalid> {
+    let Value::Number(seconds) = seconds else { return Err(Invalid::Malformed) };
+    if let Some(whole) = seconds.as_i128() {
+        return Ok(whole.saturating_mul(1_000_000));
+    }
+    let seconds = seconds.as_f64().ok_or(Invalid::Malformed)?;
+    // OK because the cast ends at the largest number there is.
+    Ok((seconds * 1e6).floor() as i128)
+}
+
+/// The nearest time that a clock can show.
+fn since_epoch(us: i128) -> u64 {
+    u64::try_from(us.max(0)).unwrap_or(u64::MAX)
+}

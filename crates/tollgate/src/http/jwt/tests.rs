@@ -1,0 +1,105 @@
+//! Tokens that count, and every way we know to pass off one that should not.
+
+mod attacks;
+mod claims;
+mod key;
+mod keys;
+mod memory;
+mod rules;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, crypto};
+
+use super::*;
+
+const SECRET: &[u8] = b"a secret for tests, 34 bytes long.";
+const NOW_US: u64 = 1_700_000_000_000_000;
+
+/// Claims that count for 100 seconds from [`NOW_US`].
+const CLAIMS: &str = r#"{"sub":"ada","exp":1700000100}"#;
+
+/// Who makes tokens.
+#[derive(Clone, Copy, Debug)]
+enum Issuer {
+    Hs256(&'static [u8]),
+    Rs256,
+    Es256,
+}
+
+const ISSUERS: [Issuer; 3] = [Issuer::Hs256(SECRET), Issuer::Rs256, Issuer::Es256];
+
+impl Issuer {
+    /// A token with this header and these claims, signed.
+    fn token(self, header: &str, claims: &str) -> String {
+        self.sign(&format!("{}.{}", encode(header), encode(claims)))
+    }
+
+    /// A token with a header of its own.
+    fn token_with(self, claims: &str) -> String {
+        self.token(&format!(r#"{{"typ":"JWT","alg":"{}"}}"#, self.algorithm()), claims)
+    }
+
+    /// Whatever this is, with a signature.
+    fn sign(self, message: &str) -> String {
+        let (key, algorithm) = match self {
+            Issuer::Hs256(secret) => (Ok(EncodingKey::from_secret(secret)), Algorithm::HS256),
+            Issuer::Rs256 => {
+                (EncodingKey::from_rsa_pem(keys::RSA_PRIVATE.as_bytes()), Algorithm::RS256)
+            }
+            Issuer::Es256 => {
+                (EncodingKey::from_ec_pem(keys::P256_PRIVATE.as_bytes()), Algorithm::ES256)
+            }
+        };
+        let signature = crypto::sign(message.as_bytes(), &key.unwrap(), algorithm).unwrap();
+        format!("{message}.{signature}")
+    }
+
+    fn key(self) -> JwtKey {
+        match self {
+            Issuer::Hs256(secret) => JwtKey::hs256(secret),
+            Issuer::Rs256 => JwtKey::rs256(keys::RSA_PUBLIC.as_bytes()),
+            Issuer::Es256 => JwtKey::es256(keys::P256_PUBLIC.as_bytes()),
+        }
+        .unwrap()
+    }
+
+    /// Believes this issuer to the microsecond.
+    fn jwt(self) -> Jwt {
+        Jwt::new([self.key()]).unwrap().leeway(Duration::ZERO)
+    }
+
+    fn algorithm(self) -> &'static str {
+        match self {
+            Issuer::Hs256(_) => "HS256",
+            Issuer::Rs256 => "RS256",
+            Issuer::Es256 => "ES256",
+        }
+    }
+}
+
+fn encode(part: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(part)
+}
+
+fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, Invalid> {
+    match jwt.verify(token, now_us, || true) {
+        Token::Verified(claims) => Ok(claims),
+        Token::Invalid(invalid) => Err(invalid),
+        Token::NotVerified => panic!("it may"),
+    }
+}
+
+/// Why a token does not count now. `None` if it does.
+fn why_not(jwt: &Jwt, token: &str) -> Option<Invalid> {
+    at(jwt, token, NOW_US).err()
+}
+
+/// Why a token does not count, found without a signature being computed. `None` if one would be.
+fn why_not_for_free(jwt: &Jwt, token: &str) -> Option<Invalid> {
+    match jwt.verify(token, NOW_US, || false) {
+        Token::Verified(_) => panic!("nobody verified it"),
+        Token::Invalid(invalid) => Some(invalid),
+        Token::NotVerified => None,
+    }
+}

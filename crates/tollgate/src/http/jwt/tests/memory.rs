@@ -1,0 +1,153 @@
+//! What is remembered of tokens.
+
+use std::cell::Cell;
+
+use super::super::cache::Cache;
+use super::*;
+
+/// Whether `token` counts, and whether its signature had to be computed to tell.
+fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<Invalid>, bool) {
+    let was_asked = Cell::new(false);
+    let token = jwt.verify(token, now_us, || {
+        was_asked.set(true);
+        true
+    });
+    match token {
+        Token::Verified(_) => (None, was_asked.get()),
+        Token::Invalid(invalid) => (Some(invalid), was_asked.get()),
+        Token::NotVerified => panic!("it may"),
+    }
+}
+
+fn some_claims() -> Arc<Claims> {
+    Arc::new(Claims::read(&encode(CLAIMS), 0).unwrap())
+}
+
+#[test]
+fn a_signature_is_computed_once() {
+    for issuer in ISSUERS {
+        let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
+        assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+        assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
+        assert_eq!(asked(&jwt.clone(), &token, NOW_US), (None, false));
+    }
+}
+
+#[test]
+fn without_leave_no_signature_is_computed() {
+    let issuer = Issuer::Hs256(SECRET);
+    let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
+    assert!(matches!(jwt.verify(&token, NOW_US, || false), Token::NotVerified));
+    assert_eq!(jwt.shared.cache.len(), 0);
+    let forged = format!("{token}AAAA");
+    assert!(matches!(jwt.verify(&forged, NOW_US, || false), Token::NotVerified));
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    assert!(matches!(jwt.verify(&token, NOW_US, || false), Token::Verified(_)));
+}
+
+#[test]
+fn an_expiry_holds_for_what_is_remembered_and_ends_it() {
+    let issuer = Issuer::Hs256(SECRET);
+    let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
+    let expiry_us = NOW_US + 100_000_000;
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(asked(&jwt, &token, expiry_us - 1), (None, false));
+    assert_eq!(asked(&jwt, &token, expiry_us), (Some(Invalid::Expired), false));
+    assert_eq!(jwt.shared.cache.len(), 0);
+    assert_eq!(asked(&jwt, &token, expiry_us), (Some(Invalid::Expired), true));
+}
+
+#[test]
+fn a_start_holds_for_what_is_remembered() {
+    let issuer = Issuer::Hs256(SECRET);
+    let token = issuer.token_with(r#"{"exp":1700000100,"nbf":1700000000}"#);
+    let jwt = issuer.jwt();
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    assert_eq!(asked(&jwt, &token, NOW_US - 1), (Some(Invalid::NotYetValid), false));
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
+}
+
+#[test]
+fn only_what_counts_is_remembered() {
+    let issuer = Issuer::Hs256(SECRET);
+    let jwt = issuer.jwt().issuer("a");
+    for claims in [CLAIMS, r#"{"exp":1,"iss":"a"}"#, r#"{"iss":"a"}"#] {
+        let token = issuer.token_with(claims);
+        assert!(asked(&jwt, &token, NOW_US).1);
+        assert!(asked(&jwt, &token, NOW_US).1);
+    }
+    assert_eq!(jwt.shared.cache.len(), 0);
+}
+
+/// A clone that is stricter must not take its parent's word.
+#[test]
+fn a_changed_policy_remembers_nothing() {
+    let issuer = Issuer::Hs256(SECRET);
+    let token = issuer.token_with(CLAIMS);
+    let jwt = issuer.jwt();
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    let stricter = jwt.clone().issuer("a");
+    assert_eq!(asked(&stricter, &token, NOW_US), (Some(Invalid::Issuer), true));
+    let stricter = jwt.clone().audience("a");
+    assert_eq!(asked(&stricter, &token, NOW_US), (Some(Invalid::Audience), true));
+    assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
+}
+
+#[test]
+fn a_million_tokens_take_no_more_room_than_there_is() {
+    let claims = some_claims();
+    let table =
+        [(10_000, 1_000_000), (255, 9_000), (100, 9_000), (3, 99), (2, 99), (1, 99), (0, 99)];
+    for (max, tokens) in table {
+        let cache = Cache::new(max);
+        let mut most = 0;
+        for token in 0..tokens {
+            cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+            most = most.max(if token % 97 == 0 { cache.len() } else { 0 });
+        }
+        assert!(most <= max, "{most} of {max}");
+        // Shards turn over at different times, each between half full and full.
+        assert!(most * 2 + 1 >= max, "{most} of {max}");
+    }
+}
+
+#[test]
+fn hits_take_no_more_room_than_there_is() {
+    let (cache, claims) = (Cache::new(1_000), some_claims());
+    for token in 0..20_000_u32 {
+        cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+        let recent = cache.fingerprint(&token.saturating_sub(token % 700).to_string());
+        cache.get(recent, NOW_US);
+        assert!(cache.len() <= 1_000);
+    }
+}
+
+#[test]
+fn a_token_in_use_is_not_forgotten_however_many_come() {
+    let (cache, claims) = (Cache::new(100), some_claims());
+    let used = cache.fingerprint("used");
+    cache.insert(used, Arc::clone(&claims));
+    for token in 0..10_000_u32 {
+        cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+        assert!(cache.get(used, NOW_US).is_some(), "{token}");
+    }
+    let unused = cache.fingerprint("0");
+    assert!(cache.get(unused, NOW_US).is_none());
+}
+
+#[test]
+fn no_two_caches_have_the_same_secret() {
+    let (one, other) = (Cache::new(1), Cache::new(1));
+    assert!(one.fingerprint("a") == one.fingerprint("a"));
+    assert!(one.fingerprint("a") != one.fingerprint("b"));
+    assert!(one.fingerprint("a") != other.fingerprint("a"));
+}
+
+#[test]
+fn a_cache_of_none_still_verifies() {
+    let issuer = Issuer::Hs256(SECRET);
+    let (jwt, token) = (issuer.jwt().max_cached(0), issuer.token_with(CLAIMS));
+    for _ in 0..2 {
+        assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
+    }
+}

@@ -1,0 +1,40 @@
+//! An application may choose how tokens are signed and read in its process. Ours are none of its concern.
+
+use jsonwebtoken::crypto::{CryptoProvider, KeyUtils};
+use tollgate::http::{Invalid, Jwt, JwtKey};
+
+static UNWILLING: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| unreachable!("asked to sign"),
+    verifier_factory: |_, _| unreachable!("asked to verify"),
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+/// Signed with the secret below; expires in the year 2100.
+const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.\
+    eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUuY29tIiwic3ViIjoiYWRhIiwi\
+    cmVhbG0iOnsicGxhbiI6InBybyJ9LCJleHAiOjQxMDI0NDQ4MDB9.\
+    wD2QwRjuyiJfsJMsIICLjBgpv9x1a3mRpcKIVdnlw_A";
+
+const SECRET: &[u8] = b"an example's secret of 34 bytes...";
+
+const PEM: &[u8] = b"\
+-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
+wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
+7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
+LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
+8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
+QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
+PwIDAQAB
+-----END PUBLIC KEY-----
+";
+
+#[test]
+fn what_an_application_installed_is_not_asked() {
+    UNWILLING.install_default().expect("nothing was installed, or used, before");
+    let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
+    assert!(jwt.claims(TOKEN).is_ok());
+    let forged = format!("{TOKEN}AAAA");
+    assert_eq!(jwt.claims(&forged).err(), Some(Invalid::Signature));
+    assert!(JwtKey::rs256(PEM).is_ok());
+}
