@@ -38,9 +38,8 @@ impl Counter {
         const COUNTS: u64 = 1 << 40;
         // First, as it may take a while to find out how fast its counter counts.
         let counter = quanta::Clock::new();
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_us = system_us();
         let started = counter.raw();
-        let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
         // OK because every counter there is counts faster than a million a second.
         Counter { started_us, started, scale: u64::try_from(scale).unwrap_or(u64::MAX), counter }
@@ -93,6 +92,21 @@ impl Clock {
             }
         }
     }
+
+    /// What a calendar shows now: the machine's wall clock, also where that was set since; a test's time,
+    /// if it is that.
+    #[cfg(feature = "tower")]
+    pub(crate) fn wall_us(&self) -> u64 {
+        match &self.source {
+            Source::System(_) => system_us(),
+            Source::Manual(_) | Source::Tokio { .. } => self.now_us(),
+        }
+    }
+}
+
+fn system_us() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Default for Clock {

@@ -1,8 +1,9 @@
 //! What can go wrong; a denial is not among it.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
-use tollgate_core::CostError;
+use tollgate_core::{CostError, LimitError};
 
 /// Why there is no decision. The quota being spent is a decision, never an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +12,9 @@ pub enum Error {
     /// A cost of 0, or of 2^53 and more.
     #[error(transparent)]
     Cost(#[from] CostError),
+    /// A limit that cannot be.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A limiter holds at most 2^15 limits at a time, those of one name with other numbers included;
     /// dropped ones make room, unless they have keys that no other of their name can take.
     #[error("there are {count} limits already; put more keys under one limit instead")]
@@ -60,6 +64,13 @@ pub enum Error {
     /// The store failed: whether the request would have been allowed is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// For what needs no parsing: `impl TryInto<Limit>` is a limit as well as its text.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Error {
+        match never {}
+    }
 }
 
 /// Why a store across the network gave no decision.

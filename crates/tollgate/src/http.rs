@@ -1,7 +1,34 @@
 //! Requests over HTTP: who a client is, and what it is told.
+//!
+//! The middleware in [`tower`](crate::tower) is made of it, and a server of one's own can be.
+//!
+//! - `head`: a request without its body; `identity`: who sent it
+//! - `address`, `proxies`, `forwarded`: where it came from, and who may say so; `jwt`: what its token says
+//! - `outcome`: what was decided about it
+//! - `headers`, `problem`: how the client is told
 
+mod address;
+mod forwarded;
+mod head;
+mod headers;
+mod identity;
 #[cfg(feature = "jwt")]
 mod jwt;
-
+mod outcome;
+mod problem;
+mod proxies;
 #[cfg(feature = "jwt")]
-pub use jwt::{Claims, Invalid, Jwt, JwtError, JwtKey};
+mod tokens;
+
+pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
+pub use forwarded::Forwarding;
+pub use head::{Peer, RequestHead};
+pub use headers::HeaderFamilies;
+pub(crate) use headers::{Ready, Told};
+pub use identity::Identity;
+pub(crate) use identity::NOWHERE;
+#[cfg(feature = "jwt")]
+pub use jwt::{Claims, InvalidToken, Jwt, JwtError, JwtKey};
+pub use outcome::{Outcome, Policy};
+pub use problem::{Reason, Refusal};
+pub use proxies::{TrustError, TrustedProxies};

@@ -330,6 +330,16 @@ impl Limiter {
         self.inner.lines.waiting()
     }
 
+    /// Whether its state is in this process, so that nothing has to be waited for.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_local(&self) -> bool {
+        #[cfg(feature = "redis")]
+        let is_local = self.inner.redis.is_none();
+        #[cfg(not(feature = "redis"))]
+        let is_local = true;
+        is_local
+    }
+
     /// How the servers are; `None` of a limiter in memory.
     #[cfg(feature = "redis")]
     pub fn health(&self) -> Option<Health> {

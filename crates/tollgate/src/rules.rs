@@ -46,6 +46,10 @@ pub use config::Config;
 pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
+#[cfg(feature = "tower")]
+pub(crate) use key::push_part;
+#[cfg(feature = "tower")]
+pub(crate) use names::Asked;
 use plan::Plan;
 pub use plan::RuleName;
 pub use problem::{Problem, Problems, Severity};
@@ -93,7 +97,7 @@ impl Rules {
 
     /// A request that the rules of a domain decide. No rule applying, it is allowed.
     pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
-        RulesCheck::new(self, domain, slice::from_ref(request))
+        RulesCheck::new(self, self.plan(), domain, slice::from_ref(request))
     }
 
     /// A request with several sets of attributes, each of which the rules see for itself: all that apply
@@ -103,7 +107,7 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(self, domain, requests)
+        RulesCheck::new(self, self.plan(), domain, requests)
     }
 
     /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
@@ -154,8 +158,42 @@ impl Rules {
         &self.inner.limiter
     }
 
+    /// The rules as they are now, however long a request takes to be looked at.
+    #[cfg(feature = "tower")]
+    pub(crate) fn as_of_now(&self) -> Current<'_> {
+        Current { rules: self, plan: self.plan() }
+    }
+
     fn plan(&self) -> Arc<Plan> {
         self.inner.plan.load_full()
+    }
+}
+
+/// Rules as they were at one time.
+#[cfg(feature = "tower")]
+pub(crate) struct Current<'r> {
+    rules: &'r Rules,
+    plan: Arc<Plan>,
+}
+
+#[cfg(feature = "tower")]
+impl<'r> Current<'r> {
+    /// What they ask of a request.
+    pub(crate) fn asked(&self) -> &Asked {
+        &self.plan.asked
+    }
+
+    /// Whether one of their limits delays requests.
+    pub(crate) fn is_shaping(&self) -> bool {
+        self.plan.is_shaping
+    }
+
+    /// A request that they decide.
+    pub(crate) fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
+    where
+        'r: 'a,
+    {
+        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, slice::from_ref(request))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Entry, Limit, Receipt, State};
+use tollgate_core::{Entry, Limit, Mode, Receipt, State};
 
 use crate::acquire::Acquire;
 use crate::answer::Answer;
@@ -51,6 +51,11 @@ impl Scope {
             #[cfg(feature = "redis")]
             Store::Redis(_) => Err(Error::MustWait),
         }
+    }
+
+    /// Whether its limit delays requests.
+    pub(crate) fn is_shaping(&self) -> bool {
+        matches!(self.limit(), Limit::LeakyBucket(limit) if limit.mode() == Mode::Shaping)
     }
 
     /// The limiter that it belongs to.

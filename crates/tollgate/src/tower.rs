@@ -1,3 +1,28 @@
-//! Middleware for [tower](https://docs.rs/tower): one layer limits the requests to a service, another paces those of a client.
+//! Middleware for tower: one layer limits the requests to a service, another paces those of a client.
+//!
+//! Requests limited by their address, in one line:
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::{Router, routing::get};
+//! use tollgate::tower::RateLimitLayer;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - `rate_limit`: for servers; `body`, `grpc`: what refusals are made of
+//! - `pace`: for clients
 
+mod body;
+#[cfg(feature = "tonic")]
+mod grpc;
 mod pace;
+mod rate_limit;
+
+pub use body::RefusalBody;
+pub use rate_limit::{Decided, RateLimit, RateLimitLayer, ResponseFuture};

@@ -1,7 +1,7 @@
 //! An application may choose how tokens are signed and read in its process. Ours are none of its concern.
 
 use jsonwebtoken::crypto::{CryptoProvider, KeyUtils};
-use tollgate::http::{Invalid, Jwt, JwtKey};
+use tollgate::http::{InvalidToken, Jwt, JwtKey};
 
 static UNWILLING: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| unreachable!("asked to sign"),
@@ -35,6 +35,6 @@ fn what_an_application_installed_is_not_asked() {
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
     assert!(jwt.claims(TOKEN).is_ok());
     let forged = format!("{TOKEN}AAAA");
-    assert_eq!(jwt.claims(&forged).err(), Some(Invalid::Signature));
+    assert_eq!(jwt.claims(&forged).err(), Some(InvalidToken::Signature));
     assert!(JwtKey::rs256(PEM).is_ok());
 }

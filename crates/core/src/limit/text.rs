@@ -100,6 +100,15 @@ impl FromStr for AlgorithmName {
     }
 }
 
+/// The same as parsing it: where a limit is wanted, its text will do.
+impl TryFrom<&str> for Limit {
+    type Error = LimitError;
+
+    fn try_from(text: &str) -> Result<Limit, LimitError> {
+        text.parse()
+    }
+}
+
 impl FromStr for Limit {
     type Err = LimitError;
 

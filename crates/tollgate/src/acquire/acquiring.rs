@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use tollgate_core::{Cost, Limit, Mode, State, Verdict};
+use tollgate_core::{Cost, Limit, State, Verdict};
 
 use super::forecast::Forecast;
 use super::lines::{Rest, Standing, Turn, Want};
@@ -232,10 +232,7 @@ impl<'a> Acquiring<'a> {
     }
 
     fn is_shaped(&self) -> bool {
-        match self.request.scope.limit() {
-            Limit::LeakyBucket(limit) => limit.mode() == Mode::Shaping,
-            _ => false,
-        }
+        self.request.scope.is_shaping()
     }
 
     fn rest(

@@ -14,7 +14,7 @@ mod unproven;
 
 use cache::Cache;
 pub use claims::Claims;
-pub use invalid::Invalid;
+pub use invalid::InvalidToken;
 pub use key::{JwtError, JwtKey};
 use unproven::Unproven;
 
@@ -38,7 +38,7 @@ const LEEWAY: Duration = Duration::from_secs(5);
 /// one that comes with 1,000 requests is computed once. Clones remember together.
 ///
 /// ```
-/// use tollgate::http::{Invalid, Jwt, JwtKey};
+/// use tollgate::http::{InvalidToken, Jwt, JwtKey};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let key = JwtKey::hs256(b"an example's secret of 34 bytes...")?;
@@ -51,7 +51,7 @@ const LEEWAY: Duration = Duration::from_secs(5);
 /// let claims = jwt.claims(token)?;
 /// assert_eq!(claims.get("sub").as_deref(), Some("ada"));
 /// assert_eq!(claims.get("realm.plan").as_deref(), Some("pro"));
-/// assert_eq!(jwt.audience("shop").claims(token).err(), Some(Invalid::Audience));
+/// assert_eq!(jwt.audience("shop").claims(token).err(), Some(InvalidToken::Audience));
 /// # Ok(())
 /// # }
 /// ```
@@ -81,7 +81,7 @@ pub(crate) enum Token {
     /// One of the keys signed it, and it counts now.
     Verified(Arc<Claims>),
     /// It counts for nothing.
-    Invalid(Invalid),
+    Invalid(InvalidToken),
     /// It looks like one, but its signature was not computed.
     NotVerified,
 }
@@ -131,13 +131,13 @@ impl Jwt {
     }
 
     /// What a token says, if it is to be believed now, by the machine's clock.
-    pub fn claims(&self, token: &str) -> Result<Arc<Claims>, Invalid> {
+    pub fn claims(&self, token: &str) -> Result<Arc<Claims>, InvalidToken> {
         let now_us = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
         match self.verify(token, now_us, || true) {
             Token::Verified(claims) => Ok(claims),
             Token::Invalid(invalid) => Err(invalid),
             // Not here: it may.
-            Token::NotVerified => Err(Invalid::Signature),
+            Token::NotVerified => Err(InvalidToken::Signature),
         }
     }
 
@@ -161,10 +161,10 @@ impl Jwt {
         token: &str,
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
-    ) -> Result<Option<Arc<Claims>>, Invalid> {
+    ) -> Result<Option<Arc<Claims>>, InvalidToken> {
         // First, so that nobody can have more than this hashed.
         if token.len() > MAX_BYTES {
-            return Err(Invalid::TooLong);
+            return Err(InvalidToken::TooLong);
         }
         let Shared { policy, cache } = &*self.shared;
         let fingerprint = cache.fingerprint(token);
@@ -177,7 +177,7 @@ impl Jwt {
             return Ok(None);
         }
         if !candidates.iter().any(|key| unproven.is_signed_by(key)) {
-            return Err(Invalid::Signature);
+            return Err(InvalidToken::Signature);
         }
         let claims = Arc::new(policy.accept(unproven.claims(), now_us)?);
         cache.insert(fingerprint, Arc::clone(&claims));
@@ -199,14 +199,14 @@ impl Jwt {
 
 impl Policy {
     /// The claims of a token whose signature holds.
-    fn accept(&self, claims: &str, now_us: u64) -> Result<Claims, Invalid> {
+    fn accept(&self, claims: &str, now_us: u64) -> Result<Claims, InvalidToken> {
         let claims = Claims::read(claims, self.leeway_us)?;
         claims.counts_at(now_us)?;
         if !self.issuers.is_empty() && !claims.is_from(&self.issuers) {
-            return Err(Invalid::Issuer);
+            return Err(InvalidToken::Issuer);
         }
         if !self.audiences.is_empty() && !claims.is_for(&self.audiences) {
-            return Err(Invalid::Audience);
+            return Err(InvalidToken::Audience);
         }
         Ok(claims.without_lists())
     }

@@ -12,7 +12,8 @@ use tollgate_core::{Cost, CostError};
 
 use super::Rules;
 use super::attributes::Attributes;
-use super::plan::{Rule, Spent};
+use super::key::push_part;
+use super::plan::{Plan, Rule, Spent};
 use super::request::Request;
 use super::ruling::Ruling;
 use super::tally::Outcome;
@@ -35,8 +36,11 @@ const MAX_KEY_BYTES: usize = 1 << 20;
 #[must_use = "nothing is decided until this is awaited, or `now` is called"]
 pub struct RulesCheck<'a> {
     rules: &'a Rules,
+    plan: Arc<Plan>,
     domain: &'a str,
     requests: &'a [Attributes<'a>],
+    /// A part of every key, so that what such requests spend is apart from what others do.
+    apart: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
     within: Option<Duration>,
@@ -46,11 +50,18 @@ pub struct RulesCheck<'a> {
 impl<'a> RulesCheck<'a> {
     pub(super) fn new(
         rules: &'a Rules,
+        plan: Arc<Plan>,
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        let (cost, max_wait, within, at_us) = (None, None, None, None);
-        RulesCheck { rules, domain, requests, cost, max_wait, within, at_us }
+        let (apart, cost, max_wait, within, at_us) = (None, None, None, None, None);
+        RulesCheck { rules, plan, domain, requests, apart, cost, max_wait, within, at_us }
+    }
+
+    /// Spends of each limit what such requests have for themselves.
+    #[cfg(feature = "tower")]
+    pub(crate) fn apart(self, kind: &'static str) -> RulesCheck<'a> {
+        RulesCheck { apart: Some(kind), ..self }
     }
 
     /// What the request spends of every limit, instead of what the rules say. At least 1.
@@ -115,7 +126,7 @@ impl<'a> RulesCheck<'a> {
     /// The rules that apply; an error if they are more than any request should meet.
     fn found(&self) -> Result<Found, Error> {
         let cost = self.cost.transpose()?;
-        let plan = self.rules.plan();
+        let plan = &self.plan;
         let mut found = Found::new(plan.generation);
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
             return Ok(found);
@@ -130,6 +141,9 @@ impl<'a> RulesCheck<'a> {
                 }
                 let (spent, _) = rule.spent(&request, &found.keys[from..]);
                 let units = cost.map_or_else(|| rule.units(&request), Cost::units);
+                if let Some(kind) = self.apart {
+                    push_part(&mut found.keys, from, kind, "");
+                }
                 let (rule, spent) = (Arc::clone(rule), Arc::clone(&plan.spends[spent]));
                 let key = from..found.keys.len();
                 found.matched.push(Matched { request: number, rule, spent, key, units });

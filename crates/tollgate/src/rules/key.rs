@@ -5,7 +5,7 @@
 ///
 /// No two lists of attributes make the same key: what separates the parts, and in a name what
 /// separates it from its value, is `%` and two hex digits where it is no separator.
-pub(super) fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str) {
+pub(crate) fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str) {
     if key.len() > from {
         key.push(b',');
     }

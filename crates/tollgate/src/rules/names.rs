@@ -22,6 +22,29 @@ pub(super) struct Names {
     api_keys: HashMap<Box<str>, Box<str>, RandomState>,
 }
 
+/// What rules ask of requests over HTTP, besides what all of these have.
+#[cfg(feature = "tower")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    /// `header.x-tenant`, and `x-tenant`.
+    headers: Vec<(Box<str>, Box<str>)>,
+    /// `jwt.sub`, and `sub`.
+    #[cfg_attr(not(feature = "jwt"), allow(dead_code))]
+    claims: Vec<(Box<str>, Box<str>)>,
+}
+
+#[cfg(feature = "tower")]
+impl Asked {
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().map(|(attribute, name)| (&**attribute, &**name))
+    }
+
+    #[cfg(feature = "jwt")]
+    pub(crate) fn claims(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.claims.iter().map(|(attribute, path)| (&**attribute, &**path))
+    }
+}
+
 /// API keys are secrets.
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,6 +81,16 @@ impl Names {
     /// The name of a number that [`add`](Self::add) gave.
     pub(super) fn name(&self, id: AttributeId) -> &str {
         self.ids.iter().find(|(_, own)| **own == id).map_or("", |(name, _)| name)
+    }
+
+    /// The attributes that are headers, and those that are claims of tokens.
+    #[cfg(feature = "tower")]
+    pub(super) fn asked(&self) -> Asked {
+        let with = |prefix: &str| {
+            let rest = |name: &Box<str>| Some((name.clone(), name.strip_prefix(prefix)?.into()));
+            self.ids.keys().filter_map(rest).collect()
+        };
+        Asked { headers: with("header."), claims: with("jwt.") }
     }
 
     pub(super) fn has_api_keys(&self) -> bool {

@@ -14,6 +14,8 @@ use ahash::RandomState;
 use super::config::{self, Costs, Wanted};
 use super::index::Index;
 use super::key::push_part;
+#[cfg(feature = "tower")]
+use super::names::Asked;
 use super::names::{AttributeId, Names};
 use super::pattern::Pattern;
 use super::request::Request;
@@ -35,6 +37,11 @@ pub(super) struct Plan {
     /// Where in `rules` those of a domain are, and how to find them.
     pub(super) domains: Map<Box<str>, Domain>,
     pub(super) limits: Map<Box<str>, Scope>,
+    #[cfg(feature = "tower")]
+    pub(super) asked: Asked,
+    /// Whether one of the limits delays requests.
+    #[cfg(feature = "tower")]
+    pub(super) is_shaping: bool,
 }
 
 /// The rules of one domain.
@@ -120,6 +127,13 @@ pub(super) enum Mismatch<'r> {
     Unlike(AttributeId, &'r str),
     /// None of these is there for the key, or known.
     NoKey(&'r [(AttributeId, Box<str>)]),
+}
+
+#[cfg(feature = "tower")]
+impl Spent {
+    fn is_shaping(&self) -> bool {
+        matches!(self, Spent::Limit { scope, .. } if scope.is_shaping())
+    }
 }
 
 impl RuleName {

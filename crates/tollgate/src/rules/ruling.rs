@@ -115,20 +115,30 @@ impl Ruling {
     /// Gives everything back that was charged: the request came to nothing, or need not count. How much
     /// more remains then, over all rules.
     pub async fn refund(self) -> Result<u64, Error> {
+        let mut back = Ok(0);
+        // One that fails keeps none from going.
+        for refund in self.refunds() {
+            let own = refund.await;
+            back = back.and_then(|back| Ok(back + own?));
+        }
+        back
+    }
+
+    /// [`refund`](Self::refund), and nobody waits for it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn give_back(self) {
+        drop(self.refunds());
+    }
+
+    /// All of them on their way.
+    fn refunds(self) -> Vec<Answer<u64>> {
         let Ruling { found, together } = self;
         let charged =
             found.matched.iter().filter_map(|matched| Some((matched.scope()?, &matched.key)));
         let refunds = charged.zip(together.into_each()).filter_map(|((scope, key), decision)| {
             Some(scope.refund(&found.keys[key.clone()], decision.into_receipt()?))
         });
-        // All are on their way before the first is waited for, and one that fails keeps none from going.
-        let refunds: Vec<Answer<u64>> = refunds.collect();
-        let mut back = Ok(0);
-        for refund in refunds {
-            let own = refund.await;
-            back = back.and_then(|back| Ok(back + own?));
-        }
-        back
+        refunds.collect()
     }
 }
 

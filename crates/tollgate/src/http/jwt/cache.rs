@@ -8,7 +8,7 @@ use ahash::RandomState;
 use parking_lot::Mutex;
 use siphasher::sip128::SipHasher13;
 
-use super::{Claims, Invalid};
+use super::{Claims, InvalidToken};
 
 /// Few enough to hold little, enough that threads rarely meet.
 const SHARDS: usize = 8;
@@ -63,7 +63,7 @@ impl Cache {
         &self,
         token: Fingerprint,
         now_us: u64,
-    ) -> Option<Result<Arc<Claims>, Invalid>> {
+    ) -> Option<Result<Arc<Claims>, InvalidToken>> {
         let mut shard = self.shard(token).lock();
         let (claims, forgotten) = match shard.young.get(&token) {
             Some(claims) => (Arc::clone(claims), None),
@@ -74,7 +74,7 @@ impl Cache {
             }
         };
         let counts = claims.counts_at(now_us);
-        if counts == Err(Invalid::Expired) {
+        if counts == Err(InvalidToken::Expired) {
             shard.young.remove(&token);
         }
         drop(shard);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::Invalid;
+use super::InvalidToken;
 use super::unproven::object;
 
 /// What a verified token says of its bearer.
@@ -28,21 +28,21 @@ impl Claims {
     }
 
     /// Reads claims in base64url, whose signature holds.
-    pub(super) fn read(part: &str, leeway_us: u64) -> Result<Claims, Invalid> {
+    pub(super) fn read(part: &str, leeway_us: u64) -> Result<Claims, InvalidToken> {
         let members = object(part)?;
-        let expiry_us = members.get("exp").ok_or(Invalid::NoExpiry).and_then(time_us)?;
+        let expiry_us = members.get("exp").ok_or(InvalidToken::NoExpiry).and_then(time_us)?;
         let start_us = members.get("nbf").map_or(Ok(0), time_us)?;
         let until_us = since_epoch(expiry_us.saturating_add(i128::from(leeway_us)));
         let from_us = since_epoch(start_us.saturating_sub(i128::from(leeway_us)));
         Ok(Claims { members, from_us, until_us })
     }
 
-    pub(super) fn counts_at(&self, now_us: u64) -> Result<(), Invalid> {
+    pub(super) fn counts_at(&self, now_us: u64) -> Result<(), InvalidToken> {
         if now_us >= self.until_us {
-            return Err(Invalid::Expired);
+            return Err(InvalidToken::Expired);
         }
         if now_us < self.from_us {
-            return Err(Invalid::NotYetValid);
+            return Err(InvalidToken::NotYetValid);
         }
         Ok(())
     }
@@ -115,12 +115,12 @@ fn empty_lists(value: &mut Value) {
 }
 
 /// A time in seconds since the epoch, as JSON writes it, in microseconds, rounded down.
-fn time_us(seconds: &Value) -> Result<i128, Invalid> {
-    let Value::Number(seconds) = seconds else { return Err(Invalid::Malformed) };
+fn time_us(seconds: &Value) -> Result<i128, InvalidToken> {
+    let Value::Number(seconds) = seconds else { return Err(InvalidToken::Malformed) };
     if let Some(whole) = seconds.as_i128() {
         return Ok(whole.saturating_mul(1_000_000));
     }
-    let seconds = seconds.as_f64().ok_or(Invalid::Malformed)?;
+    let seconds = seconds.as_f64().ok_or(InvalidToken::Malformed)?;
     // OK because the cast ends at the largest number there is.
     Ok((seconds * 1e6).floor() as i128)
 }

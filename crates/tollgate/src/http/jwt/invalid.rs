@@ -3,7 +3,7 @@
 /// Why a token counts for nothing. Says nothing of what is in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Invalid {
+pub enum InvalidToken {
     /// Over 8 KiB.
     #[error("the token is longer than 8 KiB")]
     TooLong,

@@ -82,7 +82,7 @@ fn encode(part: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(part)
 }
 
-fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, Invalid> {
+fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, InvalidToken> {
     match jwt.verify(token, now_us, || true) {
         Token::Verified(claims) => Ok(claims),
         Token::Invalid(invalid) => Err(invalid),
@@ -91,12 +91,12 @@ fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, Invalid> {
 }
 
 /// Why a token does not count now. `None` if it does.
-fn why_not(jwt: &Jwt, token: &str) -> Option<Invalid> {
+fn why_not(jwt: &Jwt, token: &str) -> Option<InvalidToken> {
     at(jwt, token, NOW_US).err()
 }
 
 /// Why a token does not count, found without a signature being computed. `None` if one would be.
-fn why_not_for_free(jwt: &Jwt, token: &str) -> Option<Invalid> {
+fn why_not_for_free(jwt: &Jwt, token: &str) -> Option<InvalidToken> {
     match jwt.verify(token, NOW_US, || false) {
         Token::Verified(_) => panic!("nobody verified it"),
         Token::Invalid(invalid) => Some(invalid),

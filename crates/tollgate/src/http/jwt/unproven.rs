@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
 use serde_json::{Map, Value};
 
-use super::Invalid;
+use super::InvalidToken;
 use super::key::JwtKey;
 
 /// A token whose parts are in order and whose signature is yet to be computed.
@@ -20,39 +20,42 @@ pub(super) struct Unproven<'a> {
 
 impl<'a> Unproven<'a> {
     /// Takes a token apart, for little: its claims are not read.
-    pub(super) fn read(token: &'a str) -> Result<Unproven<'a>, Invalid> {
-        let (message, signature) = token.rsplit_once('.').ok_or(Invalid::Malformed)?;
-        let (header, claims) = message.split_once('.').ok_or(Invalid::Malformed)?;
+    pub(super) fn read(token: &'a str) -> Result<Unproven<'a>, InvalidToken> {
+        let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
+        let (header, claims) = message.split_once('.').ok_or(InvalidToken::Malformed)?;
         if !claims.bytes().all(is_base64url) {
-            return Err(Invalid::Malformed);
+            return Err(InvalidToken::Malformed);
         }
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Invalid::Malformed)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| InvalidToken::Malformed)?;
         let mut header = object(header)?;
         if header.contains_key("crit") {
-            return Err(Invalid::Critical);
+            return Err(InvalidToken::Critical);
         }
         let key_id = match header.remove("kid") {
             None => None,
             Some(Value::String(id)) => Some(id),
-            Some(_) => return Err(Invalid::Malformed),
+            Some(_) => return Err(InvalidToken::Malformed),
         };
         let algorithm = algorithm(header.get("alg"))?;
         Ok(Unproven { message, claims, signature, algorithm, key_id })
     }
 
     /// The keys that may have signed it: the one that it names, or else those without an id.
-    pub(super) fn candidates<'k>(&self, keys: &'k [JwtKey]) -> Result<Vec<&'k JwtKey>, Invalid> {
+    pub(super) fn candidates<'k>(
+        &self,
+        keys: &'k [JwtKey],
+    ) -> Result<Vec<&'k JwtKey>, InvalidToken> {
         let named = keys.iter().find(|key| key.name().is_some() && key.name() == self.key_id());
         let mut candidates = match named {
             Some(key) => vec![key],
             None => keys.iter().filter(|key| key.name().is_none()).collect(),
         };
         if candidates.is_empty() {
-            return Err(Invalid::UnknownKey);
+            return Err(InvalidToken::UnknownKey);
         }
         candidates.retain(|key| key.algorithm() == self.algorithm);
         match candidates.is_empty() {
-            true => Err(Invalid::Algorithm),
+            true => Err(InvalidToken::Algorithm),
             false => Ok(candidates),
         }
     }
@@ -72,20 +75,20 @@ impl<'a> Unproven<'a> {
 }
 
 /// The JSON object that a part of a token holds.
-pub(super) fn object(part: &str) -> Result<Map<String, Value>, Invalid> {
-    let json = URL_SAFE_NO_PAD.decode(part).map_err(|_| Invalid::Malformed)?;
+pub(super) fn object(part: &str) -> Result<Map<String, Value>, InvalidToken> {
+    let json = URL_SAFE_NO_PAD.decode(part).map_err(|_| InvalidToken::Malformed)?;
     // Bounded: the token by its length, the depth by serde_json, to 128. Of two members of one name
     // the last counts, as RFC 7519 has it.
-    serde_json::from_slice(&json).map_err(|_| Invalid::Malformed)
+    serde_json::from_slice(&json).map_err(|_| InvalidToken::Malformed)
 }
 
-fn algorithm(name: Option<&Value>) -> Result<Algorithm, Invalid> {
+fn algorithm(name: Option<&Value>) -> Result<Algorithm, InvalidToken> {
     match name.and_then(Value::as_str) {
         Some("HS256") => Ok(Algorithm::HS256),
         Some("RS256") => Ok(Algorithm::RS256),
         Some("ES256") => Ok(Algorithm::ES256),
-        Some(_) => Err(Invalid::Algorithm),
-        None => Err(Invalid::Malformed),
+        Some(_) => Err(InvalidToken::Algorithm),
+        None => Err(InvalidToken::Malformed),
     }
 }
 

@@ -56,7 +56,18 @@ impl Plan {
         };
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
         let generation = before.map_or(1, |plan| plan.generation + 1);
-        Ok(Plan { generation, names, rules, spends, domains, limits })
+        Ok(Plan {
+            generation,
+            #[cfg(feature = "tower")]
+            asked: names.asked(),
+            #[cfg(feature = "tower")]
+            is_shaping: spends.iter().any(|spent| spent.is_shaping()),
+            names,
+            rules,
+            spends,
+            domains,
+            limits,
+        })
     }
 }
 

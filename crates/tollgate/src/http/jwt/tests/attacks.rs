@@ -17,14 +17,14 @@ fn a_token_without_a_signature_never_counts() {
             let header = format!(r#"{{"alg":"{algorithm}"}}"#);
             for token in [unsigned(&header, CLAIMS), issuer.token(&header, CLAIMS)] {
                 let why = why_not_for_free(&jwt, &token);
-                assert_eq!(why, Some(Invalid::Algorithm), "{algorithm}");
+                assert_eq!(why, Some(InvalidToken::Algorithm), "{algorithm}");
             }
         }
         let algorithm = issuer.algorithm();
         let header = format!(r#"{{"alg":"{algorithm}"}}"#);
-        assert_eq!(why_not(&jwt, &unsigned(&header, CLAIMS)), Some(Invalid::Signature));
+        assert_eq!(why_not(&jwt, &unsigned(&header, CLAIMS)), Some(InvalidToken::Signature));
         let signature_less = format!("{}.{}", encode(&header), encode(CLAIMS));
-        assert_eq!(why_not_for_free(&jwt, &signature_less), Some(Invalid::Malformed));
+        assert_eq!(why_not_for_free(&jwt, &signature_less), Some(InvalidToken::Malformed));
     }
 }
 
@@ -39,13 +39,13 @@ fn a_public_key_is_no_secret() {
         let pem = public(issuer);
         for secret in [pem.as_bytes(), pem.trim_end().as_bytes()] {
             let forged = Issuer::Hs256(secret).token_with(CLAIMS);
-            assert_eq!(why_not_for_free(&issuer.jwt(), &forged), Some(Invalid::Algorithm));
+            assert_eq!(why_not_for_free(&issuer.jwt(), &forged), Some(InvalidToken::Algorithm));
             let with_secret = Jwt::new([issuer.key(), Issuer::Hs256(SECRET).key()]).unwrap();
-            assert_eq!(why_not(&with_secret, &forged), Some(Invalid::Signature));
+            assert_eq!(why_not(&with_secret, &forged), Some(InvalidToken::Signature));
             // The header says one thing, the signature is another.
             let header = format!(r#"{{"alg":"{}"}}"#, issuer.algorithm());
             let forged = Issuer::Hs256(secret).token(&header, CLAIMS);
-            assert_eq!(why_not(&issuer.jwt(), &forged), Some(Invalid::Signature));
+            assert_eq!(why_not(&issuer.jwt(), &forged), Some(InvalidToken::Signature));
         }
     }
 }
@@ -55,15 +55,15 @@ fn a_token_of_another_algorithm_is_not_for_the_key() {
     for issuer in ISSUERS {
         for other in ISSUERS.iter().filter(|other| other.algorithm() != issuer.algorithm()) {
             let token = other.token_with(CLAIMS);
-            assert_eq!(why_not_for_free(&issuer.jwt(), &token), Some(Invalid::Algorithm));
+            assert_eq!(why_not_for_free(&issuer.jwt(), &token), Some(InvalidToken::Algorithm));
             let named = Jwt::new([issuer.key().id("a"), other.key()]).unwrap();
             let header = format!(r#"{{"alg":"{}","kid":"a"}}"#, other.algorithm());
             let token = other.token(&header, CLAIMS);
-            assert_eq!(why_not_for_free(&named, &token), Some(Invalid::Algorithm));
+            assert_eq!(why_not_for_free(&named, &token), Some(InvalidToken::Algorithm));
         }
         for algorithm in ["HS384", "HS512", "RS384", "RS512", "PS256", "ES384", "ES256K", "EdDSA"] {
             let token = issuer.token(&format!(r#"{{"alg":"{algorithm}"}}"#), CLAIMS);
-            assert_eq!(why_not_for_free(&issuer.jwt(), &token), Some(Invalid::Algorithm));
+            assert_eq!(why_not_for_free(&issuer.jwt(), &token), Some(InvalidToken::Algorithm));
         }
     }
 }
@@ -76,7 +76,7 @@ fn a_signature_of_zeros_never_counts() {
         let (message, _) = genuine.rsplit_once('.').unwrap();
         for signature in [vec![0; bytes], vec![0xff; bytes], vec![0; 1], vec![0x30; 72]] {
             let token = format!("{message}.{}", encode(signature));
-            assert_eq!(why_not(&issuer.jwt(), &token), Some(Invalid::Signature), "{issuer:?}");
+            assert_eq!(why_not(&issuer.jwt(), &token), Some(InvalidToken::Signature), "{issuer:?}");
         }
     }
 }
@@ -110,11 +110,11 @@ fn parts_of_two_tokens_make_no_third() {
         let (message, _) = ada.rsplit_once('.').unwrap();
         let (_, signature) = eve.rsplit_once('.').unwrap();
         let mixed = format!("{message}.{signature}");
-        assert_eq!(why_not(&issuer.jwt(), &mixed), Some(Invalid::Signature));
+        assert_eq!(why_not(&issuer.jwt(), &mixed), Some(InvalidToken::Signature));
         let (_, ada_after_header) = ada.split_once('.').unwrap();
         let header = encode(format!(r#"{{"alg":"{}"}}"#, issuer.algorithm()));
         let other_header = format!("{header}.{ada_after_header}");
-        assert_eq!(why_not(&issuer.jwt(), &other_header), Some(Invalid::Signature));
+        assert_eq!(why_not(&issuer.jwt(), &other_header), Some(InvalidToken::Signature));
     }
 }
 
@@ -122,21 +122,21 @@ fn parts_of_two_tokens_make_no_third() {
 fn a_header_that_asks_for_more_is_refused_for_free() {
     let issuer = Issuer::Hs256(SECRET);
     let table = [
-        (r#"{"alg":"HS256","crit":["b64"],"b64":false}"#, Invalid::Critical),
-        (r#"{"alg":"HS256","crit":[]}"#, Invalid::Critical),
-        (r#"{"alg":"HS256","crit":null}"#, Invalid::Critical),
-        (r#"{"alg":"none","crit":["exp"]}"#, Invalid::Critical),
-        (r#"{"alg":"HS256","kid":7}"#, Invalid::Malformed),
-        (r#"{"alg":"HS256","kid":null}"#, Invalid::Malformed),
-        (r#"{"alg":["HS256"]}"#, Invalid::Malformed),
-        (r#"{"alg":null}"#, Invalid::Malformed),
-        (r#"{"typ":"JWT"}"#, Invalid::Malformed),
-        (r#"{"alg":"HS256","alg":"none"}"#, Invalid::Algorithm),
-        (r#"["HS256"]"#, Invalid::Malformed),
-        (r#""HS256""#, Invalid::Malformed),
-        (r#"{"alg":"HS256"} "x""#, Invalid::Malformed),
-        (r#"{"alg":"HS256""#, Invalid::Malformed),
-        ("", Invalid::Malformed),
+        (r#"{"alg":"HS256","crit":["b64"],"b64":false}"#, InvalidToken::Critical),
+        (r#"{"alg":"HS256","crit":[]}"#, InvalidToken::Critical),
+        (r#"{"alg":"HS256","crit":null}"#, InvalidToken::Critical),
+        (r#"{"alg":"none","crit":["exp"]}"#, InvalidToken::Critical),
+        (r#"{"alg":"HS256","kid":7}"#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256","kid":null}"#, InvalidToken::Malformed),
+        (r#"{"alg":["HS256"]}"#, InvalidToken::Malformed),
+        (r#"{"alg":null}"#, InvalidToken::Malformed),
+        (r#"{"typ":"JWT"}"#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256","alg":"none"}"#, InvalidToken::Algorithm),
+        (r#"["HS256"]"#, InvalidToken::Malformed),
+        (r#""HS256""#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256"} "x""#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256""#, InvalidToken::Malformed),
+        ("", InvalidToken::Malformed),
     ];
     for (header, want) in table {
         let token = issuer.token(header, CLAIMS);
@@ -156,7 +156,7 @@ fn a_key_that_the_token_brings_along_is_not_used() {
         r#"{"alg":"HS256","x5u":"https://mallory.example/cert","x5c":["AAAA"]}"#.into(),
     ] {
         let why = why_not(&issuer.jwt(), &mallory.token(&header, CLAIMS));
-        assert_eq!(why, Some(Invalid::Signature), "{header}");
+        assert_eq!(why, Some(InvalidToken::Signature), "{header}");
     }
 }
 
@@ -189,7 +189,7 @@ fn junk_is_refused_for_free() {
         format!("{not_utf8}.e30.AAAA"),
     ] {
         let why = why_not_for_free(&issuer.jwt(), &token);
-        assert_eq!(why, Some(Invalid::Malformed), "{token:?}");
+        assert_eq!(why, Some(InvalidToken::Malformed), "{token:?}");
     }
 }
 
@@ -205,10 +205,10 @@ fn a_token_over_8_kib_is_not_looked_at() {
     assert_eq!(why_not(&issuer.jwt(), &longest), None);
     for padding in [6_200, 75_000, 1_000_000] {
         let why = why_not_for_free(&issuer.jwt(), &of_length(padding));
-        assert_eq!(why, Some(Invalid::TooLong));
+        assert_eq!(why, Some(InvalidToken::TooLong));
     }
-    assert_eq!(why_not_for_free(&issuer.jwt(), &".".repeat(8_192)), Some(Invalid::Malformed));
-    assert_eq!(why_not_for_free(&issuer.jwt(), &".".repeat(8_193)), Some(Invalid::TooLong));
+    assert_eq!(why_not_for_free(&issuer.jwt(), &".".repeat(8_192)), Some(InvalidToken::Malformed));
+    assert_eq!(why_not_for_free(&issuer.jwt(), &".".repeat(8_193)), Some(InvalidToken::TooLong));
 }
 
 #[test]
@@ -216,14 +216,14 @@ fn claims_that_are_no_object_do_not_count_though_signed() {
     let issuer = Issuer::Hs256(SECRET);
     for claims in ["", "null", "[]", "7", r#""exp""#, "{", r#"{"exp":1700000100,}"#, "\u{feff}{}"] {
         let why = why_not(&issuer.jwt(), &issuer.token_with(claims));
-        assert_eq!(why, Some(Invalid::Malformed), "{claims}");
+        assert_eq!(why, Some(InvalidToken::Malformed), "{claims}");
     }
     let header = encode(r#"{"alg":"HS256"}"#);
     let not_utf8 = encode(b"{\"exp\":1700000100,\"x\":\"\xff\"}");
     // The last character has bits that belong to no byte.
     for claims in [not_utf8.as_str(), "e31", "e"] {
         let token = issuer.sign(&format!("{header}.{claims}"));
-        assert_eq!(why_not(&issuer.jwt(), &token), Some(Invalid::Malformed), "{claims}");
+        assert_eq!(why_not(&issuer.jwt(), &token), Some(InvalidToken::Malformed), "{claims}");
     }
 }
 
@@ -235,10 +235,10 @@ fn depth_is_bounded() {
             let deep = format!("{}1{}", open.repeat(depth), close.repeat(depth));
             let claims = format!(r#"{{"exp":1700000100,"x":{deep}}}"#);
             let why = why_not(&issuer.jwt(), &issuer.token_with(&claims));
-            assert_eq!(why, Some(Invalid::Malformed));
+            assert_eq!(why, Some(InvalidToken::Malformed));
             let header = format!(r#"{{"alg":"HS256","x":{deep}}}"#);
             let why = why_not_for_free(&issuer.jwt(), &issuer.token(&header, CLAIMS));
-            assert_eq!(why, Some(Invalid::Malformed));
+            assert_eq!(why, Some(InvalidToken::Malformed));
         }
     }
 }

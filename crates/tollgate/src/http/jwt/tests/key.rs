@@ -199,7 +199,7 @@ fn a_damaged_pem_never_panics_and_its_key_signed_nothing() {
             if let Ok(key) = read(&damaged) {
                 let why = why_not(&Jwt::new([key]).unwrap(), &token);
                 let may_be_the_same = position < start + exact && why.is_none();
-                let is_another = why == Some(Invalid::Signature);
+                let is_another = why == Some(InvalidToken::Signature);
                 assert!(may_be_the_same || is_another, "{issuer:?} {position}");
             }
             damaged.remove(position);
@@ -240,5 +240,5 @@ fn messages_say_what_to_do() {
         "over 8 keys of one algorithm have no id; give them the ids that tokens name in `kid`",
     ];
     assert_eq!(said, want);
-    assert_eq!(Invalid::Expired.to_string(), "the token has expired");
+    assert_eq!(InvalidToken::Expired.to_string(), "the token has expired");
 }

@@ -6,7 +6,7 @@ use super::super::cache::Cache;
 use super::*;
 
 /// Whether `token` counts, and whether its signature had to be computed to tell.
-fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<Invalid>, bool) {
+fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<InvalidToken>, bool) {
     let was_asked = Cell::new(false);
     let token = jwt.verify(token, now_us, || {
         was_asked.set(true);
@@ -52,9 +52,9 @@ fn an_expiry_holds_for_what_is_remembered_and_ends_it() {
     let expiry_us = NOW_US + 100_000_000;
     assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
     assert_eq!(asked(&jwt, &token, expiry_us - 1), (None, false));
-    assert_eq!(asked(&jwt, &token, expiry_us), (Some(Invalid::Expired), false));
+    assert_eq!(asked(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), false));
     assert_eq!(jwt.shared.cache.len(), 0);
-    assert_eq!(asked(&jwt, &token, expiry_us), (Some(Invalid::Expired), true));
+    assert_eq!(asked(&jwt, &token, expiry_us), (Some(InvalidToken::Expired), true));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_start_holds_for_what_is_remembered() {
     let token = issuer.token_with(r#"{"exp":1700000100,"nbf":1700000000}"#);
     let jwt = issuer.jwt();
     assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
-    assert_eq!(asked(&jwt, &token, NOW_US - 1), (Some(Invalid::NotYetValid), false));
+    assert_eq!(asked(&jwt, &token, NOW_US - 1), (Some(InvalidToken::NotYetValid), false));
     assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
 }
 
@@ -87,9 +87,9 @@ fn a_changed_policy_remembers_nothing() {
     let jwt = issuer.jwt();
     assert_eq!(asked(&jwt, &token, NOW_US), (None, true));
     let stricter = jwt.clone().issuer("a");
-    assert_eq!(asked(&stricter, &token, NOW_US), (Some(Invalid::Issuer), true));
+    assert_eq!(asked(&stricter, &token, NOW_US), (Some(InvalidToken::Issuer), true));
     let stricter = jwt.clone().audience("a");
-    assert_eq!(asked(&stricter, &token, NOW_US), (Some(Invalid::Audience), true));
+    assert_eq!(asked(&stricter, &token, NOW_US), (Some(InvalidToken::Audience), true));
     assert_eq!(asked(&jwt, &token, NOW_US), (None, false));
 }
 

@@ -33,10 +33,10 @@ fn times_are_kept_to_the_microsecond() {
             assert!(at(&jwt, &token, first_us).is_ok(), "{claims}");
             if let Some(before_us) = first_us.checked_sub(1) {
                 let early = at(&jwt, &token, before_us);
-                assert_eq!(early.err(), Some(Invalid::NotYetValid), "{claims}");
+                assert_eq!(early.err(), Some(InvalidToken::NotYetValid), "{claims}");
             }
             let late = at(&jwt, &token, last_us + 1);
-            assert_eq!(late.err(), Some(Invalid::Expired), "{claims}");
+            assert_eq!(late.err(), Some(InvalidToken::Expired), "{claims}");
         }
     }
 }
@@ -46,13 +46,13 @@ fn a_token_that_expired_before_the_epoch_never_counts() {
     let issuer = Issuer::Hs256(SECRET);
     for claims in [r#"{"exp":-1}"#, r#"{"exp":-0.5}"#, r#"{"exp":0}"#, r#"{"exp":-1e300}"#] {
         let expired = at(&issuer.jwt(), &issuer.token_with(claims), 0).err();
-        assert_eq!(expired, Some(Invalid::Expired), "{claims}");
+        assert_eq!(expired, Some(InvalidToken::Expired), "{claims}");
     }
     // Rounded down, also below zero: with the leeway these end as the clock begins.
     for (claims, leeway_us) in [(r#"{"exp":-1}"#, 1_000_000), (r#"{"exp":-0.0000005}"#, 1)] {
         let jwt = issuer.jwt().leeway(Duration::from_micros(leeway_us));
         let expired = at(&jwt, &issuer.token_with(claims), 0).err();
-        assert_eq!(expired, Some(Invalid::Expired), "{claims}");
+        assert_eq!(expired, Some(InvalidToken::Expired), "{claims}");
     }
 }
 
@@ -69,9 +69,9 @@ fn the_leeway_is_for_both_ends() {
         assert!(at(&jwt, &token, 900_000_000 - leeway_us).is_ok());
         assert!(at(&jwt, &token, 999_999_999 + leeway_us).is_ok());
         let early = at(&jwt, &token, 899_999_999 - leeway_us);
-        assert_eq!(early.err(), Some(Invalid::NotYetValid));
+        assert_eq!(early.err(), Some(InvalidToken::NotYetValid));
         let late = at(&jwt, &token, 1_000_000_000 + leeway_us);
-        assert_eq!(late.err(), Some(Invalid::Expired));
+        assert_eq!(late.err(), Some(InvalidToken::Expired));
     }
 }
 
@@ -80,7 +80,7 @@ fn no_leeway_is_too_long() {
     let issuer = Issuer::Hs256(SECRET);
     let jwt = issuer.jwt().leeway(Duration::MAX);
     let token = issuer.token_with(r#"{"exp":-1e300,"nbf":-1e300}"#);
-    assert_eq!(at(&jwt, &token, 0).err(), Some(Invalid::Expired));
+    assert_eq!(at(&jwt, &token, 0).err(), Some(InvalidToken::Expired));
     let token = issuer.token_with(r#"{"exp":1,"nbf":2}"#);
     assert!(at(&jwt, &token, NOW_US).is_ok());
 }
@@ -89,18 +89,18 @@ fn no_leeway_is_too_long() {
 fn an_expiry_is_a_number_and_must_be_there() {
     let issuer = Issuer::Hs256(SECRET);
     let table = [
-        (r#"{}"#, Invalid::NoExpiry),
-        (r#"{"sub":"ada","EXP":1700000100}"#, Invalid::NoExpiry),
-        (r#"{"exp":null}"#, Invalid::Malformed),
-        (r#"{"exp":"1700000100"}"#, Invalid::Malformed),
-        (r#"{"exp":true}"#, Invalid::Malformed),
-        (r#"{"exp":[1700000100]}"#, Invalid::Malformed),
-        (r#"{"exp":{}}"#, Invalid::Malformed),
-        (r#"{"exp":1e400}"#, Invalid::Malformed),
-        (r#"{"exp":NaN}"#, Invalid::Malformed),
-        (r#"{"exp":0x7fffffff}"#, Invalid::Malformed),
-        (r#"{"exp":1700000100,"nbf":"0"}"#, Invalid::Malformed),
-        (r#"{"exp":1700000100,"nbf":null}"#, Invalid::Malformed),
+        (r#"{}"#, InvalidToken::NoExpiry),
+        (r#"{"sub":"ada","EXP":1700000100}"#, InvalidToken::NoExpiry),
+        (r#"{"exp":null}"#, InvalidToken::Malformed),
+        (r#"{"exp":"1700000100"}"#, InvalidToken::Malformed),
+        (r#"{"exp":true}"#, InvalidToken::Malformed),
+        (r#"{"exp":[1700000100]}"#, InvalidToken::Malformed),
+        (r#"{"exp":{}}"#, InvalidToken::Malformed),
+        (r#"{"exp":1e400}"#, InvalidToken::Malformed),
+        (r#"{"exp":NaN}"#, InvalidToken::Malformed),
+        (r#"{"exp":0x7fffffff}"#, InvalidToken::Malformed),
+        (r#"{"exp":1700000100,"nbf":"0"}"#, InvalidToken::Malformed),
+        (r#"{"exp":1700000100,"nbf":null}"#, InvalidToken::Malformed),
     ];
     for (claims, want) in table {
         let why = why_not(&issuer.jwt(), &issuer.token_with(claims));
@@ -114,10 +114,10 @@ fn only_tokens_of_the_issuer_count() {
     let jwt = issuer.jwt().issuer("a");
     let table = [
         (r#"{"exp":1700000100,"iss":"a"}"#, None),
-        (r#"{"exp":1700000100,"iss":"b"}"#, Some(Invalid::Issuer)),
-        (r#"{"exp":1700000100,"iss":"A"}"#, Some(Invalid::Issuer)),
-        (r#"{"exp":1700000100,"iss":["a"]}"#, Some(Invalid::Issuer)),
-        (r#"{"exp":1700000100}"#, Some(Invalid::Issuer)),
+        (r#"{"exp":1700000100,"iss":"b"}"#, Some(InvalidToken::Issuer)),
+        (r#"{"exp":1700000100,"iss":"A"}"#, Some(InvalidToken::Issuer)),
+        (r#"{"exp":1700000100,"iss":["a"]}"#, Some(InvalidToken::Issuer)),
+        (r#"{"exp":1700000100}"#, Some(InvalidToken::Issuer)),
     ];
     for (claims, want) in table {
         let token = issuer.token_with(claims);
@@ -137,12 +137,12 @@ fn only_tokens_for_the_audience_count() {
         (r#"{"exp":1700000100,"aud":"shop"}"#, None),
         (r#"{"exp":1700000100,"aud":"till"}"#, None),
         (r#"{"exp":1700000100,"aud":["bank",7,"till"]}"#, None),
-        (r#"{"exp":1700000100,"aud":"bank"}"#, Some(Invalid::Audience)),
-        (r#"{"exp":1700000100,"aud":["bank"]}"#, Some(Invalid::Audience)),
-        (r#"{"exp":1700000100,"aud":[]}"#, Some(Invalid::Audience)),
-        (r#"{"exp":1700000100,"aud":[["shop"]]}"#, Some(Invalid::Audience)),
-        (r#"{"exp":1700000100,"aud":{"shop":"shop"}}"#, Some(Invalid::Audience)),
-        (r#"{"exp":1700000100}"#, Some(Invalid::Audience)),
+        (r#"{"exp":1700000100,"aud":"bank"}"#, Some(InvalidToken::Audience)),
+        (r#"{"exp":1700000100,"aud":["bank"]}"#, Some(InvalidToken::Audience)),
+        (r#"{"exp":1700000100,"aud":[]}"#, Some(InvalidToken::Audience)),
+        (r#"{"exp":1700000100,"aud":[["shop"]]}"#, Some(InvalidToken::Audience)),
+        (r#"{"exp":1700000100,"aud":{"shop":"shop"}}"#, Some(InvalidToken::Audience)),
+        (r#"{"exp":1700000100}"#, Some(InvalidToken::Audience)),
     ];
     for (claims, want) in table {
         let token = issuer.token_with(claims);
@@ -160,18 +160,18 @@ fn a_token_that_names_its_key_is_for_that_key() {
     assert_eq!(why_not(&both, &issuer.token(&named("a"), CLAIMS)), None);
     assert_eq!(why_not(&both, &OTHER.token(&named("b"), CLAIMS)), None);
     let mixed_up = issuer.token(&named("b"), CLAIMS);
-    assert_eq!(why_not(&both, &mixed_up), Some(Invalid::Signature));
+    assert_eq!(why_not(&both, &mixed_up), Some(InvalidToken::Signature));
     for unknown in [issuer.token(&named("c"), CLAIMS), issuer.token_with(CLAIMS)] {
-        assert_eq!(why_not_for_free(&both, &unknown), Some(Invalid::UnknownKey));
+        assert_eq!(why_not_for_free(&both, &unknown), Some(InvalidToken::UnknownKey));
     }
 
     let one_without = Jwt::new([issuer.key().id("a"), OTHER.key()]).unwrap();
     assert_eq!(why_not(&one_without, &OTHER.token_with(CLAIMS)), None);
     assert_eq!(why_not(&one_without, &OTHER.token(&named("c"), CLAIMS)), None);
     let not_its_key = OTHER.token(&named("a"), CLAIMS);
-    assert_eq!(why_not(&one_without, &not_its_key), Some(Invalid::Signature));
+    assert_eq!(why_not(&one_without, &not_its_key), Some(InvalidToken::Signature));
     let not_named = issuer.token_with(CLAIMS);
-    assert_eq!(why_not(&one_without, &not_named), Some(Invalid::Signature));
+    assert_eq!(why_not(&one_without, &not_named), Some(InvalidToken::Signature));
 }
 
 #[test]
@@ -207,5 +207,5 @@ fn claims_are_told_at_the_system_time() {
     let claims = issuer.jwt().claims(&future).unwrap();
     assert_eq!(claims.get("sub").as_deref(), Some("ada"));
     let past = issuer.token_with(r#"{"sub":"ada","exp":1700000000}"#);
-    assert_eq!(issuer.jwt().claims(&past).err(), Some(Invalid::Expired));
+    assert_eq!(issuer.jwt().claims(&past).err(), Some(InvalidToken::Expired));
 }

@@ -1,0 +1,213 @@
+//! Who sent a request.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::http::header::{HeaderMap, HeaderName};
+#[cfg(feature = "jwt")]
+use tollgate_core::Limit;
+
+use super::address::{ClientAddress, Ipv6Prefix};
+use super::head::RequestHead;
+#[cfg(feature = "jwt")]
+use super::jwt::Jwt;
+use super::proxies::TrustedProxies;
+#[cfg(feature = "jwt")]
+use super::tokens::{OnInvalid, Tokens};
+use crate::clock::Clock;
+#[cfg(feature = "jwt")]
+use crate::error::Error;
+use crate::rules::{Asked, Attributes};
+
+/// Who a client is: by its address, an API key, or a token.
+///
+/// What nobody vouches for counts for nothing: whoever invents keys, tokens or addresses is limited by the
+/// address that the connection comes from.
+///
+/// ```
+/// use tollgate::http::{Identity, TrustedProxies};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let identity = Identity::new()
+///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?) // their X-Forwarded-For is believed
+///     .verify_api_keys(|key| (key == "k_123").then(|| "pro".to_owned()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Identity {
+    proxies: Option<TrustedProxies>,
+    trusted_headers: Vec<HeaderName>,
+    ipv6_prefix: Ipv6Prefix,
+    api_key_header: HeaderName,
+    tier_of_api_key: Option<TierOf>,
+    #[cfg(feature = "jwt")]
+    pub(super) tokens: Option<Tokens>,
+}
+
+/// The tier of an API key that is known.
+type TierOf = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+impl Default for Identity {
+    fn default() -> Identity {
+        Identity {
+            proxies: None,
+            trusted_headers: Vec::new(),
+            ipv6_prefix: Ipv6Prefix::default(),
+            api_key_header: HeaderName::from_static("x-api-key"),
+            tier_of_api_key: None,
+            #[cfg(feature = "jwt")]
+            tokens: None,
+        }
+    }
+}
+
+impl Identity {
+    /// By the address that the connection comes from, and API keys that rules know.
+    pub fn new() -> Identity {
+        Identity::default()
+    }
+
+    /// Believes these proxies where a request came from. Nobody else is.
+    #[must_use]
+    pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
+        Identity { proxies: Some(proxies), ..self }
+    }
+
+    /// Headers that count as known, if a trusted proxy passed the request on: keys and tiers can be made of
+    /// them. The proxies must set them, or take off what clients send.
+    #[must_use]
+    pub fn trusted_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Identity {
+        Identity { trusted_headers: names.into_iter().collect(), ..self }
+    }
+
+    /// How many leading bits of an IPv6 address tell clients apart; 56 unless said, as a provider gives a home
+    /// that many or fewer.
+    #[must_use]
+    pub fn ipv6_prefix(self, ipv6_prefix: Ipv6Prefix) -> Identity {
+        Identity { ipv6_prefix, ..self }
+    }
+
+    /// The header that API keys come in; `x-api-key` unless said.
+    #[must_use]
+    pub fn api_key_header(self, name: HeaderName) -> Identity {
+        Identity { api_key_header: name, ..self }
+    }
+
+    /// Who knows API keys, besides the table in a file of rules: the tier of one that is genuine.
+    #[must_use]
+    pub fn verify_api_keys(
+        self,
+        tier_of: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Identity {
+        Identity { tier_of_api_key: Some(Arc::new(tier_of)), ..self }
+    }
+
+    /// Believes what tokens say that these keys have signed: `Authorization: Bearer …`.
+    ///
+    /// A request with a token that is not genuine, expired or not verified is as one without, and limited by its
+    /// address, unless such are [refused](Self::refuse_invalid_tokens).
+    #[cfg(feature = "jwt")]
+    pub fn jwt(self, jwt: Jwt) -> Result<Identity, Error> {
+        Ok(Identity { tokens: Some(Tokens::new(jwt)?), ..self })
+    }
+
+    /// Answers 401 to requests with a token that is not genuine, or expired.
+    #[cfg(feature = "jwt")]
+    #[must_use]
+    pub fn refuse_invalid_tokens(mut self) -> Identity {
+        if let Some(tokens) = &mut self.tokens {
+            tokens.on_invalid = OnInvalid::Unauthorized;
+        }
+        self
+    }
+
+    /// How often an address may have tokens verified that turn out bad: `token-bucket capacity=20 refill=5/s` unless
+    /// said. From then on its new tokens are not even looked at, so that junk costs nothing; those that were
+    /// verified before count as they did.
+    #[cfg(feature = "jwt")]
+    pub fn token_verifications(self, limit: impl Into<Limit>) -> Result<Identity, Error> {
+        let tokens = self.tokens.map(|tokens| tokens.with_verifications(limit.into()));
+        Ok(Identity { tokens: tokens.transpose()?, ..self })
+    }
+
+    /// With tokens judged at this clock's time.
+    pub(crate) fn on_clock(mut self, clock: &Clock) -> Identity {
+        #[cfg(feature = "jwt")]
+        if let Some(tokens) = &mut self.tokens {
+            tokens.clock = clock.clone();
+        }
+        let _ = clock;
+        self
+    }
+
+    #[inline]
+    pub(super) fn address(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
+        let client = match &self.proxies {
+            Some(proxies) => proxies.client(peer, headers),
+            None => peer,
+        };
+        ClientAddress::of(client, self.ipv6_prefix)
+    }
+
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.as_ref().is_some_and(|proxies| proxies.contains(peer))
+    }
+}
+
+/// What all share whose address is not known.
+pub(crate) const NOWHERE: &str = "unknown";
+
+impl<'r> RequestHead<'r> {
+    /// The request as rules see it, as far as they ask.
+    pub(crate) fn attributes<'a>(&'a self, asked: &'a Asked) -> Attributes<'a> {
+        let address = self.address().map_or(NOWHERE, ClientAddress::as_str);
+        let known = Attributes::new()
+            .with("method", self.method().as_str())
+            .with("path", self.path())
+            .with("ip", address);
+        let with_key = self.with_api_key(known);
+        let with_headers = self.with_headers(with_key, asked);
+        #[cfg(feature = "jwt")]
+        let with_headers = self.with_claims(with_headers, asked);
+        with_headers
+    }
+
+    fn with_api_key<'a>(&'a self, attributes: Attributes<'a>) -> Attributes<'a> {
+        let Identity { api_key_header, tier_of_api_key, .. } = self.identity;
+        let mut lines = self.headers().get_all(api_key_header).iter();
+        // Two keys are nobody's.
+        let (Some(key), None) = (lines.next(), lines.next()) else { return attributes };
+        let Ok(key) = key.to_str() else { return attributes };
+        match tier_of_api_key.as_ref().and_then(|tier_of| tier_of(key)) {
+            Some(tier) => attributes.with("api_key", key).with("tier", tier),
+            None => attributes.claimed("api_key", key),
+        }
+    }
+
+    fn with_headers<'a>(&'a self, attributes: Attributes<'a>, asked: &'a Asked) -> Attributes<'a> {
+        let from_proxy = self.is_from_trusted_proxy();
+        asked.headers().fold(attributes, |attributes, (attribute, name)| {
+            let is_known =
+                from_proxy && self.identity.trusted_headers.iter().any(|own| own == name);
+            match self.header(name) {
+                Some(value) if is_known => attributes.with(attribute, value),
+                Some(value) => attributes.said(attribute, value),
+                None => attributes,
+            }
+        })
+    }
+}
+
+/// Without what verifies.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("proxies", &self.proxies)
+            .field("trusted_headers", &self.trusted_headers)
+            .field("ipv6_prefix", &self.ipv6_prefix)
+            .field("api_key_header", &self.api_key_header)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! What was decided about a request, by one limit or by rules.
+
+use std::time::Duration;
+
+use tollgate_core::{Decision as Decided, Limit, Rate, Retry, Verdict};
+
+use crate::decision::Decision;
+use crate::rules::{RulePart, Ruling};
+use crate::scope::Scope;
+
+/// What was decided about a request, by one limit or by rules.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'o> {
+    by: By<'o>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum By<'o> {
+    Limit { scope: &'o Scope, decision: &'o Decision, cost: u64 },
+    Rules(&'o Ruling),
+}
+
+/// A limit that had a say, and how it stands. What only watches is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'o> {
+    name: &'o str,
+    limit: &'o Limit,
+    decision: &'o Decision,
+    cost: u64,
+}
+
+impl<'o> Outcome<'o> {
+    /// What a limit says of a request that costs so much.
+    pub fn of_limit(scope: &'o Scope, decision: &'o Decision, cost: u64) -> Outcome<'o> {
+        Outcome { by: By::Limit { scope, decision, cost } }
+    }
+
+    /// What rules say.
+    pub fn of_rules(ruling: &'o Ruling) -> Outcome<'o> {
+        Outcome { by: By::Rules(ruling) }
+    }
+
+    /// Yes or no, and when.
+    pub fn verdict(&self) -> Verdict {
+        match self.by {
+            By::Limit { decision, .. } => decision.verdict(),
+            By::Rules(ruling) => ruling.verdict(),
+        }
+    }
+
+    /// Whether the request may go.
+    pub fn is_allowed(&self) -> bool {
+        self.verdict().is_allowed()
+    }
+
+    /// Whether the store failed, and this was decided without it.
+    pub fn is_degraded(&self) -> bool {
+        match self.by {
+            By::Limit { decision, .. } => decision.is_degraded(),
+            By::Rules(ruling) => ruling.is_degraded(),
+        }
+    }
+
+    /// How long a refused request must wait, exactly; `None` when it was allowed, and when waiting cannot
+    /// help.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.verdict().retry_after_us().map(Duration::from_micros)
+    }
+
+    /// How long an allowed request waits before it goes: the delay of a shaping limit.
+    pub fn delay(&self) -> Duration {
+        Duration::from_micros(self.verdict().delay_us())
+    }
+
+    /// Whether it is refused however long it waits.
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self.verdict(), Verdict::Denied { retry: Retry::Never })
+    }
+
+    /// Whose refusal one must wait for longest: a rule's name, or the limit's.
+    pub fn refused_by(&self) -> Option<&'o str> {
+        match self.by {
+            By::Limit { scope, decision, .. } => (!decision.is_allowed()).then(|| scope.name()),
+            By::Rules(ruling) => ruling.refused_by().map(|part| part.name().name()),
+        }
+    }
+
+    /// What rules said, if it was rules.
+    pub fn ruling(&self) -> Option<&'o Ruling> {
+        match self.by {
+            By::Limit { .. } => None,
+            By::Rules(ruling) => Some(ruling),
+        }
+    }
+
+    /// The names of all who refuse it, in the order of the rules.
+    pub fn refusers(&self) -> impl Iterator<Item = &'o str> {
+        let one = self.single().and_then(|_| self.refused_by());
+        let refuses = |part: &RulePart<'_>| !part.is_allowed() && !part.is_shadow();
+        let parts = self.ruling().into_iter().flat_map(Ruling::rules);
+        one.into_iter().chain(parts.filter(refuses).map(|part| part.name().name()))
+    }
+
+    /// Every limit that had a say, in the order of the rules.
+    pub fn policies(&self) -> impl Iterator<Item = Policy<'o>> {
+        let parts = self.ruling().into_iter().flat_map(Ruling::rules);
+        self.single().into_iter().chain(parts.filter(|part| !part.is_shadow()).filter_map(|part| {
+            let (limit, decision) = (part.limit()?, part.decision()?);
+            Some(Policy { name: part.name().name(), limit, decision, cost: part.cost() })
+        }))
+    }
+
+    /// The only limit that had a say, if it was not rules.
+    pub(crate) fn single(&self) -> Option<Policy<'o>> {
+        match self.by {
+            By::Limit { scope, decision, cost } => {
+                Some(Policy { name: scope.name(), limit: scope.limit(), decision, cost })
+            }
+            By::Rules(_) => None,
+        }
+    }
+
+    /// The limit that a client should watch: who refuses it, one must wait for longest; of an allowed request,
+    /// the one that fits the fewest more like it, and of several such the one that takes longest to be whole.
+    pub fn tightest(&self) -> Option<Policy<'o>> {
+        let refuser = self.refused_by();
+        self.policies().min_by_key(|policy| {
+            let decided = policy.decision.decided();
+            let is_refuser = refuser == Some(policy.name) && !decided.is_allowed();
+            (!is_refuser, policy.fits(), u64::MAX - decided.reset_after_us)
+        })
+    }
+}
+
+impl<'o> Policy<'o> {
+    /// The rule's name, or the limit's.
+    pub fn name(&self) -> &'o str {
+        self.name
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &'o Limit {
+        self.limit
+    }
+
+    /// Its own answer.
+    pub fn decision(&self) -> &'o Decision {
+        self.decision
+    }
+
+    /// How many more requests like this one fit.
+    pub fn fits(&self) -> u64 {
+        self.decision.remaining() / self.cost.max(1)
+    }
+
+    /// How long until more of it remains; `None` if all of it does, or more never will.
+    ///
+    /// Exact for fixed windows, buckets, and whoever is refused a cost of 1. Otherwise a log and a counter
+    /// have more no later than this, which is when nothing is spent any more.
+    pub fn more_after_us(&self) -> Option<u64> {
+        more_after_us(self.limit, self.cost, self.decision.decided())
+    }
+}
+
+fn more_after_us(limit: &Limit, cost: u64, decided: &Decided) -> Option<u64> {
+    let Decided { limit: size, remaining, reset_after_us, .. } = *decided;
+    if remaining >= size {
+        return None;
+    }
+    let retry_us = decided.retry_after_us().filter(|_| cost == remaining + 1);
+    let bucket_us = || bucket_more_after_us(rate_of(limit)?, size - remaining - 1, reset_after_us);
+    Some(retry_us.or_else(bucket_us).unwrap_or(reset_after_us))
+}
+
+/// Of all that a bucket misses, one unit and a part come back first, and `others` after that. Rounded so that
+/// it is never too early.
+fn bucket_more_after_us(rate: Rate, others: u64, reset_after_us: u64) -> Option<u64> {
+    let others_us = u128::from(others) * u128::from(rate.per_us()) / u128::from(rate.units());
+    reset_after_us.checked_sub(u64::try_from(others_us).ok()?)
+}
+
+fn rate_of(limit: &Limit) -> Option<Rate> {
+    match limit {
+        Limit::TokenBucket(bucket) => Some(bucket.refill()),
+        Limit::LeakyBucket(bucket) => Some(bucket.leak()),
+        Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! Why a request does not go, and how its client is told (RFC 9457).
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use ::http::StatusCode;
+use bytes::Bytes;
+use serde_json::json;
+
+#[cfg(feature = "jwt")]
+use super::jwt::InvalidToken;
+use super::outcome::Outcome;
+use crate::error::{Error, StoreError};
+
+/// The IETF's name for a quota that is spent.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// When to ask again, if a failing store does not say.
+const AGAIN_US: u64 = 1_000_000;
+
+/// A request that does not go.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'o> {
+    reason: Reason<'o>,
+}
+
+/// Why a request does not go.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Reason<'o> {
+    /// A quota is spent: 429.
+    Quota(Outcome<'o>),
+    /// Nobody could decide, and a rule says that nobody goes then: 503.
+    Undecided(&'o Error),
+    /// Its token is not genuine, and such requests are not wanted: 401.
+    #[cfg(feature = "jwt")]
+    Token(InvalidToken),
+}
+
+impl<'o> Refusal<'o> {
+    /// A request that does not go, for this reason.
+    pub fn new(reason: Reason<'o>) -> Refusal<'o> {
+        Refusal { reason }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> &Reason<'o> {
+        &self.reason
+    }
+
+    /// 429, 503 or 401.
+    pub fn status(&self) -> StatusCode {
+        match self.reason {
+            Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            #[cfg(feature = "jwt")]
+            Reason::Token(_) => StatusCode::UNAUTHORIZED,
+        }
+    }
+
+    /// How long to wait, if waiting helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after_us().map(Duration::from_micros)
+    }
+
+    pub(crate) fn retry_after_us(&self) -> Option<u64> {
+        match &self.reason {
+            Reason::Quota(outcome) => outcome.verdict().retry_after_us(),
+            Reason::Undecided(Error::Store(StoreError::BreakerOpen { again_in, .. })) => {
+                Some(u64::try_from(again_in.as_micros()).unwrap_or(u64::MAX))
+            }
+            Reason::Undecided(Error::Store(_)) => Some(AGAIN_US),
+            Reason::Undecided(_) => None,
+            #[cfg(feature = "jwt")]
+            Reason::Token(_) => None,
+        }
+    }
+
+    /// In a sentence, for a person.
+    pub fn detail(&self) -> String {
+        match &self.reason {
+            Reason::Quota(outcome) => quota_detail(outcome),
+            // What went wrong is for the log: it may name servers.
+            Reason::Undecided(Error::Store(_)) => "the store of limits does not answer".to_owned(),
+            Reason::Undecided(_) => "no limit can be decided for this request".to_owned(),
+            #[cfg(feature = "jwt")]
+            Reason::Token(invalid) => format!("the token is not accepted: {invalid}"),
+        }
+    }
+
+    /// The whole as `application/problem+json`, naming the policies that refuse.
+    ///
+    /// ```json
+    /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests",
+    ///  "status":429,"detail":"`free` is spent; come back in 1 s","violated-policies":["free"],"retry_after_us":400000}
+    /// ```
+    pub fn problem(&self) -> Bytes {
+        let status = self.status();
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": status.canonical_reason(),
+            "status": status.as_u16(),
+            "detail": self.detail(),
+        });
+        if let Reason::Quota(outcome) = &self.reason {
+            problem["type"] = QUOTA_EXCEEDED.into();
+            problem["violated-policies"] = outcome.refusers().collect();
+            problem["retry_after_us"] = self.retry_after_us().into();
+        }
+        problem.to_string().into()
+    }
+}
+
+fn quota_detail(outcome: &Outcome<'_>) -> String {
+    let mut detail = format!("`{}` is spent", outcome.refused_by().unwrap_or_default());
+    // OK because writing to a text does not fail.
+    let _ = match outcome.retry_after() {
+        Some(wait) => write!(detail, "; come back in {} s", wait.as_micros().div_ceil(1_000_000)),
+        None => write!(detail, "; waiting does not help"),
+    };
+    detail
+}

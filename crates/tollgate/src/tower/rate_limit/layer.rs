@@ -1,0 +1,169 @@
+//! How a layer is put together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::Response;
+use bytes::Bytes;
+use tollgate_core::Limit;
+use tower_layer::Layer;
+
+use super::service::RateLimit;
+use super::settings::{By, Decided, Settings};
+use crate::error::Error;
+use crate::http::{HeaderFamilies, Identity, Ready, Refusal, RequestHead};
+use crate::limiter::Limiter;
+use crate::rules::Rules;
+use crate::scope::Scope;
+
+/// Limits the requests to a service.
+///
+/// A refused request gets a 429 with a problem+json body, or a gRPC status; all are told in headers how they stand. Clones share
+/// everything: a limit is not multiplied by the routes, connections and threads that it is cloned for.
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, routing::{get, post}};
+/// use tollgate::{Limit, Limiter, tower::RateLimitLayer};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::memory(); // or Limiter::redis("redis://127.0.0.1:6379")?
+/// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m".parse::<Limit>()?)?;
+/// let app: Router = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .route("/login", post(|| async { "welcome" }).layer(RateLimitLayer::new(logins)))
+///     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?.skip(|request| request.path() == "/health"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Serve it with `app.into_make_service_with_connect_info::<SocketAddr>()`, so that clients have addresses; those
+/// without one share a quota. Put a CORS layer outside of this one, so that browsers may read refusals too. A
+/// browser's preflights have a quota of their own, as large as the limit.
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer {
+    settings: Arc<Settings>,
+}
+
+impl RateLimitLayer {
+    /// By the client's address, in this process's memory.
+    pub fn per_ip<L>(limit: L) -> Result<RateLimitLayer, Error>
+    where
+        L: TryInto<Limit>,
+        Error: From<L::Error>,
+    {
+        let limit = limit.try_into()?;
+        Ok(RateLimitLayer::new(Limiter::memory().scope("per-ip", limit)?))
+    }
+
+    /// By the client's address, or by [another key](Self::key), on whichever store the limit is.
+    pub fn new(scope: Scope) -> RateLimitLayer {
+        let ready = Ready::new(&scope);
+        RateLimitLayer::of(Settings::new(By::Limit { scope, ready }))
+    }
+
+    /// By the rules of a domain: each that applies is charged, or none is. They may change meanwhile.
+    pub fn rules(rules: &Rules, domain: &str) -> RateLimitLayer {
+        RateLimitLayer::of(Settings::new(By::Rules { rules: rules.clone(), domain: domain.into() }))
+    }
+
+    fn of(settings: Settings) -> RateLimitLayer {
+        RateLimitLayer { settings: Arc::new(settings) }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> RateLimitLayer {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+
+    /// Who clients are: which proxies are trusted, where API keys and tokens are.
+    #[must_use]
+    pub fn identity(self, identity: Identity) -> RateLimitLayer {
+        self.with(|settings| {
+            let clock = &settings.by.limiter().inner.clock;
+            settings.identity = identity.on_clock(clock);
+        })
+    }
+
+    /// Whom to limit, instead of an address; `None` is the address after all. Make it of what is verified: a
+    /// client that can choose its key has as many quotas as it likes.
+    ///
+    /// With rules it is the attribute `key`, where there is one.
+    #[must_use]
+    pub fn key(
+        self,
+        key: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| settings.key = Some(Arc::new(key)))
+    }
+
+    /// What a request costs, instead of 1, or of what rules say; 0 is free.
+    #[must_use]
+    pub fn cost(
+        self,
+        cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| settings.cost = Some(Arc::new(cost)))
+    }
+
+    /// Which requests are not limited at all. Once more, and those are skipped too.
+    #[must_use]
+    pub fn skip(
+        self,
+        skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| {
+            settings.skip = Some(match settings.skip.take() {
+                None => Arc::new(skip),
+                Some(others) => Arc::new(move |head| others(head) || skip(head)),
+            });
+        })
+    }
+
+    /// Is told of every decision: to count them, or to log refusals.
+    #[must_use]
+    pub fn on_decision(
+        self,
+        hook: impl Fn(&RequestHead<'_>, &Decided<'_>) + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| settings.on_decision = Some(Arc::new(hook)))
+    }
+
+    /// What refused requests are answered, instead of problem+json. Headers are added to it. gRPC has its own
+    /// way.
+    #[must_use]
+    pub fn on_refusal(
+        self,
+        response: impl Fn(&RequestHead<'_>, &Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| settings.on_refusal = Some(Arc::new(response)))
+    }
+
+    /// Which headers clients are told by.
+    #[must_use]
+    pub fn headers(self, families: HeaderFamilies) -> RateLimitLayer {
+        self.with(|settings| settings.families = families)
+    }
+
+    /// The longest that a shaping limit may delay a request, 30 s unless said; one that would wait longer is
+    /// refused, and charged nothing.
+    #[must_use]
+    pub fn max_wait(self, max_wait: Duration) -> RateLimitLayer {
+        self.with(|settings| settings.max_wait = max_wait)
+    }
+
+    /// How many requests may be delayed at a time, 10,000 unless said. Then those that would have to wait are
+    /// refused.
+    #[must_use]
+    pub fn max_waiting(self, most: usize) -> RateLimitLayer {
+        self.with(|settings| settings.line.most = most)
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, Arc::clone(&self.settings))
+    }
+}

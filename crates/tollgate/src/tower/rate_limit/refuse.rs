@@ -1,0 +1,64 @@
+//! How a refused request is told.
+
+#[cfg(feature = "jwt")]
+use ::http::header::WWW_AUTHENTICATE;
+use ::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use ::http::{Method, Response};
+use bytes::Bytes;
+
+use super::settings::{By, Settings};
+use crate::http::{Outcome, Reason, Refusal, RequestHead, Told};
+
+impl Settings {
+    /// What a request that goes is told with its response.
+    pub(super) fn told(&self, outcome: &Outcome<'_>) -> Told {
+        let wall_us = self.wall_us();
+        match (&self.by, outcome.single()) {
+            (By::Limit { ready, .. }, Some(policy)) if !outcome.is_degraded() => {
+                ready.told(&policy, self.families, wall_us)
+            }
+            _ => Told::of(outcome, self.families, wall_us),
+        }
+    }
+
+    /// The response to a request that does not go.
+    pub(super) fn refuse(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
+        let mut response = self.response(head, refusal);
+        if let Reason::Quota(outcome) = refusal.reason() {
+            self.told(outcome).write(response.headers_mut());
+        }
+        #[cfg(feature = "jwt")]
+        if let Reason::Token(_) = refusal.reason() {
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        self.families.tell_when(refusal.retry_after_us(), response.headers_mut());
+        response
+    }
+
+    fn response(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
+        #[cfg(feature = "tonic")]
+        if head.is_grpc() {
+            return crate::tower::grpc::response(refusal);
+        }
+        let mut response = match &self.on_refusal {
+            Some(response) => response(head, refusal),
+            None => problem(refusal),
+        };
+        if *head.method() == Method::HEAD {
+            // As long as it would have been, and not there.
+            let length = response.body().len();
+            response.headers_mut().insert(CONTENT_LENGTH, length.into());
+            *response.body_mut() = Bytes::new();
+        }
+        response
+    }
+}
+
+fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
+    let mut response = Response::new(refusal.problem());
+    *response.status_mut() = refusal.status();
+    let content_type = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}

@@ -1,0 +1,278 @@
+//! What the layer lets through.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{get as on_get, post};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tollgate::tower::{Decided, RateLimitLayer};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn one_line_limits_each_address() {
+    let app = app(RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap());
+    for peer in ["203.0.113.9", "203.0.113.10", "[2001:db8::1]"] {
+        assert_eq!(admitted(&app, (0..5).map(|_| request("GET", "/", peer))).await, 3);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_line_is_said_at_once() {
+    let error = RateLimitLayer::per_ip("fixed-window limit=3").unwrap_err();
+    insta::assert_snapshot!(error);
+}
+
+#[tokio::test]
+async fn clones_routes_and_connections_share_one_limit() {
+    let layer = RateLimitLayer::per_ip("fixed-window limit=10 window=1h").unwrap();
+    let app = Router::new()
+        .route("/a", on_get(|| async { "a" }))
+        .route("/b", on_get(|| async { "b" }))
+        .nest("/c", Router::new().route("/d", on_get(|| async { "d" })))
+        .layer(layer.clone());
+    let other = Router::new().route("/a", on_get(|| async { "a" })).layer(layer);
+    let paths = ["/a", "/b", "/c/d", "/a"];
+    let requests = (0..10).map(|at| get(paths[at % 4]));
+    let (mut admitted_here, mut admitted_there) = (0, 0);
+    for (at, request) in requests.enumerate() {
+        match at % 2 {
+            0 => admitted_here += admitted(&app.clone(), [request]).await,
+            _ => admitted_there += admitted(&other.clone(), [get("/a")]).await,
+        }
+    }
+    assert_eq!(admitted_here + admitted_there, 10);
+    assert_eq!(admitted(&app, [get("/a")]).await + admitted(&other, [get("/a")]).await, 0);
+}
+
+#[tokio::test]
+async fn a_single_route_can_have_its_own() {
+    let logins = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
+    let app = Router::new()
+        .route("/login", post(|| async { "welcome" }).layer(logins))
+        .route("/", on_get(|| async { "hello" }));
+    let login = || request("POST", "/login", "203.0.113.9");
+    assert_eq!(status(&app, login()).await, StatusCode::OK);
+    assert_eq!(status(&app, login()).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn whoever_has_no_address_shares_a_quota() {
+    let app = app(RateLimitLayer::per_ip("fixed-window limit=2 window=1h").unwrap());
+    let nobody = || Request::new(Body::empty());
+    assert_eq!(admitted(&app, (0..4).map(|_| nobody())).await, 2);
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn rules_without_an_address_hold_all_the_same() {
+    let (_, limiter) = at_noon();
+    let yaml = "
+limits: { free: fixed-window limit=2 window=1h }
+rules: [{ name: r, domain: api, key: [ip], limit: free }]
+";
+    let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
+    assert_eq!(admitted(&app, (0..4).map(|_| Request::new(Body::empty()))).await, 2);
+}
+
+#[tokio::test]
+async fn a_closure_makes_the_key_and_without_one_it_is_the_address() {
+    #[derive(Clone)]
+    struct User(&'static str);
+    let layer = RateLimitLayer::per_ip("fixed-window limit=2 window=1h").unwrap();
+    let app =
+        app(layer.key(|request| request.extensions().get().map(|User(name)| (*name).to_owned())));
+    let of = |name: &'static str, peer: &str| {
+        let mut request = request("GET", "/", peer);
+        request.extensions_mut().insert(User(name));
+        request
+    };
+    assert_eq!(admitted(&app, (0..4).map(|at| of("alice", &format!("203.0.113.{at}")))).await, 2);
+    assert_eq!(admitted(&app, (0..4).map(|_| of("bob", "203.0.113.1"))).await, 2);
+    assert_eq!(admitted(&app, (0..4).map(|_| get("/"))).await, 2);
+    // A name that looks like an address is not one.
+    assert_eq!(admitted(&app, (0..4).map(|_| of("203.0.113.9", "203.0.113.77"))).await, 2);
+}
+
+#[tokio::test]
+async fn a_closure_says_what_a_request_costs_and_nothing_is_free() {
+    let layer = RateLimitLayer::per_ip("fixed-window limit=10 window=1h").unwrap();
+    let app = app(layer.cost(|request| match request.path() {
+        "/report" => 4,
+        "/health" => 0,
+        "/absurd" => u64::MAX,
+        _ => 1,
+    }));
+    let response = send(&app, get("/report")).await;
+    assert_eq!(header(response.headers(), "x-ratelimit-remaining").as_deref(), Some("6"));
+    let response = send(&app, get("/health")).await;
+    assert_eq!(
+        (response.status(), header(response.headers(), "ratelimit")),
+        (StatusCode::OK, None)
+    );
+    assert_eq!(status(&app, get("/absurd")).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(admitted(&app, (0..10).map(|_| get("/"))).await, 6);
+}
+
+#[tokio::test]
+async fn what_is_skipped_is_neither_limited_nor_told() {
+    let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
+    let app = app(layer
+        .skip(|request| request.path() == "/health")
+        .skip(|request| request.path() == "/ready"));
+    for path in ["/health", "/ready", "/health"] {
+        let response = send(&app, get(path)).await;
+        assert_eq!(told(&response), "200\n");
+    }
+    assert_eq!(admitted(&app, (0..3).map(|_| get("/"))).await, 1);
+}
+
+#[tokio::test]
+async fn a_hook_sees_every_decision() {
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let hook = Arc::clone(&seen);
+    let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
+    let app = app(layer.skip(|request| request.path() == "/skipped").on_decision(
+        move |request, decided| {
+            let line = match decided {
+                Decided::Allowed(outcome) => format!(
+                    "allowed, {:?}",
+                    outcome.tightest().map(|own| own.decision().remaining())
+                ),
+                Decided::Refused(refusal) => format!(
+                    "{} {}",
+                    refusal.status().as_u16(),
+                    refusal.detail().split(';').next().unwrap()
+                ),
+            };
+            hook.lock().unwrap().push(format!("{} {line}", request.path()));
+        },
+    ));
+    for path in ["/a", "/b", "/skipped"] {
+        send(&app, get(path)).await;
+    }
+    assert_eq!(*seen.lock().unwrap(), ["/a allowed, Some(0)", "/b 429 `per-ip` is spent"]);
+}
+
+#[tokio::test]
+async fn an_application_answers_refusals_in_its_own_words() {
+    let layer = RateLimitLayer::per_ip("fixed-window limit=1 window=1h").unwrap();
+    let app = app(layer.on_refusal(|request, refusal| {
+        let words = format!("{} must wait {:?}", request.path(), refusal.retry_after().is_some());
+        Response::builder()
+            .status(420)
+            .header("content-type", "text/plain")
+            .body(words.into())
+            .unwrap()
+    }));
+    send(&app, get("/calm")).await;
+    let response = send(&app, get("/calm")).await;
+    assert_eq!(response.status().as_u16(), 420);
+    assert_eq!(header(response.headers(), "x-ratelimit-remaining").as_deref(), Some("0"));
+    assert!(header(response.headers(), "retry-after").is_some());
+    assert_eq!(text(response).await, "/calm must wait true");
+}
+
+#[tokio::test]
+async fn preflights_have_a_quota_of_their_own() {
+    let (_, limiter) = at_noon();
+    let yaml = "
+limits: { free: fixed-window limit=3 window=1h }
+rules: [{ name: r, domain: api, key: [ip], limit: free }]
+";
+    let by_rules = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
+    for layer in [RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap(), by_rules] {
+        let app = app(layer);
+        let preflight = || {
+            let request =
+                with(request("OPTIONS", "/", "203.0.113.9"), "origin", "https://example.com");
+            with(request, "access-control-request-method", "GET")
+        };
+        assert_eq!(admitted(&app, (0..5).map(|_| preflight())).await, 3);
+        assert_eq!(admitted(&app, (0..5).map(|_| get("/"))).await, 3);
+        // Without what makes it a preflight it is a request like any other.
+        assert_eq!(
+            status(&app, request("OPTIONS", "/", "203.0.113.9")).await,
+            StatusCode::TOO_MANY_REQUESTS
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_path_is_the_whole_path_in_a_nested_router() {
+    let (_, limiter) = at_noon();
+    let yaml = "
+limits: { free: fixed-window limit=1 window=1h }
+rules: [{ name: r, domain: api, when: { path: /v1/items }, key: [ip], limit: free }]
+";
+    let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
+    let inner = Router::new().route("/items", on_get(|| async { "items" })).layer(layer);
+    let app = Router::new().nest("/v1", inner);
+    assert_eq!(admitted(&app, (0..3).map(|_| get("/v1/items"))).await, 1);
+}
+
+#[tokio::test]
+async fn a_service_that_is_not_ready_is_not_called() {
+    /// Ready once for every time that it is asked.
+    #[derive(Clone)]
+    struct Wary {
+        ready: bool,
+        calls: Arc<AtomicUsize>,
+    }
+    impl Service<Request<Body>> for Wary {
+        type Response = Response<Full<Bytes>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Response<Full<Bytes>>, Infallible>>;
+        fn poll_ready(
+            &mut self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), Infallible>> {
+            self.ready = true;
+            std::task::Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            assert!(std::mem::take(&mut self.ready), "called without being asked");
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(Response::new(Full::default())))
+        }
+    }
+    let calls = Arc::<AtomicUsize>::default();
+    let (_, limiter) = at_noon();
+    for limit in
+        ["fixed-window limit=9 window=1h", "leaky-bucket capacity=9 leak=1000/s mode=shaping"]
+    {
+        let layer = RateLimitLayer::new(scope(&limiter, limit, limit));
+        let mut service = layer.layer(Wary { ready: false, calls: Arc::clone(&calls) });
+        for _ in 0..3 {
+            assert_eq!(service.ready().await.unwrap().call(get("/")).await.unwrap().status(), 200);
+        }
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 6);
+}
+
+#[tokio::test]
+async fn what_a_service_answers_is_not_touched_otherwise() {
+    let layer = RateLimitLayer::per_ip("fixed-window limit=9 window=1h").unwrap();
+    let service = service_fn(|_: Request<Body>| async {
+        Ok::<_, Infallible>(
+            Response::builder()
+                .status(418)
+                .header("x-own", "1")
+                .body(Full::<Bytes>::from("tea"))
+                .unwrap(),
+        )
+    });
+    let response = layer.layer(service).oneshot(get("/")).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["x-own"]),
+        (418, &"1".parse().unwrap())
+    );
+    assert_eq!(response.headers().len(), 6);
+}

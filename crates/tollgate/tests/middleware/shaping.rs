@@ -1,0 +1,162 @@
+//! Requests that are really delayed.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_like::join_all;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio::time::Instant;
+use tollgate::tower::RateLimitLayer;
+use tollgate::{Clock, Limiter};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::*;
+
+type Departures = Arc<Mutex<Vec<(usize, Duration)>>>;
+type Served = Response<Full<Bytes>>;
+
+/// On tokio's clock, which stands still until all wait.
+fn limiter() -> Limiter {
+    Limiter::builder().clock(Clock::tokio(NOON_US)).build()
+}
+
+/// A service that notes who comes when.
+fn noting(
+    departures: &Departures,
+) -> impl Service<Request<usize>, Response = Served, Error = Infallible, Future: Send> + Clone + use<>
+{
+    let (departures, start) = (Arc::clone(departures), Instant::now());
+    service_fn(move |request: Request<usize>| {
+        departures.lock().unwrap().push((*request.body(), start.elapsed()));
+        async { Ok(Response::new(Full::default())) }
+    })
+}
+
+fn numbered(number: usize) -> Request<usize> {
+    get("/").map(|_: Body| number)
+}
+
+/// Minimal stand-in for a join of many futures, in order.
+mod futures_like {
+    pub async fn join_all<T: Send + 'static>(
+        each: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
+    ) -> Vec<T> {
+        let tasks: Vec<_> = each.into_iter().map(tokio::spawn).collect();
+        let mut done = Vec::new();
+        for task in tasks {
+            done.push(task.await.unwrap());
+        }
+        done
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_leave_evenly_and_in_order_to_the_microsecond() {
+    let yaml = "
+limits: { even: leaky-bucket capacity=100 leak=100/s mode=shaping }
+rules: [{ name: r, domain: api, key: [ip], limit: even }]
+";
+    let limiter = limiter();
+    let direct = RateLimitLayer::new(scope(
+        &limiter,
+        "even",
+        "leaky-bucket capacity=100 leak=100/s mode=shaping",
+    ));
+    let by_rules = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
+    for layer in [direct, by_rules] {
+        let departures = Departures::default();
+        let service = layer.layer(noting(&departures));
+        let responses =
+            join_all((0..50).map(|number| service.clone().oneshot(numbered(number)))).await;
+        assert!(responses.into_iter().all(|response| response.unwrap().status() == 200));
+        let even: Vec<_> = (0..50).map(|number| (number, ms(10 * number as u64))).collect();
+        assert_eq!(*departures.lock().unwrap(), even);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delay_that_is_no_whole_millisecond_is_late_by_less_than_one_and_never_early() {
+    let departures = Departures::default();
+    let layer = RateLimitLayer::new(scope(
+        &limiter(),
+        "thirds",
+        "leaky-bucket capacity=100 leak=3/s mode=shaping",
+    ));
+    let service = layer.layer(noting(&departures));
+    join_all((0..20).map(|number| service.clone().oneshot(numbered(number)))).await;
+    for (number, at) in departures.lock().unwrap().iter() {
+        let due_us = (*number as u128 * 1_000_000).div_ceil(3);
+        assert!((due_us..due_us + 1_000).contains(&at.as_micros()), "{number} at {at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_would_wait_too_long_is_refused_at_once_and_charged_nothing() {
+    let departures = Departures::default();
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
+    let service = RateLimitLayer::new(limit.clone()).max_wait(ms(300)).layer(noting(&departures));
+    let start = Instant::now();
+    let statuses = join_all((0..10).map(|number| service.clone().oneshot(numbered(number)))).await;
+    let refused = statuses
+        .iter()
+        .filter(|response| response.as_ref().unwrap().status() == StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.count(), 6);
+    assert_eq!(start.elapsed(), ms(300));
+    // Four went, and three of them have leaked.
+    assert_eq!(limit.peek("ip=203.0.113.9").now().unwrap().remaining(), 99);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_is_refused_when_too_many_do() {
+    let departures = Departures::default();
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
+    let service = RateLimitLayer::new(limit).max_waiting(2).layer(noting(&departures));
+    let statuses = join_all((0..10).map(|number| service.clone().oneshot(numbered(number)))).await;
+    let went =
+        statuses.iter().filter(|response| response.as_ref().unwrap().status() == StatusCode::OK);
+    assert_eq!(went.count(), 3);
+    // Those that waited make room.
+    let later = join_all((10..12).map(|number| service.clone().oneshot(numbered(number)))).await;
+    assert!(later.iter().all(|response| response.as_ref().unwrap().status() == StatusCode::OK));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_gives_the_last_place_back() {
+    let departures = Departures::default();
+    let yaml = "
+limits: { even: leaky-bucket capacity=100 leak=10/s mode=shaping }
+rules: [{ name: r, domain: api, key: [ip], limit: even }]
+";
+    let limiter = limiter();
+    let limit = scope(&limiter, "even", "leaky-bucket capacity=100 leak=10/s mode=shaping");
+    let rules = rules(&limiter, yaml);
+    let remaining = || {
+        let peeked = limit.peek("ip=203.0.113.9").now().unwrap().remaining();
+        let attributes = tollgate::rules::Attributes::new().with("ip", "203.0.113.9");
+        let ruling = rules.check("api", &attributes).now().unwrap();
+        (peeked, ruling.rules().next().unwrap().decision().unwrap().remaining())
+    };
+    for layer in [RateLimitLayer::new(limit.clone()), RateLimitLayer::rules(&rules, "api")] {
+        let service = layer.layer(noting(&departures));
+        assert_eq!(service.clone().oneshot(numbered(0)).await.unwrap().status(), 200);
+        let mut second = Box::pin(service.clone().oneshot(numbered(1)));
+        let mut third = Box::pin(service.clone().oneshot(numbered(2)));
+        for waiting in [&mut second, &mut third] {
+            let polled = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(waiting.as_mut().poll(context))
+            })
+            .await;
+            assert!(polled.is_pending());
+        }
+        // The last place comes back; the one before it, too, once it is the last.
+        drop(third);
+        drop(second);
+    }
+    // One was charged by each layer, and one more just now.
+    assert_eq!(remaining(), (99, 98));
+    assert!(departures.lock().unwrap().iter().all(|(number, _)| *number == 0));
+}
