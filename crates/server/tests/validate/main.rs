@@ -135,6 +135,24 @@ fn the_format_comes_from_the_environment_too() {
 }
 
 #[test]
+fn the_secret_of_tokens_comes_from_the_environment() {
+    let keys = "identity: { jwt: { keys: [{ algorithm: HS256, secret_env: JWT_SECRET }] } }\n";
+    let files = directory(&[("limits.yaml", &format!("{GOOD}{keys}"))]);
+    let validated = |secret: &str| {
+        let mut command = command(files.path(), &["validate", "limits.yaml"]);
+        command.env("JWT_SECRET", secret).output().unwrap()
+    };
+    let output = validated("hush-hush-hush-hush-hush-hush-hu");
+    assert_eq!(printed(&output), (Some(0), "limits.yaml: 1 limit, 1 rule\n", ""));
+    let expected = "error: limits.yaml:4:59: `secret_env` has a secret of fewer than 32 bytes
+  use at least 32 that are random, as from `openssl rand -hex 32`
+1 error
+";
+    let output = validated("hush-hush-hush-hush-hush-hush-h");
+    assert_eq!(printed(&output), (Some(1), "", expected));
+}
+
+#[test]
 fn standard_input_is_a_file_too_and_may_name_one() {
     let files = directory(&[("keys.yaml", "secret: pro\n")]);
     let text = format!("{GOOD}api_keys_file: keys.yaml\n");

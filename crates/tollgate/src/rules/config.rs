@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tollgate_core::{Cost, Limit};
 
 use super::pattern::Pattern;
@@ -20,6 +21,8 @@ pub struct Config {
     pub(crate) deadline: Option<Duration>,
     /// The tier of every API key that is known.
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
+    /// Who clients are; whoever asks knows, if `None`.
+    pub(crate) identity: Option<Identity>,
     /// What was probably not meant.
     pub(crate) warnings: Problems,
 }
@@ -129,6 +132,80 @@ pub(crate) struct Override {
     /// The attributes that make the key, in the order of [`Rule::key`], and what they are.
     pub(crate) key: Vec<(Box<str>, Box<str>)>,
     pub(crate) spend: Spend,
+}
+
+/// Who clients are, and whose word counts for it. What is `None` is as it is without a file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Identity {
+    /// Who may say where a request came from. None: nobody.
+    pub(crate) trusted_proxies: Vec<IpNet>,
+    /// The one that they write.
+    pub(crate) forwarding_header: ForwardingHeader,
+    /// What is known if a trusted proxy sent it, in lower case.
+    pub(crate) trusted_headers: Vec<Box<str>>,
+    /// 1 to 128.
+    pub(crate) ipv6_prefix: Option<u8>,
+    /// In lower case.
+    pub(crate) api_key_header: Option<Box<str>>,
+    pub(crate) jwt: Option<Jwt>,
+}
+
+/// Where proxies say who asked them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ForwardingHeader {
+    #[default]
+    XForwardedFor,
+    Forwarded,
+    XRealIp,
+}
+
+/// How tokens are verified.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Jwt {
+    /// At least one. No two have the same id.
+    pub(crate) keys: Vec<JwtKey>,
+    pub(crate) issuer: Option<Box<str>>,
+    pub(crate) audience: Option<Box<str>>,
+    pub(crate) leeway: Option<Duration>,
+    pub(crate) on_invalid: OnInvalid,
+    /// How often an address may have tokens verified that turn out bad.
+    pub(crate) verifications: Option<Limit>,
+}
+
+/// A key that tokens are verified with.
+#[derive(Clone, PartialEq)]
+pub(crate) struct JwtKey {
+    pub(crate) algorithm: JwtAlgorithm,
+    pub(crate) id: Option<Box<str>>,
+    /// The secret's bytes, 32 at least; or the public key as a PEM.
+    pub(crate) material: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JwtAlgorithm {
+    Hs256,
+    Rs256,
+    Es256,
+}
+
+/// What a bad token comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnInvalid {
+    /// As none: the client is known by its address.
+    #[default]
+    ByIp,
+    /// 401.
+    Unauthorized,
+}
+
+impl fmt::Debug for JwtKey {
+    /// Without the key itself.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwtKey")
+            .field("algorithm", &self.algorithm)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Config {

@@ -8,6 +8,7 @@ mod choice;
 mod cost;
 mod defaults;
 mod fields;
+mod identity;
 mod key;
 mod limits;
 mod names;
@@ -24,12 +25,13 @@ use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use defaults::Defaults;
 use fields::{Fields, Mapping};
+pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
 use rule::Rules;
 
 const FILE: Mapping = Mapping {
     name: "the file",
-    fields: &["defaults", "limits", "api_keys", "api_keys_file", "rules"],
+    fields: &["defaults", "limits", "api_keys", "api_keys_file", "identity", "rules"],
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
@@ -38,6 +40,8 @@ pub(super) struct Decoded {
     pub(super) config: Config,
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
+    /// The keys of tokens, which the configuration has not yet.
+    pub(super) jwt_keys: Vec<KeySource>,
 }
 
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
@@ -53,7 +57,8 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     }
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
-    let mut rules = Rules::new(defaults, &mut limits);
+    let section = fields.get("identity").and_then(|node| identity::read(node, report));
+    let mut rules = Rules::new(defaults, &mut limits, section.as_ref());
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| rules.read(node, report)).collect();
     // Whether a name is used is not known before the errors are mended.
@@ -67,8 +72,10 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     }
     let keys_file = fields.get("api_keys_file").and_then(|node| KeysFile::read(node, report));
     let limits = limits.into_list();
-    let config = Config { limits, rules, on_store_failure, deadline, ..Config::default() };
-    Some(Decoded { config, api_keys, keys_file })
+    let (identity, jwt_keys) = section.map(|section| (section.identity, section.keys)).unzip();
+    let config =
+        Config { limits, rules, on_store_failure, deadline, identity, ..Config::default() };
+    Some(Decoded { config, api_keys, keys_file, jwt_keys: jwt_keys.unwrap_or_default() })
 }
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";

@@ -47,8 +47,23 @@ struct Inner {
     status: Mutex<Status>,
 }
 
-/// The files that rules come from, and a hash of what is in each; `None` of one that cannot be read.
-type Contents = BTreeMap<PathBuf, Option<u64>>;
+/// The files that rules come from, and what was in each.
+type Contents = BTreeMap<PathBuf, Seen>;
+
+/// What was in a file.
+struct Seen {
+    /// How much may be in it; more cannot be read.
+    max_bytes: usize,
+    /// `None` if it could not be read.
+    hash: Option<u64>,
+}
+
+impl Seen {
+    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> Seen {
+        let hash = bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes));
+        Seen { max_bytes, hash }
+    }
+}
 
 /// How rules and their file are.
 #[derive(Clone, Debug)]
@@ -117,9 +132,9 @@ impl RulesFile {
     fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
         let Inner { path, hasher, seen, .. } = &*self.inner;
         let mut seen = seen.lock();
-        let is_as_before = |(file, hash): (&PathBuf, &Option<u64>)| {
-            let bytes = load::read(file, load::MAX_KEYS_FILE_BYTES);
-            bytes.ok().map(|bytes| hasher.hash_one(bytes)) == *hash
+        let is_as_before = |(file, seen): (&PathBuf, &Seen)| {
+            let bytes = load::read(file, seen.max_bytes);
+            Seen::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
         };
         if seen.iter().all(is_as_before) {
             return None;
@@ -185,7 +200,7 @@ fn read(path: &Path, hasher: &RandomState) -> (Result<Config, Problems>, Content
     let mut seen = Contents::new();
     let config = Config::load_with(path, |path, max_bytes| {
         let bytes = load::read(path, max_bytes);
-        seen.insert(path.to_owned(), bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes)));
+        seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
         bytes
     });
     (config, seen)
@@ -196,3 +211,6 @@ impl fmt::Debug for RulesFile {
         f.debug_struct("RulesFile").field("path", &self.inner.path).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,17 @@
 //! From a path or a text to a configuration.
 
+use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
-use super::config::Config;
-use super::decode::{self, Decoded, KeysFile};
+use super::config::{Config, JwtKey};
+use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES};
 use super::problem::{Position, Problems, Report};
 use super::yaml::{self, Node};
 
-pub(super) const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
+const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
 const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
 
@@ -19,7 +21,8 @@ impl Config {
     /// The largest file that is read.
     pub const MAX_BYTES: usize = 4 << 20;
 
-    /// Reads a file of limits and rules, and the table of API keys that it names.
+    /// Reads a file of limits and rules, and the files that it names: the table of API keys, and the keys of
+    /// tokens.
     ///
     /// What is wrong with it is said all at once, each with its line and what to do.
     ///
@@ -42,21 +45,23 @@ impl Config {
         let file = path.display().to_string();
         let bytes = read(path, Config::MAX_BYTES).map_err(|error| unreadable(&file, &error))?;
         let directory = path.parent().unwrap_or(Path::new(""));
-        Config::parse_with(&file, bytes, |keys| read(&directory.join(keys), MAX_KEYS_FILE_BYTES))
+        let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
+        Config::parse_around(&file, &bytes, Around { read: &mut read, variable })
     }
 
     /// Reads limits and rules from what is open already, like standard input or a pipe; messages call it
-    /// `file`. A file of API keys that it names is looked for in `directory`.
+    /// `file`. The files that it names are looked for in `directory`.
     pub fn read(file: &str, input: impl Read, directory: &Path) -> Result<Config, Problems> {
         let mut bytes = Vec::new();
         // One byte more tells an input that is too large. OK because the limit is far below 2^64.
         let mut input = input.take(Config::MAX_BYTES as u64 + 1);
         input.read_to_end(&mut bytes).map_err(|error| unreadable(file, &error))?;
-        Config::parse_with(file, bytes, |keys| read(&directory.join(keys), MAX_KEYS_FILE_BYTES))
+        let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
+        Config::parse_around(file, &bytes, Around { read: &mut read, variable })
     }
 
-    /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name a file of API
-    /// keys.
+    /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name other files, only
+    /// variables of the environment.
     ///
     /// ```
     /// # use tollgate::rules::Config;
@@ -75,36 +80,35 @@ impl Config {
         })
     }
 
-    /// Reads what is in a file of limits and rules. If it names a file of API keys, `read` is asked for
-    /// what is in that, by the path as it is written. It should read no more than it would keep: the path
-    /// may name anything, `/dev/zero` as well.
+    /// Reads what is in a file of limits and rules. If it names other files, `read` is asked for what is in
+    /// each, by the path as it is written. It should read no more than it would keep: the path may name
+    /// anything, `/dev/zero` as well.
     pub fn parse_with(
         file: &str,
         text: impl AsRef<[u8]>,
-        read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
+        mut read: impl FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Config, Problems> {
+        let mut read = |named: &Path, _| read(named);
+        Config::parse_around(file, text.as_ref(), Around { read: &mut read, variable })
+    }
+
+    fn parse_around(file: &str, text: &[u8], mut around: Around<'_>) -> Result<Config, Problems> {
         let mut report = Report::new(file);
         let mut keys_report = None;
         let mut config = Config::default();
-        let source = Source { bytes: text.as_ref(), max_bytes: Config::MAX_BYTES, smaller: SPLIT };
+        let source = Source { bytes: text, max_bytes: Config::MAX_BYTES, smaller: SPLIT };
         let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
-        if let Some(Decoded { config: own, mut api_keys, keys_file }) = decoded {
-            let read = |keys: &KeysFile| match is_same(&beside(file, keys), Path::new(file)) {
-                true => Err(io::Error::new(ErrorKind::InvalidInput, "it is this file")),
-                false => read(&keys.path),
-            };
-            match keys_file.as_ref().map(|keys| (keys, read(keys))) {
+        if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys }) = decoded {
+            let max_bytes = MAX_KEYS_FILE_BYTES;
+            match keys_file.as_ref().map(|keys| (keys, around.read(file, &keys.path, max_bytes))) {
                 None => {}
                 Some((keys_file, Err(error))) => {
                     keys_file.unreadable(&error, keys_remedy(&error), &mut report);
                 }
                 Some((keys_file, Ok(bytes))) => {
-                    let mut report = Report::new(&beside(file, keys_file).display().to_string());
-                    let source = Source {
-                        bytes: &bytes,
-                        max_bytes: MAX_KEYS_FILE_BYTES,
-                        smaller: FEWER_KEYS,
-                    };
+                    let name = beside(file, &keys_file.path).display().to_string();
+                    let mut report = Report::new(&name);
+                    let source = Source { bytes: &bytes, max_bytes, smaller: FEWER_KEYS };
                     source.read(decode::no_api_keys, &mut report, |root, report| {
                         api_keys.read(root, report);
                     });
@@ -112,6 +116,9 @@ impl Config {
                 }
             }
             config = Config { api_keys: api_keys.into_tiers(), ..own };
+            if let Some(jwt) = config.identity.as_mut().and_then(|it| it.jwt.as_mut()) {
+                jwt.keys = around.fetch(file, jwt_keys, &mut report);
+            }
         }
         let problems = report.with(keys_report);
         match problems.has_errors() {
@@ -124,6 +131,37 @@ impl Config {
     pub fn warnings(&self) -> &Problems {
         &self.warnings
     }
+}
+
+/// What a file may name: other files, of which no more is wanted than so many bytes, and variables.
+struct Around<'a> {
+    read: &'a mut dyn FnMut(&Path, usize) -> io::Result<Vec<u8>>,
+    variable: fn(&str) -> Option<OsString>,
+}
+
+impl Around<'_> {
+    /// What is in another file that `file` names.
+    fn read(&mut self, file: &str, named: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
+        match is_same(&beside(file, named), Path::new(file)) {
+            true => Err(io::Error::new(ErrorKind::InvalidInput, "it is this file")),
+            false => (self.read)(named, max_bytes),
+        }
+    }
+
+    /// The keys of tokens, those that can be had.
+    fn fetch(&mut self, file: &str, keys: Vec<KeySource>, report: &mut Report) -> Vec<JwtKey> {
+        let variable = self.variable;
+        let mut read = |named: &Path| {
+            let bytes = self.read(file, named, MAX_KEY_FILE_BYTES)?;
+            bounded(bytes, MAX_KEY_FILE_BYTES)
+        };
+        keys.into_iter().filter_map(|key| key.fetch(&mut read, variable, report)).collect()
+    }
+}
+
+/// Of this process.
+fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name)
 }
 
 /// What is in a file, and how much that may be.
@@ -169,13 +207,16 @@ impl Source<'_> {
 }
 
 fn too_large(max_bytes: usize) -> String {
-    format!("larger than {} MiB", max_bytes >> 20)
+    match max_bytes >> 20 {
+        0 => format!("larger than {} KiB", max_bytes >> 10),
+        mib => format!("larger than {mib} MiB"),
+    }
 }
 
-/// The file of keys, named as its directory is.
-fn beside(file: &str, keys_file: &KeysFile) -> PathBuf {
+/// Another file that `file` names, called as its directory is.
+fn beside(file: &str, named: &Path) -> PathBuf {
     let directory = Path::new(file).parent().unwrap_or(Path::new(""));
-    directory.join(&keys_file.path)
+    directory.join(named)
 }
 
 /// Two ways to write a path, as far as can be told without the file.
@@ -204,6 +245,10 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more tells a file that is too large. OK because the limits are far below 2^64.
     file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
+    bounded(bytes, max_bytes)
+}
+
+fn bounded(bytes: Vec<u8>, max_bytes: usize) -> io::Result<Vec<u8>> {
     if bytes.len() > max_bytes {
         let reason = format!("it is {}", too_large(max_bytes));
         return Err(io::Error::new(ErrorKind::FileTooLarge, reason));

@@ -1,6 +1,10 @@
 //! The documents' configurations are valid.
 
-use crate::problems;
+use std::io::{Error, ErrorKind};
+use std::path::Path;
+
+use tollgate::rules::{Config, Problems};
+
 use crate::schema;
 
 #[test]
@@ -17,6 +21,19 @@ fn every_yaml_block_of_the_documents_is_valid() {
         let found = problems(&text);
         assert_eq!(found.errors().count(), 0, "{found}\n{text}");
         assert!(schema::accepts(&text), "{text}");
+    }
+}
+
+/// What is wrong with a text, beside the files that documents speak of.
+fn problems(text: &str) -> Problems {
+    let read = |path: &Path| match path.to_str() {
+        Some("jwt.secret") => Ok(vec![b'x'; 32]),
+        Some("rsa.pem") => Ok(b"-----BEGIN PUBLIC KEY-----\n".to_vec()),
+        _ => Err(Error::from(ErrorKind::NotFound)),
+    };
+    match Config::parse_with("rules.md", text, read) {
+        Ok(config) => config.warnings().clone(),
+        Err(problems) => problems,
     }
 }
 

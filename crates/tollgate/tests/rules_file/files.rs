@@ -67,6 +67,103 @@ fn what_is_wrong_with_either_file_names_it() {
     insta::assert_snapshot!(report);
 }
 
+/// Keys of tokens, in files.
+const TOKENS: &[u8] = b"limits: {}
+identity:
+  jwt:
+    keys:
+      - { algorithm: HS256, secret_file: hush.txt }
+      - { algorithm: RS256, public_key_file: rsa.pem }
+";
+const SECRET: &[u8] = b"hush-hush-hush-hush-hush-hush-hu";
+const PEM: &[u8] = b"-----BEGIN PUBLIC KEY-----\nhush\n-----END PUBLIC KEY-----\n";
+
+#[test]
+fn keys_of_tokens_are_read_from_files_beside() {
+    let secrets = [SECRET, b"\n"].concat();
+    let directory =
+        Directory::with(&[("limits.yaml", TOKENS), ("hush.txt", &secrets), ("rsa.pem", PEM)]);
+    assert_eq!(directory.problems("limits.yaml"), "0 warnings");
+    let from_pipe = Config::read("a pipe", TOKENS, directory.0.path()).unwrap();
+    assert_eq!(from_pipe, Config::load(directory.path("limits.yaml")).unwrap());
+    fs::write(directory.path("hush.txt"), [SECRET, b"!"].concat()).unwrap();
+    assert_ne!(from_pipe, Config::load(directory.path("limits.yaml")).unwrap());
+}
+
+#[test]
+fn what_is_wrong_with_the_file_of_a_key_is_said_where_it_is_named() {
+    let large = vec![b'h'; (64 << 10) + 1];
+    let mut report = String::new();
+    for (name, files) in [
+        ("no files", &[][..]),
+        ("a short secret", &[("hush.txt", &SECRET[1..]), ("rsa.pem", PEM)]),
+        (
+            "a line end is no part of the secret",
+            &[("hush.txt", b"hush-hush-hush-hush-hush-hush-h\r\n"), ("rsa.pem", PEM)],
+        ),
+        ("each in the other's place", &[("hush.txt", PEM), ("rsa.pem", SECRET)]),
+        (
+            "a PEM after an empty line",
+            &[("hush.txt", b"\n-----BEGIN EC PRIVATE KEY-----\nhush"), ("rsa.pem", PEM)],
+        ),
+        ("a private key", &[("hush.txt", SECRET), ("rsa.pem", b"-----BEGIN PRIVATE KEY-----\n")]),
+        ("too large", &[("hush.txt", &large), ("rsa.pem", &large)]),
+        ("empty", &[("hush.txt", b""), ("rsa.pem", b"")]),
+        ("not UTF-8", &[("hush.txt", &[0xff; 32]), ("rsa.pem", &[0xff; 32])]),
+    ] {
+        let files = [files, &[("limits.yaml", TOKENS)]].concat();
+        let problems = Directory::with(&files).problems("limits.yaml");
+        assert!(!problems.contains("hush"), "{problems}");
+        report += &format!("# {name}\n{problems}\n\n");
+    }
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn so_many_nets_headers_and_keys_and_no_more() {
+    let net = |place: usize| format!("10.{}.{}.0/24", place >> 8, place & 255);
+    let header = |place| format!("x-{place}");
+    let key = |_| "{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }".to_owned();
+    let list =
+        |count, item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");
+    let text = |[nets, headers, keys]: [usize; 3]| {
+        let (nets, headers, keys) = (list(nets, &net), list(headers, &header), list(keys, &key));
+        format!(
+            "limits: {{}}\nidentity:\n  trusted_proxies: [{nets}]\n  trusted_headers: [{headers}]\n  jwt: {{ keys: [{keys}] }}\n"
+        )
+    };
+    assert!(Config::parse("limits.yaml", text([4_096, 64, 64])).is_ok());
+    let problems = Config::parse("limits.yaml", text([4_097, 65, 65])).unwrap_err();
+    let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
+    let expected = [
+        "4097 nets, above the most of 4096",
+        "65 headers, above the most of 64",
+        "65 keys, above the most of 64",
+    ];
+    assert_eq!(messages, expected);
+}
+
+#[test]
+fn the_longest_id_of_a_key_is_256_characters() {
+    let text = |length| {
+        let id = "é".repeat(length);
+        format!(
+            "limits: {{}}\nidentity: {{ jwt: {{ keys: [{{ algorithm: ES256, id: {id}, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }}] }} }}"
+        )
+    };
+    assert!(Config::parse("limits.yaml", text(256)).is_ok());
+    assert!(Config::parse("limits.yaml", text(257)).is_err());
+}
+
+#[test]
+fn a_reader_of_ones_own_may_return_too_much() {
+    let read = |_: &std::path::Path| Ok(vec![b'h'; (64 << 10) + 1]);
+    let problems = Config::parse_with("limits.yaml", TOKENS, read).unwrap_err().to_string();
+    let expected = "limits.yaml:5:42: `secret_file` cannot be read: it is larger than 64 KiB\n  \
+                    name the file of the key alone\n";
+    assert!(problems.contains(expected), "{problems}");
+}
+
 #[test]
 fn a_directory_is_no_file() {
     let directory = Directory::with(&[]);

@@ -59,6 +59,37 @@ rules:
       - { key: { ip: 1, tenant: true }, limit: block }
       - { key: { tenant: x, api_key: y }, limit: free }
 "#,
+    "limits: {}\nidentity: {}",
+    "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }], leeway: 1h } }",
+    "limits: {}\nidentity: { trusted_proxies: [::1, 2001:db8::/32, 10.0.0.0/8, \"::ffff:192.0.2.0/120\"], trusted_headers: [] }",
+    r#"
+limits: { free: fixed-window limit=10 window=1s }
+rules:
+  - { name: a, domain: d, key: [header.x-tenant], limit: free }
+  - { name: b, domain: d, key: [jwt.sub], limit: free }
+identity:
+  trusted_proxies: [10.0.0.0/8, 192.0.2.7]
+  forwarding_header: forwarded
+  trusted_headers: [X-Tenant, x_y]
+  ipv6_prefix: "128"
+  api_key_header: X-Key
+  jwt:
+    keys:
+      - algorithm: ES256
+        id: 1
+        public_key: |
+          -----BEGIN PUBLIC KEY-----
+          AAAA
+          -----END PUBLIC KEY-----
+      - { algorithm: RS256, public_key: "\n-----BEGIN RSA PUBLIC KEY-----\r\nAAAA\r\n" }
+      - { algorithm: ES256, id: "01", public_key: "-----BEGIN PUBLIC KEY-----\n" }
+      - { algorithm: ES256, public_key: "-----BEGIN PUBLIC KEY-----\n" }
+    issuer: https://issuer.example
+    audience: 7
+    leeway: 0s
+    invalid: unauthorized
+    verifications: { algorithm: fixed-window, limit: 5, window: 1m }
+"#,
 ];
 
 #[test]

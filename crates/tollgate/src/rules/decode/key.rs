@@ -3,6 +3,7 @@
 use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping};
+use super::identity::Section;
 use super::names;
 use crate::rules::config::{Condition, KeyPart, Wanted};
 use crate::rules::problem::{Position, Report};
@@ -20,7 +21,11 @@ const PART: Mapping = Mapping {
     remedy: "name an attribute, or several like `{ first_of: [api_key, ip] }`",
 };
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeyPart>> {
+pub(super) fn read(
+    node: &Node<'_>,
+    section: Option<&Section>,
+    report: &mut Report,
+) -> Option<Vec<KeyPart>> {
     let items = report.list(node, "`key`", REMEDY)?;
     let mut attributes: Vec<(&str, Position)> = Vec::new();
     let mut parts = Vec::new();
@@ -46,7 +51,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeyPart>>
         }
         parts.push(part);
     }
-    warn_if_chosen(&attributes, node.at, report);
+    warn_if_chosen(&attributes, section, node.at, report);
     Some(parts)
 }
 
@@ -72,11 +77,21 @@ fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node
 }
 
 /// A client that chooses its own key has a fresh quota whenever it wants one.
-fn warn_if_chosen(attributes: &[(&str, Position)], at: Position, report: &mut Report) {
-    let is_chosen = |(name, _): &(&str, Position)| name.starts_with("header.");
+fn warn_if_chosen(
+    attributes: &[(&str, Position)],
+    section: Option<&Section>,
+    at: Position,
+    report: &mut Report,
+) {
+    let is_chosen = |(name, _): &(&str, Position)| {
+        let header = name.strip_prefix("header.");
+        header.is_some_and(|header| !section.is_some_and(|section| section.is_trusted(header)))
+    };
     if !attributes.is_empty() && attributes.iter().all(is_chosen) {
         let message = "a key of headers alone: a client that changes them has a fresh quota";
-        report.warn(at, message, "add `ip`, or use an attribute that is verified, like `api_key`");
+        let remedy = "add `ip`, or use what is verified, like `api_key` or the headers that \
+                      `identity` names as `trusted_headers`";
+        report.warn(at, message, remedy);
     }
 }
 

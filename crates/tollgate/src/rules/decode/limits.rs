@@ -18,6 +18,8 @@ const LIMITS: Table = Table {
     naming: Naming::Shown,
 };
 
+const LIMIT: Wording = Wording { name: "a limit", remedy: LIMITS.remedy };
+
 const ALGORITHM_REMEDY: &str =
     "begin with it, like `{ algorithm: token-bucket, capacity: 60, refill: 1/s }`";
 
@@ -56,7 +58,7 @@ impl<'n> Limits<'n> {
             if names::LIMIT.check(name, at, report).is_none() {
                 continue;
             }
-            let limit = read_limit(value, report);
+            let limit = read_limit(value, &LIMIT, report);
             limits.places.insert(name, limits.found.len());
             limits.found.push(Found { name, at, limit, is_used: false });
         }
@@ -127,8 +129,14 @@ impl<'n> Limits<'n> {
     }
 }
 
+/// What messages call a limit, and what to write if it is something else.
+pub(super) struct Wording {
+    pub(super) name: &'static str,
+    pub(super) remedy: &'static str,
+}
+
 /// A limit as one text, or as a mapping of its parameters.
-fn read_limit(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
+pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
     match &node.kind {
         Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
             report.no_space(node.at, "algorithm");
@@ -143,7 +151,7 @@ fn read_limit(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
         },
         Kind::Map(_) => read_parameters(node, report),
         _ => {
-            report.unfit(node, "a limit", "a text or a mapping", LIMITS.remedy);
+            report.unfit(node, wording.name, "a text or a mapping", wording.remedy);
             None
         }
     }

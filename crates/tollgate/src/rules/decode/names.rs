@@ -22,6 +22,7 @@ pub(super) struct Kind {
 
 const NAME_REMEDY: &str = "use 1 to 64 letters, digits, `-`, `_` and `.`";
 const ATTRIBUTE_REMEDY: &str = "use 1 to 128 characters that print, and no spaces, like `ip`";
+const HEADER_REMEDY: &str = "use 1 to 64 letters, digits and `-`, like `x-tenant`";
 const DOMAIN_REMEDY: &str =
     "use 1 to 128 characters that print, and neither spaces nor `/`, like `api`";
 
@@ -43,6 +44,10 @@ pub(super) const DOMAIN: Kind = Kind {
     remedy: DOMAIN_REMEDY,
     ..LIMIT
 };
+pub(super) const HEADER: Kind =
+    Kind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
+/// Beside which someone may have written the key.
+pub(super) const HEADER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..HEADER };
 
 impl Kind {
     /// The text, if it may be such a name.
@@ -100,6 +105,12 @@ pub(super) fn warn_of_attribute(name: &str, at: Position, report: &mut Report) {
 
 fn is_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// What HTTP calls a token.
+fn is_header(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
 }
 

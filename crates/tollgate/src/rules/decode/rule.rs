@@ -6,6 +6,7 @@ use tollgate_core::Excerpt;
 
 use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
+use super::identity::Section;
 use super::limits::Limits;
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
@@ -39,6 +40,8 @@ const RULE: Mapping = Mapping {
 pub(super) struct Rules<'n, 'l> {
     defaults: Defaults<'n>,
     limits: &'l mut Limits<'n>,
+    /// Who clients are, if the file says so.
+    section: Option<&'l Section>,
     /// Where each name of a domain stands first.
     first: HashMap<(&'n str, &'n str), Position>,
     count: usize,
@@ -46,8 +49,12 @@ pub(super) struct Rules<'n, 'l> {
 }
 
 impl<'n, 'l> Rules<'n, 'l> {
-    pub(super) fn new(defaults: Defaults<'n>, limits: &'l mut Limits<'n>) -> Rules<'n, 'l> {
-        Rules { defaults, limits, first: HashMap::new(), count: 0, pairs: 0 }
+    pub(super) fn new(
+        defaults: Defaults<'n>,
+        limits: &'l mut Limits<'n>,
+        section: Option<&'l Section>,
+    ) -> Rules<'n, 'l> {
+        Rules { defaults, limits, section, first: HashMap::new(), count: 0, pairs: 0 }
     }
 
     pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<Rule> {
@@ -55,7 +62,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         let fields = Fields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
-        let key = key_node.and_then(|node| key::read(node, report));
+        let key = key_node.and_then(|node| key::read(node, self.section, report));
         let when = fields.or("when", Vec::new(), |node| when::read(node, report));
         if let (Some(key), Some(when)) = (&key, &when) {
             key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
@@ -89,6 +96,9 @@ impl<'n, 'l> Rules<'n, 'l> {
         self.count_pairs(&rule, node.at, report);
         let cost_at = fields.get("cost").map_or(node.at, |node| node.at);
         self.warn_of_cost(&rule, cost_at, report);
+        if let Some(section) = self.section {
+            section.warn_of_claims(&rule, node.at, report);
+        }
         Some(rule)
     }
 

@@ -9,7 +9,8 @@ use tollgate_core::Cost;
 use super::*;
 use crate::OnFailure;
 use crate::rules::config::{
-    Choice, Condition, Costs, KeyPart, Override, Route, Rule, Spend, Tiers, Wanted,
+    Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, OnInvalid,
+    Override, Route, Rule, Spend, Tiers, Wanted,
 };
 use crate::rules::pattern::Pattern;
 
@@ -139,4 +140,119 @@ fn a_file_of_keys_that_may_not_be_read_says_who_must_be_let() {
     let expected = "error: limits.yaml:2:16: `keys.yaml` cannot be read: permission denied\n  \
                     let this user read it\n1 error";
     assert_eq!(problems.unwrap_err().to_string(), expected);
+}
+
+const IDENTITY: &str = r#"
+limits: {}
+identity:
+  trusted_proxies: [10.0.0.0/8, 192.0.2.7, "2001:db8::/32", "::ffff:198.51.100.0/120", ::ffff:0.0.0.1]
+  forwarding_header: x-real-ip
+  trusted_headers: [X-Tenant, x-plan]
+  ipv6_prefix: 64
+  api_key_header: X-Key
+  jwt:
+    keys:
+      - { algorithm: HS256, secret_file: keys/jwt.secret }
+      - { algorithm: HS256, id: 2, secret_env: JWT_SECRET }
+      - { algorithm: RS256, id: rsa, public_key_file: rsa.pem }
+      - { algorithm: ES256, public_key: "-----BEGIN PUBLIC KEY-----\nAAAA\n" }
+    issuer: https://issuer.example
+    audience: api
+    leeway: 30s
+    invalid: unauthorized
+    verifications: token-bucket capacity=7 refill=1/s
+"#;
+const SECRET: &[u8] = b"secret-secret-secret-secret-secret\n";
+const PEM: &[u8] = b"-----BEGIN PUBLIC KEY-----\nAAAA\n";
+
+/// What is in a text, beside a file of either kind, and a variable that is set.
+fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
+    let mut read = |path: &Path, max_bytes| {
+        assert_eq!(max_bytes, 64 << 10);
+        match path.to_str() {
+            Some("keys/jwt.secret") => Ok(secret.to_vec()),
+            Some("rsa.pem") => Ok(PEM.to_vec()),
+            _ => Err(ErrorKind::PermissionDenied.into()),
+        }
+    };
+    // Not as it is in a file: a variable has no line end to leave out.
+    let variable = |name: &str| (name == "JWT_SECRET").then(|| format!("{:\n<32}", "x").into());
+    Config::parse_around("limits.yaml", text.as_bytes(), Around { read: &mut read, variable })
+}
+
+#[test]
+fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
+    let config = around(IDENTITY, SECRET).unwrap();
+    let key = |algorithm, id: Option<&str>, material: &[u8]| JwtKey {
+        algorithm,
+        id: id.map(Into::into),
+        material: material.to_vec(),
+    };
+    let jwt = Jwt {
+        keys: vec![
+            key(JwtAlgorithm::Hs256, None, b"secret-secret-secret-secret-secret"),
+            key(JwtAlgorithm::Hs256, Some("2"), format!("{:\n<32}", "x").as_bytes()),
+            key(JwtAlgorithm::Rs256, Some("rsa"), PEM),
+            key(JwtAlgorithm::Es256, None, PEM),
+        ],
+        issuer: Some("https://issuer.example".into()),
+        audience: Some("api".into()),
+        leeway: Some(Duration::from_secs(30)),
+        on_invalid: OnInvalid::Unauthorized,
+        verifications: Some("token-bucket capacity=7 refill=1/s".parse().unwrap()),
+    };
+    let nets = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "198.51.100.0/24", "0.0.0.1/32"];
+    let expected = Identity {
+        trusted_proxies: nets.map(|net| net.parse().unwrap()).to_vec(),
+        forwarding_header: ForwardingHeader::XRealIp,
+        trusted_headers: vec!["x-tenant".into(), "x-plan".into()],
+        ipv6_prefix: Some(64),
+        api_key_header: Some("x-key".into()),
+        jwt: Some(jwt),
+    };
+    assert_eq!(config.identity, Some(expected));
+    let shown = format!("{:?}", config.identity);
+    assert!(!shown.contains("secret") && !shown.contains("115, 101, 99"), "{shown}");
+    assert!(shown.contains("JwtKey { algorithm: Rs256, id: Some(\"rsa\"), .. }"), "{shown}");
+}
+
+#[test]
+fn what_is_not_said_of_clients_is_left_to_whoever_asks() {
+    assert_eq!(around("limits: {}", b"").unwrap().identity, None);
+    let empty = around("limits: {}\nidentity: {}", b"").unwrap().identity;
+    assert_eq!(empty, Some(Identity::default()));
+    let text = "limits: {}\nidentity: { jwt: { keys: [{ algorithm: HS256, secret_env: JWT_SECRET }] }, trusted_proxies: [::1], forwarding_header: x-forwarded-for }";
+    let identity = around(text, b"").unwrap().identity.unwrap();
+    assert_eq!(identity.forwarding_header, ForwardingHeader::XForwardedFor);
+    let Jwt { leeway, on_invalid, verifications, .. } = identity.jwt.unwrap();
+    assert_eq!((leeway, on_invalid, verifications), (None, OnInvalid::ByIp, None));
+    let said = text.replace("x-forwarded-for", "forwarded").replace("] },", "], invalid: by_ip },");
+    let identity = around(&said, b"").unwrap().identity.unwrap();
+    assert_eq!(identity.forwarding_header, ForwardingHeader::Forwarded);
+}
+
+#[test]
+fn one_line_end_is_no_part_of_a_secret() {
+    let material = |secret: &[u8]| {
+        let text = "limits: {}\nidentity: { jwt: { keys: [{ algorithm: HS256, secret_file: keys/jwt.secret }] } }";
+        let identity = around(text, secret).unwrap().identity;
+        identity.unwrap().jwt.unwrap().keys.remove(0).material
+    };
+    let secret = [b'x'; 32];
+    for (end, kept) in
+        [("", ""), ("\n", ""), ("\r\n", ""), ("\n\n", "\n"), ("\r", "\r"), (" \n", " ")]
+    {
+        let (file, expected) =
+            ([&secret, end.as_bytes()].concat(), [&secret, kept.as_bytes()].concat());
+        assert_eq!(material(&file), expected, "{end:?}");
+    }
+}
+
+#[test]
+fn a_file_of_a_key_that_may_not_be_read_says_who_must_be_let() {
+    let text =
+        "limits: {}\nidentity: { jwt: { keys: [{ algorithm: HS256, secret_file: other }] } }";
+    let expected = "error: limits.yaml:2:60: `secret_file` cannot be read: permission denied\n  \
+                    let this user read it\n1 error";
+    assert_eq!(around(text, b"").unwrap_err().to_string(), expected);
 }
