@@ -13,7 +13,7 @@
 
 mod attributes;
 mod check;
-mod config;
+pub(crate) mod config;
 mod decode;
 mod explain;
 #[cfg(feature = "watch")]
@@ -57,6 +57,8 @@ pub use ruling::{RulePart, Ruling};
 pub use tally::Counts;
 
 use crate::error::Error;
+#[cfg(feature = "tower")]
+use crate::http::Identity;
 use crate::limiter::Limiter;
 use crate::scope::Scope;
 
@@ -178,6 +180,11 @@ pub(crate) struct Current<'r> {
 
 #[cfg(feature = "tower")]
 impl<'r> Current<'r> {
+    /// Who clients are, if the file says it.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.plan.identity.as_ref().map(|configured| &*configured.made)
+    }
+
     /// What they ask of a request.
     pub(crate) fn asked(&self) -> &Asked {
         &self.plan.asked

@@ -1,4 +1,8 @@
 //! Who sent a request.
+//!
+//! - `configured`: as a file says it
+
+mod configured;
 
 use std::fmt;
 use std::net::IpAddr;

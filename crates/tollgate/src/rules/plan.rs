@@ -20,7 +20,13 @@ use super::names::{AttributeId, Names};
 use super::pattern::Pattern;
 use super::request::Request;
 use super::tally::Tally;
+#[cfg(feature = "tower")]
+use crate::error::Error;
 use crate::failure::OnFailure;
+#[cfg(feature = "tower")]
+use crate::http::Identity;
+#[cfg(feature = "tower")]
+use crate::limiter::Limiter;
 use crate::scope::Scope;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
@@ -42,6 +48,32 @@ pub(super) struct Plan {
     /// Whether one of the limits delays requests.
     #[cfg(feature = "tower")]
     pub(super) is_shaping: bool,
+    #[cfg(feature = "tower")]
+    pub(super) identity: Option<Configured>,
+}
+
+/// Who clients are, and what the file says about it.
+#[cfg(feature = "tower")]
+#[derive(Clone)]
+pub(super) struct Configured {
+    said: config::Identity,
+    pub(super) made: Arc<Identity>,
+}
+
+#[cfg(feature = "tower")]
+impl Configured {
+    /// As it was, if the file says the same: with the tokens that are known by now.
+    fn new(
+        said: &config::Identity,
+        limiter: &Limiter,
+        before: Option<&Configured>,
+    ) -> Result<Configured, Error> {
+        if let Some(before) = before.filter(|before| before.said == *said) {
+            return Ok(before.clone());
+        }
+        let made = Identity::configured(said)?.on_clock(&limiter.inner.clock);
+        Ok(Configured { said: said.clone(), made: Arc::new(made) })
+    }
 }
 
 /// The rules of one domain.

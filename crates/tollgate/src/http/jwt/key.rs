@@ -8,6 +8,8 @@ use jsonwebtoken::crypto::CryptoProvider;
 use jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER;
 use jsonwebtoken::{Algorithm, DecodingKey};
 
+use crate::rules::config::{self, JwtAlgorithm};
+
 /// Named, and never the process's default: that may be unset, which panics, or an application's own.
 static PROVIDER: &CryptoProvider = &DEFAULT_PROVIDER;
 
@@ -102,6 +104,19 @@ pub enum JwtError {
 }
 
 impl JwtKey {
+    /// The key that a file names.
+    pub(crate) fn configured(said: &config::JwtKey) -> Result<JwtKey, JwtError> {
+        let key = match said.algorithm {
+            JwtAlgorithm::Hs256 => JwtKey::hs256(&said.material)?,
+            JwtAlgorithm::Rs256 => JwtKey::rs256(&said.material)?,
+            JwtAlgorithm::Es256 => JwtKey::es256(&said.material)?,
+        };
+        Ok(match &said.id {
+            Some(id) => key.id(&**id),
+            None => key,
+        })
+    }
+
     /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
     pub fn hs256(secret: &[u8]) -> Result<JwtKey, JwtError> {
         // Else whoever has the public key could sign.

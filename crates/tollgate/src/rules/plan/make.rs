@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "tower")]
+use super::Configured;
 use super::{Domain, Many, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
 use crate::error::Error;
 use crate::failure::OnFailure;
@@ -55,11 +57,19 @@ impl Plan {
             Ok((limit.name.clone(), scope))
         };
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
+        #[cfg(feature = "tower")]
+        let identity = {
+            let before = before.and_then(|plan| plan.identity.as_ref());
+            let made = config.identity.as_ref().map(|said| Configured::new(said, limiter, before));
+            made.transpose()?
+        };
         let generation = before.map_or(1, |plan| plan.generation + 1);
         Ok(Plan {
             generation,
             #[cfg(feature = "tower")]
             asked: names.asked(),
+            #[cfg(feature = "tower")]
+            identity,
             #[cfg(feature = "tower")]
             is_shaping: spends.iter().any(|spent| spent.is_shaping()),
             names,

@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use ::http::Response;
+use ::http::{Request, Response};
 use bytes::Bytes;
 use tollgate_core::{MAX_UNITS, Verdict};
 
-use super::settings::{By, Decided, Place, Settings};
+use super::settings::{By, Decided, Now, Place, Settings};
 use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
@@ -17,18 +17,27 @@ use crate::error::Error;
 #[cfg(feature = "jwt")]
 use crate::http::InvalidToken;
 use crate::http::{ClientAddress, NOWHERE, Outcome, Reason, Refusal, RequestHead, Told};
-use crate::rules::{RulesAnswer, Ruling, push_part};
+use crate::rules::{Current, RulesAnswer, Ruling, push_part};
 use crate::scope::Scope;
 
 /// Part of the keys of preflights: they have a quota of their own.
 const PREFLIGHT: &str = "preflight";
 
-/// What is known of a request at once.
-pub(super) enum Begun {
+/// What becomes of a request, as far as that is known at once.
+pub(super) enum Taken {
     /// It is not limited.
     Skipped,
-    Known(Answered),
+    Goes(Told),
+    Delayed(Charge, Told),
+    Refused(Response<Bytes>),
     /// The store was asked.
+    Asked(Asked),
+}
+
+/// What is known of a request at once.
+enum Begun {
+    Skipped,
+    Known(Answered),
     Asked(Asked),
 }
 
@@ -53,7 +62,7 @@ pub(super) enum Asked {
 }
 
 impl Answered {
-    pub(super) fn is_delayed(&self) -> bool {
+    fn is_delayed(&self) -> bool {
         let verdict = match self {
             Answered::Limit { decision, .. } => decision.verdict(),
             Answered::Rules(ruling) => ruling.verdict(),
@@ -67,7 +76,32 @@ impl Answered {
 
 impl Settings {
     /// Decides a request, or asks the store to.
-    pub(super) fn begin(&self, head: &RequestHead<'_>) -> Begun {
+    pub(super) fn take<B>(&self, request: &Request<B>) -> Taken {
+        let now = self.now();
+        let head = RequestHead::new(request, self.identity(&now));
+        match self.begin(&head, &now) {
+            Begun::Skipped => Taken::Skipped,
+            Begun::Known(answered) => self.taken(&head, answered),
+            Begun::Asked(asked) => Taken::Asked(asked),
+        }
+    }
+
+    /// What becomes of a request that was asked about.
+    pub(super) fn answered<B>(&self, request: &Request<B>, answered: Answered) -> Taken {
+        let now = self.now();
+        let head = RequestHead::new(request, self.identity(&now));
+        self.taken(&head, answered)
+    }
+
+    fn taken(&self, head: &RequestHead<'_>, answered: Answered) -> Taken {
+        match self.settle(head, &answered) {
+            Ok(told) if answered.is_delayed() => Taken::Delayed(self.charged(answered), told),
+            Ok(told) => Taken::Goes(told),
+            Err(response) => Taken::Refused(response),
+        }
+    }
+
+    fn begin(&self, head: &RequestHead<'_>, now: &Now<'_>) -> Begun {
         if self.skip.as_ref().is_some_and(|skip| skip(head)) {
             return Begun::Skipped;
         }
@@ -79,32 +113,39 @@ impl Settings {
         if cost == Some(0) {
             return Begun::Skipped;
         }
-        match &self.by {
-            By::Limit { scope, .. } => {
+        match now {
+            Now::Limit(scope) => {
                 self.with_key(head, |key| self.ask_limit(scope, key, cost.unwrap_or(1)))
             }
-            By::Rules { rules, domain } => {
-                let current = rules.as_of_now();
-                let mut request = head.attributes(current.asked());
-                if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
-                    request = request.with("key", key);
-                }
-                let mut check = current.check(domain, &request);
-                if current.is_shaping() {
-                    check = check.max_wait(self.max_wait());
-                }
-                if let Some(cost) = cost {
-                    check = check.cost(cost);
-                }
-                if head.is_preflight() {
-                    check = check.apart(PREFLIGHT);
-                }
-                if rules.limiter().is_local() {
-                    Begun::Known(check.now().map_or_else(Answered::Undecided, Answered::Rules))
-                } else {
-                    Begun::Asked(Asked::Rules(check.into_future()))
-                }
-            }
+            Now::Rules { current, domain } => self.ask_rules(current, domain, head, cost),
+        }
+    }
+
+    fn ask_rules(
+        &self,
+        current: &Current<'_>,
+        domain: &str,
+        head: &RequestHead<'_>,
+        cost: Option<u64>,
+    ) -> Begun {
+        let mut request = head.attributes(current.asked());
+        if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
+            request = request.with("key", key);
+        }
+        let mut check = current.check(domain, &request);
+        if current.is_shaping() {
+            check = check.max_wait(self.max_wait());
+        }
+        if let Some(cost) = cost {
+            check = check.cost(cost);
+        }
+        if head.is_preflight() {
+            check = check.apart(PREFLIGHT);
+        }
+        if self.by.limiter().is_local() {
+            Begun::Known(check.now().map_or_else(Answered::Undecided, Answered::Rules))
+        } else {
+            Begun::Asked(Asked::Rules(check.into_future()))
         }
     }
 
@@ -133,11 +174,7 @@ impl Settings {
     }
 
     /// What a request that goes is told with its response, or the response to one that does not.
-    pub(super) fn settle(
-        &self,
-        head: &RequestHead<'_>,
-        answered: &Answered,
-    ) -> Result<Told, Response<Bytes>> {
+    fn settle(&self, head: &RequestHead<'_>, answered: &Answered) -> Result<Told, Response<Bytes>> {
         let decided = self.decided(answered);
         if let Some(hook) = &self.on_decision {
             hook(head, &decided);
@@ -170,7 +207,7 @@ impl Settings {
     }
 
     /// What is charged for a request that is delayed.
-    pub(super) fn charged(&self, answered: Answered) -> Charge {
+    fn charged(&self, answered: Answered) -> Charge {
         let (delay_us, paid) = match (answered, &self.by) {
             (Answered::Limit { decision, key, .. }, By::Limit { scope, .. }) => {
                 let scope = scope.clone();

@@ -10,9 +10,9 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::decide::{Asked, Charge};
+use super::decide::{Answered, Asked, Charge, Taken};
 use super::settings::Settings;
-use crate::http::{RequestHead, Told};
+use crate::http::Told;
 use crate::tower::body::RefusalBody;
 
 pin_project! {
@@ -85,23 +85,18 @@ where
     R: RefusalBody,
 {
     /// The answer of the store is there.
-    fn answered(answered: super::decide::Answered, next: Next<S, B>, settings: &Settings) -> Self {
-        let head = RequestHead::new(&next.request, &settings.identity);
-        match settings.settle(&head, &answered) {
-            Ok(told) if answered.is_delayed() => {
-                drop(head);
-                delayed(settings.charged(answered), told, next)
-            }
-            Ok(told) => {
-                drop(head);
-                Step::go(next, told)
-            }
-            Err(response) => Step::Refused { response: Some(response.map(R::of)) },
+    fn answered(answered: Answered, next: Next<S, B>, settings: &Settings) -> Self {
+        match settings.answered(&next.request, answered) {
+            Taken::Goes(told) => Step::go(next, Some(told)),
+            Taken::Delayed(charge, told) => delayed(charge, told, next),
+            Taken::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
+            // Not reached: what was asked about is not asked about again.
+            Taken::Skipped | Taken::Asked(_) => Step::go(next, None),
         }
     }
 
-    fn go(Next { mut service, request }: Next<S, B>, told: Told) -> Self {
-        Step::Passing { future: service.call(request), told: Some(told) }
+    fn go(Next { mut service, request }: Next<S, B>, told: Option<Told>) -> Self {
+        Step::Passing { future: service.call(request), told }
     }
 }
 
@@ -135,7 +130,7 @@ where
                     match waiting.take() {
                         Some((charge, told, next)) => {
                             charge.keep();
-                            Step::go(next, told)
+                            Step::go(next, Some(told))
                         }
                         None => return Poll::Pending,
                     }

@@ -76,12 +76,13 @@ impl RateLimitLayer {
         self
     }
 
-    /// Who clients are: which proxies are trusted, where API keys and tokens are.
+    /// Who clients are: which proxies are trusted, where API keys and tokens are. Otherwise it is as the file of the
+    /// rules says, or by the address of the connection.
     #[must_use]
     pub fn identity(self, identity: Identity) -> RateLimitLayer {
         self.with(|settings| {
             let clock = &settings.by.limiter().inner.clock;
-            settings.identity = identity.on_clock(clock);
+            settings.identity = Some(identity.on_clock(clock));
         })
     }
 

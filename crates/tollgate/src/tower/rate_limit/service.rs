@@ -7,10 +7,9 @@ use std::task::{Context, Poll};
 use ::http::{Request, Response};
 use tower_service::Service;
 
-use super::decide::Begun;
+use super::decide::Taken;
 use super::future::{Next, ResponseFuture};
 use super::settings::Settings;
-use crate::http::RequestHead;
 use crate::tower::body::RefusalBody;
 
 /// A service whose requests are limited, as a [`RateLimitLayer`](super::RateLimitLayer) says.
@@ -45,25 +44,14 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B, R> {
-        let head = RequestHead::new(&request, &self.settings.identity);
-        match self.settings.begin(&head) {
-            Begun::Skipped => ResponseFuture::passing(self.inner.call(request), None),
-            Begun::Known(answered) => {
-                let settled = self.settings.settle(&head, &answered);
-                drop(head);
-                match settled {
-                    Ok(told) if !answered.is_delayed() => {
-                        ResponseFuture::passing(self.inner.call(request), Some(told))
-                    }
-                    Ok(told) => {
-                        let charge = self.settings.charged(answered);
-                        ResponseFuture::delayed(charge, told, self.next(request))
-                    }
-                    Err(response) => ResponseFuture::refused(response.map(R::of)),
-                }
+        match self.settings.take(&request) {
+            Taken::Skipped => ResponseFuture::passing(self.inner.call(request), None),
+            Taken::Goes(told) => ResponseFuture::passing(self.inner.call(request), Some(told)),
+            Taken::Delayed(charge, told) => {
+                ResponseFuture::delayed(charge, told, self.next(request))
             }
-            Begun::Asked(asked) => {
-                drop(head);
+            Taken::Refused(response) => ResponseFuture::refused(response.map(R::of)),
+            Taken::Asked(asked) => {
                 ResponseFuture::asking(asked, self.next(request), Arc::clone(&self.settings))
             }
         }

@@ -1,8 +1,8 @@
 //! What a layer knows.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ::http::Response;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::http::{HeaderFamilies, Identity, Outcome, Ready, Refusal, RequestHead};
 use crate::limiter::Limiter;
-use crate::rules::Rules;
+use crate::rules::{Current, Rules};
 use crate::scope::Scope;
 
 /// A question about a request.
@@ -20,7 +20,8 @@ pub(super) type Ask<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) by: By,
-    pub(super) identity: Identity,
+    /// As the rules have it, or else plain, if `None`.
+    pub(super) identity: Option<Identity>,
     pub(super) families: HeaderFamilies,
     pub(super) max_wait: Duration,
     pub(super) line: Line,
@@ -51,6 +52,15 @@ pub enum Decided<'d> {
     Refused(Refusal<'d>),
 }
 
+/// Who decides, as of now: rules may change.
+pub(super) enum Now<'s> {
+    Limit(&'s Scope),
+    Rules { current: Current<'s>, domain: &'s str },
+}
+
+/// By the address that the connection comes from.
+static PLAIN: LazyLock<Identity> = LazyLock::new(Identity::new);
+
 impl By {
     pub(super) fn limiter(&self) -> &Limiter {
         match self {
@@ -64,7 +74,7 @@ impl Settings {
     pub(super) fn new(by: By) -> Settings {
         Settings {
             by,
-            identity: Identity::default(),
+            identity: None,
             families: HeaderFamilies::ALL,
             max_wait: Duration::from_secs(30),
             line: Line::default(),
@@ -74,6 +84,22 @@ impl Settings {
             on_decision: None,
             on_refusal: None,
         }
+    }
+
+    pub(super) fn now(&self) -> Now<'_> {
+        match &self.by {
+            By::Limit { scope, .. } => Now::Limit(scope),
+            By::Rules { rules, domain } => Now::Rules { current: rules.as_of_now(), domain },
+        }
+    }
+
+    /// Who clients are.
+    pub(super) fn identity<'n>(&'n self, now: &'n Now<'_>) -> &'n Identity {
+        let configured = || match now {
+            Now::Limit(_) => None,
+            Now::Rules { current, .. } => current.identity(),
+        };
+        self.identity.as_ref().or_else(configured).unwrap_or(&PLAIN)
     }
 
     /// The longest delay that a request may have: none, if too many wait already.
