@@ -3,9 +3,11 @@
 //! - `lines`: who waits for which key, in order
 //! - `acquiring`: one caller's way through its line, as a future
 //! - `forecast`: how long a place in a line will take
+//! - `gate`: what may close the way for everybody in a line
 
 mod acquiring;
 mod forecast;
+mod gate;
 mod lines;
 
 use std::future::IntoFuture;
@@ -16,6 +18,7 @@ use tollgate_core::{Cost, CostError, Receipt};
 use crate::decision::Decision;
 use crate::scope::Scope;
 pub use acquiring::Acquiring;
+pub(crate) use gate::Gate;
 pub(crate) use lines::Lines;
 
 /// A request that waits until it may go; await it.
@@ -62,11 +65,12 @@ pub struct Acquire<'a> {
     key: &'a [u8],
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
+    gate: Option<&'a dyn Gate>,
 }
 
 impl<'a> Acquire<'a> {
     pub(crate) fn new(scope: &'a Scope, key: &'a [u8]) -> Acquire<'a> {
-        Acquire { scope, key, cost: Ok(Cost::ONE), max_wait_us: None }
+        Acquire { scope, key, cost: Ok(Cost::ONE), max_wait_us: None, gate: None }
     }
 
     /// What the request spends, instead of 1. At least 1, below 2^53.
@@ -82,6 +86,13 @@ impl<'a> Acquire<'a> {
     pub fn max_wait(self, max_wait: Duration) -> Acquire<'a> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         Acquire { max_wait_us: Some(max_wait_us), ..self }
+    }
+
+    /// Goes only while the gate is open, and is charged only then: the first in line waits for it,
+    /// and the others behind it.
+    #[cfg(feature = "tower")]
+    pub(crate) fn through(self, gate: &'a dyn Gate) -> Acquire<'a> {
+        Acquire { gate: Some(gate), ..self }
     }
 }
 

@@ -25,4 +25,5 @@ mod pace;
 mod rate_limit;
 
 pub use body::RefusalBody;
+pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
 pub use rate_limit::{Decided, RateLimit, RateLimitLayer, ResponseFuture};

@@ -10,6 +10,7 @@ use tokio::time::Sleep;
 use tollgate_core::{Cost, Limit, State, Verdict};
 
 use super::forecast::Forecast;
+use super::gate::Gate;
 use super::lines::{Rest, Standing, Turn, Want};
 use super::{Acquire, Acquired};
 use crate::answer::Answer;
@@ -20,6 +21,11 @@ use crate::scope::Scope;
 /// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
 /// millisecond, unless somebody keeps a future without polling it.
 const GRACE_US: u64 = 10_000;
+
+/// How far ahead one before a gate takes its place in a shaping limit. Enough for timers and the way to
+/// the store, lest lateness add up; and little, as whoever has a place when the gate closes is out of
+/// the line, and goes when it opens, along with the first in line.
+const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
 #[derive(Debug)]
@@ -100,14 +106,16 @@ impl<'a> Acquiring<'a> {
     }
 
     fn arrive(&mut self) -> Result<Next<'a>, Error> {
-        let Acquire { scope, key, cost, max_wait_us } = self.request;
+        let Acquire { scope, key, cost, max_wait_us, .. } = self.request;
         let cost = cost?;
         if cost.units() > scope.limit().size() {
             return Ok(self.refuse(None));
         }
         let (turn, standing) = scope.limiter.inner.lines.join(scope, key, cost)?;
-        if standing == Standing::Front {
-            return Ok(self.put(turn));
+        match standing {
+            Standing::Front if self.closed_us() == 0 => return Ok(self.put(turn)),
+            Standing::Front => turn.has_room()?,
+            _ => {}
         }
         self.arrived_us();
         Ok(Next::Go(match max_wait_us {
@@ -138,8 +146,11 @@ impl<'a> Acquiring<'a> {
             stands => stands?,
         };
         let want = Want { limit: *scope.limit(), cost: cost? };
-        let forecast = Forecast::of(limit, state, now_us);
-        let wait_us = forecast.wait_us(&turn.wants_ahead(), want, max_wait_us);
+        let closed_us = self.closed_us();
+        let forecast = Forecast::of(limit, state, now_us.saturating_add(closed_us));
+        let enough_us = max_wait_us.saturating_sub(closed_us);
+        let wait_us = forecast.wait_us(&turn.wants_ahead(), want, enough_us);
+        let wait_us = wait_us.saturating_add(closed_us);
         if wait_us > max_wait_us {
             return Ok(self.refuse(Some(wait_us)));
         }
@@ -171,16 +182,48 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// Puts the question to the store.
-    fn put(&self, turn: Turn<'a>) -> Next<'a> {
-        let Acquire { scope, key, cost, max_wait_us } = self.request;
+    /// Puts the question to the store, unless the gate is closed.
+    fn put(&mut self, turn: Turn<'a>) -> Next<'a> {
+        let closed_us = self.closed_us();
+        if closed_us > 0 {
+            return self.wait_at_gate(turn, closed_us);
+        }
+        let Acquire { scope, key, cost, .. } = self.request;
         let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_if_dropped();
         // Only a shaping limit has delays; the others' checks are simpler without.
-        if let (Some(max_wait_us), true) = (max_wait_us, self.is_shaped()) {
-            let left_us = max_wait_us.saturating_sub(self.waited_us());
-            check = check.max_wait(Duration::from_micros(left_us));
+        if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaped()) {
+            check = check.max_wait(Duration::from_micros(max_delay_us));
         }
         Next::Go(Step::Asking { turn, answer: check.into_future() })
+    }
+
+    /// The longest delay worth asking for; `None` if any is.
+    fn max_delay_us(&self) -> Option<u64> {
+        let left_us = self.request.max_wait_us.map(|us| us.saturating_sub(self.waited_us()));
+        let lead_us = self.request.gate.map(|_| LEAD_US);
+        left_us.into_iter().chain(lead_us).min()
+    }
+
+    /// How long the gate stays closed; 0 if it is open, or there is none.
+    fn closed_us(&self) -> u64 {
+        let closed_for = self.request.gate.map_or(Duration::ZERO, Gate::closed_for);
+        // Rounded up: the gate is open by then.
+        u64::try_from(closed_for.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+    }
+
+    fn wait_at_gate(&mut self, turn: Turn<'a>, closed_us: u64) -> Next<'a> {
+        self.arrived_us();
+        if let Some(wait_us) = self.too_long_us(closed_us) {
+            return self.refuse(Some(wait_us));
+        }
+        let due_us = self.now_us().saturating_add(closed_us);
+        Next::Go(Step::Resting { turn, due_us, timer: timer(closed_us) })
+    }
+
+    /// The whole wait, if `more_us` makes it longer than the caller waits.
+    fn too_long_us(&self, more_us: u64) -> Option<u64> {
+        let wait_us = self.waited_us().saturating_add(more_us);
+        self.request.max_wait_us.is_some_and(|most_us| wait_us > most_us).then_some(wait_us)
     }
 
     fn ask(
@@ -194,6 +237,11 @@ impl<'a> Acquiring<'a> {
         };
         let decision = decision?;
         match decision.verdict() {
+            // The gate closed while the store was asked.
+            Verdict::Allowed { .. } if self.closed_us() > 0 => {
+                drop(Charge::new(&self.request, decision));
+                Ok(self.put(turn))
+            }
             Verdict::Allowed { delay_us: 0 } => Ok(Next::Done(self.admitted(decision))),
             Verdict::Allowed { delay_us } => {
                 self.arrived_us();
@@ -206,21 +254,18 @@ impl<'a> Acquiring<'a> {
 
     fn wait_or_refuse(&mut self, turn: Turn<'a>, denial: Decision) -> Result<Next<'a>, Error> {
         let is_first = self.arrived_us.is_none();
-        let arrived_us = self.arrived_us();
-        let now_us = self.now_us();
-        let waited_us = now_us.saturating_sub(arrived_us);
+        self.arrived_us();
         let Some(retry_us) = denial.decided().retry_after_us() else {
             return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait: None }));
         };
-        let wait_us = waited_us.saturating_add(self.until_it_goes_us(retry_us, &denial));
-        if self.request.max_wait_us.is_some_and(|most_us| wait_us > most_us) {
+        if let Some(wait_us) = self.too_long_us(self.until_it_goes_us(retry_us, &denial)) {
             let would_wait = Some(Duration::from_micros(wait_us));
             return Ok(Next::Done(Acquired::Refused { decision: denial, would_wait }));
         }
         if is_first {
             turn.has_room()?;
         }
-        let due_us = now_us.saturating_add(retry_us);
+        let due_us = self.now_us().saturating_add(retry_us);
         // At least 1 us, which a denial always says: a store that said 0 would make this spin.
         Ok(Next::Go(Step::Resting { turn, due_us, timer: timer(retry_us.max(1)) }))
     }
@@ -236,7 +281,7 @@ impl<'a> Acquiring<'a> {
     }
 
     fn rest(
-        &self,
+        &mut self,
         turn: Turn<'a>,
         due_us: u64,
         mut timer: Timer,
@@ -252,6 +297,13 @@ impl<'a> Acquiring<'a> {
     fn delay(&self, charge: Charge<'a>, mut timer: Timer, context: &mut Context<'_>) -> Next<'a> {
         if timer.as_mut().poll(context).is_pending() {
             return Next::Stay(Step::Delayed { charge, timer });
+        }
+        let closed_us = self.closed_us();
+        if closed_us > 0 {
+            return match self.too_long_us(closed_us) {
+                Some(wait_us) => self.refuse(Some(wait_us)),
+                None => Next::Go(Step::Delayed { charge, timer: self::timer(closed_us) }),
+            };
         }
         match charge.deliver() {
             Some(decision) => Next::Done(self.admitted(decision)),

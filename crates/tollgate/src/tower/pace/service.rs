@@ -1,0 +1,61 @@
+//! The service: a client whose requests wait their turn.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tower_service::Service;
+
+use super::layer::Asks;
+use super::{PaceError, PaceFuture, Pacer, ResponseHead};
+
+/// A client whose requests wait their turn; see [`PaceLayer`](super::PaceLayer).
+///
+/// It is always ready. Requests stand in line in the order in which their futures are first polled, and
+/// the client is asked whether it is ready when the turn has come, so that those who wait do not take
+/// up its room.
+pub struct Pace<S, R> {
+    inner: S,
+    pacer: Arc<Pacer>,
+    asks: Asks<R>,
+}
+
+impl<S, R> Pace<S, R> {
+    pub(super) fn new(inner: S, pacer: Arc<Pacer>, asks: Asks<R>) -> Pace<S, R> {
+        Pace { inner, pacer, asks }
+    }
+}
+
+impl<S, R> Service<R> for Pace<S, R>
+where
+    S: Service<R> + Clone,
+    S::Response: ResponseHead,
+{
+    type Response = S::Response;
+    type Error = PaceError<S::Error>;
+    type Future = PaceFuture<S, R>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: R) -> PaceFuture<S, R> {
+        let (key, cost) = (self.asks.key_of(&request), self.asks.cost_of(&request));
+        PaceFuture::new(Arc::clone(&self.pacer), key, cost, self.inner.clone(), request)
+    }
+}
+
+// By hand: neither needs anything of `R`.
+impl<S: Clone, R> Clone for Pace<S, R> {
+    fn clone(&self) -> Pace<S, R> {
+        let (pacer, asks) = (Arc::clone(&self.pacer), self.asks.clone());
+        Pace { inner: self.inner.clone(), pacer, asks }
+    }
+}
+
+impl<S: fmt::Debug, R> fmt::Debug for Pace<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut pace = f.debug_struct("Pace");
+        pace.field("inner", &self.inner).field("pacer", &self.pacer).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,74 @@
+use std::future::{Ready, ready};
+
+use http::Response;
+use tollgate::tower::{PaceError, PaceLayer};
+use tollgate::{Clock, Error, Limit, Limiter};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::setup::{START_US, Server, busy, paced, scope, send, send_all};
+
+const TEN: &str = "token-bucket capacity=1 refill=10/s";
+
+fn fails(_: u32) -> Ready<Result<Response<()>, std::io::Error>> {
+    ready(Err(std::io::Error::other("the line is dead")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_client_fails_with_comes_through() {
+    let scope = scope(TEN);
+    let failing = PaceLayer::new(scope.clone()).layer(service_fn(fails));
+    let failed = failing.oneshot(0).await.unwrap_err();
+    assert!(matches!(failed, PaceError::Inner(_)));
+    assert_eq!(failed.to_string(), "the line is dead");
+    // It may have reached the server.
+    assert_eq!(scope.peek("").now().unwrap().remaining(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_wait_for_a_server() {
+    let limiter = Limiter::builder().clock(Clock::tokio(START_US)).max_waiting(1).build();
+    let scope = limiter.scope("test", TEN.parse::<Limit>().unwrap()).unwrap();
+    let server = Server::new(&[busy("7"), busy("7")]);
+    let layer = PaceLayer::new(scope).key(|request: &u32| (request % 2).to_string());
+    let service = paced(&layer, &server);
+    send_all(&service, 0..2).await;
+    let waits = send(&service, 2).await;
+    for request in [3, 4] {
+        let refused = send(&service, request).await.await.unwrap();
+        assert!(
+            matches!(refused, Err(PaceError::Limiter(Error::TooManyWaiting { waiting: 1 }))),
+            "{refused:?}"
+        );
+    }
+    waits.await.unwrap().unwrap();
+    assert_eq!(server.came(), [(0, 0), (0, 1), (7_000, 2)]);
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn without_its_store_a_request_goes_or_fails_as_the_scope_says() {
+    use tollgate::OnFailure;
+
+    let limiter = Limiter::redis("redis://127.0.0.1:1").unwrap();
+    let scope = limiter.scope("test", TEN.parse::<Limit>().unwrap()).unwrap();
+    let server = Server::new(&[]);
+    let open = PaceLayer::new(scope.clone().on_failure(OnFailure::Open));
+    send_all(&paced(&open, &server), 0..2).await;
+    let closed = PaceLayer::new(scope.on_failure(OnFailure::Closed));
+    let failed = send(&paced(&closed, &server), 2).await.await.unwrap();
+    assert!(matches!(failed, Err(PaceError::Limiter(Error::Store(_)))), "{failed:?}");
+    assert_eq!(server.came().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_not_shown() {
+    let server = Server::new(&[busy("7")]);
+    let layer = PaceLayer::new(scope(TEN)).key(|_: &u32| "secret".to_owned());
+    let service = paced(&layer, &server);
+    send_all(&service, 0..1).await;
+    let mut sending = layer.layer(service_fn(fails));
+    let held = tower::Service::call(&mut sending, 1);
+    let shown = format!("{layer:?} {:?} {held:?}", layer.layer(()));
+    assert!(shown.contains("count: 1"), "{shown}");
+    assert!(!shown.contains("secret"), "{shown}");
+}

@@ -1,0 +1,34 @@
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+
+use http::Response;
+use tollgate::tower::{PaceError, PaceLayer};
+use tower::retry::{Policy, RetryLayer};
+use tower::{Layer, ServiceExt};
+
+use crate::setup::{Outcome, Server, busy, paced, scope};
+
+/// Again for as long as the server is busy.
+#[derive(Clone)]
+struct WhileBusy;
+
+impl Policy<u32, Response<()>, PaceError<Infallible>> for WhileBusy {
+    type Future = Ready<()>;
+
+    fn retry(&mut self, _: &mut u32, outcome: &mut Outcome) -> Option<Ready<()>> {
+        outcome.as_ref().is_ok_and(|response| response.status() == 429).then(|| ready(()))
+    }
+
+    fn clone_request(&mut self, request: &u32) -> Option<u32> {
+        Some(*request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_goes_when_the_server_said() {
+    let server = Server::new(&[busy("2"), busy("3")]);
+    let layer = PaceLayer::new(scope("token-bucket capacity=1 refill=10/s"));
+    let service = RetryLayer::new(WhileBusy).layer(paced(&layer, &server));
+    assert_eq!(service.oneshot(0).await.unwrap().status(), 200);
+    assert_eq!(server.came_ms(), [0, 2_000, 5_000]);
+}

@@ -1,0 +1,44 @@
+//! A client that keeps to its own pace and to the server's word:
+//! `cargo run -p tollgate --example reqwest_pacing --features axum,reqwest`
+
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Router, routing};
+use tollgate::tower::PaceLayer;
+use tollgate::{Limit, Limiter, Scope};
+use tower::{Layer, Service};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let limiter = Limiter::memory();
+    let theirs = limiter.scope("theirs", "token-bucket capacity=4 refill=2/s".parse::<Limit>()?)?;
+    let app = Router::new().route("/", routing::get(move || async move { answer(&theirs) }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+
+    let ours = limiter.scope("ours", "token-bucket capacity=1 refill=10/s".parse::<Limit>()?)?;
+    let client = reqwest::Client::new();
+    let mut paced = PaceLayer::new(ours).layer(client.clone());
+    let started = Instant::now();
+    for request in 1..=10 {
+        let response = paced.call(client.get(&url).build()?).await?;
+        let at_ms = started.elapsed().as_millis();
+        println!("request {request:2} at {at_ms:4} ms: {}", response.status());
+    }
+    Ok(())
+}
+
+/// The server allows fewer than the client would send, and says when to come back.
+fn answer(limit: &Scope) -> Response {
+    match limit.check("everyone").now().map(|decision| decision.retry_after()) {
+        Ok(None) => "welcome".into_response(),
+        Ok(Some(wait)) => {
+            let retry_after = wait.as_micros().div_ceil(1_000_000).to_string();
+            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", retry_after)]).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
