@@ -93,6 +93,11 @@ impl ClientAddress {
     pub fn as_str(&self) -> &str {
         self.text.as_str()
     }
+
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
 }
 
 impl fmt::Display for ClientAddress {
@@ -171,10 +176,14 @@ impl Text {
     }
 
     #[inline]
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    #[inline]
     fn as_str(&self) -> &str {
-        let written = self.bytes.get(..self.length).unwrap_or_default();
         // OK because only ASCII is written.
-        str::from_utf8(written).unwrap_or_default()
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 }
 

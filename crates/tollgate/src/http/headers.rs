@@ -4,6 +4,8 @@
 
 mod fields;
 
+use std::sync::Arc;
+
 use ::http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use self::fields::{Item, Quoted, seconds};
@@ -65,6 +67,10 @@ impl HeaderFamilies {
         HeaderFamilies { retry_after: Family::Omitted, ..self }
     }
 
+    fn are_none(self) -> bool {
+        (self.ietf, self.classic) == (Family::Omitted, Family::Omitted)
+    }
+
     /// Adds what is to be told of an outcome at `wall_us`, microseconds since the Unix epoch.
     ///
     /// Where there are such headers already, from limits further in, lists get longer, and of the classic
@@ -77,80 +83,137 @@ impl HeaderFamilies {
     /// Says when to come back, if that is known.
     pub(crate) fn tell_when(self, retry_after_us: Option<u64>, headers: &mut HeaderMap) {
         if let (Family::Told, Some(retry_us)) = (self.retry_after, retry_after_us) {
-            headers.insert(RETRY_AFTER, number(seconds(retry_us).max(1)));
+            let _ = headers.try_insert(RETRY_AFTER, number(seconds(retry_us).max(1)));
         }
     }
 }
 
 /// What a client is told, but for when to come back.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
-    ietf: Option<(HeaderValue, HeaderValue)>,
-    classic: Option<Classic>,
+pub(crate) enum Told {
+    #[default]
+    Nothing,
+    /// Of one limit, whose constant parts are written already.
+    One {
+        ready: Arc<Ready>,
+        standing: Standing,
+    },
+    Several(Box<Lists>),
 }
 
-#[derive(Clone, Debug)]
-struct Classic {
-    limit: HeaderValue,
+/// How a client stands with one limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    families: HeaderFamilies,
     remaining: u64,
+    more_after_us: Option<u64>,
     reset_s: u64,
+}
+
+/// How a client stands with several limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Lists {
+    ietf: Option<(HeaderValue, HeaderValue)>,
+    /// The limit, what remains of it, and when all of it does.
+    classic: Option<(u64, u64, u64)>,
 }
 
 impl Told {
     pub(crate) fn of(outcome: &Outcome<'_>, families: HeaderFamilies, wall_us: u64) -> Told {
-        // Who was let go because the store failed can be told nothing that is true.
-        if outcome.is_degraded() && outcome.is_allowed() {
-            return Told::default();
+        if is_beside_the_point(outcome) {
+            return Told::Nothing;
         }
-        let ietf = (families.ietf == Family::Told).then(|| lists(outcome)).flatten();
+        let ietf = if families.ietf == Family::Told { lists(outcome) } else { None };
         let tightest = if families.classic == Family::Told { outcome.tightest() } else { None };
-        let classic =
-            tightest.map(|policy| Classic::of(&policy, number(policy.decision().limit()), wall_us));
-        Told { ietf, classic }
+        let classic = tightest.map(|policy| {
+            let decided = policy.decision().decided();
+            (decided.limit, decided.remaining, reset_s(&policy, wall_us))
+        });
+        Told::Several(Box::new(Lists { ietf, classic }))
     }
 
     pub(crate) fn write(self, headers: &mut HeaderMap) {
-        if let Some(classic) = self.classic {
-            classic.write(headers);
-        }
-        if let Some((policy, ratelimit)) = self.ietf {
-            headers.append(POLICY, policy);
-            headers.append(RATELIMIT, ratelimit);
-        }
-    }
-}
-
-impl Classic {
-    fn of(policy: &Policy<'_>, limit: HeaderValue, wall_us: u64) -> Classic {
-        let decided = policy.decision().decided();
-        let reset_s = seconds(wall_us.saturating_add(decided.reset_after_us));
-        Classic { limit, remaining: decided.remaining, reset_s }
-    }
-
-    /// Unless those of a limit further in leave less.
-    fn write(self, headers: &mut HeaderMap) {
-        let Classic { limit, remaining, reset_s } = self;
-        match headers.entry(REMAINING) {
-            Entry::Vacant(place) => {
-                place.insert(number(remaining));
-            }
-            Entry::Occupied(mut own) => {
-                let less = own.get().to_str().ok().and_then(|text| text.parse::<u64>().ok());
-                if less.is_some_and(|less| less <= remaining) {
-                    return;
+        match self {
+            Told::Nothing => {}
+            Told::One { ready, standing } => ready.write(&standing, headers),
+            Told::Several(lists) => {
+                if let Some((limit, remaining, reset_s)) = lists.classic {
+                    write_classic(headers, remaining, reset_s, || number(limit));
                 }
-                own.insert(number(remaining));
+                if let Some(ietf) = lists.ietf {
+                    write_ietf(headers, ietf);
+                }
             }
         }
-        headers.insert(LIMIT, limit);
-        headers.insert(RESET, number(reset_s));
     }
 }
 
-/// A number, in one allocation.
+/// Who was let go because the store failed can be told nothing that is true.
+fn is_beside_the_point(outcome: &Outcome<'_>) -> bool {
+    outcome.is_degraded() && outcome.is_allowed()
+}
+
+fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
+    seconds(wall_us.saturating_add(policy.decision().decided().reset_after_us))
+}
+
+// A response that has more headers than can be, 32,768, goes without.
+
+fn write_ietf(headers: &mut HeaderMap, (policy, standing): (HeaderValue, HeaderValue)) {
+    let _ = headers.try_append(POLICY, policy);
+    let _ = headers.try_append(RATELIMIT, standing);
+}
+
+/// Unless those of a limit further in leave less.
+fn write_classic(
+    headers: &mut HeaderMap,
+    remaining: u64,
+    reset_s: u64,
+    limit: impl FnOnce() -> HeaderValue,
+) {
+    match headers.try_entry(REMAINING) {
+        Ok(Entry::Vacant(place)) => {
+            let _ = place.try_insert(number(remaining));
+        }
+        Ok(Entry::Occupied(mut own)) => {
+            let less = own.get().to_str().ok().and_then(|text| text.parse::<u64>().ok());
+            if less.is_some_and(|less| less <= remaining) {
+                return;
+            }
+            own.insert(number(remaining));
+        }
+        Err(_) => return,
+    }
+    let _ = headers.try_insert(LIMIT, limit());
+    let _ = headers.try_insert(RESET, number(reset_s));
+}
+
+/// A number, in one allocation, and without one if it is small.
 fn number(number: u64) -> HeaderValue {
+    if let Some(text) = small(number) {
+        return HeaderValue::from_static(text);
+    }
     // OK because digits are letters that print.
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
+}
+
+/// `000001002…999`: what remains is small, as a rule.
+static SMALL: [u8; 3_000] = {
+    let mut digits = [0; 3_000];
+    let mut number = 0;
+    while number < 1_000 {
+        digits[3 * number] = b'0' + (number / 100) as u8;
+        digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+        digits[3 * number + 2] = b'0' + (number % 10) as u8;
+        number += 1;
+    }
+    digits
+};
+
+fn small(number: u64) -> Option<&'static str> {
+    let at = usize::try_from(number).ok().filter(|small| *small < 1_000)? * 3;
+    let zeros = usize::from(number < 100) + usize::from(number < 10);
+    str::from_utf8(SMALL.get(at + zeros..at + 3)?).ok()
 }
 
 /// The two lists, with an item for each limit; `None` without one.
@@ -158,9 +221,9 @@ fn lists(outcome: &Outcome<'_>) -> Option<(HeaderValue, HeaderValue)> {
     let (mut policies, mut standings) = (Vec::new(), Vec::new());
     for policy in outcome.policies() {
         let name = Quoted::new(policy.name());
-        let size = policy.decision().limit();
-        push(&mut policies, &Item::policy(&name, size, policy.limit()));
-        push(&mut standings, &Item::standing(&name, &policy));
+        let decision = policy.decision();
+        push(&mut policies, &Item::policy(&name, decision.limit(), policy.limit()));
+        push(&mut standings, &Item::standing(&name, decision.remaining(), policy.more_after_us()));
     }
     let value = |list: &[u8]| HeaderValue::from_bytes(list).ok().filter(|_| !list.is_empty());
     Some((value(&policies)?, value(&standings)?))
@@ -174,7 +237,7 @@ fn push(list: &mut Vec<u8>, item: &Item) {
 }
 
 /// What is always the same for one limit, written once.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Ready {
     name: Quoted,
     policy: HeaderValue,
@@ -193,13 +256,63 @@ impl Ready {
     }
 
     /// [`Told::of`] an outcome of this one limit, quicker.
-    pub(crate) fn told(&self, policy: &Policy<'_>, families: HeaderFamilies, wall_us: u64) -> Told {
-        let ietf = (families.ietf == Family::Told).then(|| {
-            let standing = Item::standing(&self.name, policy);
-            Some((self.policy.clone(), HeaderValue::from_bytes(standing.as_bytes()).ok()?))
-        });
-        let classic = (families.classic == Family::Told)
-            .then(|| Classic::of(policy, self.limit.clone(), wall_us));
-        Told { ietf: ietf.flatten(), classic }
+    pub(crate) fn told(
+        self: &Arc<Self>,
+        outcome: &Outcome<'_>,
+        families: HeaderFamilies,
+        wall_us: impl FnOnce() -> u64,
+    ) -> Told {
+        if families.are_none() || is_beside_the_point(outcome) {
+            return Told::Nothing;
+        }
+        let Some(policy) = outcome.single() else {
+            return Told::of(outcome, families, wall_us());
+        };
+        let standing = Standing {
+            families,
+            remaining: policy.decision().remaining(),
+            more_after_us: policy.more_after_us(),
+            reset_s: reset_s(&policy, wall_us()),
+        };
+        Told::One { ready: Arc::clone(self), standing }
+    }
+
+    fn write(&self, standing: &Standing, headers: &mut HeaderMap) {
+        let Standing { families, remaining, more_after_us, reset_s } = *standing;
+        if families.classic == Family::Told {
+            write_classic(headers, remaining, reset_s, || self.limit.clone());
+        }
+        if families.ietf == Family::Told {
+            let item = Item::standing(&self.name, remaining, more_after_us);
+            if let Ok(item) = HeaderValue::from_bytes(item.as_bytes()) {
+                write_ietf(headers, (self.policy.clone(), item));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_numbers_are_written_like_large_ones() {
+        for n in (0..2_000).chain([u64::MAX]) {
+            assert_eq!(number(n).to_str().ok(), Some(&*n.to_string()));
+        }
+    }
+
+    #[test]
+    fn a_response_that_is_full_of_headers_goes_as_it_is() {
+        let mut headers = HeaderMap::new();
+        while let Ok(name) = HeaderName::try_from(format!("x-{}", headers.len())) {
+            if headers.try_insert(name, HeaderValue::from_static("")).is_err() {
+                break;
+            }
+        }
+        let full = headers.len();
+        write_classic(&mut headers, 1, 1, || number(1));
+        write_ietf(&mut headers, (number(1), number(1)));
+        assert_eq!(headers.len(), full);
     }
 }

@@ -2,8 +2,6 @@
 
 use tollgate_core::Limit;
 
-use crate::http::outcome::Policy;
-
 /// The longest name, as it is written.
 const MAX_NAME_BYTES: usize = 96;
 
@@ -57,10 +55,10 @@ impl Item {
     }
 
     /// `"free";r=12;t=5`: so much is left, and there is more in so many seconds.
-    pub(super) fn standing(name: &Quoted, policy: &Policy<'_>) -> Item {
+    pub(super) fn standing(name: &Quoted, remaining: u64, more_after_us: Option<u64>) -> Item {
         let mut item = Item::new(name);
-        item.push(b";r=", policy.decision().remaining());
-        if let Some(more_after_us) = policy.more_after_us() {
+        item.push(b";r=", remaining);
+        if let Some(more_after_us) = more_after_us {
             item.push(b";t=", seconds(more_after_us));
         }
         item

@@ -168,7 +168,10 @@ impl Settings {
         let own = self.key.as_ref().and_then(|key| key(head));
         match own {
             None if !head.is_preflight() => then(AddressKey::of(head).as_bytes()),
-            None => then(&key_of("ip", address(head), head)),
+            None => {
+                let address = head.address().map_or(NOWHERE, ClientAddress::as_str);
+                then(&key_of("ip", address, head))
+            }
             Some(own) => then(&key_of("key", &own, head)),
         }
     }
@@ -234,10 +237,6 @@ fn key_of(name: &str, value: &str, head: &RequestHead<'_>) -> Vec<u8> {
     key
 }
 
-fn address<'h>(head: &'h RequestHead<'_>) -> &'h str {
-    head.address().map_or(NOWHERE, ClientAddress::as_str)
-}
-
 /// The usual key, which needs no escaping, without an allocation.
 struct AddressKey {
     bytes: [u8; AddressKey::MAX_BYTES],
@@ -250,7 +249,8 @@ impl AddressKey {
 
     fn of(head: &RequestHead<'_>) -> AddressKey {
         let mut key = AddressKey { bytes: [0; AddressKey::MAX_BYTES], len: 0 };
-        for part in [AddressKey::NAME, address(head).as_bytes()] {
+        let address = head.address().map_or(NOWHERE.as_bytes(), ClientAddress::as_bytes);
+        for part in [AddressKey::NAME, address] {
             let end = key.len + part.len();
             // It always fits: no address is longer than 44 letters.
             if let Some(place) = key.bytes.get_mut(key.len..end) {

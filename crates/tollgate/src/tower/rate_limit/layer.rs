@@ -58,7 +58,7 @@ impl RateLimitLayer {
 
     /// By the client's address, or by [another key](Self::key), on whichever store the limit is.
     pub fn new(scope: Scope) -> RateLimitLayer {
-        let ready = Ready::new(&scope);
+        let ready = Arc::new(Ready::new(&scope));
         RateLimitLayer::of(Settings::new(By::Limit { scope, ready }))
     }
 

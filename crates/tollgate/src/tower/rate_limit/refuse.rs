@@ -12,12 +12,9 @@ use crate::http::{Outcome, Reason, Refusal, RequestHead, Told};
 impl Settings {
     /// What a request that goes is told with its response.
     pub(super) fn told(&self, outcome: &Outcome<'_>) -> Told {
-        let wall_us = self.wall_us();
-        match (&self.by, outcome.single()) {
-            (By::Limit { ready, .. }, Some(policy)) if !outcome.is_degraded() => {
-                ready.told(&policy, self.families, wall_us)
-            }
-            _ => Told::of(outcome, self.families, wall_us),
+        match &self.by {
+            By::Limit { ready, .. } => ready.told(outcome, self.families, || self.wall_us()),
+            By::Rules { .. } => Told::of(outcome, self.families, self.wall_us()),
         }
     }
 

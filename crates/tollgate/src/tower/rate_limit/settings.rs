@@ -39,7 +39,7 @@ pub(super) type OnRefusal =
 /// Who decides.
 #[derive(Clone)]
 pub(super) enum By {
-    Limit { scope: Scope, ready: Ready },
+    Limit { scope: Scope, ready: Arc<Ready> },
     Rules { rules: Rules, domain: Arc<str> },
 }
 
