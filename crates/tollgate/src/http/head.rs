@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Once;
 
 use ::http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, ORIGIN};
 use ::http::{Extensions, Method, Request, Uri};
@@ -37,6 +38,9 @@ impl<'r> RequestHead<'r> {
     pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
         let (headers, extensions) = (request.headers(), request.extensions());
         let peer = peer(extensions);
+        if peer.is_none() {
+            warn_once();
+        }
         RequestHead {
             method: request.method(),
             uri: request.uri(),
@@ -115,6 +119,18 @@ impl<'r> RequestHead<'r> {
         let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
         content_type.is_some_and(|own| own.starts_with(b"application/grpc"))
     }
+}
+
+/// Says once what is missing: without addresses all clients share a quota.
+#[cold]
+fn warn_once() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "requests have no address of their client, and share one quota; serve axum with \
+             `into_make_service_with_connect_info::<SocketAddr>()`, or give requests a `Peer`"
+        );
+    });
 }
 
 /// Who opened the connection.
