@@ -14,8 +14,9 @@
 -- check leaves out what is beyond, and one that does not carry over what is last.
 --
 -- Example       local limit, state = fixed_window.new(2, 60000000), fixed_window.fresh()
---               algorithm.check(limit, state, 59000000, 2) is true, 0, nil, 1000000, 0, 0, 60000000
---               algorithm.check(limit, state, 59000000, 1) is false, 0, 1000000, 1000000, 0
+--               algorithm.check(limit, state, 59000000, 2) is
+--                 true, 0, nil, 1000000, 0, 0, 0, 60000000
+--               algorithm.check(limit, state, 59000000, 1) is false, 0, 1000000, 1000000, 0, 0
 local MAX_STEP_BACK_US = 10000000
 local MAX_TIME_US = 2 ^ 53 - 1
 
@@ -42,8 +43,15 @@ local function verdict(limit, state, standing, cost, max_wait_us)
   return limit.decide.verdict(limit, state, standing, cost, max_wait_us)
 end
 
+-- The time until more remains, if reset_after_us does not tell; otherwise 0.
+local function first_back_us(limit, state, standing, max_wait_us)
+  local decide = limit.decide
+  return decide.first_back_us and decide.first_back_us(limit, state, standing, max_wait_us) or 0
+end
+
 -- Decides one request and charges it if it is allowed. Returns is_allowed, remaining,
--- retry_after_us (nil when allowed), reset_after_us, delay_us, and when allowed its place.
+-- retry_after_us (nil when allowed), reset_after_us, delay_us, first_back_us, and when allowed its
+-- place.
 local function check(limit, state, now_us, cost, max_wait_us)
   if now_us > MAX_TIME_US then
     now_us = MAX_TIME_US
@@ -57,12 +65,14 @@ local function check(limit, state, now_us, cost, max_wait_us)
   end
   local remaining = decide.remaining(limit, standing, max_wait_us)
   local reset_after_us = decide.reset_after_us(limit, standing)
+  local first_us = first_back_us(limit, state, standing, max_wait_us)
   if not is_allowed then
-    return false, remaining, retry_after_us, reset_after_us, 0
+    return false, remaining, retry_after_us, reset_after_us, 0, first_us
   end
   -- Past 2^53 this rounds, but not below 2^53: no now_us reaches it either way.
   local over_us = now_us + reset_after_us
-  return true, remaining, nil, reset_after_us, delay_us, decide.place(limit, standing, over_us)
+  return true, remaining, nil, reset_after_us, delay_us, first_us,
+    decide.place(limit, standing, over_us)
 end
 
 local algorithm = { check = check }
@@ -103,7 +113,8 @@ function algorithm.peek(limit, state, now_us, cost, max_wait_us)
   local is_allowed, delay_us, retry_after_us = verdict(limit, seen, standing, cost, max_wait_us)
   local remaining = limit.decide.remaining(limit, standing, max_wait_us)
   local reset_after_us = limit.decide.reset_after_us(limit, standing)
-  return is_allowed, remaining, retry_after_us, reset_after_us, delay_us
+  return is_allowed, remaining, retry_after_us, reset_after_us, delay_us,
+    first_back_us(limit, seen, standing, max_wait_us)
 end
 
 -- How many requests like this one fit, one after the other, at now_us.
@@ -153,4 +164,25 @@ function algorithm.carry_over(limit, old, state, now_us, cost)
     return true, limit, limit.decide.carry_over(limit, old, state, now_us)
   end
   return true, limit, limit.decide.after_spending(limit, units, now_us)
+end
+
+-- Of the time in which all that is spent comes back, what the last `units` of it take, rounded down:
+-- none unless they come back one by one.
+local function come_back_at_last_us(limit, units)
+  local last_us = limit.time_to_full_us and muldiv(units, limit.per_us, limit.rate_units)
+  return last_us or 0
+end
+
+-- The first_back_us of what this limit decided in place of the one that was asked for: if by that one
+-- more would seem to remain at another time than it does, when it does.
+function algorithm.in_place_of(limit, asked, remaining, reset_after_us, first_back_us)
+  if first_back_us > 0 or remaining >= limit.size then
+    return first_back_us
+  end
+  local others = limit.size - remaining - 1
+  local last_us = come_back_at_last_us(limit, others)
+  if max(reset_after_us - come_back_at_last_us(asked, others), 1) == reset_after_us - last_us then
+    return 0
+  end
+  return reset_after_us - last_us
 end

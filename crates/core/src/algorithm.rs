@@ -115,7 +115,7 @@ pub trait Algorithm: Decide {
         // One way out: two would meet again in memory, at 25 instructions more.
         let is_allowed = verdict.is_allowed();
         let standing = if is_allowed { self.charge(state, standing, ask.cost) } else { standing };
-        let decision = decide::decision(self, verdict, &standing, ask);
+        let decision = decide::decision(self, verdict, state, &standing, ask);
         let over_us = now_us.saturating_add(decision.reset_after_us);
         let receipt = Receipt { cost: ask.cost, place: self.place(&standing, over_us) };
         Checked { decision, receipt: is_allowed.then_some(receipt) }
@@ -125,7 +125,7 @@ pub trait Algorithm: Decide {
     fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {
         decide::look(self, state, now_us, |state, standing| {
             let verdict = decide::verdict(self, state, standing, ask);
-            decide::decision(self, verdict, standing, ask)
+            decide::decision(self, verdict, state, standing, ask)
         })
     }
 

@@ -147,6 +147,10 @@ pub struct Decision {
     pub remaining: u64,
     /// How long until `remaining == limit` again, nothing else arriving; 0 if it is so already.
     pub reset_after_us: u64,
+    /// How long until more remains, where `reset_after_us` does not tell: of a sliding window log or
+    /// counter that has spent something, and of a shaping limit that makes an impatient caller wait.
+    /// Otherwise 0; [`more_after_us`](Self::more_after_us) is for all.
+    pub first_back_us: u64,
 }
 
 impl Decision {

@@ -1,6 +1,7 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
 mod error;
+mod more;
 mod range;
 mod rate;
 mod text;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Checked, Receipt, Verdict};
+use tollgate_core::{Checked, Limit, Receipt, Verdict};
 
 /// The answer to one request on one limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,6 +83,13 @@ impl Decision {
     /// How long until nothing is spent any more, exactly.
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.checked.decision.reset_after_us)
+    }
+
+    /// How long until more of `limit`, which was asked for, remains than now; `None` if all of it does.
+    ///
+    /// Never too early: exact, but that a bucket's may be a microsecond late.
+    pub fn more_after(&self, limit: &Limit) -> Option<Duration> {
+        self.checked.decision.more_after_us(limit).map(Duration::from_micros)
     }
 
     /// How long an allowed request should wait before it goes; zero except from a shaping limit.

@@ -142,10 +142,27 @@ local function reset_after_us(limit, standing)
   return caller_waits_us(standing, drain_time_us(limit, units, fraction))
 end
 
+-- The wait of who may be delayed by at most max_wait_us, until something fits: then all the room there
+-- is may do so at once. 0 if the delay is short enough now.
+local function first_back_us(limit, _, standing, max_wait_us)
+  if not (max_wait_us and limit.is_shaping) then
+    return 0
+  end
+  local units, fraction = standing.units, standing.fraction
+  local too_long_us = drain_time_us(limit, units, fraction) - max_wait_us
+  if too_long_us <= 0 then
+    return 0
+  end
+  local excess, excess_fraction =
+    saturating_minus(units, fraction, limit.size - 1, 0, limit.per_us)
+  local drain_us = drain_time_us(limit, excess, excess_fraction)
+  return caller_waits_us(standing, max(too_long_us, drain_us))
+end
+
 bucket = {
   new = new, fresh = fresh, floor_us = floor_us, restart = restart, standing = standing,
   verdict = verdict, charge = charge, place = place, remaining = remaining,
-  reset_after_us = reset_after_us,
+  reset_after_us = reset_after_us, first_back_us = first_back_us,
 }
 
 -- ---- beyond a check

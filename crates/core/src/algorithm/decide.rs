@@ -62,6 +62,12 @@ pub trait Decide: Debug {
 
     /// The time until nothing is spent any more (P3).
     fn reset_after_us(&self, standing: &Self::Standing) -> u64;
+
+    /// The time until more remains, if `reset_after_us` does not tell; otherwise 0.
+    #[inline]
+    fn first_back_us(&self, _: &Self::State, _: &Self::Standing, _: Ask) -> u64 {
+        0
+    }
 }
 
 /// Looks at a key without changing it; a new clock restarts a copy.
@@ -72,11 +78,14 @@ pub(super) fn look<A: Algorithm + ?Sized, T>(
     read: impl FnOnce(&A::State, &A::Standing) -> T,
 ) -> T {
     let now_us = now_us.min(MAX_TIME_US);
+    let mut restarted;
+    let mut state = state;
     if limit.is_new_clock(state, now_us) {
-        let mut restarted = state.clone();
+        restarted = state.clone();
         limit.restart(&mut restarted, now_us);
-        return read(&restarted, &limit.standing(&restarted, now_us));
+        state = &restarted;
     }
+    // One way out, as in a check.
     read(state, &limit.standing(state, now_us))
 }
 
@@ -98,6 +107,7 @@ pub(super) fn verdict<A: Algorithm + ?Sized>(
 pub(super) fn decision<A: Algorithm + ?Sized>(
     limit: &A,
     verdict: Verdict,
+    state: &A::State,
     standing: &A::Standing,
     ask: Ask,
 ) -> Decision {
@@ -106,5 +116,6 @@ pub(super) fn decision<A: Algorithm + ?Sized>(
         limit: limit.size(),
         remaining: limit.remaining(standing, ask),
         reset_after_us: limit.reset_after_us(standing),
+        first_back_us: limit.first_back_us(state, standing, ask),
     }
 }

@@ -5,7 +5,7 @@
 -- limit      size, window_us
 -- windows    start_us of the window last charged, its units `current`, `previous` of the one before
 -- standing   windows at an instant of their key's time, `in_view`, the whole units of the previous
---            one still in view, and the caller's now_us
+--            one still in view, `in_view_part` of one more, and the caller's now_us
 -- place      start_us, window_us
 -- Example    100 a minute, 80 in the previous one and 50 in this one, at 30 s: the estimate is 90
 local sliding_window_counter
@@ -41,10 +41,10 @@ local function standing(limit, windows, now_us)
   local start_us, current, previous = rolled_to(windows, at_us, limit.window_us)
   local in_view_us = limit.window_us - (at_us - start_us)
   -- OK because no more than the window is in view: the quotient is at most `previous`.
-  local in_view = muldiv(previous, in_view_us, limit.window_us)
+  local in_view, in_view_part = muldiv(previous, in_view_us, limit.window_us)
   return {
     start_us = start_us, current = current, previous = previous,
-    in_view = in_view, now_us = now_us,
+    in_view = in_view, in_view_part = in_view_part, now_us = now_us,
   }
 end
 
@@ -111,10 +111,26 @@ local function reset_after_us(limit, standing)
   return falls_to_after_us(limit, standing, 0)
 end
 
+local function first_back_us(limit, _, standing)
+  if estimate(standing) > limit.size then
+    return falls_to_after_us(limit, standing, limit.size - 1)
+  end
+  local behind_us = standing.start_us - standing.now_us
+  if standing.in_view > 0 then
+    -- Once the part of a unit is out of view, of which a microsecond takes `previous`.
+    local part, previous = standing.in_view_part, standing.previous
+    return max(behind_us, 0) + (part - part % previous) / previous + 1
+  elseif standing.current > 0 then
+    -- As soon as not all of the current ones are in view any more.
+    return behind_us + limit.window_us + 1
+  end
+  return 0
+end
+
 sliding_window_counter = {
   new = new, fresh = fresh, floor_us = floor_us, restart = restart, standing = standing,
   verdict = verdict, charge = charge, place = place, remaining = remaining,
-  reset_after_us = reset_after_us,
+  reset_after_us = reset_after_us, first_back_us = first_back_us,
 }
 
 -- ---- beyond a check

@@ -71,6 +71,8 @@ pub struct WindowPairStanding {
     windows: WindowPair,
     /// The whole units of the previous window that are still in view.
     in_view: u64,
+    /// And the part of one more, in parts of the window.
+    in_view_part: u64,
     now_us: u64,
 }
 
@@ -93,8 +95,8 @@ impl Decide for SlidingWindowCounter {
         let windows = windows.rolled_to(at_us, self.window_us);
         // OK because `at_us` is inside the window rolled to.
         let in_view_us = self.window_us() - (at_us - windows.start_us);
-        let (in_view, _) = muldiv(windows.previous, in_view_us, self.window_us);
-        WindowPairStanding { windows, in_view, now_us }
+        let (in_view, in_view_part) = muldiv(windows.previous, in_view_us, self.window_us);
+        WindowPairStanding { windows, in_view, in_view_part, now_us }
     }
 
     #[inline]
@@ -138,6 +140,26 @@ impl Decide for SlidingWindowCounter {
     #[inline]
     fn reset_after_us(&self, standing: &WindowPairStanding) -> u64 {
         if standing.estimate() == 0 { 0 } else { self.falls_to_after_us(standing, 0) }
+    }
+
+    #[inline]
+    fn first_back_us(&self, _: &WindowPair, standing: &WindowPairStanding, _: Ask) -> u64 {
+        let WindowPair { start_us, current, previous } = standing.windows;
+        if standing.estimate() > self.limit {
+            return self.falls_to_limit_after_us(*standing);
+        }
+        let then_us = match NonZeroU64::new(previous) {
+            // Once the part of a unit is out of view, of which a microsecond takes `previous`.
+            Some(previous) if standing.in_view > 0 => {
+                let at_us = standing.now_us.max(start_us);
+                at_us.saturating_add(standing.in_view_part / previous)
+            }
+            // As soon as not all of the current ones are in view any more.
+            _ if current > 0 => start_us.saturating_add(self.window_us()),
+            _ => return 0,
+        };
+        // OK because it is not before now.
+        then_us - standing.now_us + 1
     }
 
     fn give_back(&self, windows: &mut WindowPair, now_us: u64, receipt: Receipt) {
@@ -241,6 +263,14 @@ impl SlidingWindowCounter {
             }
         };
         then_us.saturating_sub(standing.now_us)
+    }
+
+    /// The wait until something remains of a limit that was lowered below what is spent.
+    // By value: a reference would keep the standing in memory for all, at 10 instructions more.
+    #[cold]
+    #[inline(never)]
+    fn falls_to_limit_after_us(&self, standing: WindowPairStanding) -> u64 {
+        self.falls_to_after_us(&standing, self.limit - 1)
     }
 
     /// The longest part of a window holding `spent` that may stay in view for its whole units in

@@ -113,18 +113,23 @@ local function remaining(limit, standing)
   return left > 0 and left or 0
 end
 
-local function verdict(limit, log, standing, cost)
-  if cost <= remaining(limit, standing) then
-    return true, 0
-  end
-  local must_leave = standing.spent - (limit.size - cost)
+-- The wait until at most `most` units count; it is more now.
+local function falls_to_after_us(limit, log, standing, most)
+  local must_leave = standing.spent - most
   local left = before(log, standing.counting) + must_leave
   local last_to_leave = first_without(log, is_through_less_than, left)
   local at_us = standing.newest_us
   if last_to_leave < log.count then
     at_us = log:read(last_to_leave)
   end
-  return false, 0, leaves_after_us(limit, at_us, standing)
+  return leaves_after_us(limit, at_us, standing)
+end
+
+local function verdict(limit, log, standing, cost)
+  if cost <= remaining(limit, standing) then
+    return true, 0
+  end
+  return false, 0, falls_to_after_us(limit, log, standing, limit.size - cost)
 end
 
 local function charge(log, standing, cost)
@@ -155,9 +160,22 @@ local function reset_after_us(limit, standing)
   return leaves_after_us(limit, standing.newest_us, standing)
 end
 
+-- When the oldest leaves; if the limit was lowered below what is spent, when enough have.
+local function first_back_us(limit, log, standing)
+  local spent = standing.spent
+  if spent == 0 then
+    return 0
+  elseif spent > limit.size then
+    return falls_to_after_us(limit, log, standing, limit.size - 1)
+  end
+  local oldest_us = log:read(standing.counting)
+  return leaves_after_us(limit, oldest_us, standing)
+end
+
 sliding_window_log = {
   new = new, floor_us = floor_us, restart = restart, standing = standing, verdict = verdict,
   charge = charge, place = place, remaining = remaining, reset_after_us = reset_after_us,
+  first_back_us = first_back_us,
 }
 
 -- ---- beyond a check

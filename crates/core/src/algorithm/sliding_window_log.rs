@@ -284,11 +284,8 @@ impl Decide for SlidingWindowLog {
             return Verdict::Allowed { delay_us: 0 };
         }
         // OK because no cost above the limit gets here, and this one does not fit.
-        let must_leave = standing.spent - (self.limit - cost);
-        let left = log.before(standing.counting) + must_leave;
-        let last_to_leave = log.first_without(|sum| sum.through < left);
-        let at_us = log.sum(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
-        Verdict::Denied { retry: Retry::AfterUs(self.leaves_after_us(at_us, standing)) }
+        let most = self.limit - cost;
+        Verdict::Denied { retry: Retry::AfterUs(self.falls_to_after_us(log, *standing, most)) }
     }
 
     fn charge(&self, log: &mut Log, mut standing: LogStanding, cost: Cost) -> LogStanding {
@@ -321,6 +318,19 @@ impl Decide for SlidingWindowLog {
     #[inline]
     fn reset_after_us(&self, standing: &LogStanding) -> u64 {
         if standing.spent == 0 { 0 } else { self.leaves_after_us(standing.newest_us, standing) }
+    }
+
+    /// When the oldest leaves; if the limit was lowered below what is spent, when enough have.
+    #[inline]
+    fn first_back_us(&self, log: &Log, standing: &LogStanding, _: Ask) -> u64 {
+        match standing.spent {
+            0 => 0,
+            spent if spent > self.limit => self.falls_to_after_us(log, *standing, self.limit - 1),
+            _ => {
+                let oldest_us = log.sum(standing.counting).map_or(0, |sum| sum.at_us);
+                self.leaves_after_us(oldest_us, standing)
+            }
+        }
     }
 
     /// Charges of one time and cost are alike: any of them will do.
@@ -374,6 +384,15 @@ impl Algorithm for SlidingWindowLog {
 }
 
 impl SlidingWindowLog {
+    /// The wait until at most `most` units count; it is more now.
+    fn falls_to_after_us(&self, log: &Log, standing: LogStanding, most: u64) -> u64 {
+        let must_leave = standing.spent - most;
+        let left = log.before(standing.counting) + must_leave;
+        let last_to_leave = log.first_without(|sum| sum.through < left);
+        let at_us = log.sum(last_to_leave).map_or(standing.newest_us, |sum| sum.at_us);
+        self.leaves_after_us(at_us, &standing)
+    }
+
     /// From the caller's own now, so that it holds across a step back.
     #[inline]
     fn leaves_after_us(&self, charged_us: u64, standing: &LogStanding) -> u64 {

@@ -41,6 +41,7 @@ proptest! {
         let later = |wait_us: u64| if wait_us == 0 { 0 } else { wait_us + back_us };
         prop_assert_eq!(behind.retry_after_us(), at_floor.retry_after_us().map(later));
         prop_assert_eq!(behind.reset_after_us, later(at_floor.reset_after_us));
+        prop_assert_eq!(behind.first_back_us, later(at_floor.first_back_us));
     }
 
     #[test]

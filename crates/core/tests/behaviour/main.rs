@@ -8,6 +8,7 @@ mod bounds;
 mod carry_over;
 mod clocks;
 mod logs;
+mod more;
 mod muldiv;
 mod promises;
 mod refunds;

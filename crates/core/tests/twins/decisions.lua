@@ -7,7 +7,7 @@
 --                      carry-over now_us limit, to the limit that is from here on, if it can be
 -- Returns    for each trace a line a step: the answer, then the state after it
 -- Example    "fixed-window 2 60000000\ncheck 59000000 1 any" is
---            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0; start 0 spent 1"
+--            "allowed of 2, 1 left, retry nil, reset 1000000, delay 0, first 0; start 0 spent 1"
 
 -- Of a log's entries, the oldest and the newest that are shown.
 local SHOWN = 8
@@ -127,10 +127,12 @@ local function show_state(limit, state, now_us)
     .. " as of " .. digits(state.as_of_us) .. " charged " .. digits(state.charged)
 end
 
-local function show_decision(limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us)
+local function show_decision(
+  limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us)
   return (is_allowed and "allowed" or "denied") .. " of " .. digits(limit.size)
     .. ", " .. digits(remaining) .. " left, retry " .. digits(retry_after_us)
     .. ", reset " .. digits(reset_after_us) .. ", delay " .. digits(delay_us)
+    .. ", first " .. digits(first_back_us)
 end
 
 local function play(trace)
@@ -148,10 +150,10 @@ local function play(trace)
       local checked = { algorithm.check(limit, state, now_us, cost, max_wait_us) }
       if checked[1] then
         receipts[#receipts + 1] = {
-          cost = cost, kind = KIND[limit.decide], place = checked[6], place_too = checked[7],
+          cost = cost, kind = KIND[limit.decide], place = checked[7], place_too = checked[8],
         }
       end
-      answer = show_decision(limit, unpack(checked, 1, 5))
+      answer = show_decision(limit, unpack(checked, 1, 6))
     elseif step == "peek" then
       answer = show_decision(limit, algorithm.peek(limit, state, now_us, cost, max_wait_us))
     elseif step == "fits" then

@@ -344,12 +344,15 @@ fn limit_text(limit: Limit, age: u64) -> String {
 }
 
 fn show_decision(decision: Decision) -> String {
-    let Decision { verdict, limit, remaining, reset_after_us } = decision;
+    let Decision { verdict, limit, remaining, reset_after_us: reset, first_back_us: first } =
+        decision;
     let (answer, retry, delay) = match verdict {
         Verdict::Allowed { delay_us } => ("allowed", "nil".to_owned(), delay_us),
         Verdict::Denied { retry: Retry::AfterUs(us) } => ("denied", us.to_string(), 0),
         Verdict::Denied { retry: Retry::Never } => ("denied", "inf".to_owned(), 0),
     };
-    let reset = reset_after_us;
-    format!("{answer} of {limit}, {remaining} left, retry {retry}, reset {reset}, delay {delay}")
+    format!(
+        "{answer} of {limit}, {remaining} left, \
+         retry {retry}, reset {reset}, delay {delay}, first {first}"
+    )
 }

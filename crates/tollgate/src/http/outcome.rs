@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Decision as Decided, Limit, Rate, Retry, Verdict};
+use tollgate_core::{Limit, Retry, Verdict};
 
 use crate::decision::Decision;
 use crate::rules::{RulePart, Ruling};
@@ -153,36 +153,8 @@ impl<'o> Policy<'o> {
         self.decision.remaining() / self.cost.max(1)
     }
 
-    /// How long until more of it remains; `None` if all of it does, or more never will.
-    ///
-    /// Exact for fixed windows, buckets, and whoever is refused a cost of 1. Otherwise a log and a counter
-    /// have more no later than this, which is when nothing is spent any more.
+    /// How long until more of it remains; `None` if all of it does.
     pub fn more_after_us(&self) -> Option<u64> {
-        more_after_us(self.limit, self.cost, self.decision.decided())
-    }
-}
-
-fn more_after_us(limit: &Limit, cost: u64, decided: &Decided) -> Option<u64> {
-    let Decided { limit: size, remaining, reset_after_us, .. } = *decided;
-    if remaining >= size {
-        return None;
-    }
-    let retry_us = decided.retry_after_us().filter(|_| cost == remaining + 1);
-    let bucket_us = || bucket_more_after_us(rate_of(limit)?, size - remaining - 1, reset_after_us);
-    Some(retry_us.or_else(bucket_us).unwrap_or(reset_after_us))
-}
-
-/// Of all that a bucket misses, one unit and a part come back first, and `others` after that. Rounded so that
-/// it is never too early.
-fn bucket_more_after_us(rate: Rate, others: u64, reset_after_us: u64) -> Option<u64> {
-    let others_us = u128::from(others) * u128::from(rate.per_us()) / u128::from(rate.units());
-    reset_after_us.checked_sub(u64::try_from(others_us).ok()?)
-}
-
-fn rate_of(limit: &Limit) -> Option<Rate> {
-    match limit {
-        Limit::TokenBucket(bucket) => Some(bucket.refill()),
-        Limit::LeakyBucket(bucket) => Some(bucket.leak()),
-        Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => None,
+        self.decision.decided().more_after_us(self.limit)
     }
 }

@@ -184,7 +184,10 @@ impl Memory {
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
         let check_any = |reached: Reached<'_, A::State>| match reached {
             Reached::Own(state) => check(state),
-            Reached::Other(limit, state) => limit.check(state, now_us, ask),
+            Reached::Other(limit, state) => {
+                let Checked { decision, receipt } = limit.check(state, now_us, ask);
+                Checked { decision: limit.in_place_of(&scope.limit, decision), receipt }
+            }
         };
         if let Some(brought) = shard.bring(place, scope, &census, ask.cost) {
             return shard.change_brought(brought, &self.budget, check_any);

@@ -272,6 +272,7 @@ pub(crate) async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) 
         let carried = after.limit().carry_over(before.limit(), state, now_us, ask.cost);
         let (limit, mut state) = carried.decides(after.limit());
         let expected = limit.check(&mut state, now_us, ask).decision;
+        let expected = limit.in_place_of(after.limit(), expected);
         let refused = after.check("a").cost(7).await.unwrap();
         assert_eq!(refused.decided(), &expected, "{old}, then {new}");
         clock.advance(refused.retry_after().unwrap());

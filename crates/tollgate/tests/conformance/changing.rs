@@ -185,7 +185,8 @@ impl World {
                 self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
                     let mut copy = walk.clone();
                     bring(&mut copy, *asked.limit(), now_us, cost);
-                    copy.limit.peek(&copy.state, now_us, Ask::new(cost))
+                    let decision = copy.limit.peek(&copy.state, now_us, Ask::new(cost));
+                    copy.limit.in_place_of(asked.limit(), decision)
                 })?;
             }
             Request::Refund(which) if !self.receipts.is_empty() => {
@@ -214,7 +215,8 @@ impl World {
         let answer = asked.check(&self.keys[key]).cost(cost.units()).await.unwrap();
         self.known[name_of(scope)][key].answered(answer.decided(), |walk| {
             bring(walk, *asked.limit(), now_us, cost);
-            walk.check(cost).decision
+            let decision = walk.check(cost).decision;
+            walk.limit.in_place_of(asked.limit(), decision)
         })?;
         let is_allowed = answer.is_allowed();
         let receipt = answer.into_receipt();
@@ -304,7 +306,10 @@ impl World {
             known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us, cost));
             // A check of several makes room for new keys once it has carried over what there is.
             known.may_be_forgotten(now_us);
-            known.answered(decision, |walk| decide_alone(&mut walk.clone(), cost, is_charged))?;
+            known.answered(decision, |walk| {
+                let decision = decide_alone(&mut walk.clone(), cost, is_charged);
+                walk.limit.in_place_of(&limit, decision)
+            })?;
             before.push(known.versions[0].clone());
             for walk in &mut known.versions {
                 decide_alone(walk, cost, is_charged);

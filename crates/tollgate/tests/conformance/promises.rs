@@ -64,6 +64,40 @@ pub(crate) async fn everything_is_back_after_the_reset_and_not_a_microsecond_bef
     }
 }
 
+pub(crate) async fn more_remains_when_told_and_not_before(make: Make) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        assert_eq!(scope.peek("a").await.unwrap().more_after(scope.limit()), None, "{text}");
+        spend_some(&scope, &clock).await;
+        for cost in [11, 10, 1] {
+            let told = scope.check("a").cost(cost).await.unwrap();
+            let Some(wait) = told.more_after(scope.limit()) else { panic!("{text}: all remains") };
+            assert_eq!(scope.peek("a").await.unwrap().more_after(scope.limit()), Some(wait));
+            // A bucket's may be a microsecond late.
+            clock.advance(wait.saturating_sub(Duration::from_micros(2)));
+            assert_eq!(scope.peek("a").await.unwrap().remaining(), told.remaining(), "{text}");
+            clock.advance(Duration::from_micros(2));
+            assert!(scope.peek("a").await.unwrap().remaining() > told.remaining(), "{text}");
+        }
+    }
+}
+
+pub(crate) async fn the_impatient_are_told_when_more_remains_for_them(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = scope(&limiter, "leaky-bucket capacity=5 leak=1/s mode=shaping");
+    let check = || scope.check("a").max_wait(Duration::from_millis(1_500));
+    assert_eq!(check().await.unwrap().more_after(scope.limit()), Some(Duration::from_secs(1)));
+    let delayed = check().await.unwrap();
+    assert_eq!((delayed.delay(), delayed.remaining()), (Duration::from_secs(1), 0));
+    assert_eq!(delayed.more_after(scope.limit()), Some(Duration::from_millis(500)));
+    let refused = check().await.unwrap();
+    assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
+    assert_eq!(refused.more_after(scope.limit()), Some(Duration::from_millis(500)));
+    let patient = scope.peek("a").await.unwrap();
+    assert_eq!(patient.more_after(scope.limit()), Some(Duration::from_secs(1)));
+}
+
 pub(crate) async fn a_cost_above_the_limit_never_succeeds(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
@@ -229,5 +263,14 @@ async fn keeps_its_promises(scope: &Scope, now_us: u64, cost: u64) -> Result<(),
     let reset_us = decision.decided().reset_after_us;
     prop_assert_eq!(peek(reset_us, 1).await.remaining(), limit);
     prop_assert!(reset_us == 0 || peek(reset_us - 1, 1).await.remaining() < limit);
+    match decision.more_after(scope.limit()) {
+        Some(wait) => {
+            let wait_us = u64::try_from(wait.as_micros()).unwrap();
+            prop_assert!(peek(wait_us, 1).await.remaining() > remaining);
+            // A bucket's may be a microsecond late.
+            prop_assert_eq!(peek(wait_us.saturating_sub(2), 1).await.remaining(), remaining);
+        }
+        None => prop_assert_eq!(remaining, limit),
+    }
     Ok(())
 }

@@ -28,6 +28,8 @@ macro_rules! suite {
                 a_request_of_what_remains_is_allowed_and_one_more_is_not,
                 waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails,
                 everything_is_back_after_the_reset_and_not_a_microsecond_before,
+                more_remains_when_told_and_not_before,
+                the_impatient_are_told_when_more_remains_for_them,
                 a_cost_above_the_limit_never_succeeds,
                 a_denial_costs_nothing,
                 a_peek_charges_nothing_and_a_check_does_what_it_said,

@@ -31,8 +31,9 @@ const WIDE_LIMITS: [&str; 6] = [
     "leaky-bucket capacity=9007199254740990 leak=9007199254740881/366d mode=shaping",
 ];
 
-/// No limit of these lets anybody wait longer: two windows, and as far as a clock may step back.
-const LONGEST_WAIT: Duration = Duration::from_secs(2 * 366 * DAY_S + 11);
+/// Nobody waits longer: what is there may say that it was reached under another limit, and is then as good as
+/// the slowest bucket that there can be, or two windows; and as far as a clock may step back.
+const LONGEST_WAIT: Duration = Duration::from_micros((1 << 52) + 11_000_000);
 
 /// Limits that are not used up, of every algorithm.
 const NEIGHBOURS: [&str; 4] = [

@@ -31,7 +31,7 @@ impl Memory {
             now_us,
             ask.cost,
             |state| own.peek(state, now_us, ask),
-            |limit, state| limit.peek(&state, now_us, ask),
+            |limit, state| limit.in_place_of(&scope.limit, limit.peek(&state, now_us, ask)),
         ))
     }
 

@@ -145,11 +145,16 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
         })
         .collect();
     let together = check_all(&mut charges, now_us);
-    let answer = |mut charge: Charge<'_>| {
+    let decided = |mut charge: Charge<'_>| {
         let receipt = charge.take_receipt();
         charge.decision().map(|&decision| Checked { decision, receipt })
     };
-    (together, charges.into_iter().filter_map(answer).collect())
+    let answers: Vec<Checked> = charges.into_iter().filter_map(decided).collect();
+    let answer = |(held, Checked { decision, receipt }): (&Held<'_>, Checked)| {
+        let decision = held.limit.in_place_of(&held.part.scope.limit, decision);
+        Checked { decision, receipt }
+    };
+    (together, held.iter().zip(answers).map(answer).collect())
 }
 
 impl<'a> Held<'a> {

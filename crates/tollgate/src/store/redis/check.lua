@@ -22,6 +22,7 @@
 --             2 allowed           remaining, reset_after_us, its place without what follows from
 --                                 the rest
 --             3 allowed later     the same, and one more <I7, delay_us
+--             8 to 11             0 to 3, and one more <I7, first_back_us, which is 0 otherwise
 --             4 done              what a refund gave back, or which text is the state, 0, 0
 --             5 failed            which text says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
@@ -35,6 +36,8 @@
 -- Everything is read and decided before anything is written: what fails has changed nothing.
 local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF = 0, 1, 2, 3, 4, 5, 6
+-- Is added to a status that first_back_us comes after.
+local AND_FIRST_BACK = 8
 local ANSWER = "<BI7I7I7"
 
 local KEYS = KEYS
@@ -130,15 +133,27 @@ local function packed_failure(state)
 end
 
 local function packed_decision(
-  is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
-  if delay_us > 0 then
-    return struct_pack("<BI7I7I7I7", ALLOWED_LATER, remaining, reset_after_us, place or 0, delay_us)
-  elseif is_allowed then
-    return struct_pack(ANSWER, ALLOWED, remaining, reset_after_us, place or 0)
+  limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place)
+  local status, last = DENIED, retry_after_us
+  if is_allowed then
+    status, last = delay_us > 0 and ALLOWED_LATER or ALLOWED, place or 0
   elseif retry_after_us == NEVER then
-    return struct_pack(ANSWER, DENIED_FOR_EVER, remaining, reset_after_us, 0)
+    status, last = DENIED_FOR_EVER, 0
   end
-  return struct_pack(ANSWER, DENIED, remaining, reset_after_us, retry_after_us)
+  if limit.asked then
+    first_back_us =
+      algorithm.in_place_of(limit, limit.asked, remaining, reset_after_us, first_back_us)
+  end
+  if first_back_us > 0 and delay_us > 0 then
+    return struct_pack("<BI7I7I7I7I7",
+      status + AND_FIRST_BACK, remaining, reset_after_us, last, delay_us, first_back_us)
+  elseif first_back_us > 0 then
+    return struct_pack("<BI7I7I7I7",
+      status + AND_FIRST_BACK, remaining, reset_after_us, last, first_back_us)
+  elseif delay_us > 0 then
+    return struct_pack("<BI7I7I7I7", status, remaining, reset_after_us, last, delay_us)
+  end
+  return struct_pack(ANSWER, status, remaining, reset_after_us, last)
 end
 
 -- What was decided may show that a state only looked like one: then more remains than there is.
@@ -159,14 +174,14 @@ local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
   elseif state.problem then
     return answer(packed_failure(state))
   end
-  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place =
+  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place =
     check(limit, state, now_us, cost, max_wait_us)
   if (remaining > limit.size or state.is_corrupt) and is_corrupt(state, limit, remaining) then
     return answer(packed_failure(state))
   end
   answered = answered + 1
-  answers[answered] =
-    packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us, place)
+  answers[answered] = packed_decision(
+    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us, place)
   if is_allowed or state.is_restarted or state.is_carried then
     change(state, now_us, reset_after_us, spare_s)
   end
@@ -188,12 +203,13 @@ local function is_none(state)
 end
 
 local function peek(state, limit, now_us, cost, max_wait_us)
-  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us =
+  local is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us =
     algorithm.peek(limit, state, now_us, cost, max_wait_us)
   if is_corrupt(state, limit, remaining) then
     return answer(packed_failure(state))
   end
-  answer(packed_decision(is_allowed, remaining, retry_after_us, reset_after_us, delay_us))
+  answer(packed_decision(
+    limit, is_allowed, remaining, retry_after_us, reset_after_us, delay_us, first_back_us))
 end
 
 -- Where a charge under this limit is: in a window, in a log, or in a bucket.
@@ -280,7 +296,7 @@ local function check_all(charges, now_us, spare_s)
       end
       local fits = charge.max_wait_us
         and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
-      answer(packed_decision(unpack(decided, 1, 6)) .. struct_pack("<I7", fits or 0))
+      answer(packed_decision(limit, unpack(decided, 1, 7)) .. struct_pack("<I7", fits or 0))
       if is_charged or state.is_restarted or state.is_carried then
         change(state, now_us, decided[4], spare_s)
       end
@@ -359,6 +375,7 @@ function carried_over(state, limit, now_us, cost)
   end
   local is_done, decides, carried = algorithm.carry_over(limit, old, state, now_us, cost)
   if not is_done then
+    decides.asked = limit
     return state, decides
   end
   carried = carried == state and log_apart(state) or carried

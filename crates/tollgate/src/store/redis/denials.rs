@@ -208,8 +208,12 @@ impl Refusal {
             Some(wait_us) if cost <= decision.limit => Retry::AfterUs(wait_us - since_us),
             _ => Retry::Never,
         };
+        let verdict = Verdict::Denied { retry };
         let reset_after_us = decision.reset_after_us.saturating_sub(since_us);
-        Some(Decision { verdict: Verdict::Denied { retry }, reset_after_us, ..decision })
+        // Not down to 0, by which it would not be told.
+        let first_back_us =
+            decision.first_back_us.saturating_sub(since_us).max(decision.first_back_us.min(1));
+        Some(Decision { verdict, reset_after_us, first_back_us, ..decision })
     }
 }
 
@@ -232,6 +236,7 @@ mod tests {
             limit: 10,
             remaining: 3,
             reset_after_us: 700_000,
+            first_back_us: 200_000,
         }
     }
 
@@ -283,9 +288,9 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(400_000));
         assert_eq!(cache.recall(5, 0), Some(wait(400_000)));
-        let later = Decision { reset_after_us: 400_000, ..wait(100_000) };
-        assert_eq!(cache.recall(5, 300_000), Some(later));
-        let last = Decision { reset_after_us: 300_001, ..wait(1) };
+        let later = Decision { reset_after_us: 550_000, first_back_us: 50_000, ..wait(250_000) };
+        assert_eq!(cache.recall(5, 150_000), Some(later));
+        let last = Decision { reset_after_us: 300_001, first_back_us: 1, ..wait(1) };
         assert_eq!(cache.recall(5, 399_999), Some(last));
         assert_eq!(cache.recall(5, 400_000), None);
     }
@@ -308,6 +313,13 @@ mod tests {
         let cache = OneKey::new();
         cache.remember(5, 0, wait(900_000));
         assert_eq!(cache.recall(5, 700_001).unwrap().reset_after_us, 0);
+    }
+
+    #[test]
+    fn what_the_limit_tells_of_when_more_remains_is_left_to_it() {
+        let cache = OneKey::new();
+        cache.remember(5, 0, Decision { first_back_us: 0, ..wait(900_000) });
+        assert_eq!(cache.recall(5, 100_000).unwrap().first_back_us, 0);
     }
 
     #[test]
@@ -572,12 +584,13 @@ mod tests {
         }
         let since_us = now_us - sent_us;
         let reset_after_us = 700_000_u64.saturating_sub(since_us);
+        let first_back_us = if since_us < 200_000 { 200_000 - since_us } else { 1 };
         let left = match retry {
             Retry::AfterUs(wait_us) if wait_us <= since_us => return None,
             Retry::AfterUs(wait_us) if cost <= 10 => Retry::AfterUs(wait_us - since_us),
             _ => Retry::Never,
         };
-        Some(Decision { reset_after_us, ..denied(left) })
+        Some(Decision { reset_after_us, first_back_us, ..denied(left) })
     }
 
     proptest! {

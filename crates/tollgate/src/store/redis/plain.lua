@@ -6,8 +6,9 @@
 -- KEYS, ARGV   as in check.lua, with plain checks alone, and no log
 -- Returns      as in check.lua
 -- Example      as in check.lua
-local ANSWER = "<BI7I7I7"
+local ANSWER, ANSWER_AND_FIRST_BACK = "<BI7I7I7", "<BI7I7I7I7"
 local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, FAILED, PUT_OFF = 0, 1, 2, 3, 5, 6
+local AND_FIRST_BACK = 8
 local CORRUPT = "CORRUPT"
 local MAX_STEP_BACK_US = 10000000
 local struct_pack, struct_unpack, redis_pcall, KEYS = struct.pack, struct.unpack, redis.pcall, KEYS
@@ -101,22 +102,37 @@ local function check_sliding_window_counter(limit, value, cost)
     previous = next_us - start_us == window_us and current or 0
     start_us, current = next_us, 0
   end
-  local estimate = current + muldiv(previous, window_us - (at_us - start_us), window_us)
+  local in_view, in_view_part = muldiv(previous, window_us - (at_us - start_us), window_us)
+  local estimate = current + in_view
   local remaining = limit.size - estimate
   local expires_us = start_us + 2 * window_us
   if cost <= remaining then
     current = current + cost
     local reset_after_us = falls_to_after_us(window_us, start_us, current, previous, 0)
-    return struct_pack(ANSWER, ALLOWED, remaining - cost, reset_after_us, start_us),
+    local first_back_us = start_us - now_us + window_us + 1
+    if in_view > 0 then
+      first_back_us = at_us - now_us + (in_view_part - in_view_part % previous) / previous + 1
+    end
+    return struct_pack(ANSWER_AND_FIRST_BACK,
+        ALLOWED + AND_FIRST_BACK, remaining - cost, reset_after_us, start_us, first_back_us),
       struct_pack("<c0I7I7I7", tag, start_us, current, previous), expires_us,
       start_us == kept_us
   end
   remaining = remaining > 0 and remaining or 0
-  local reset_after_us =
-    estimate > 0 and falls_to_after_us(window_us, start_us, current, previous, 0) or 0
-  local retry_after_us = cost <= limit.size
-    and falls_to_after_us(window_us, start_us, current, previous, limit.size - cost)
-  return packed_denial(limit, cost, remaining, reset_after_us, retry_after_us),
+  if estimate == 0 then
+    -- Nothing is spent, so it is more than the limit.
+    return packed_denial(limit, cost, remaining, 0, 0), restarted, expires_us, false
+  end
+  local reset_after_us = falls_to_after_us(window_us, start_us, current, previous, 0)
+  local first_back_us =
+    falls_to_after_us(window_us, start_us, current, previous, limit.size - remaining - 1)
+  local status, retry_after_us = DENIED_FOR_EVER, 0
+  if cost <= limit.size then
+    status = DENIED
+    retry_after_us = falls_to_after_us(window_us, start_us, current, previous, limit.size - cost)
+  end
+  return struct_pack(ANSWER_AND_FIRST_BACK,
+      status + AND_FIRST_BACK, remaining, reset_after_us, retry_after_us, first_back_us),
     restarted, expires_us, false
 end
 

@@ -259,6 +259,7 @@ struct Raw {
     status: u8,
     numbers: [u64; 3],
     delay_us: u64,
+    first_back_us: u64,
     fits: u64,
 }
 
@@ -269,6 +270,8 @@ const ALLOWED_LATER: u8 = 3;
 const DONE: u8 = 4;
 const FAILED: u8 = 5;
 const PUT_OFF: u8 = 6;
+/// Is added to a status that `first_back_us` comes after.
+const AND_FIRST_BACK: u8 = 8;
 
 impl Answers {
     pub(super) fn of(value: Value) -> Result<Answers, StoreError> {
@@ -338,10 +341,13 @@ impl Answers {
     fn raw(&mut self, is_among_others: bool) -> Result<Raw, StoreError> {
         let status = *self.packed.get(self.read).ok_or_else(unexpected)?;
         self.read += 1;
+        let has_first_back = (AND_FIRST_BACK..=AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
+        let status = if has_first_back { status - AND_FIRST_BACK } else { status };
         let numbers = [self.number()?, self.number()?, self.number()?];
         let delay_us = if status == ALLOWED_LATER { self.number()? } else { 0 };
+        let first_back_us = if has_first_back { self.number()? } else { 0 };
         let fits = if is_among_others { self.number()? } else { 0 };
-        Ok(Raw { status, numbers, delay_us, fits })
+        Ok(Raw { status, numbers, delay_us, first_back_us, fits })
     }
 
     fn number(&mut self) -> Result<u64, StoreError> {
@@ -382,7 +388,9 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
         DENIED_FOR_EVER => Verdict::Denied { retry: Retry::Never },
         _ => return None,
     };
-    let decision = Decision { verdict, limit: charge.limit.size(), remaining, reset_after_us };
+    let first_back_us = raw.first_back_us;
+    let limit = charge.limit.size();
+    let decision = Decision { verdict, limit, remaining, reset_after_us, first_back_us };
     let place = match &charge.limit {
         Limit::FixedWindow(limit) => Place::Window { start_us: last, window_us: limit.window_us() },
         Limit::SlidingWindowCounter(limit) => {

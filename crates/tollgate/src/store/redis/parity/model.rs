@@ -171,6 +171,7 @@ impl Key {
             Act::Peek => {
                 let (limit, state) = self.decides(server_us, ask.cost);
                 let decision = limit.peek(&state, server_us, ask);
+                let decision = limit.in_place_of(&self.limit, decision);
                 (Request::Peek { charge, at_us }, Expected::Peeked(decision))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
@@ -210,7 +211,8 @@ impl Key {
         let is_new_clock = is_new_clock(&state, when);
         let is_carried = self.is_carried(when.us(), ask.cost);
         self.is_restarted |= is_new_clock || is_carried;
-        let checked = limit.check(&mut state, when.us(), ask);
+        let Checked { decision, receipt } = limit.check(&mut state, when.us(), ask);
+        let checked = Checked { decision: limit.in_place_of(&self.limit, decision), receipt };
         self.last = Some((when.us(), checked.decision));
         self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
         // A refusal writes a key only if a new clock has restarted its time since it was read, or what
