@@ -182,6 +182,32 @@
 //! # }
 //! ```
 //!
+//! A server need not ask for itself: a layer does it, for axum, tonic and everything else that is a tower
+//! service (feature `tower`, and one for each framework). A client that has spent its quota gets a 429 that says
+//! when to come back, and every response has the headers that say how its client stands
+//! ([`tower::RateLimitLayer`]).
+//!
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
+//! use axum::{Router, body::Body, http::Request, routing::get};
+//! use tollgate::tower::RateLimitLayer;
+//! # use tower::ServiceExt;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let app = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?); // or of a scope, or of rules
+//!
+//! let response = app.oneshot(Request::new(Body::empty())).await?;
+//! assert_eq!(response.headers()["ratelimit"], r#""per-ip";r=59;t=1"#);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Clients are known by their address, also behind proxies, by API keys or by tokens ([`http::Identity`]). Those who
+//! ask are helped as well: [`tower::PaceLayer`] makes the requests of a client wait their turn, as the servers that it asks wish.
+//!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
 //! share one state for each name until there is room again ([`Limiter::usage`] counts them).
@@ -235,3 +261,15 @@ struct Readme;
 #[cfg(all(doctest, feature = "rules"))]
 #[doc = include_str!("../../../docs/rules.md")]
 struct RulesDocument;
+
+#[cfg(all(
+    doctest,
+    feature = "axum",
+    feature = "jwt",
+    feature = "redis",
+    feature = "reqwest",
+    feature = "tonic",
+    feature = "watch"
+))]
+#[doc = include_str!("../../../docs/middleware.md")]
+struct MiddlewareDocument;

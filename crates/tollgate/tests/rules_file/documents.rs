@@ -9,10 +9,11 @@ use crate::schema;
 
 #[test]
 fn every_yaml_block_of_the_documents_is_valid() {
-    let document = include_str!("../../../../docs/rules.md");
-    let blocks: Vec<&str> = document
-        .split("```yaml\n")
-        .skip(1)
+    let documents =
+        [include_str!("../../../../docs/rules.md"), include_str!("../../../../docs/middleware.md")];
+    let blocks: Vec<&str> = documents
+        .iter()
+        .flat_map(|document| document.split("```yaml\n").skip(1))
         .map(|block| block.split("```").next().unwrap())
         .collect();
     assert!(blocks.len() > 5, "{}", blocks.len());

@@ -1,0 +1,165 @@
+//! The examples run, and print what they are there to show; the guide shows what clients are told.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, Response};
+use axum::routing::{Router, get};
+use tollgate::rules::{Config, Rules};
+use tollgate::tower::RateLimitLayer;
+use tollgate::{Limit, Limiter, ManualClock};
+use tower::ServiceExt;
+
+/// What an example prints. `cargo test` builds it beside the tests.
+fn run(name: &str) -> Vec<String> {
+    let program = program(name);
+    let missing = "run `cargo test -p tollgate --all-features`, which builds the examples too";
+    assert!(program.exists(), "{} is not there; {missing}", program.display());
+    let ran = Command::new(program).output().unwrap();
+    assert!(ran.status.success(), "{name}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// `target/debug/examples/NAME`, where this test is `target/debug/deps/examples-…`.
+fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
+    profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+#[test]
+fn first_use_allows_five_and_refuses_the_sixth() {
+    let lines = run("first_use");
+    assert_eq!(
+        lines[..5],
+        [4, 3, 2, 1, 0].map(|left| format!("attempt {}: go on, {left} left", 5 - left))
+    );
+    assert!(lines[5].starts_with("attempt 6: refused, come back in "), "{}", lines[5]);
+    assert_eq!(lines.len(), 6);
+}
+
+/// A line of its table: who, what, the status, what remains, and how long to wait.
+fn row(line: &str) -> (&str, &str, u16, &str, Option<u64>) {
+    let (who, rest) = line.split_at(11);
+    let (request, rest) = rest.split_at(17);
+    let [status, remaining, wait] = rest.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{line}")
+    };
+    (who.trim(), request.trim(), status.parse().unwrap(), remaining, wait.parse().ok())
+}
+
+#[test]
+fn axum_tiers_gives_each_client_what_it_may_have() {
+    let lines = run("axum_tiers");
+    let rows: Vec<_> = lines[1..].iter().map(|line| row(line)).collect();
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|(who, request, status, left, _)| (*who, *request, *status, *left))
+        .collect();
+    let (report, login) = ("GET /api/report", "POST /login");
+    let mut expected = Vec::new();
+    expected.extend(["2", "1", "0"].map(|left| ("anonymous", report, 200, left)));
+    expected.push(("anonymous", report, 429, "0"));
+    expected.push(("forger", report, 429, "0"));
+    expected.extend(["4", "3", "2", "1", "0"].map(|left| ("ada, free", report, 200, left)));
+    expected.push(("ada, free", report, 429, "0"));
+    expected
+        .extend(["99", "98", "97", "96", "95", "94"].map(|left| ("grace, pro", report, 200, left)));
+    expected.extend(["1", "0"].map(|left| ("anonymous", login, 200, left)));
+    expected.push(("anonymous", login, 429, "0"));
+    assert_eq!(seen, expected);
+    for (_, request, status, _, wait) in rows {
+        let longest = if request == login { 900 } else { 60 };
+        assert_eq!(
+            wait.is_some_and(|wait| (1..=longest).contains(&wait)),
+            status == 429,
+            "{wait:?}"
+        );
+    }
+}
+
+#[test]
+fn tonic_limited_is_refused_waits_and_is_answered() {
+    let lines = run("tonic_limited");
+    let [first, second, refused, waits, .., last] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&**first, &**second), ("call 1: answered", "call 2: answered"));
+    assert_eq!(refused, "call 3: ResourceExhausted: `per-ip` is spent; come back in 1 s");
+    let wait = waits.strip_prefix("call 3: waits ").and_then(|rest| rest.strip_suffix(" ms"));
+    assert!(wait.unwrap().parse::<u64>().unwrap() <= 1_000, "{waits}");
+    assert_eq!((&**last, lines.len()), ("call 3: answered", 5));
+}
+
+#[test]
+fn reqwest_pacing_is_told_to_wait_and_does() {
+    let lines = run("reqwest_pacing");
+    assert_eq!(lines.len(), 10);
+    let refused = lines.iter().filter(|line| line.ends_with("429 Too Many Requests")).count();
+    assert!((1..5).contains(&refused), "{lines:?}");
+    // Never two in a row: who was told to wait has waited.
+    let is_refused = |line: &String| line.contains("429");
+    assert!(!lines.windows(2).any(|pair| pair.iter().all(is_refused)), "{lines:?}");
+}
+
+/// When the guide's first request was sent: 2026-11-15 18:51:13.5.
+const GUIDE_US: u64 = 1_794_768_673_500_000;
+
+/// The guide's `http` blocks, in order.
+fn shown() -> Vec<&'static str> {
+    let guide = include_str!("../../../docs/middleware.md");
+    guide.split("```http\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
+}
+
+/// Whether a response is as a block shows it, but for what is no concern of ours.
+async fn assert_shown(response: Response<Body>, block: &str) {
+    let (head, body) = block.split_once("\n\n").unwrap_or((block, ""));
+    let (head, ours) = (head.lines().collect::<Vec<_>>(), |name: &str| name != "content-length");
+    let (parts, received) = response.into_parts();
+    let fields: Vec<_> = parts.headers.iter().filter(|(name, _)| ours(name.as_str())).collect();
+    assert!(fields.len() >= 5, "{fields:?}");
+    for (name, value) in fields {
+        let line = format!("{name}: {}", value.to_str().unwrap());
+        assert!(head.contains(&&*line) || body.is_empty() && name == "content-type", "{line}");
+    }
+    let status = parts.status.to_string();
+    assert!(head[0].ends_with(&status) || body.is_empty(), "{status}");
+    let received = to_bytes(received, usize::MAX).await.unwrap();
+    assert!(body.is_empty() || received == body.trim_end(), "{received:?}");
+}
+
+#[tokio::test]
+async fn the_guide_shows_what_a_client_is_told_that_goes_and_one_that_is_refused() {
+    let clock = ManualClock::at_us(GUIDE_US);
+    let limit: Limit = "token-bucket capacity=60 refill=1/s".parse().unwrap();
+    let scope = Limiter::builder().clock(&clock).build().scope("per-ip", limit).unwrap();
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(RateLimitLayer::new(scope));
+    let send = || app.clone().oneshot(Request::new(Body::empty()));
+    assert_shown(send().await.unwrap(), shown()[0]).await;
+    for _ in 0..59 {
+        assert_eq!(send().await.unwrap().status(), 200);
+    }
+    clock.advance(Duration::from_micros(19_786));
+    assert_shown(send().await.unwrap(), shown()[1]).await;
+}
+
+#[tokio::test]
+async fn the_guide_shows_what_several_rules_tell() {
+    let yaml = "
+limits:
+  free: token-bucket capacity=10 refill=1/s
+  everyone: fixed-window limit=4 window=1m
+rules:
+  - { name: per-client, domain: api, key: [ip], limit: free, cost: 2 }
+  - { name: whole-service, domain: api, key: [], limit: everyone }
+";
+    let clock = ManualClock::at_us(1_794_700_800_000_000);
+    let limiter = Limiter::builder().clock(&clock).build();
+    let rules = Rules::new(&limiter, &Config::parse("rules.yaml", yaml).unwrap()).unwrap();
+    let layer = RateLimitLayer::rules(&rules, "api");
+    let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
+    assert_shown(app.oneshot(Request::new(Body::empty())).await.unwrap(), shown()[2]).await;
+    assert_eq!(shown().len(), 3);
+}
