@@ -32,3 +32,5 @@ pub use jwt::{Claims, InvalidToken, Jwt, JwtError, JwtKey};
 pub use outcome::{Outcome, Policy};
 pub use problem::{Reason, Refusal};
 pub use proxies::{TrustError, TrustedProxies};
+#[cfg(feature = "jwt")]
+pub(crate) use tokens::Unwelcome;

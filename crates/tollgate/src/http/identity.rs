@@ -117,7 +117,8 @@ impl Identity {
         Ok(Identity { tokens: Some(Tokens::new(jwt)?), ..self })
     }
 
-    /// Answers 401 to requests with a token that is not genuine, or expired.
+    /// Answers 401 to requests with a token that is not genuine, or expired; and 429 to new tokens of an address
+    /// that has brought too many of those.
     #[cfg(feature = "jwt")]
     #[must_use]
     pub fn refuse_invalid_tokens(mut self) -> Identity {
@@ -128,8 +129,8 @@ impl Identity {
     }
 
     /// How often an address may have tokens verified that turn out bad: `token-bucket capacity=20 refill=5/s` unless
-    /// said. From then on its new tokens are not even looked at, so that junk costs nothing; those that were
-    /// verified before count as they did.
+    /// said. From then on its new tokens are not even looked at, so that junk costs nothing, and its requests are
+    /// limited by address; those that were verified before count as they did.
     #[cfg(feature = "jwt")]
     pub fn token_verifications(self, limit: impl Into<Limit>) -> Result<Identity, Error> {
         let tokens = self.tokens.map(|tokens| tokens.with_verifications(limit.into()));
@@ -137,12 +138,17 @@ impl Identity {
     }
 
     /// With tokens judged at this clock's time.
+    #[cfg(feature = "jwt")]
     pub(crate) fn on_clock(mut self, clock: &Clock) -> Identity {
-        #[cfg(feature = "jwt")]
         if let Some(tokens) = &mut self.tokens {
             tokens.clock = clock.clone();
         }
-        let _ = clock;
+        self
+    }
+
+    /// There are no tokens to judge.
+    #[cfg(not(feature = "jwt"))]
+    pub(crate) fn on_clock(self, _: &Clock) -> Identity {
         self
     }
 

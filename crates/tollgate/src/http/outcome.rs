@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Limit, Retry, Verdict};
+use tollgate_core::{Limit, Verdict};
 
 use crate::decision::Decision;
 use crate::rules::{RulePart, Ruling};
@@ -72,9 +72,10 @@ impl<'o> Outcome<'o> {
         Duration::from_micros(self.verdict().delay_us())
     }
 
-    /// Whether it is refused however long it waits.
-    pub fn is_hopeless(&self) -> bool {
-        matches!(self.verdict(), Verdict::Denied { retry: Retry::Never })
+    /// Whether a rule lets nobody pass: there is no quota that could be spent.
+    pub fn is_blocked(&self) -> bool {
+        let refuser = self.ruling().and_then(Ruling::refused_by);
+        refuser.is_some_and(|part| part.decision().is_none())
     }
 
     /// Whose refusal one must wait for longest: a rule's name, or the limit's.

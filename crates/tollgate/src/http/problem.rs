@@ -1,6 +1,5 @@
 //! Why a request does not go, and how its client is told (RFC 9457).
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use ::http::StatusCode;
@@ -103,7 +102,9 @@ impl<'o> Refusal<'o> {
             "detail": self.detail(),
         });
         if let Reason::Quota(outcome) = &self.reason {
-            problem["type"] = QUOTA_EXCEEDED.into();
+            if !outcome.is_blocked() {
+                problem["type"] = QUOTA_EXCEEDED.into();
+            }
             problem["violated-policies"] = outcome.refusers().collect();
             problem["retry_after_us"] = self.retry_after_us().into();
         }
@@ -112,11 +113,12 @@ impl<'o> Refusal<'o> {
 }
 
 fn quota_detail(outcome: &Outcome<'_>) -> String {
-    let mut detail = format!("`{}` is spent", outcome.refused_by().unwrap_or_default());
-    // OK because writing to a text does not fail.
-    let _ = match outcome.retry_after() {
-        Some(wait) => write!(detail, "; come back in {} s", wait.as_micros().div_ceil(1_000_000)),
-        None => write!(detail, "; waiting does not help"),
-    };
-    detail
+    let name = outcome.refused_by().unwrap_or_default();
+    match outcome.retry_after() {
+        Some(wait) => {
+            format!("`{name}` is spent; come back in {} s", wait.as_micros().div_ceil(1_000_000))
+        }
+        None if outcome.is_blocked() => format!("`{name}` lets no such request pass"),
+        None => format!("costs more than `{name}` ever has; waiting does not help"),
+    }
 }

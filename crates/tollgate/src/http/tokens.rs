@@ -4,12 +4,15 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use ::http::header::{AUTHORIZATION, HeaderMap};
-use tollgate_core::Limit;
+use tollgate_core::{Checked, Limit};
 
 use super::head::RequestHead;
 use super::identity::NOWHERE;
 use super::jwt::{Claims, InvalidToken, Jwt, Token};
+use super::outcome::Outcome;
+use super::problem::Reason;
 use crate::clock::Clock;
+use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::{Asked, Attributes};
@@ -51,19 +54,55 @@ impl Tokens {
     }
 
     /// Looks at a token. One that is new is verified, if its address has not brought too many bad ones.
-    fn look(&self, token: &str, address: &str) -> Token {
+    fn look(&self, token: &str, address: &str) -> Looked {
         let now_us = self.clock.wall_us();
-        let mut receipt = None;
+        let mut charged = None;
         let looked = self.jwt.verify(token, now_us, || {
-            let charged = self.verifications.check(address).at_us(now_us).now();
-            receipt = charged.ok().and_then(|decision| decision.into_receipt());
-            receipt.is_some()
+            charged = self.verifications.check(address).at_us(now_us).now().ok();
+            charged.as_ref().is_some_and(Decision::is_allowed)
         });
-        if let (Token::Verified(_), Some(receipt)) = (&looked, receipt) {
-            // It was a good one, which nobody pays for. In memory it cannot fail.
-            let _ = self.verifications.refund_now(address, receipt);
+        match (looked, charged) {
+            (Token::Verified(claims), charged) => {
+                if let Some(receipt) = charged.and_then(Decision::into_receipt) {
+                    // It was a good one, which nobody pays for. In memory it cannot fail.
+                    let _ = self.verifications.refund_now(address, receipt);
+                }
+                Looked::Verified(claims)
+            }
+            (Token::Invalid(invalid), _) => Looked::Invalid(invalid),
+            (Token::NotVerified, refused) => Looked::Untried(refused.map(|own| *own.decided())),
         }
-        looked
+    }
+}
+
+/// What a token comes to.
+#[derive(Debug)]
+enum Looked {
+    Verified(Arc<Claims>),
+    Invalid(InvalidToken),
+    /// Nobody looked: its address has brought too many bad ones.
+    Untried(Option<tollgate_core::Decision>),
+}
+
+/// A token that keeps its request from going.
+#[derive(Debug)]
+pub(crate) enum Unwelcome {
+    Invalid(InvalidToken),
+    /// After too many bad ones of its address.
+    Untried {
+        verifications: Scope,
+        decision: Decision,
+    },
+}
+
+impl Unwelcome {
+    pub(crate) fn reason(&self) -> Reason<'_> {
+        match self {
+            Unwelcome::Invalid(invalid) => Reason::Token(*invalid),
+            Unwelcome::Untried { verifications, decision } => {
+                Reason::Quota(Outcome::of_limit(verifications, decision, 1))
+            }
+        }
     }
 }
 
@@ -75,33 +114,40 @@ fn verifications(limit: Limit) -> Result<Scope, Error> {
 #[derive(Debug, Default)]
 pub(super) struct Bearer {
     /// `None` if it has none.
-    token: OnceCell<Option<Token>>,
+    looked: OnceCell<Option<Looked>>,
 }
 
 impl RequestHead<'_> {
-    fn token(&self) -> Option<&Token> {
+    fn looked(&self) -> Option<&Looked> {
         let look = || {
             let tokens = self.identity.tokens.as_ref()?;
             let address = self.address().map_or(NOWHERE, |address| address.as_str());
             Some(tokens.look(bearer(self.headers())?, address))
         };
-        self.bearer.token.get_or_init(look).as_ref()
+        self.bearer.looked.get_or_init(look).as_ref()
     }
 
     /// What its token says, if it has one that is genuine.
     pub fn claims(&self) -> Option<&Arc<Claims>> {
-        match self.token()? {
-            Token::Verified(claims) => Some(claims),
-            Token::Invalid(_) | Token::NotVerified => None,
+        match self.looked()? {
+            Looked::Verified(claims) => Some(claims),
+            Looked::Invalid(_) | Looked::Untried(_) => None,
         }
     }
 
     /// What is wrong with its token, if such requests are not wanted.
-    pub(crate) fn unwelcome(&self) -> Option<InvalidToken> {
-        let tokens = self.identity.tokens.as_ref()?;
-        match (tokens.on_invalid, self.token()?) {
-            (OnInvalid::Unauthorized, Token::Invalid(invalid)) => Some(*invalid),
-            _ => None,
+    pub(crate) fn unwelcome(&self) -> Option<Unwelcome> {
+        let Tokens { on_invalid, verifications, .. } = self.identity.tokens.as_ref()?;
+        if *on_invalid == OnInvalid::ByAddress {
+            return None;
+        }
+        match *self.looked()? {
+            Looked::Verified(_) | Looked::Untried(None) => None,
+            Looked::Invalid(invalid) => Some(Unwelcome::Invalid(invalid)),
+            Looked::Untried(Some(decision)) => Some(Unwelcome::Untried {
+                verifications: verifications.clone(),
+                decision: Checked { decision, receipt: None }.into(),
+            }),
         }
     }
 

@@ -87,8 +87,10 @@ impl Names {
     #[cfg(feature = "tower")]
     pub(super) fn asked(&self) -> Asked {
         let with = |prefix: &str| {
-            let rest = |name: &Box<str>| Some((name.clone(), name.strip_prefix(prefix)?.into()));
-            self.ids.keys().filter_map(rest).collect()
+            let names = self.ids.keys().map(|name| &**name);
+            names
+                .filter_map(|name| Some((name.into(), name.strip_prefix(prefix)?.into())))
+                .collect()
         };
         Asked { headers: with("header."), claims: with("jwt.") }
     }

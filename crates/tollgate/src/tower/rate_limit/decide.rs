@@ -15,7 +15,7 @@ use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 #[cfg(feature = "jwt")]
-use crate::http::InvalidToken;
+use crate::http::Unwelcome;
 use crate::http::{ClientAddress, NOWHERE, Outcome, Reason, Refusal, RequestHead, Told};
 use crate::rules::{Current, RulesAnswer, Ruling, push_part};
 use crate::scope::Scope;
@@ -52,7 +52,7 @@ pub(super) enum Answered {
     Undecided(Error),
     /// Its token is not genuine, and such requests are not wanted.
     #[cfg(feature = "jwt")]
-    Unwelcome(InvalidToken),
+    Unwelcome(Unwelcome),
 }
 
 /// A question on its way to the store.
@@ -94,10 +94,17 @@ impl Settings {
     }
 
     fn taken(&self, head: &RequestHead<'_>, answered: Answered) -> Taken {
-        match self.settle(head, &answered) {
-            Ok(told) if answered.is_delayed() => Taken::Delayed(self.charged(answered), told),
-            Ok(told) => Taken::Goes(told),
-            Err(response) => Taken::Refused(response),
+        let decided = self.decided(&answered);
+        if let Some(hook) = &self.on_decision {
+            hook(head, &decided);
+        }
+        let told = match decided {
+            Decided::Allowed(outcome) => self.told(&outcome),
+            Decided::Refused(refusal) => return Taken::Refused(self.refuse(head, &refusal)),
+        };
+        match answered.is_delayed() {
+            true => Taken::Delayed(self.charged(answered), told),
+            false => Taken::Goes(told),
         }
     }
 
@@ -106,8 +113,8 @@ impl Settings {
             return Begun::Skipped;
         }
         #[cfg(feature = "jwt")]
-        if let Some(invalid) = head.unwelcome() {
-            return Begun::Known(Answered::Unwelcome(invalid));
+        if let Some(unwelcome) = head.unwelcome() {
+            return Begun::Known(Answered::Unwelcome(unwelcome));
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
         if cost == Some(0) {
@@ -176,18 +183,6 @@ impl Settings {
         }
     }
 
-    /// What a request that goes is told with its response, or the response to one that does not.
-    fn settle(&self, head: &RequestHead<'_>, answered: &Answered) -> Result<Told, Response<Bytes>> {
-        let decided = self.decided(answered);
-        if let Some(hook) = &self.on_decision {
-            hook(head, &decided);
-        }
-        match decided {
-            Decided::Allowed(outcome) => Ok(self.told(&outcome)),
-            Decided::Refused(refusal) => Err(self.refuse(head, &refusal)),
-        }
-    }
-
     fn decided<'a>(&'a self, answered: &'a Answered) -> Decided<'a> {
         let outcome = match (answered, &self.by) {
             (Answered::Limit { decision, cost, .. }, By::Limit { scope, .. }) => {
@@ -196,7 +191,7 @@ impl Settings {
             (Answered::Rules(ruling), _) => Outcome::of_rules(ruling),
             (Answered::Undecided(error), _) => return refused(Reason::Undecided(error)),
             #[cfg(feature = "jwt")]
-            (Answered::Unwelcome(invalid), _) => return refused(Reason::Token(*invalid)),
+            (Answered::Unwelcome(unwelcome), _) => return refused(unwelcome.reason()),
             // Not reached: a limit's answer is to a limit's question.
             (Answered::Limit { .. }, By::Rules { .. }) => {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
