@@ -82,9 +82,11 @@ fuzz: ## a fuzzer on the configuration's parser, on forwarding headers and on a 
 	RUSTC_BOOTSTRAP=1 cargo fuzz run hints -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
 .PHONY: bench
-bench: servers ## instructions per decision and time per check, ours beside the peers
+bench: servers ## instructions per decision, time per check and per request, ours beside the peers
+	@command -v wrk >/dev/null || { apt-get update -q && apt-get install -yq wrk; }
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
 	cargo run --release -p tollgate-bench --bin checks
 	cargo run --release -p tollgate-bench --bin rules
 	cargo run --release -p tollgate-bench --bin redis
+	cargo run --release -p tollgate-bench --bin middleware

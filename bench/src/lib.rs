@@ -1,5 +1,7 @@
 //! What the benchmarks share.
 
+pub mod callgrind;
+pub mod cpu;
 pub mod random;
 pub mod statistics;
 pub mod table;

@@ -5,9 +5,8 @@
 //! put `valgrind --tool=callgrind` before that to see where a cell's instructions go.
 //!
 //! The layout: [`rows`] is what is measured, [`work`] and [`peer`] are the loops, ours and
-//! governor's, [`callgrind`] counts one run.
+//! governor's.
 
-mod callgrind;
 mod peer;
 mod rows;
 mod work;
@@ -17,8 +16,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use callgrind::instructions_per_request;
 use rows::{ROWS, Row, Scenario};
+use tollgate_bench::callgrind::instructions_per_request;
 use tollgate_bench::{show_progress, table};
 
 const NOTES: &str = "\
@@ -70,7 +69,7 @@ fn measured(row: &Row) -> Result<Vec<String>> {
         cells.push(match row.subject(scenario) {
             Some(subject) => {
                 show_progress(&format!("{}: {}", row.name, scenario.name()));
-                instructions_per_request(subject, scenario)?.to_string()
+                instructions_per_request(&["run", subject, scenario.name()])?.to_string()
             }
             None => "-".to_owned(),
         });

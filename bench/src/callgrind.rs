@@ -1,4 +1,4 @@
-//! Counting one run's instructions with callgrind.
+//! Counting instructions with callgrind.
 
 use std::env;
 use std::io::ErrorKind;
@@ -6,25 +6,25 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::rows::Scenario;
-
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
 
-/// The instructions that one more request takes: what start-up and preparation take cancels out.
-pub(crate) fn instructions_per_request(subject: &str, scenario: Scenario) -> Result<u64> {
-    let few = count(subject, scenario, FEW)?;
-    let many = count(subject, scenario, MANY)?;
+/// The instructions that one more request takes, when this executable is run with `args` and a number
+/// of requests: what start-up and preparation take cancels out.
+pub fn instructions_per_request(args: &[&str]) -> Result<u64> {
+    let few = count(args, FEW)?;
+    let many = count(args, MANY)?;
     let extra = many.checked_sub(few).context("more requests took fewer instructions")?;
     Ok((extra as f64 / (MANY - FEW) as f64).round() as u64)
 }
 
-fn count(subject: &str, scenario: Scenario, requests: u64) -> Result<u64> {
+fn count(args: &[&str], requests: u64) -> Result<u64> {
     let this = env::current_exe().context("cannot find this executable")?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(this)
-        .args(["run", subject, scenario.name(), &requests.to_string()])
+        .args(args)
+        .arg(requests.to_string())
         .output();
     let output = match output {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -34,7 +34,7 @@ fn count(subject: &str, scenario: Scenario, requests: u64) -> Result<u64> {
     };
     let log = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        bail!("valgrind of `{subject}`, {}: {}\n{log}", scenario.name(), output.status);
+        bail!("valgrind of {args:?}: {}\n{log}", output.status);
     }
     collected(&log).with_context(|| format!("valgrind printed no `Collected : <number>`\n{log}"))
 }

@@ -1,0 +1,37 @@
+//! What a variant takes more than another, round by round.
+
+use tollgate_bench::statistics::{median, quantile};
+
+/// By how much more, usually and in half of all rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Added {
+    pub(crate) median: f64,
+    /// A quarter of all rounds is below, and one above.
+    pub(crate) middle_half: [f64; 2],
+}
+
+/// What `values` are more than `base` of the same round.
+pub(crate) fn added(values: &[f64], base: &[f64]) -> Added {
+    let mut differences: Vec<f64> = values.iter().zip(base).map(|(own, base)| own - base).collect();
+    differences.sort_unstable_by(f64::total_cmp);
+    let [low, median, high] = [0.25, 0.5, 0.75].map(|share| quantile(&differences, share));
+    Added { median, middle_half: [low, high] }
+}
+
+/// How many times as much `values` are as `base` of the same round, the median.
+pub(crate) fn times(values: &[f64], base: &[f64]) -> f64 {
+    median(values.iter().zip(base).map(|(own, base)| own / base))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_compared_with_the_same_round() {
+        // The machine was half as fast from the second round on, for both.
+        let [own, base] = [[15.0, 30.0, 31.0, 29.0], [10.0, 20.0, 20.0, 20.0]];
+        assert_eq!(added(&own, &base), Added { median: 9.0, middle_half: [5.0, 10.0] });
+        assert_eq!(times(&own[..3], &base), 1.5);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a request takes when the service is called, without a socket.
+
+use std::future::Future;
+use std::hint::black_box;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use anyhow::{Result, bail, ensure};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{Request, Response, StatusCode};
+use rustix::time::{ClockId, clock_gettime};
+use tollgate_bench::callgrind::instructions_per_request;
+use tollgate_bench::show_progress;
+use tower_service::Service;
+
+use crate::variants::Variant;
+
+/// How often everybody has a turn. One more before these warms up and does not count.
+const ROUNDS: usize = 499;
+
+/// In a turn: so few that a round is over before the machine's mood changes.
+const REQUESTS: u64 = 1_000;
+
+/// What a variant takes for a request.
+pub(crate) struct InProcess {
+    pub(crate) variant: Variant,
+    /// The CPU time, in each round.
+    pub(crate) times_ns: Vec<f64>,
+    pub(crate) instructions: u64,
+}
+
+pub(crate) fn measure() -> Result<Vec<InProcess>> {
+    let mut line_up = Vec::new();
+    for variant in Variant::ALL {
+        show_progress(&format!("instructions: {}", variant.name()));
+        let instructions = instructions_per_request(&["run", variant.name()])?;
+        let measured = InProcess { variant, times_ns: Vec::new(), instructions };
+        line_up.push((variant.router()?, measured));
+    }
+    for round in 0..=ROUNDS {
+        show_progress(&format!("in process, round {round} of {ROUNDS}"));
+        for (router, measured) in &mut line_up {
+            let before_ns = thread_ns();
+            make_requests(router, REQUESTS)?;
+            if round > 0 {
+                measured.times_ns.push((thread_ns() - before_ns) / REQUESTS as f64);
+            }
+        }
+    }
+    Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
+}
+
+/// The CPU time that this thread has had: not what others on the machine took meanwhile.
+fn thread_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+pub(crate) fn make_requests(router: &mut Router, count: u64) -> Result<()> {
+    for _ in 0..count {
+        black_box(request(black_box(router))?);
+    }
+    Ok(())
+}
+
+/// Makes a request, and has its answer at once.
+pub(crate) fn request(router: &mut Router) -> Result<Response<Body>> {
+    let mut context = Context::from_waker(Waker::noop());
+    let mut request = Request::new(Body::empty());
+    let from = SocketAddr::from(([203, 0, 113, 9], 4711));
+    request.extensions_mut().insert(ConnectInfo(from));
+    ensure!(Service::<Request<Body>>::poll_ready(router, &mut context).is_ready(), "not ready");
+    let answer = pin!(router.call(request)).poll(&mut context);
+    let Poll::Ready(Ok(response)) = answer else { bail!("the service is not done at once") };
+    let status = response.status();
+    ensure!(status == StatusCode::OK, "the service says {status}: the limit is too small");
+    Ok(response)
+}

@@ -1,0 +1,84 @@
+//! A process that serves a variant with one thread.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio, exit};
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tollgate_bench::cpu;
+
+use crate::variants::Variant;
+
+const ITS_CPU: usize = 0;
+/// For whoever asks it.
+pub(crate) const OTHER_CPU: usize = 1;
+
+/// Serves a variant on a free port, which it prints, for as long as its input is open.
+pub(crate) fn serve(variant: Variant) -> Result<()> {
+    cpu::stay_on(ITS_CPU)?;
+    let runtime = Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("{}", listener.local_addr()?);
+        io::stdout().flush()?;
+        thread::spawn(exit_with_input);
+        let service = variant.router()?.into_make_service_with_connect_info::<SocketAddr>();
+        Ok(axum::serve(listener, service).await?)
+    })
+}
+
+/// Whoever started this process is gone, or has enough of it.
+fn exit_with_input() {
+    _ = io::copy(&mut io::stdin(), &mut io::sink());
+    exit(0);
+}
+
+/// Another process that serves a variant; it stops when this is dropped.
+pub(crate) struct Server {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn start(variant: Variant) -> Result<Server> {
+        let this = env::current_exe().context("cannot find this executable")?;
+        let mut process = Command::new(this)
+            .args(["serve", variant.name()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a server")?;
+        let mut line = String::new();
+        if let Some(output) = process.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let address = line.trim().parse();
+        let address = address.with_context(|| format!("the server says `{line}`, not where it is"));
+        Ok(Server { process, address: address? })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// The CPU time that its one busy thread has had.
+    pub(crate) fn cpu_us(&self) -> Result<f64> {
+        let path = format!("/proc/{}/schedstat", self.process.id());
+        let text = fs::read_to_string(&path).with_context(|| {
+            format!("cannot read {path}: a Linux with CONFIG_SCHED_INFO has it")
+        })?;
+        let ran_ns = text.split(' ').next().and_then(|number| number.parse::<f64>().ok());
+        Ok(ran_ns.with_context(|| format!("{path} says `{text}`"))? / 1e3)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}

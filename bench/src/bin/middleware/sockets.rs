@@ -1,0 +1,45 @@
+//! Requests a second over sockets, and the CPU time that each takes.
+
+use anyhow::Result;
+use tollgate_bench::{cpu, show_progress};
+
+use crate::server::{self, Server};
+use crate::variants::Variant;
+use crate::wrk;
+
+/// How often everybody has a turn. One more before these warms up and does not count.
+const ROUNDS: usize = 13;
+
+const TURN_S: u32 = 1;
+
+/// What a variant did, round by round.
+pub(crate) struct OverSockets {
+    pub(crate) variant: Variant,
+    pub(crate) requests_per_s: Vec<f64>,
+    /// What a request takes of the server's CPU time.
+    pub(crate) cpu_us: Vec<f64>,
+}
+
+pub(crate) fn measure() -> Result<Vec<OverSockets>> {
+    let mut line_up = Vec::new();
+    for variant in Variant::ALL {
+        let measured = OverSockets { variant, requests_per_s: Vec::new(), cpu_us: Vec::new() };
+        line_up.push((Server::start(variant)?, measured));
+    }
+    // Only now: a server started from there could not leave for its own.
+    cpu::stay_on(server::OTHER_CPU)?;
+    for round in 0..=ROUNDS {
+        for (server, measured) in &mut line_up {
+            let name = measured.variant.name();
+            show_progress(&format!("sockets, round {round} of {ROUNDS}: {name}"));
+            let before_us = server.cpu_us()?;
+            let counted = wrk::ask(&server.url(), TURN_S)?;
+            let cpu_us = (server.cpu_us()? - before_us) / counted.requests;
+            if round > 0 {
+                measured.cpu_us.push(cpu_us);
+                measured.requests_per_s.push(counted.requests_per_s);
+            }
+        }
+    }
+    Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
+}
