@@ -18,6 +18,9 @@ pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// As many as are told of one outcome.
+const MOST_HEADERS: usize = 5;
+
 /// Which headers clients are told by; all of them, unless said otherwise.
 ///
 /// | family | headers |
@@ -133,6 +136,8 @@ impl Told {
     }
 
     pub(crate) fn write(self, headers: &mut HeaderMap) {
+        // At once, while there are few to be moved, and with room for the length that a framework adds.
+        let _ = headers.try_reserve(MOST_HEADERS + 1);
         match self {
             Told::Nothing => {}
             Told::One { ready, standing } => ready.write(&standing, headers),
@@ -268,12 +273,15 @@ impl Ready {
         let Some(policy) = outcome.single() else {
             return Told::of(outcome, families, wall_us());
         };
-        let standing = Standing {
-            families,
-            remaining: policy.decision().remaining(),
-            more_after_us: policy.more_after_us(),
-            reset_s: reset_s(&policy, wall_us()),
-        };
+        let (mut more_after_us, mut reset) = (None, 0);
+        if families.ietf == Family::Told {
+            more_after_us = policy.more_after_us();
+        }
+        if families.classic == Family::Told {
+            reset = reset_s(&policy, wall_us());
+        }
+        let remaining = policy.decision().remaining();
+        let standing = Standing { families, remaining, more_after_us, reset_s: reset };
         Told::One { ready: Arc::clone(self), standing }
     }
 
