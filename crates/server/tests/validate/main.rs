@@ -20,6 +20,14 @@ const ODD: &str =
 rules: [{ name: a, domain: d, key: [], limit: free }]
 ";
 
+/// For these tests and nothing else.
+const P256: &str = "\
+-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
+6Jt8ESi/0ILGZyBTM/F6CxHZF0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==
+-----END PUBLIC KEY-----
+";
+
 /// A directory of files, in which the command runs.
 fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -150,6 +158,23 @@ fn the_secret_of_tokens_comes_from_the_environment() {
 ";
     let output = validated("hush-hush-hush-hush-hush-hush-h");
     assert_eq!(printed(&output), (Some(1), "", expected));
+}
+
+#[test]
+fn a_public_key_that_is_broken_is_an_error_where_its_file_is_named() {
+    let keys = "identity: { jwt: { keys: [{ algorithm: ES256, public_key_file: ecdsa.pem }] } }\n";
+    let validated = |pem: &str| {
+        let files = [("limits.yaml", &*format!("{GOOD}{keys}")), ("ecdsa.pem", pem)];
+        tollgate(directory(&files).path(), &["validate", "limits.yaml"])
+    };
+    assert_eq!(printed(&validated(P256)), (Some(0), "limits.yaml: 1 limit, 1 rule\n", ""));
+    let expected =
+        "error: limits.yaml:4:64: `public_key_file` has a PEM that is damaged, or more than one
+  use the PEM of one key, whole: from `-----BEGIN PUBLIC KEY-----` to `-----END PUBLIC KEY-----`
+1 error
+";
+    let broken = P256.replace("MFkw", "MFk");
+    assert_eq!(printed(&validated(&broken)), (Some(1), "", expected));
 }
 
 #[test]

@@ -18,11 +18,10 @@ pub use invalid::InvalidToken;
 pub use key::{JwtError, JwtKey};
 use unproven::Unproven;
 
+use crate::rules::config::MAX_WITHOUT_ID;
+
 /// The longest token that is looked at: many servers take no longer header.
 const MAX_BYTES: usize = 8 * 1024;
-
-/// How many keys without an id one algorithm may have: a token that names no key is tried on each.
-const MAX_WITHOUT_ID: usize = 8;
 
 /// How many tokens are remembered, unless said otherwise.
 const MAX_CACHED: usize = 10_000;

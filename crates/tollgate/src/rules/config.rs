@@ -172,6 +172,9 @@ pub(crate) struct Jwt {
     pub(crate) verifications: Option<Limit>,
 }
 
+/// How many keys without an id one algorithm may have: a token that names no key is tried on each.
+pub(crate) const MAX_WITHOUT_ID: usize = 8;
+
 /// A key that tokens are verified with.
 #[derive(Clone, PartialEq)]
 pub(crate) struct JwtKey {

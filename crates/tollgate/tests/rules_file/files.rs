@@ -76,7 +76,7 @@ identity:
       - { algorithm: RS256, public_key_file: rsa.pem }
 ";
 const SECRET: &[u8] = b"hush-hush-hush-hush-hush-hush-hu";
-const PEM: &[u8] = b"-----BEGIN PUBLIC KEY-----\nhush\n-----END PUBLIC KEY-----\n";
+const PEM: &[u8] = concat!(rsa!("\n"), "hush\n").as_bytes();
 
 #[test]
 fn keys_of_tokens_are_read_from_files_beside() {
@@ -106,6 +106,10 @@ fn what_is_wrong_with_the_file_of_a_key_is_said_where_it_is_named() {
             "a PEM after an empty line",
             &[("hush.txt", b"\n-----BEGIN EC PRIVATE KEY-----\nhush"), ("rsa.pem", PEM)],
         ),
+        (
+            "a PEM after some text",
+            &[("hush.txt", b"hush-hush-hush-hush-hush-hush-hush\n-----BEGIN "), ("rsa.pem", PEM)],
+        ),
         ("a private key", &[("hush.txt", SECRET), ("rsa.pem", b"-----BEGIN PRIVATE KEY-----\n")]),
         ("too large", &[("hush.txt", &large), ("rsa.pem", &large)]),
         ("empty", &[("hush.txt", b""), ("rsa.pem", b"")]),
@@ -119,11 +123,43 @@ fn what_is_wrong_with_the_file_of_a_key_is_said_where_it_is_named() {
     insta::assert_snapshot!(report);
 }
 
+#[cfg(feature = "jwt")]
+#[test]
+fn a_file_whose_key_is_broken_is_said_where_it_is_named() {
+    let cut = PEM.split_at(PEM.len() / 2).0;
+    let files: [(&str, &[u8]); 3] =
+        [("limits.yaml", TOKENS), ("hush.txt", SECRET), ("rsa.pem", cut)];
+    let problems = Directory::with(&files).problems("limits.yaml");
+    let expected =
+        "error: limits.yaml:6:46: `public_key_file` has a PEM that is damaged, or more than one\n";
+    assert!(problems.starts_with(expected), "{problems}");
+}
+
+/// Keys without ids, of ES256 and of RS256.
+fn nameless([es256, rs256]: [usize; 2]) -> String {
+    let es256 = concat!("      - { algorithm: ES256, public_key: ", p256!(), " }\n").repeat(es256);
+    let rs256 = concat!("      - { algorithm: RS256, public_key: ", rsa!(), " }\n").repeat(rs256);
+    let named = concat!("      - { algorithm: ES256, id: a, public_key: ", p256!(), " }\n");
+    format!("limits: {{}}\nidentity:\n  jwt:\n    keys:\n{named}{es256}{rs256}")
+}
+
+#[test]
+fn eight_keys_of_an_algorithm_may_have_no_id() {
+    assert!(Config::parse("limits.yaml", nameless([8, 8])).is_ok());
+    for (keys, lines) in
+        [([9, 0], &[14][..]), ([0, 9], &[14]), ([20, 8], &[14]), ([12, 20], &[14, 26])]
+    {
+        let problems = Config::parse("limits.yaml", nameless(keys)).unwrap_err();
+        let found: Vec<_> = problems.errors().filter_map(|problem| problem.line()).collect();
+        assert_eq!(found, lines, "{keys:?}");
+    }
+}
+
 #[test]
 fn so_many_nets_headers_and_keys_and_no_more() {
     let net = |place: usize| format!("10.{}.{}.0/24", place >> 8, place & 255);
     let header = |place| format!("x-{place}");
-    let key = |_| "{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }".to_owned();
+    let key = |place| format!("{{ algorithm: ES256, id: {place}, public_key: {} }}", p256!());
     let list =
         |count, item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");
     let text = |[nets, headers, keys]: [usize; 3]| {
@@ -148,7 +184,8 @@ fn the_longest_id_of_a_key_is_256_characters() {
     let text = |length| {
         let id = "é".repeat(length);
         format!(
-            "limits: {{}}\nidentity: {{ jwt: {{ keys: [{{ algorithm: ES256, id: {id}, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }}] }} }}"
+            "limits: {{}}\nidentity: {{ jwt: {{ keys: [{{ algorithm: ES256, id: {id}, public_key: {} }}] }} }}",
+            p256!()
         )
     };
     assert!(Config::parse("limits.yaml", text(256)).is_ok());

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
+mod keys;
+
 mod documents;
 mod files;
 mod mistakes;

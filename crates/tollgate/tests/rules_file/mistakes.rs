@@ -49,8 +49,8 @@ macro_rules! identity {
 
 /// A key of a token.
 macro_rules! key {
-    ($key:literal) => {
-        concat!("limits: {}\nidentity:\n  jwt:\n    keys:\n      - ", $key, "\n")
+    ($($key:expr),+) => {
+        concat!("limits: {}\nidentity:\n  jwt:\n    keys:\n      - ", $($key,)+ "\n")
     };
 }
 
@@ -58,10 +58,19 @@ macro_rules! key {
 macro_rules! jwt {
     ($jwt:literal) => {
         concat!(
-            "limits: {}\nidentity:\n  jwt:\n    keys: [{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }]\n    ",
+            "limits: {}\nidentity:\n  jwt:\n    keys: [{ algorithm: ES256, public_key: ",
+            p256!(),
+            " }]\n    ",
             $jwt,
             "\n"
         )
+    };
+}
+
+/// A key without an id, and the dash of the next.
+macro_rules! and_another {
+    () => {
+        concat!("{ algorithm: ES256, public_key: ", p256!(), " }\n      - ")
     };
 }
 
@@ -77,6 +86,8 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("api keys", API_KEYS),
     ("identity", IDENTITY),
     ("tokens", TOKENS),
+    #[cfg(feature = "jwt")]
+    ("public keys", PUBLIC_KEYS),
     ("warnings", WARNINGS),
 ];
 
@@ -849,7 +860,7 @@ const TOKENS: &[Mistake] = &[
         identity!("{ jwt: { keys: { algorithm: HS256 } } }"),
     ),
     mistake("a key that is a text", Sees, key!("hush.pem")),
-    mistake("no algorithm", Sees, key!("{ public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }")),
+    mistake("no algorithm", Sees, key!("{ public_key: ", p256!(), " }")),
     mistake("no signature", Sees, key!("{ algorithm: none, secret_env: HUSH }")),
     mistake("no signature in capitals", Sees, key!("{ algorithm: nOnE, secret_env: HUSH }")),
     mistake("another algorithm", Sees, key!("{ algorithm: HS512, secret_env: HUSH }")),
@@ -873,9 +884,7 @@ const TOKENS: &[Mistake] = &[
     mistake(
         "two public keys",
         Sees,
-        key!(
-            "{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\", public_key_file: hush }"
-        ),
+        key!("{ algorithm: ES256, public_key: ", p256!(), ", public_key_file: hush }"),
     ),
     mistake("a public key for HS256", Sees, key!("{ algorithm: HS256, public_key_file: hush }")),
     mistake("a secret for RS256", Sees, key!("{ algorithm: RS256, secret_file: hush }")),
@@ -939,17 +948,40 @@ const TOKENS: &[Mistake] = &[
         "an id twice",
         Blind,
         key!(
-            "{ algorithm: ES256, id: 1, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }\n      - { algorithm: RS256, id: 1, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }"
+            "{ algorithm: ES256, id: 1, public_key: ",
+            p256!(),
+            " }\n      - { algorithm: RS256, id: 1, public_key: ",
+            rsa!(),
+            " }"
         ),
     ),
     mistake(
         "an id twice, of a key that is wrong",
         Sees,
         key!(
-            "{ algorithm: ES256, id: 1, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }\n      - { algorithm: RS256, id: 1, public_key: hush }"
+            "{ algorithm: ES256, id: 1, public_key: ",
+            p256!(),
+            " }\n      - { algorithm: RS256, id: 1, public_key: hush }"
         ),
     ),
     mistake("an empty id", Sees, key!("{ algorithm: HS256, id: '', secret_env: HUSH }")),
+    mistake(
+        "nine keys without ids",
+        Blind,
+        key!(
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            and_another!(),
+            "{ algorithm: ES256, public_key: ",
+            p256!(),
+            " }"
+        ),
+    ),
     mistake("claims", Sees, jwt!("issuer: ''\n    audience: [a, b]")),
     mistake("a leeway that is too long", Blind, jwt!("leeway: 2h")),
     mistake("a leeway without a unit", Sees, jwt!("leeway: 30")),
@@ -961,6 +993,100 @@ const TOKENS: &[Mistake] = &[
         "verifications without a refill",
         Sees,
         jwt!("verifications: { algorithm: token-bucket, capacity: 20 }"),
+    ),
+];
+
+/// What is seen in a key by those who understand it.
+#[cfg(feature = "jwt")]
+const PUBLIC_KEYS: &[Mistake] = &[
+    mistake(
+        "an RSA key of 1024 bits",
+        Blind,
+        key!(
+            "{ algorithm: RS256, public_key: \"",
+            pem!(
+                "PUBLIC KEY",
+                "\\n",
+                "MIGfMA0GCSqGSIb3DQEBAQUAA4GNADCBiQKBgQDDiK6Lgh7m0AGlDfk3dq4MEGDF",
+                "z4pnkbBCPygdSPW9QNRzIUooJu9L1uaGNNPO630O6aEb91tAr+0lRY2rYAJkVNpk",
+                "98wERUW1D9WAEgnXys5qVCkEZtTCaOyoB3QAuNRMq0CCClBwCH++8Rl4jGSYQW/m",
+                "sHn5AJC8Y0kJIB9OiwIDAQAB"
+            ),
+            "\" }"
+        ),
+    ),
+    mistake(
+        "a key on P-384",
+        Blind,
+        key!(
+            "{ algorithm: ES256, public_key: \"",
+            pem!(
+                "PUBLIC KEY",
+                "\\n",
+                "MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEYBdoRIe39mMdhZPkhQUdUFE5HmdiDI0W",
+                "jXkPQ2km5pLBifxq9NDD4AwVLnfemoWNu7JbtF7UJEumt9yA6tJr0Ak2uFBfo6ZY",
+                "mEVCTcpo0dXQdje/j2kkhCbscGgX4uZ4"
+            ),
+            "\" }"
+        ),
+    ),
+    mistake(
+        "a key with half its point",
+        Blind,
+        key!(
+            "{ algorithm: ES256, public_key: \"",
+            pem!(
+                "PUBLIC KEY",
+                "\\n",
+                "MDkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDIgADSm9x/UBCIVhyICC9zvZEkS6zyX5h",
+                "6Jt8ESi/0ILGZyA="
+            ),
+            "\" }"
+        ),
+    ),
+    mistake("an RSA key for ES256", Blind, key!("{ algorithm: ES256, public_key: ", rsa!(), " }")),
+    mistake(
+        "a key on P-256 for RS256",
+        Blind,
+        key!("{ algorithm: RS256, public_key: ", p256!(), " }"),
+    ),
+    mistake(
+        "a key that is neither",
+        Blind,
+        key!(
+            "{ algorithm: RS256, public_key: \"",
+            pem!(
+                "PUBLIC KEY",
+                "\\n",
+                "MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk="
+            ),
+            "\" }"
+        ),
+    ),
+    mistake(
+        "a PEM that is cut",
+        Blind,
+        key!(
+            "{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h\\n\" }"
+        ),
+    ),
+    mistake(
+        "a key that lost a line",
+        Blind,
+        key!(
+            "{ algorithm: ES256, public_key: \"",
+            pem!(
+                "PUBLIC KEY",
+                "\\n",
+                "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h"
+            ),
+            "\" }"
+        ),
+    ),
+    mistake(
+        "two keys in one",
+        Blind,
+        key!("{ algorithm: ES256, public_key: \"", p256!("\\n"), p256!("\\n"), "\" }"),
     ),
 ];
 

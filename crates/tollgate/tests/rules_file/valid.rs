@@ -60,9 +60,14 @@ rules:
       - { key: { tenant: x, api_key: y }, limit: free }
 "#,
     "limits: {}\nidentity: {}",
-    "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: \"-----BEGIN PUBLIC KEY-----\\n\" }], leeway: 1h } }",
+    concat!(
+        "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: ",
+        p256!(),
+        " }], leeway: 1h } }"
+    ),
     "limits: {}\nidentity: { trusted_proxies: [::1, 2001:db8::/32, 10.0.0.0/8, \"::ffff:192.0.2.0/120\"], trusted_headers: [] }",
-    r#"
+    concat!(
+        r#"
 limits: { free: fixed-window limit=10 window=1s }
 rules:
   - { name: a, domain: d, key: [header.x-tenant], limit: free }
@@ -79,17 +84,25 @@ identity:
         id: 1
         public_key: |
           -----BEGIN PUBLIC KEY-----
-          AAAA
+          MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
+          6Jt8ESi/0ILGZyBTM/F6CxHZF0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==
           -----END PUBLIC KEY-----
-      - { algorithm: RS256, public_key: "\n-----BEGIN RSA PUBLIC KEY-----\r\nAAAA\r\n" }
-      - { algorithm: ES256, id: "01", public_key: "-----BEGIN PUBLIC KEY-----\n" }
-      - { algorithm: ES256, public_key: "-----BEGIN PUBLIC KEY-----\n" }
+      - { algorithm: RS256, public_key: "#,
+        rsa_pkcs1!(),
+        r#" }
+      - { algorithm: ES256, id: "01", public_key: "#,
+        p256!(),
+        r#" }
+      - { algorithm: ES256, public_key: "#,
+        p256!(),
+        r#" }
     issuer: https://issuer.example
     audience: 7
     leeway: 0s
     invalid: unauthorized
     verifications: { algorithm: fixed-window, limit: 5, window: 1m }
-"#,
+"#
+    ),
 ];
 
 #[test]

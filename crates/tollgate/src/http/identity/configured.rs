@@ -10,7 +10,7 @@ use crate::http::proxies::TrustedProxies;
 use crate::rules::config::{self, ForwardingHeader};
 
 impl Identity {
-    /// As a file says it. What it says was checked, but for what is in the keys of tokens.
+    /// As a file says it. What it says was checked when it was read.
     pub(crate) fn configured(said: &config::Identity) -> Result<Identity, Error> {
         let mut identity = Identity::new();
         if !said.trusted_proxies.is_empty() {

@@ -106,15 +106,20 @@ pub enum JwtError {
 impl JwtKey {
     /// The key that a file names.
     pub(crate) fn configured(said: &config::JwtKey) -> Result<JwtKey, JwtError> {
-        let key = match said.algorithm {
-            JwtAlgorithm::Hs256 => JwtKey::hs256(&said.material)?,
-            JwtAlgorithm::Rs256 => JwtKey::rs256(&said.material)?,
-            JwtAlgorithm::Es256 => JwtKey::es256(&said.material)?,
-        };
+        let key = JwtKey::of(said.algorithm, &said.material)?;
         Ok(match &said.id {
             Some(id) => key.id(&**id),
             None => key,
         })
+    }
+
+    /// A secret or a PEM, whichever the algorithm has.
+    pub(crate) fn of(algorithm: JwtAlgorithm, material: &[u8]) -> Result<JwtKey, JwtError> {
+        match algorithm {
+            JwtAlgorithm::Hs256 => JwtKey::hs256(material),
+            JwtAlgorithm::Rs256 => JwtKey::rs256(material),
+            JwtAlgorithm::Es256 => JwtKey::es256(material),
+        }
     }
 
     /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.

@@ -155,7 +155,7 @@ identity:
       - { algorithm: HS256, secret_file: keys/jwt.secret }
       - { algorithm: HS256, id: 2, secret_env: JWT_SECRET }
       - { algorithm: RS256, id: rsa, public_key_file: rsa.pem }
-      - { algorithm: ES256, public_key: "-----BEGIN PUBLIC KEY-----\nAAAA\n" }
+      - { algorithm: ES256, public_key: "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h\n6Jt8ESi/0ILGZyBTM/F6CxHZF0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==\n-----END PUBLIC KEY-----\n" }
     issuer: https://issuer.example
     audience: api
     leeway: 30s
@@ -163,7 +163,23 @@ identity:
     verifications: token-bucket capacity=7 refill=1/s
 "#;
 const SECRET: &[u8] = b"secret-secret-secret-secret-secret\n";
-const PEM: &[u8] = b"-----BEGIN PUBLIC KEY-----\nAAAA\n";
+const RSA: &[u8] = b"\
+-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
+wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
+7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
+LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
+8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
+QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
+PwIDAQAB
+-----END PUBLIC KEY-----
+";
+const P256: &[u8] = b"\
+-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
+6Jt8ESi/0ILGZyBTM/F6CxHZF0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==
+-----END PUBLIC KEY-----
+";
 
 /// What is in a text, beside a file of either kind, and a variable that is set.
 fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
@@ -171,7 +187,7 @@ fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
         assert_eq!(max_bytes, 64 << 10);
         match path.to_str() {
             Some("keys/jwt.secret") => Ok(secret.to_vec()),
-            Some("rsa.pem") => Ok(PEM.to_vec()),
+            Some("rsa.pem") => Ok(RSA.to_vec()),
             _ => Err(ErrorKind::PermissionDenied.into()),
         }
     };
@@ -192,8 +208,8 @@ fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
         keys: vec![
             key(JwtAlgorithm::Hs256, None, b"secret-secret-secret-secret-secret"),
             key(JwtAlgorithm::Hs256, Some("2"), format!("{:\n<32}", "x").as_bytes()),
-            key(JwtAlgorithm::Rs256, Some("rsa"), PEM),
-            key(JwtAlgorithm::Es256, None, PEM),
+            key(JwtAlgorithm::Rs256, Some("rsa"), RSA),
+            key(JwtAlgorithm::Es256, None, P256),
         ],
         issuer: Some("https://issuer.example".into()),
         audience: Some("api".into()),

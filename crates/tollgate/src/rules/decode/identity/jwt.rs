@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_core::Excerpt;
 
 use super::key::{self, KeySource};
-use crate::rules::config::{Jwt, OnInvalid};
+use crate::rules::config::{Jwt, MAX_WITHOUT_ID, OnInvalid};
 use crate::rules::decode::fields::{Fields, Mapping};
 use crate::rules::decode::limits::{self, Wording};
 use crate::rules::nearest::nearest;
@@ -76,9 +76,22 @@ fn keys(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeySource>> {
             refuse_twice(id, at, &ids, report);
             ids.push((id, at));
         }
-        keys.extend(key);
+        if let Some(key) = key {
+            refuse_too_many(&key, item.at, &keys, report);
+            keys.push(key);
+        }
     }
     Some(keys)
+}
+
+/// Said once, of the first that is too many.
+fn refuse_too_many(key: &KeySource, at: Position, before: &[KeySource], report: &mut Report) {
+    let Some(algorithm) = key.without_id() else { return };
+    let alike = before.iter().filter(|other| other.without_id() == Some(algorithm));
+    if alike.count() == MAX_WITHOUT_ID {
+        let message = format!("more than {MAX_WITHOUT_ID} keys of one algorithm have no `id`");
+        report.error(at, message, "give them the ids that tokens have as `kid`");
+    }
 }
 
 fn refuse_twice(id: &str, at: Position, before: &[(&str, Position)], report: &mut Report) {

@@ -1,6 +1,10 @@
 //! The keys of tokens, and where they are. Those are secrets: no message shows them, nor what stands where
 //! a file or a variable should be named.
 
+#[cfg(feature = "jwt")]
+mod usable;
+
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -65,7 +69,10 @@ enum Origin {
 }
 
 /// What is wrong, after the name of the field, and what to do.
-type Fault = (&'static str, &'static str);
+type Fault = (Cow<'static, str>, &'static str);
+
+const RSA_FOR_ES256: Fault =
+    (Cow::Borrowed("has an RSA key, and ES256 needs another"), "use `algorithm: RS256`");
 
 /// An id, and where it stands.
 type Id<'n> = (&'n str, Position);
@@ -195,6 +202,11 @@ fn is_variable(text: &str) -> bool {
 }
 
 impl KeySource {
+    /// The algorithm of a key that tokens are tried on which name none.
+    pub(super) fn without_id(&self) -> Option<JwtAlgorithm> {
+        self.id.is_none().then_some(self.algorithm)
+    }
+
     /// Reads the key from where it is. `read` is asked for what is in a file, by the path as it is written.
     pub(in crate::rules) fn fetch(
         self,
@@ -256,20 +268,23 @@ fn refuse(
 
 fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     match algorithm {
-        JwtAlgorithm::Hs256 => check_secret(bytes),
-        JwtAlgorithm::Rs256 | JwtAlgorithm::Es256 => check_pem(algorithm, bytes),
+        JwtAlgorithm::Hs256 => check_secret(bytes)?,
+        JwtAlgorithm::Rs256 | JwtAlgorithm::Es256 => check_pem(algorithm, bytes)?,
     }
+    #[cfg(feature = "jwt")]
+    usable::check(algorithm, bytes)?;
+    Ok(())
 }
 
 fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
     // Whoever has the public key could make tokens.
-    if bytes.trim_ascii_start().starts_with(b"-----BEGIN") {
+    if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
-        return Err(("has a PEM, which is no secret", remedy));
+        return Err(("has a PEM, which is no secret".into(), remedy));
     }
     if bytes.len() < MIN_SECRET_BYTES {
         let remedy = "use at least 32 that are random, as from `openssl rand -hex 32`";
-        return Err(("has a secret of fewer than 32 bytes", remedy));
+        return Err(("has a secret of fewer than 32 bytes".into(), remedy));
     }
     Ok(())
 }
@@ -279,25 +294,25 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     let text = bytes.trim_ascii_start();
     if has(text, b"PRIVATE KEY-----") {
         let remedy = "use the public one, as from `openssl pkey -in KEY -pubout`";
-        return Err(("has a private key", remedy));
+        return Err(("has a private key".into(), remedy));
     }
     if text.starts_with(b"-----BEGIN CERTIFICATE-----") {
         let remedy = "use the key in it, as from `openssl x509 -in CERTIFICATE -noout -pubkey`";
-        return Err(("has a certificate", remedy));
+        return Err(("has a certificate".into(), remedy));
     }
     let rsa = text.strip_prefix(b"-----BEGIN RSA PUBLIC KEY-----");
     if rsa.is_some() && algorithm == JwtAlgorithm::Es256 {
-        return Err(("has an RSA key, and ES256 needs another", "use `algorithm: RS256`"));
+        return Err(RSA_FOR_ES256);
     }
     match rsa.or_else(|| text.strip_prefix(b"-----BEGIN PUBLIC KEY-----")) {
         None => {
             let remedy = "use a public key that begins with `-----BEGIN PUBLIC KEY-----`";
-            Err(("has no PEM", remedy))
+            Err(("has no PEM".into(), remedy))
         }
         Some([b'\r' | b'\n', ..]) => Ok(()),
         Some(_) => {
             let remedy = "keep its lines: write them indented, after `public_key: |`";
-            Err(("has a PEM that is all one line", remedy))
+            Err(("has a PEM that is all one line".into(), remedy))
         }
     }
 }
