@@ -130,9 +130,19 @@ impl Scope {
         key: &K,
         receipt: Receipt,
     ) -> Result<u64, Error> {
+        self.refund_at_us(key, self.limiter.inner.clock.now_us(), receipt)
+    }
+
+    /// [`refund_now`](Self::refund_now) of a check that was [at](Check::at_us) a time of the caller's.
+    pub(crate) fn refund_at_us<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        now_us: u64,
+        receipt: Receipt,
+    ) -> Result<u64, Error> {
         self.is_local()?;
-        let Inner { memory, clock, lines, .. } = &*self.limiter.inner;
-        let back = memory.refund(&self.kept, key.as_ref(), clock.now_us(), receipt);
+        let Inner { memory, lines, .. } = &*self.limiter.inner;
+        let back = memory.refund(&self.kept, key.as_ref(), now_us, receipt);
         lines.nudge(self, key.as_ref());
         Ok(back)
     }

@@ -65,7 +65,7 @@ impl Tokens {
             (Token::Verified(claims), charged) => {
                 if let Some(receipt) = charged.and_then(Decision::into_receipt) {
                     // It was a good one, which nobody pays for. In memory it cannot fail.
-                    let _ = self.verifications.refund_now(address, receipt);
+                    let _ = self.verifications.refund_at_us(address, now_us, receipt);
                 }
                 Looked::Verified(claims)
             }

@@ -70,7 +70,7 @@ async fn the_ietfs_fields_are_structured_fields_that_say_what_is_so() {
             let copy = scope(&limiter_then, "free", limit);
             clock_then.set_us(clock_now(&clock));
             for _ in 0..3 - left {
-                drop(copy.check("x").now().unwrap());
+                assert!(copy.check("x").now().unwrap().is_allowed());
             }
             clock_then.advance(later);
             let remaining = copy.peek("x").now().unwrap().remaining();

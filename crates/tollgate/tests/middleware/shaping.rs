@@ -42,7 +42,7 @@ fn numbered(number: usize) -> Request<usize> {
 
 /// Minimal stand-in for a join of many futures, in order.
 mod futures_like {
-    pub async fn join_all<T: Send + 'static>(
+    pub(crate) async fn join_all<T: Send + 'static>(
         each: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
     ) -> Vec<T> {
         let tasks: Vec<_> = each.into_iter().map(tokio::spawn).collect();

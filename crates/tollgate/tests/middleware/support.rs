@@ -1,11 +1,14 @@
 //! Requests, and a service to send them to.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::routing::any;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::http::Peer;
@@ -15,53 +18,56 @@ use tollgate::{Limit, Limiter, ManualClock, Scope};
 use tower::ServiceExt;
 
 /// 2026-11-15 00:00:00, in the middle of no window.
-pub const NOON_US: u64 = 1_794_700_800_000_000;
+pub(crate) const NOON_US: u64 = 1_794_700_800_000_000;
 
-pub fn at_noon() -> (ManualClock, Limiter) {
+pub(crate) fn at_noon() -> (ManualClock, Limiter) {
     let clock = ManualClock::at_us(NOON_US);
     let limiter = Limiter::builder().clock(&clock).build();
     (clock, limiter)
 }
 
-pub fn scope(limiter: &Limiter, name: &str, limit: &str) -> Scope {
+pub(crate) fn scope(limiter: &Limiter, name: &str, limit: &str) -> Scope {
     limiter.scope(name, limit.parse::<Limit>().unwrap()).unwrap()
 }
 
-pub fn rules(limiter: &Limiter, yaml: &str) -> Rules {
-    Rules::new(limiter, &Config::parse("rules.yaml", yaml).unwrap()).unwrap()
+pub(crate) fn rules(limiter: &Limiter, yaml: &str) -> Rules {
+    Rules::new(limiter, &config(yaml)).unwrap()
 }
 
 /// A request of one client.
-pub fn request(method: &str, path: &str, peer: &str) -> Request<Body> {
+pub(crate) fn request(method: &str, path: &str, peer: &str) -> Request<Body> {
     let address: SocketAddr = format!("{peer}:4711").parse().unwrap();
     let request = Request::builder().method(method).uri(path).extension(Peer(address));
     request.body(Body::empty()).unwrap()
 }
 
-pub fn get(path: &str) -> Request<Body> {
+pub(crate) fn get(path: &str) -> Request<Body> {
     request("GET", path, "203.0.113.9")
 }
 
-pub fn with(mut request: Request<Body>, name: &'static str, value: &str) -> Request<Body> {
+pub(crate) fn with(mut request: Request<Body>, name: &'static str, value: &str) -> Request<Body> {
     request.headers_mut().append(name, value.parse().unwrap());
     request
 }
 
 /// An application that says hello, behind a layer.
-pub fn app(layer: RateLimitLayer) -> Router {
+pub(crate) fn app(layer: RateLimitLayer) -> Router {
     Router::new().fallback(any(|| async { "hello" }).layer(layer))
 }
 
-pub async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
+pub(crate) async fn send(app: &Router, request: Request<Body>) -> Response<Body> {
     app.clone().oneshot(request).await.unwrap()
 }
 
-pub async fn status(app: &Router, request: Request<Body>) -> StatusCode {
+pub(crate) async fn status(app: &Router, request: Request<Body>) -> StatusCode {
     send(app, request).await.status()
 }
 
 /// How many of so many go.
-pub async fn admitted(app: &Router, requests: impl IntoIterator<Item = Request<Body>>) -> usize {
+pub(crate) async fn admitted(
+    app: &Router,
+    requests: impl IntoIterator<Item = Request<Body>>,
+) -> usize {
     let mut admitted = 0;
     for request in requests {
         admitted += usize::from(status(app, request).await == StatusCode::OK);
@@ -69,18 +75,18 @@ pub async fn admitted(app: &Router, requests: impl IntoIterator<Item = Request<B
     admitted
 }
 
-pub async fn text(response: Response<Body>) -> String {
+pub(crate) async fn text(response: Response<Body>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap()
 }
 
 /// The lines of a header, as one.
-pub fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+pub(crate) fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Vec<_> = headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
 /// The rate limit headers that a response has, one a line.
-pub fn told(response: &Response<Body>) -> String {
+pub(crate) fn told(response: &Response<Body>) -> String {
     let names = [
         "ratelimit-policy",
         "ratelimit",
@@ -94,6 +100,54 @@ pub fn told(response: &Response<Body>) -> String {
     format!("{}\n{}", response.status().as_u16(), lines.join("\n"))
 }
 
-pub fn ms(ms: u64) -> Duration {
+pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
+
+/// What tokens are signed with.
+pub(crate) const SECRET: &[u8] = b"a secret for tests, 34 bytes long.";
+
+/// Rules whose file names the [`SECRET`], and a public key that anybody may know.
+pub(crate) fn config(yaml: &str) -> Config {
+    let read = |named: &Path| match named.to_str() {
+        Some("jwt.secret") => Ok(SECRET.to_vec()),
+        Some("rsa.pem") => Ok(RSA_PUBLIC.into()),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    Config::parse_with("rules.yaml", yaml, read).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
+/// A token with these claims, which count for an hour from noon.
+pub(crate) fn token(claims: &str) -> String {
+    signed(SECRET, &format!(r#"{{"exp":{},{claims}}}"#, NOON_US / 1_000_000 + 3_600))
+}
+
+/// A token of exactly these claims, by whoever has this secret.
+pub(crate) fn signed(secret: &[u8], claims: &str) -> String {
+    let message = format!("{}.{}", base64(r#"{"alg":"HS256"}"#), base64(claims));
+    let key = jsonwebtoken::EncodingKey::from_secret(secret);
+    let algorithm = jsonwebtoken::Algorithm::HS256;
+    let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &key, algorithm).unwrap();
+    format!("{message}.{signature}")
+}
+
+pub(crate) fn base64(text: &str) -> String {
+    URL_SAFE_NO_PAD.encode(text)
+}
+
+/// A request with a token.
+pub(crate) fn bearing(token: &str, peer: &str) -> Request<Body> {
+    with(request("GET", "/", peer), "authorization", &format!("Bearer {token}"))
+}
+
+pub(crate) const RSA_PUBLIC: &str = "\
+-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
+wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
+7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
+LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
+8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
+QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
+PwIDAQAB
+-----END PUBLIC KEY-----
+";

@@ -160,7 +160,8 @@ impl Settings {
         let mut check: Check<'_> = scope.check(key).cost(cost);
         let mut kept = None;
         if scope.is_shaping() {
-            check = check.max_wait(self.max_wait());
+            // Who gives up before the store has answered gives the place back, too.
+            check = check.max_wait(self.max_wait()).refunded_if_dropped();
             kept = Some(key.into());
         }
         if scope.is_local().is_ok() {

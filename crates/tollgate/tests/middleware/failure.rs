@@ -1,0 +1,395 @@
+//! On a real Redis: as in memory while it is well, and as each limit says while it is not.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use http::{Response, StatusCode};
+use tokio::task::JoinSet;
+use tollgate::http::Reason;
+use tollgate::tower::{Decided, RateLimitLayer};
+use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, RedisBuilder, Scope};
+use tollgate_launcher::{Flavour, Launch, Proxy, Server};
+
+use crate::servers::{PATIENCE, until};
+use crate::support::*;
+
+/// A store that fails when it is told to.
+struct Store {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Store {
+    fn start() -> Store {
+        let server = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+        let proxy = Proxy::start(server.addr()).unwrap();
+        Store { server, proxy }
+    }
+
+    /// Of a limiter that has all the time there is.
+    fn builder(&self) -> RedisBuilder {
+        Limiter::builder().redis(&self.proxy.url()).unwrap().deadline(PATIENCE)
+    }
+
+    fn limiter(&self) -> Limiter {
+        self.builder().build().unwrap()
+    }
+
+    /// From now on there is no answer.
+    fn fail(&self) {
+        self.proxy.refuse_connections();
+        self.proxy.cut_connections();
+    }
+
+    /// From now on there is, and the limiter has noticed.
+    async fn recover(&self, limiter: &Limiter) {
+        // On a connection that has lost a reply nothing is answered any more.
+        self.proxy.cut_connections();
+        self.proxy.pass();
+        let scope = scope(limiter, "probe", "fixed-window limit=1 window=366d").deadline(PATIENCE);
+        let began = Instant::now();
+        let is_asked = || limiter.health().unwrap().servers[0].breaker == BreakerState::Closed;
+        while !(scope.peek("").await.is_ok_and(|it| !it.is_degraded()) && is_asked()) {
+            assert!(began.elapsed() < PATIENCE, "{:?}", limiter.health());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What tells where it is.
+    fn secrets(&self) -> [String; 4] {
+        let port = |addr: std::net::SocketAddr| addr.port().to_string();
+        [port(self.server.addr()), port(self.proxy.addr()), "127.0.0.1".into(), "redis".into()]
+    }
+}
+
+fn ten(limiter: &Limiter, on_failure: OnFailure) -> Scope {
+    scope(limiter, "ten", "fixed-window limit=10 window=366d").on_failure(on_failure)
+}
+
+/// How many responses had which status.
+async fn statuses(app: &Router, path: &str, count: usize) -> BTreeMap<u16, usize> {
+    let mut seen = BTreeMap::new();
+    for _ in 0..count {
+        *seen.entry(status(app, get(path)).await.as_u16()).or_default() += 1;
+    }
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_lets_everybody_go_and_tells_nothing() {
+    let store = Store::start();
+    let limiter = store.limiter();
+    let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Open)));
+    let response = send(&app, get("/")).await;
+    assert_eq!(header(response.headers(), "x-ratelimit-remaining").as_deref(), Some("9"));
+    store.fail();
+    for _ in 0..20 {
+        let response = send(&app, get("/")).await;
+        assert_eq!(told(&response), "200\n");
+        assert_eq!(text(response).await, "hello");
+    }
+    // What was spent before is spent, and nothing since.
+    store.recover(&limiter).await;
+    assert_eq!(statuses(&app, "/", 15).await, BTreeMap::from([(200, 9), (429, 6)]));
+}
+
+/// A refusal because nobody could decide.
+async fn assert_undecided(response: Response<Body>, store: &Store) {
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let headers = response.headers();
+    assert_eq!(header(headers, "content-type").as_deref(), Some("application/problem+json"));
+    for name in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-reset"] {
+        assert_eq!(header(headers, name), None);
+    }
+    assert!(header(headers, "retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    let all = format!("{headers:?}");
+    let body = text(response).await;
+    for secret in store.secrets() {
+        assert!(!body.contains(&secret) && !all.contains(&secret), "{secret} in {all} {body}");
+    }
+    let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let want = serde_json::json!({
+        "type": "about:blank",
+        "title": "Service Unavailable",
+        "status": 503,
+        "detail": "the store of limits does not answer",
+    });
+    assert_eq!(problem, want);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closed_lets_nobody_go_and_says_when_to_ask_again() {
+    let store = Store::start();
+    let limiter = store.limiter();
+    let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Closed)));
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    store.fail();
+    // Also once the breaker is open.
+    for _ in 0..20 {
+        assert_undecided(send(&app, get("/")).await, &store).await;
+    }
+    store.recover(&limiter).await;
+    assert_eq!(statuses(&app, "/", 15).await, BTreeMap::from([(200, 9), (429, 6)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_decides_on_the_share() {
+    let store = Store::start();
+    let limiter = store.limiter();
+    let app = app(RateLimitLayer::new(ten(&limiter, OnFailure::Local { processes: 2 })));
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    store.fail();
+    for _ in 0..5 {
+        assert_eq!(told(&send(&app, get("/")).await), "200\n");
+    }
+    for _ in 0..5 {
+        let refused = send(&app, get("/")).await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(header(refused.headers(), "x-ratelimit-limit").as_deref(), Some("5"));
+        assert_eq!(header(refused.headers(), "x-ratelimit-remaining").as_deref(), Some("0"));
+        assert!(header(refused.headers(), "retry-after").is_some());
+        assert!(text(refused).await.contains("quota-exceeded"));
+    }
+    store.recover(&limiter).await;
+    assert_eq!(statuses(&app, "/", 15).await, BTreeMap::from([(200, 9), (429, 6)]));
+}
+
+const EACH: &str = "
+limits: { ten: fixed-window limit=10 window=366d }
+defaults: { domain: api, deadline: 30s }
+rules:
+  - { name: open, when: { path: [/open, /both] }, key: [ip], limit: ten, on_store_failure: open }
+  - { name: closed, when: { path: [/closed, /both] }, key: [ip], limit: ten, on_store_failure: closed }
+  - { name: local, when: { path: /local }, key: [ip], limit: ten, on_store_failure: { local: { processes: 2 } } }
+  - { name: shadow, when: { path: /open }, key: [ip], limit: ten, on_store_failure: closed, shadow: true }
+";
+
+/// What a hook sees, by path: a name for each kind of decision.
+type Seen = Arc<Mutex<BTreeMap<String, usize>>>;
+
+fn noting(layer: RateLimitLayer, seen: &Seen) -> RateLimitLayer {
+    let seen = Arc::clone(seen);
+    layer.on_decision(move |request, decided| {
+        let kind = match decided {
+            Decided::Allowed(outcome) if outcome.is_degraded() => "degraded",
+            Decided::Allowed(_) => "allowed",
+            Decided::Refused(refusal) => match refusal.reason() {
+                Reason::Quota(outcome) if outcome.is_degraded() => "share spent",
+                Reason::Quota(_) => "spent",
+                Reason::Undecided(_) => "undecided",
+                _ => "other",
+            },
+        };
+        *seen.lock().unwrap().entry(format!("{} {kind}", request.path())).or_default() += 1;
+    })
+}
+
+fn counted(seen: &Seen) -> String {
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    seen.into_iter().map(|(kind, count)| format!("{kind}: {count}\n")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_rule_says_what_a_failure_does_and_a_hook_sees_it_apart_from_refusals() {
+    let store = Store::start();
+    let limiter = store.limiter();
+    let seen = Seen::default();
+    let app = app(noting(RateLimitLayer::rules(&rules(&limiter, EACH), "api"), &seen));
+    for path in ["/open", "/closed", "/local"] {
+        assert_eq!(statuses(&app, path, 2).await, BTreeMap::from([(200, 2)]));
+    }
+    assert_eq!(counted(&seen), "/closed allowed: 2\n/local allowed: 2\n/open allowed: 2\n");
+    store.fail();
+    assert_eq!(statuses(&app, "/open", 15).await, BTreeMap::from([(200, 15)]));
+    assert_eq!(told(&send(&app, get("/open")).await), "200\n");
+    assert_undecided(send(&app, get("/closed")).await, &store).await;
+    assert_undecided(send(&app, get("/both")).await, &store).await;
+    assert_eq!(statuses(&app, "/local", 8).await, BTreeMap::from([(200, 5), (429, 3)]));
+    // No rule is for it, and no store is asked.
+    assert_eq!(status(&app, get("/none")).await, StatusCode::OK);
+    let want = "/both undecided: 1\n/closed undecided: 1\n/local degraded: 5\n\
+        /local share spent: 3\n/none allowed: 1\n/open degraded: 16\n";
+    assert_eq!(counted(&seen), want);
+    store.recover(&limiter).await;
+    for path in ["/open", "/closed", "/local"] {
+        assert_eq!(statuses(&app, path, 10).await, BTreeMap::from([(200, 8), (429, 2)]), "{path}");
+    }
+    let want = "/closed allowed: 8\n/closed spent: 2\n/local allowed: 8\n\
+        /local spent: 2\n/open allowed: 8\n/open spent: 2\n";
+    assert_eq!(counted(&seen), want);
+}
+
+/// A way to spoil what a store says next, and its name.
+type Fault = (&'static str, fn(&Proxy));
+
+const FAULTS: [Fault; 4] = [
+    ("cut before", |proxy| proxy.cut_after_request(1)),
+    ("cut within", |proxy| proxy.cut_mid_reply(1)),
+    ("lost", |proxy| proxy.drop_replies(1)),
+    ("refused", |proxy| {
+        proxy.refuse_connections();
+        proxy.cut_connections();
+    }),
+];
+
+async fn answers_despite_faults(policy: OnFailure, want: StatusCode) {
+    let store = Store::start();
+    let limiter = store.builder().on_failure(policy).deadline(ms(50)).build().unwrap();
+    let yaml = "
+limits: { plenty: fixed-window limit=1000 window=366d }
+rules: [{ name: r, domain: api, key: [ip], limit: plenty }]
+";
+    let direct = scope(&limiter, "plenty", "fixed-window limit=1000 window=366d");
+    let by_rules = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
+    for app in [RateLimitLayer::new(direct), by_rules].map(app) {
+        for (name, strike) in FAULTS {
+            store.recover(&limiter).await;
+            strike(&store.proxy);
+            assert_eq!(status(&app, get("/")).await, want, "{policy:?}, {name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fault_of_the_store_is_an_error_of_the_service() {
+    let mut policies = JoinSet::new();
+    for (policy, want) in [
+        (OnFailure::Open, StatusCode::OK),
+        (OnFailure::Closed, StatusCode::SERVICE_UNAVAILABLE),
+        (OnFailure::Local { processes: 1 }, StatusCode::OK),
+    ] {
+        policies.spawn(answers_despite_faults(policy, want));
+    }
+    policies.join_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_and_processes_admit_exactly_the_limit() {
+    let store = Store::start();
+    let yaml = "
+limits: { it: token-bucket capacity=50 refill=1/d }
+rules: [{ name: r, domain: api, key: [ip], limit: it, deadline: 30s }]
+";
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let limiter = store.limiter();
+        let direct = scope(&limiter, "it", "token-bucket capacity=50 refill=1/d");
+        let layers =
+            [RateLimitLayer::new(direct), RateLimitLayer::rules(&rules(&limiter, yaml), "api")];
+        for (which, layer) in layers.into_iter().enumerate() {
+            let app = app(layer);
+            for _ in 0..4 {
+                let app = app.clone();
+                tasks
+                    .spawn(async move { (which, admitted(&app, (0..20).map(|_| get("/"))).await) });
+            }
+        }
+    }
+    let mut went = [0; 2];
+    for (which, admitted) in tasks.join_all().await {
+        went[which] += admitted;
+    }
+    assert_eq!(went, [50, 50]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_told_the_same_by_either_store() {
+    let store = Store::start();
+    let limits = [
+        "fixed-window limit=4 window=10s",
+        "sliding-window-log limit=4 window=10s",
+        "sliding-window-counter limit=4 window=10s",
+        "token-bucket capacity=4 refill=3/7s",
+        "leaky-bucket capacity=4 leak=3/7s",
+        "leaky-bucket capacity=4 leak=3/7s mode=shaping",
+    ];
+    for (number, limit) in limits.into_iter().enumerate() {
+        let clock = ManualClock::at_us(NOON_US);
+        let yaml = format!(
+            "
+limits: {{ it: {limit}, all: fixed-window limit=30 window=1m }}
+rules:
+  - {{ name: each-{number}, domain: api, key: [ip], limit: it, cost: 2, deadline: 30s }}
+  - {{ name: all-{number}, domain: api, key: [], limit: all, deadline: 30s }}
+"
+        );
+        let on = |limiter: Limiter| {
+            let direct = scope(&limiter, &format!("direct-{number}"), limit);
+            let layers = [
+                RateLimitLayer::new(direct),
+                RateLimitLayer::rules(&rules(&limiter, &yaml), "api"),
+            ];
+            // Whoever would be delayed is refused: nobody waits here.
+            layers.map(|layer| app(layer.max_wait(Duration::ZERO)))
+        };
+        let memory = on(Limiter::builder().clock(&clock).build());
+        let redis = on(store.builder().clock(&clock).build().unwrap());
+        let mut seed = 7_u64;
+        for step in 0..60 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // From nothing to two seconds, to the microsecond.
+            clock.advance(Duration::from_micros((seed >> 33) % 2_000_000 * (seed >> 63)));
+            let client = || request("GET", "/", ["203.0.113.9", "[2001:db8::9]"][step % 2]);
+            for (memory, redis) in memory.iter().zip(&redis) {
+                let (want, got) = (send(memory, client()).await, send(redis, client()).await);
+                assert_eq!(got.headers(), want.headers(), "{limit}, step {step}");
+                assert_eq!(got.status(), want.status());
+                assert_eq!(text(got).await, text(want).await, "{limit}, step {step}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_while_delayed_gives_the_place_back_on_the_server() {
+    let store = Store::start();
+    let clock = ManualClock::at_us(NOON_US);
+    let limiter = store.builder().clock(&clock).build().unwrap();
+    let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
+    let seen = Seen::default();
+    let layer = RateLimitLayer::new(even.clone()).max_wait(ms(24 * 3_600_000));
+    let app = app(noting(layer, &seen));
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    let mut waiting = Box::pin(send(&app, get("/")));
+    tokio::select! {
+        response = &mut waiting => panic!("{response:?}"),
+        () = until("it is delayed", || seen.lock().unwrap().values().sum::<usize>() == 2) => {}
+    }
+    assert_eq!(even.peek("ip=203.0.113.9").await.unwrap().remaining(), 8);
+    drop(waiting);
+    let began = Instant::now();
+    while even.peek("ip=203.0.113.9").await.unwrap().remaining() != 9 {
+        assert!(began.elapsed() < PATIENCE, "the place is not back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_while_the_server_is_asked_gives_the_place_back() {
+    let store = Store::start();
+    let clock = ManualClock::at_us(NOON_US);
+    let limiter = store.builder().clock(&clock).build().unwrap();
+    let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
+    let app = app(RateLimitLayer::new(even.clone()).max_wait(ms(24 * 3_600_000)));
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    for round in 0..20 {
+        let mut asking = Box::pin(send(&app, get("/")));
+        std::future::poll_fn(|context| {
+            assert!(asking.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        // At once, or when the answer may be there and was not read.
+        if round % 2 == 0 {
+            even.peek("ip=203.0.113.9").await.unwrap();
+        }
+        drop(asking);
+        let began = Instant::now();
+        while even.peek("ip=203.0.113.9").await.unwrap().remaining() != 9 {
+            assert!(began.elapsed() < PATIENCE, "round {round}: the place is not back");
+        }
+    }
+}
