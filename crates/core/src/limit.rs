@@ -15,7 +15,7 @@ pub use text::AlgorithmName;
 pub use time::{duration_text, parse_duration};
 
 use crate::algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US,
+    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US, Mode,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
@@ -126,6 +126,11 @@ impl Limit {
     /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
     pub fn size(&self) -> u64 {
         each!(self, limit => limit.size())
+    }
+
+    /// Whether it delays requests: a leaky bucket that shapes.
+    pub fn is_shaping(&self) -> bool {
+        matches!(self, Limit::LeakyBucket(bucket) if bucket.mode() == Mode::Shaping)
     }
 
     /// The state of a key that has spent nothing.

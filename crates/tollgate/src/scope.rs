@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Entry, Limit, Mode, Receipt, State};
+use tollgate_core::{Entry, Limit, Receipt, State};
 
 use crate::acquire::Acquire;
 use crate::answer::Answer;
@@ -55,7 +55,7 @@ impl Scope {
 
     /// Whether its limit delays requests.
     pub(crate) fn is_shaping(&self) -> bool {
-        matches!(self.limit(), Limit::LeakyBucket(limit) if limit.mode() == Mode::Shaping)
+        self.limit().is_shaping()
     }
 
     /// The limiter that it belongs to.

@@ -7,6 +7,7 @@ mod fields;
 use std::sync::Arc;
 
 use ::http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use ::http::{Response, StatusCode};
 
 use self::fields::{Item, Quoted, seconds};
 use super::outcome::{Outcome, Policy};
@@ -20,6 +21,9 @@ pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset"
 
 /// As many as are told of one outcome.
 const MOST_HEADERS: usize = 5;
+
+/// As many limits as a list has, so that it fits what proxies take: the tightest.
+const MOST_ITEMS: usize = 8;
 
 /// Which headers clients are told by; all of them, unless said otherwise.
 ///
@@ -135,6 +139,24 @@ impl Told {
         Told::Several(Box::new(Lists { ietf, classic }))
     }
 
+    /// Tells it with a response. One that a limit further in refuses says already how its client stands with
+    /// that one.
+    pub(crate) fn add_to<R>(mut self, response: &mut Response<R>) {
+        let is_refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
+        if is_refused && response.headers().contains_key(REMAINING) {
+            self.without_classic();
+        }
+        self.write(response.headers_mut());
+    }
+
+    fn without_classic(&mut self) {
+        match self {
+            Told::Nothing => {}
+            Told::One { standing, .. } => standing.families = standing.families.without_classic(),
+            Told::Several(lists) => lists.classic = None,
+        }
+    }
+
     pub(crate) fn write(self, headers: &mut HeaderMap) {
         // At once, while there are few to be moved, and with room for the length that a framework adds.
         let _ = headers.try_reserve(MOST_HEADERS + 1);
@@ -156,6 +178,13 @@ impl Told {
 /// Who was let go because the store failed can be told nothing that is true.
 fn is_beside_the_point(outcome: &Outcome<'_>) -> bool {
     outcome.is_degraded() && outcome.is_allowed()
+}
+
+/// When there is more, counted from when the response leaves: a request that is delayed has some of it behind
+/// it.
+fn more_after_us_of(outcome: &Outcome<'_>, policy: &Policy<'_>) -> Option<u64> {
+    let delay_us = outcome.verdict().delay_us();
+    policy.more_after_us().map(|more_after_us| more_after_us.saturating_sub(delay_us))
 }
 
 fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
@@ -224,11 +253,14 @@ fn small(number: u64) -> Option<&'static str> {
 /// The two lists, with an item for each limit; `None` without one.
 fn lists(outcome: &Outcome<'_>) -> Option<(HeaderValue, HeaderValue)> {
     let (mut policies, mut standings) = (Vec::new(), Vec::new());
-    for policy in outcome.policies() {
+    for policy in outcome.tightest_of(MOST_ITEMS) {
         let name = Quoted::new(policy.name());
         let decision = policy.decision();
         push(&mut policies, &Item::policy(&name, decision.limit(), policy.limit()));
-        push(&mut standings, &Item::standing(&name, decision.remaining(), policy.more_after_us()));
+        push(
+            &mut standings,
+            &Item::standing(&name, decision.remaining(), more_after_us_of(outcome, &policy)),
+        );
     }
     let value = |list: &[u8]| HeaderValue::from_bytes(list).ok().filter(|_| !list.is_empty());
     Some((value(&policies)?, value(&standings)?))
@@ -246,6 +278,7 @@ fn push(list: &mut Vec<u8>, item: &Item) {
 pub(crate) struct Ready {
     name: Quoted,
     policy: HeaderValue,
+    size: u64,
     limit: HeaderValue,
 }
 
@@ -257,7 +290,7 @@ impl Ready {
         // OK because an item is of letters that print.
         let policy = HeaderValue::from_bytes(policy.as_bytes());
         let policy = policy.unwrap_or(HeaderValue::from_static(""));
-        Ready { name, policy, limit: number(size) }
+        Ready { name, policy, size, limit: number(size) }
     }
 
     /// [`Told::of`] an outcome of this one limit, quicker.
@@ -270,12 +303,14 @@ impl Ready {
         if families.are_none() || is_beside_the_point(outcome) {
             return Told::Nothing;
         }
-        let Some(policy) = outcome.single() else {
+        let single = outcome.single().filter(|own| own.decision().limit() == self.size);
+        // A share of the limit, as after a failure of the store, is another limit.
+        let Some(policy) = single else {
             return Told::of(outcome, families, wall_us());
         };
         let (mut more_after_us, mut reset) = (None, 0);
         if families.ietf == Family::Told {
-            more_after_us = policy.more_after_us();
+            more_after_us = more_after_us_of(outcome, &policy);
         }
         if families.classic == Family::Told {
             reset = reset_s(&policy, wall_us());

@@ -124,12 +124,25 @@ impl<'o> Outcome<'o> {
     /// The limit that a client should watch: who refuses it, one must wait for longest; of an allowed request,
     /// the one that fits the fewest more like it, and of several such the one that takes longest to be whole.
     pub fn tightest(&self) -> Option<Policy<'o>> {
-        let refuser = self.refused_by();
-        self.policies().min_by_key(|policy| {
-            let decided = policy.decision.decided();
-            let is_refuser = refuser == Some(policy.name) && !decided.is_allowed();
-            (!is_refuser, policy.fits(), u64::MAX - decided.reset_after_us)
-        })
+        self.policies().min_by_key(|policy| self.tightness(policy))
+    }
+
+    /// The tightest limits that had a say, in the order of the rules.
+    pub(crate) fn tightest_of(&self, most: usize) -> Vec<Policy<'o>> {
+        let mut policies: Vec<_> = self.policies().enumerate().collect();
+        if policies.len() > most {
+            policies.sort_by_key(|(_, policy)| self.tightness(policy));
+            policies.truncate(most);
+            policies.sort_by_key(|(place, _)| *place);
+        }
+        policies.into_iter().map(|(_, policy)| policy).collect()
+    }
+
+    /// The less, the tighter.
+    fn tightness(&self, policy: &Policy<'_>) -> (bool, u64, u64) {
+        let decided = policy.decision.decided();
+        let is_refuser = self.refused_by() == Some(policy.name) && !decided.is_allowed();
+        (!is_refuser, policy.fits(), u64::MAX - decided.reset_after_us)
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use ::http::StatusCode;
+#[cfg(feature = "jwt")]
+use ::http::header::WWW_AUTHENTICATE;
+use ::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use ::http::{Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
 
 #[cfg(feature = "jwt")]
 use super::jwt::InvalidToken;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Policy};
 use crate::error::{Error, StoreError};
 
 /// The IETF's name for a quota that is spent.
@@ -87,6 +90,27 @@ impl<'o> Refusal<'o> {
         }
     }
 
+    /// The response: the status and the [problem](Self::problem). How the client stands, and when to come back,
+    /// is for [`HeaderFamilies`](super::HeaderFamilies) to tell.
+    pub fn response(&self) -> Response<Bytes> {
+        let mut response = Response::new(self.problem());
+        *response.status_mut() = self.status();
+        let content_type = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        self.challenge(response.headers_mut());
+        response
+    }
+
+    /// Tells whoever brought a bad token that one is wanted.
+    pub(crate) fn challenge(&self, headers: &mut HeaderMap) {
+        #[cfg(feature = "jwt")]
+        if let Reason::Token(_) = self.reason {
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
+        let _ = headers;
+    }
+
     /// The whole as `application/problem+json`, naming the policies that refuse.
     ///
     /// ```json
@@ -114,10 +138,12 @@ impl<'o> Refusal<'o> {
 
 fn quota_detail(outcome: &Outcome<'_>) -> String {
     let name = outcome.refused_by().unwrap_or_default();
-    match outcome.retry_after() {
-        Some(wait) => {
-            format!("`{name}` is spent; come back in {} s", wait.as_micros().div_ceil(1_000_000))
+    let shapes = |policy: Policy<'_>| policy.name() == name && policy.limit().is_shaping();
+    match outcome.retry_after().map(|wait| wait.as_micros().div_ceil(1_000_000)) {
+        Some(wait_s) if outcome.policies().any(shapes) => {
+            format!("`{name}` has no place soon enough; come back in {wait_s} s")
         }
+        Some(wait_s) => format!("`{name}` is spent; come back in {wait_s} s"),
         None if outcome.is_blocked() => format!("`{name}` lets no such request pass"),
         None => format!("costs more than `{name}` ever has; waiting does not help"),
     }

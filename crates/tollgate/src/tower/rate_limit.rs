@@ -1,12 +1,15 @@
 //! A layer that limits the requests to a service.
 //!
 //! - `layer`: how it is put together; `settings`: what it knows
-//! - `service`: takes a request; `decide`: what becomes of it; `refuse`: how it is told
-//! - `future`: its way through
+//! - `service`: takes a request; `decide`: what becomes of it; `key`: with whom it is limited; `refuse`: how it is told
+//! - `future`: its way through; `line`, `charge`: while it is delayed
 
+mod charge;
 mod decide;
 mod future;
+mod key;
 mod layer;
+mod line;
 mod refuse;
 mod service;
 mod settings;

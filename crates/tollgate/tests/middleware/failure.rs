@@ -308,7 +308,7 @@ async fn clients_are_told_the_same_by_either_store() {
         "leaky-bucket capacity=4 leak=3/7s mode=shaping",
     ];
     for (number, limit) in limits.into_iter().enumerate() {
-        let clock = ManualClock::at_us(NOON_US);
+        let clock = ManualClock::at_us(MIDNIGHT_US);
         let yaml = format!(
             "
 limits: {{ it: {limit}, all: fixed-window limit=30 window=1m }}
@@ -347,7 +347,7 @@ rules:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_while_delayed_gives_the_place_back_on_the_server() {
     let store = Store::start();
-    let clock = ManualClock::at_us(NOON_US);
+    let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = store.builder().clock(&clock).build().unwrap();
     let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
     let seen = Seen::default();
@@ -370,7 +370,7 @@ async fn who_gives_up_while_delayed_gives_the_place_back_on_the_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_while_the_server_is_asked_gives_the_place_back() {
     let store = Store::start();
-    let clock = ManualClock::at_us(NOON_US);
+    let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = store.builder().clock(&clock).build().unwrap();
     let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
     let app = app(RateLimitLayer::new(even.clone()).max_wait(ms(24 * 3_600_000)));

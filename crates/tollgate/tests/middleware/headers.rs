@@ -41,7 +41,7 @@ fn number(params: &[(String, i64)], key: &str) -> Option<i64> {
 async fn every_response_says_how_its_client_stands() {
     let mut seen = String::new();
     for limit in LIMITS {
-        let (_, limiter) = at_noon();
+        let (_, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(&limiter, "free", limit)).max_wait(ms(3_000)));
         for _ in 0..4 {
             let response = send(&app, get("/")).await;
@@ -54,7 +54,7 @@ async fn every_response_says_how_its_client_stands() {
 #[tokio::test(start_paused = true)]
 async fn the_ietfs_fields_are_structured_fields_that_say_what_is_so() {
     for limit in LIMITS {
-        let (clock, limiter) = at_noon();
+        let (clock, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(&limiter, "free", limit)).max_wait(ms(0)));
         for _ in 0..5 {
             let response = send(&app, get("/")).await;
@@ -66,7 +66,7 @@ async fn the_ietfs_fields_are_structured_fields_that_say_what_is_so() {
             // After t seconds there is more than r.
             let (left, wait) = (number(params, "r").unwrap(), number(params, "t").unwrap());
             let later = ms(wait.unsigned_abs() * 1_000);
-            let (clock_then, limiter_then) = at_noon();
+            let (clock_then, limiter_then) = at_midnight();
             let copy = scope(&limiter_then, "free", limit);
             clock_then.set_us(clock_now(&clock));
             for _ in 0..3 - left {
@@ -96,7 +96,7 @@ rules:
 
 #[tokio::test]
 async fn of_several_rules_each_is_reported_and_the_tightest_in_the_classic_three() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, TWO), "api"));
     let mut seen = String::new();
     for _ in 0..5 {
@@ -107,7 +107,7 @@ async fn of_several_rules_each_is_reported_and_the_tightest_in_the_classic_three
 
 #[tokio::test]
 async fn a_shadow_is_never_mentioned() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, TWO), "api"));
     for _ in 0..5 {
         let response = send(&app, get("/")).await;
@@ -128,7 +128,7 @@ async fn each_family_can_be_turned_off() {
         (all.without_retry_after(), &["retry-after"]),
     ];
     for (families, gone) in kinds {
-        let (_, limiter) = at_noon();
+        let (_, limiter) = at_midnight();
         let limit = scope(&limiter, "free", "fixed-window limit=1 window=10s");
         let app = app(RateLimitLayer::new(limit).headers(families));
         for response in [send(&app, get("/")).await, send(&app, get("/")).await] {
@@ -148,7 +148,7 @@ async fn each_family_can_be_turned_off() {
 
 #[tokio::test]
 async fn retry_after_is_rounded_up_and_never_zero() {
-    let (clock, limiter) = at_noon();
+    let (clock, limiter) = at_midnight();
     let app =
         app(RateLimitLayer::new(scope(&limiter, "free", "token-bucket capacity=1 refill=1/2s")));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
@@ -163,7 +163,7 @@ async fn retry_after_is_rounded_up_and_never_zero() {
 
 #[tokio::test]
 async fn where_waiting_cannot_help_nothing_says_to_wait() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=3 refill=1/s");
     let app = app(RateLimitLayer::new(limit).cost(|_| 4));
     let response = send(&app, get("/")).await;
@@ -174,7 +174,7 @@ async fn where_waiting_cannot_help_nothing_says_to_wait() {
 
 #[tokio::test]
 async fn a_refusal_is_a_problem_that_names_the_policies() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = TWO.replace("limit=4", "limit=1").replace("capacity=10", "capacity=3");
     let app = app(RateLimitLayer::rules(&rules(&limiter, &yaml), "api"));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
@@ -191,7 +191,7 @@ async fn a_refusal_is_a_problem_that_names_the_policies() {
 #[tokio::test]
 async fn an_odd_name_is_a_valid_field_all_the_same() {
     for name in ["a \"b\" \\ c", "größe\n\u{0}", &"long".repeat(100), ""] {
-        let (_, limiter) = at_noon();
+        let (_, limiter) = at_midnight();
         let app = app(RateLimitLayer::new(scope(
             &limiter,
             name,
@@ -207,7 +207,7 @@ async fn an_odd_name_is_a_valid_field_all_the_same() {
 
 #[tokio::test]
 async fn a_layer_in_a_layer_adds_to_the_lists_and_the_tighter_one_fills_the_three() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let tight = || RateLimitLayer::new(scope(&limiter, "tight", "fixed-window limit=5 window=1m"));
     let wide = || RateLimitLayer::new(scope(&limiter, "wide", "fixed-window limit=50 window=1m"));
     for (inner, outer) in [(tight(), wide()), (wide(), tight())] {
@@ -226,7 +226,7 @@ async fn a_layer_in_a_layer_adds_to_the_lists_and_the_tighter_one_fills_the_thre
 
 #[tokio::test]
 async fn a_response_to_head_has_the_length_of_a_body_that_is_not_there() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::new(scope(&limiter, "free", "fixed-window limit=1 window=1m")));
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     let full = send(&app, get("/")).await;
@@ -236,4 +236,76 @@ async fn a_response_to_head_has_the_length_of_a_body_that_is_not_there() {
     let length = header(response.headers(), "content-length").unwrap();
     assert_eq!(text(response).await, "");
     assert_eq!(text(full).await.len().to_string(), length);
+}
+
+#[tokio::test]
+async fn who_is_refused_further_in_is_told_of_that_one() {
+    let (_, limiter) = at_midnight();
+    let inner = RateLimitLayer::new(scope(&limiter, "inner", "token-bucket capacity=6 refill=1/s"))
+        .cost(|_| 4);
+    let outer = RateLimitLayer::new(scope(&limiter, "outer", "fixed-window limit=3 window=1m"));
+    let app = app(inner).layer(outer);
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    let response = send(&app, get("/")).await;
+    // The outer one has 1 left, the inner one 2; but that is too few.
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(response.headers(), "x-ratelimit-limit").as_deref(), Some("6"));
+    assert_eq!(header(response.headers(), "retry-after").as_deref(), Some("2"));
+    assert_eq!(items(&response, "ratelimit").len(), 2);
+}
+
+#[tokio::test]
+async fn of_many_rules_the_tightest_are_listed() {
+    let (_, limiter) = at_midnight();
+    let limits: String = (1..=100)
+        .map(|n| format!("  l{n}: fixed-window limit={} window=1h\n", 1_000 - n))
+        .collect();
+    let rule = |n| format!("  - {{ name: r{n}, domain: api, key: [ip], limit: l{n} }}\n");
+    let yaml = format!("limits:\n{limits}rules:\n{}", (1..=100).map(rule).collect::<String>());
+    let app = app(RateLimitLayer::rules(&rules(&limiter, &yaml), "api"));
+    let response = send(&app, get("/")).await;
+    let names: Vec<_> = items(&response, "ratelimit").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["r93", "r94", "r95", "r96", "r97", "r98", "r99", "r100"]);
+    assert_eq!(header(response.headers(), "x-ratelimit-limit").as_deref(), Some("900"));
+}
+
+#[tokio::test]
+async fn who_is_blocked_is_told_so() {
+    let (_, limiter) = at_midnight();
+    let yaml = "
+limits: { free: fixed-window limit=3 window=1h }
+rules:
+  - { name: banned, domain: api, when: { path: /secret }, key: [ip], limit: block }
+  - { name: per-client, domain: api, key: [ip], limit: free }
+";
+    let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
+    let response = send(&app, get("/secret")).await;
+    assert_eq!(told(&response), "429\n");
+    insta::assert_snapshot!(text(response).await);
+}
+
+#[tokio::test]
+async fn an_application_adds_to_what_rules_know() {
+    #[derive(Clone)]
+    struct User(&'static str);
+    let (_, limiter) = at_midnight();
+    let yaml = "
+limits: { free: fixed-window limit=2 window=1h, pro: fixed-window limit=4 window=1h }
+rules: [{ name: r, domain: api, key: [user], limit: { by: tier, tiers: { pro: pro }, default: free } }]
+";
+    let layer =
+        RateLimitLayer::rules(&rules(&limiter, yaml), "api").attributes(|request, attributes| {
+            match request.extensions().get() {
+                Some(User(plan)) => attributes.with("tier", *plan).with("user", "alice"),
+                None => attributes.with("user", "nobody"),
+            }
+        });
+    let app = app(layer);
+    let of = |plan: &'static str| {
+        let mut request = get("/");
+        request.extensions_mut().insert(User(plan));
+        request
+    };
+    assert_eq!(admitted(&app, (0..6).map(|_| of("pro"))).await, 4);
+    assert_eq!(admitted(&app, (0..6).map(|_| get("/"))).await, 2);
 }

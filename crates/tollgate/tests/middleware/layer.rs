@@ -73,7 +73,7 @@ async fn whoever_has_no_address_shares_a_quota() {
 
 #[tokio::test]
 async fn rules_without_an_address_hold_all_the_same() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=2 window=1h }
 rules: [{ name: r, domain: api, key: [ip], limit: free }]
@@ -182,7 +182,7 @@ async fn an_application_answers_refusals_in_its_own_words() {
 
 #[tokio::test]
 async fn preflights_have_a_quota_of_their_own() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=3 window=1h }
 rules: [{ name: r, domain: api, key: [ip], limit: free }]
@@ -207,7 +207,7 @@ rules: [{ name: r, domain: api, key: [ip], limit: free }]
 
 #[tokio::test]
 async fn the_path_is_the_whole_path_in_a_nested_router() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=1 window=1h }
 rules: [{ name: r, domain: api, when: { path: /v1/items }, key: [ip], limit: free }]
@@ -244,7 +244,7 @@ async fn a_service_that_is_not_ready_is_not_called() {
         }
     }
     let calls = Arc::<AtomicUsize>::default();
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     for limit in
         ["fixed-window limit=9 window=1h", "leaky-bucket capacity=9 leak=1000/s mode=shaping"]
     {

@@ -28,7 +28,7 @@ const TOKENS: &str = "jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret 
     verifications: fixed-window limit=1 window=366d }";
 
 fn start(yaml: &str) -> (Rules, Router) {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let rules = rules(&limiter, yaml);
     let app = app(RateLimitLayer::rules(&rules, "api"));
     (rules, app)
@@ -114,7 +114,7 @@ async fn a_new_identity_holds_from_then_on() {
 
 #[tokio::test]
 async fn a_layers_own_identity_stays_whatever_the_file_says() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let rules = rules(&limiter, &limited_to(5, PROXY));
     let layer = RateLimitLayer::rules(&rules, "api");
     let app = app(layer.identity(tollgate::http::Identity::new()));

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures_like::join_all;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use joined::join_all;
 use tokio::time::Instant;
 use tollgate::tower::RateLimitLayer;
 use tollgate::{Clock, Limiter};
@@ -21,7 +21,7 @@ type Served = Response<Full<Bytes>>;
 
 /// On tokio's clock, which stands still until all wait.
 fn limiter() -> Limiter {
-    Limiter::builder().clock(Clock::tokio(NOON_US)).build()
+    Limiter::builder().clock(Clock::tokio(MIDNIGHT_US)).build()
 }
 
 /// A service that notes who comes when.
@@ -40,8 +40,8 @@ fn numbered(number: usize) -> Request<usize> {
     get("/").map(|_: Body| number)
 }
 
-/// Minimal stand-in for a join of many futures, in order.
-mod futures_like {
+/// Many futures at once, each in a task.
+mod joined {
     pub(crate) async fn join_all<T: Send + 'static>(
         each: impl IntoIterator<Item = impl Future<Output = T> + Send + 'static>,
     ) -> Vec<T> {
@@ -159,4 +159,42 @@ rules: [{ name: r, domain: api, key: [ip], limit: even }]
     // One was charged by each layer, and one more just now.
     assert_eq!(remaining(), (99, 98));
     assert!(departures.lock().unwrap().iter().all(|(number, _)| *number == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_takes_no_room_from_others() {
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/10s mode=shaping");
+    let served =
+        service_fn(|_: Request<usize>| async { Ok::<_, Infallible>(Served::new(Full::default())) });
+    let service = RateLimitLayer::new(limit).layer(tower::limit::ConcurrencyLimit::new(served, 1));
+    let start = Instant::now();
+    assert_eq!(service.clone().oneshot(numbered(0)).await.unwrap().status(), 200);
+    let delayed = tokio::spawn(service.clone().oneshot(numbered(1)));
+    tokio::task::yield_now().await;
+    let other = request("GET", "/", "198.51.100.7").map(|_: Body| 2);
+    assert_eq!(service.oneshot(other).await.unwrap().status(), 200);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(delayed.await.unwrap().unwrap().status(), 200);
+    assert_eq!(start.elapsed(), ms(10_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_delayed_is_told_how_it_stands_then() {
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=2 leak=1/10s mode=shaping");
+    let departures = Departures::default();
+    let service = RateLimitLayer::new(limit.clone()).layer(noting(&departures));
+    service.clone().oneshot(numbered(0)).await.unwrap();
+    let response = service.clone().oneshot(numbered(1)).await.unwrap();
+    // One had left by then, and so there is more.
+    assert_eq!(response.headers()["ratelimit"], "\"even\";r=0;t=0");
+    assert_eq!(limit.peek("ip=203.0.113.9").now().unwrap().remaining(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_too_long_is_told_that_and_not_that_all_is_spent() {
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/s mode=shaping");
+    let app = app(RateLimitLayer::new(limit).max_wait(Duration::ZERO));
+    send(&app, get("/")).await;
+    let refused = text(send(&app, get("/")).await).await;
+    assert!(refused.contains("`even` has no place soon enough; come back in 1 s"), "{refused}");
 }

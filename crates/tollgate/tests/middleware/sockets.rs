@@ -221,7 +221,7 @@ async fn who_disconnects_while_delayed_gives_the_place_back() {
         GivesUp::ByHangingUp(Version::HTTP_2),
         GivesUp::ByTakingBackItsRequest,
     ] {
-        let (_clock, limiter) = at_noon();
+        let (_clock, limiter) = at_midnight();
         let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
         let remaining = || even.peek("ip=127.0.0.1").now().unwrap().remaining();
         let hours = ms(24 * 3_600_000);

@@ -37,7 +37,7 @@ const PROXIES: &str = "
 ";
 
 fn by_rules(identity: &str) -> Router {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = match identity {
         "" => RULES.to_owned(),
         identity => format!("{RULES}identity:{identity}"),
@@ -67,7 +67,7 @@ fn claims(at: usize, exp: u64) -> String {
 }
 
 /// In an hour.
-const LATER: u64 = NOON_US / 1_000_000 + 3_600;
+const LATER: u64 = MIDNIGHT_US / 1_000_000 + 3_600;
 
 const FORGERIES: [Forgery; 17] = [
     ("x-forwarded-for", |at| format!("198.51.{}.{}", at / 250, at % 250)),
@@ -87,7 +87,7 @@ const FORGERIES: [Forgery; 17] = [
     }),
     ("authorization", |at| {
         // Genuine once, and long expired.
-        bearer(&signed(SECRET, &claims(at, NOON_US / 1_000_000 - 3_600)))
+        bearer(&signed(SECRET, &claims(at, MIDNIGHT_US / 1_000_000 - 3_600)))
     }),
     ("authorization", |at| {
         bearer(&signed(b"a secret that somebody made up ...", &claims(at, LATER)))
@@ -286,7 +286,7 @@ rules:
     limit: { by: tier, tiers: { pro: pro }, default: free }
 api_keys: { k_genuine: pro, k_plain: free }
 ";
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api");
     let verified = Identity::new().verify_api_keys(|key| match key {
         "v_genuine" => Some("pro".to_owned()),

@@ -17,11 +17,11 @@ use tollgate::tower::RateLimitLayer;
 use tollgate::{Limit, Limiter, ManualClock, Scope};
 use tower::ServiceExt;
 
-/// 2026-11-15 00:00:00, in the middle of no window.
-pub(crate) const NOON_US: u64 = 1_794_700_800_000_000;
+/// 2026-11-15 00:00:00, where every window begins.
+pub(crate) const MIDNIGHT_US: u64 = 1_794_700_800_000_000;
 
-pub(crate) fn at_noon() -> (ManualClock, Limiter) {
-    let clock = ManualClock::at_us(NOON_US);
+pub(crate) fn at_midnight() -> (ManualClock, Limiter) {
+    let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = Limiter::builder().clock(&clock).build();
     (clock, limiter)
 }
@@ -119,7 +119,7 @@ pub(crate) fn config(yaml: &str) -> Config {
 
 /// A token with these claims, which count for an hour from noon.
 pub(crate) fn token(claims: &str) -> String {
-    signed(SECRET, &format!(r#"{{"exp":{},{claims}}}"#, NOON_US / 1_000_000 + 3_600))
+    signed(SECRET, &format!(r#"{{"exp":{},{claims}}}"#, MIDNIGHT_US / 1_000_000 + 3_600))
 }
 
 /// A token of exactly these claims, by whoever has this secret.

@@ -27,7 +27,7 @@ fn identity() -> Identity {
 
 /// Users have 3 each, and addresses too.
 fn by_user(identity: Identity) -> (ManualClock, Router) {
-    let (clock, limiter) = at_noon();
+    let (clock, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "fixed-window limit=3 window=366d");
     let layer = RateLimitLayer::new(limit).identity(identity);
     let app = app(layer.key(|request| request.claim("sub").map(|sub| sub.into_owned())));
@@ -67,7 +67,7 @@ rules:
     limit: { by: jwt.realm.plan, tiers: { pro: pro, enterprise: enterprise, banned: block }, default: free }
 identity: { jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret }] } }
 ";
-    let (clock, limiter) = at_noon();
+    let (clock, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let table = [
         (r#""sub":"ada","realm":{"plan":"pro"}"#, 7),

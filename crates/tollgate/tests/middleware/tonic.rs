@@ -21,7 +21,7 @@ use tonic_types::StatusExt;
 use tower::{Layer, Service, service_fn};
 
 use crate::servers::listener;
-use crate::support::{SECRET, at_noon, ms, rules, scope, signed, token};
+use crate::support::{SECRET, at_midnight, ms, rules, scope, signed, token};
 
 const HELLO: &str = "/test.Greeter/Hello";
 const OTHER: &str = "/test.Other/Hello";
@@ -165,7 +165,7 @@ fn refusal(status: &Status) -> (Vec<String>, Option<Duration>) {
 
 #[tokio::test]
 async fn a_call_that_goes_is_answered_and_told_how_it_stands() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/7s");
     let channel = to(serve(RateLimitLayer::new(limit)).await).await;
     for (left, after) in [("1", "7"), ("0", "7")] {
@@ -181,7 +181,7 @@ async fn a_call_that_goes_is_answered_and_told_how_it_stands() {
 
 #[tokio::test]
 async fn a_refused_call_is_told_exactly_when_and_by_whom() {
-    let (clock, limiter) = at_noon();
+    let (clock, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/7s");
     let channel = to(serve(RateLimitLayer::new(limit)).await).await;
     for _ in 0..2 {
@@ -205,7 +205,7 @@ async fn a_refused_call_is_told_exactly_when_and_by_whom() {
 
 #[tokio::test]
 async fn where_waiting_cannot_help_a_call_is_not_told_to() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "token-bucket capacity=2 refill=1/s");
     let channel = to(serve(RateLimitLayer::new(limit).cost(|_| 3)).await).await;
     let status = call(&channel, HELLO).await.unwrap_err();
@@ -216,7 +216,7 @@ async fn where_waiting_cannot_help_a_call_is_not_told_to() {
 
 #[tokio::test]
 async fn all_rules_that_refuse_a_call_are_named_and_the_longest_wait_is_told() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = "
 limits: { slow: token-bucket capacity=1 refill=1/9s, quick: token-bucket capacity=1 refill=1/2s }
 rules:
@@ -286,7 +286,7 @@ async fn without_the_store_a_call_is_unavailable_if_the_limit_is_closed() {
 
 #[tokio::test]
 async fn a_call_with_a_bad_token_is_unauthenticated_if_such_are_refused() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "fixed-window limit=1 window=366d");
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
     let identity = Identity::new().jwt(jwt).unwrap().refuse_invalid_tokens();

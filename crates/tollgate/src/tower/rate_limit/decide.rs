@@ -9,36 +9,33 @@ use ::http::{Request, Response};
 use bytes::Bytes;
 use tollgate_core::{MAX_UNITS, Verdict};
 
-use super::settings::{By, Decided, Now, Place, Settings};
+use super::charge::Charge;
+use super::key::PREFLIGHT;
+use super::line::Place;
+use super::settings::{By, Decided, Now, Settings};
 use crate::answer::Answer;
-use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 #[cfg(feature = "jwt")]
 use crate::http::Unwelcome;
-use crate::http::{ClientAddress, NOWHERE, Outcome, Reason, Refusal, RequestHead, Told};
-use crate::rules::{Current, RulesAnswer, Ruling, push_part};
+use crate::http::{Outcome, Reason, Refusal, RequestHead, Told};
+use crate::rules::{Current, RulesAnswer, Ruling};
 use crate::scope::Scope;
-
-/// Part of the keys of preflights: they have a quota of their own.
-const PREFLIGHT: &str = "preflight";
 
 /// What becomes of a request, as far as that is known at once.
 pub(super) enum Taken {
     /// It is not limited.
     Skipped,
-    Goes(Told),
-    Delayed(Charge, Told),
-    Refused(Response<Bytes>),
+    Settled(Settled),
     /// The store was asked.
     Asked(Asked),
 }
 
-/// What is known of a request at once.
-enum Begun {
-    Skipped,
-    Known(Answered),
-    Asked(Asked),
+/// What becomes of a request that was decided.
+pub(super) enum Settled {
+    Goes(Told),
+    Delayed(Charge, Told),
+    Refused(Response<Bytes>),
 }
 
 /// What was decided.
@@ -46,6 +43,7 @@ pub(super) enum Answered {
     Limit {
         decision: Decision,
         cost: u64,
+        /// If it may have to be given back.
         key: Option<Box<[u8]>>,
     },
     Rules(Ruling),
@@ -55,8 +53,20 @@ pub(super) enum Answered {
     Unwelcome(Unwelcome),
 }
 
-/// A question on its way to the store.
-pub(super) enum Asked {
+/// What was decided, or is about to be.
+enum Begun {
+    Skipped,
+    Known(Answered, Option<Place>),
+    Asked(Asked),
+}
+
+/// A question on its way to the store, with a place among those that wait if that may be the answer.
+pub(super) struct Asked {
+    question: Question,
+    place: Option<Place>,
+}
+
+enum Question {
     Limit { answer: Answer<Decision>, cost: u64, key: Option<Box<[u8]>> },
     Rules(RulesAnswer),
 }
@@ -81,30 +91,34 @@ impl Settings {
         let head = RequestHead::new(request, self.identity(&now));
         match self.begin(&head, &now) {
             Begun::Skipped => Taken::Skipped,
-            Begun::Known(answered) => self.taken(&head, answered),
+            Begun::Known(answered, place) => Taken::Settled(self.settle(&head, answered, place)),
             Begun::Asked(asked) => Taken::Asked(asked),
         }
     }
 
     /// What becomes of a request that was asked about.
-    pub(super) fn answered<B>(&self, request: &Request<B>, answered: Answered) -> Taken {
+    pub(super) fn answered<B>(
+        &self,
+        request: &Request<B>,
+        (answered, place): (Answered, Option<Place>),
+    ) -> Settled {
         let now = self.now();
         let head = RequestHead::new(request, self.identity(&now));
-        self.taken(&head, answered)
+        self.settle(&head, answered, place)
     }
 
-    fn taken(&self, head: &RequestHead<'_>, answered: Answered) -> Taken {
+    fn settle(&self, head: &RequestHead<'_>, answered: Answered, place: Option<Place>) -> Settled {
         let decided = self.decided(&answered);
         if let Some(hook) = &self.on_decision {
             hook(head, &decided);
         }
         let told = match decided {
             Decided::Allowed(outcome) => self.told(&outcome),
-            Decided::Refused(refusal) => return Taken::Refused(self.refuse(head, &refusal)),
+            Decided::Refused(refusal) => return Settled::Refused(self.refuse(head, &refusal)),
         };
         match answered.is_delayed() {
-            true => Taken::Delayed(self.charged(answered), told),
-            false => Taken::Goes(told),
+            true => Settled::Delayed(Charge::new(answered, &self.by, place), told),
+            false => Settled::Goes(told),
         }
     }
 
@@ -114,7 +128,7 @@ impl Settings {
         }
         #[cfg(feature = "jwt")]
         if let Some(unwelcome) = head.unwelcome() {
-            return Begun::Known(Answered::Unwelcome(unwelcome));
+            return Begun::Known(Answered::Unwelcome(unwelcome), None);
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
         if cost == Some(0) {
@@ -128,6 +142,23 @@ impl Settings {
         }
     }
 
+    fn ask_limit(&self, scope: &Scope, key: &[u8], cost: u64) -> Begun {
+        let mut check = scope.check(key).cost(cost);
+        let (mut place, mut kept) = (None, None);
+        if scope.is_shaping() {
+            let (max_wait, own) = self.patience();
+            // Who gives up before the store has answered gives the place back, too.
+            check = check.max_wait(max_wait).refunded_if_dropped();
+            (place, kept) = (own, Some(key.into()));
+        }
+        if scope.is_local().is_ok() {
+            let limit = |decision| Answered::Limit { decision, cost, key: kept };
+            return Begun::Known(check.now().map_or_else(Answered::Undecided, limit), place);
+        }
+        let question = Question::Limit { answer: check.into_future(), cost, key: kept };
+        Begun::Asked(Asked { question, place })
+    }
+
     fn ask_rules(
         &self,
         current: &Current<'_>,
@@ -139,9 +170,14 @@ impl Settings {
         if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
             request = request.with("key", key);
         }
+        if let Some(with) = &self.attributes {
+            request = with(head, request);
+        }
         let mut check = current.check(domain, &request);
+        let mut place = None;
         if current.is_shaping() {
-            check = check.max_wait(self.max_wait());
+            let (max_wait, own) = self.patience();
+            (check, place) = (check.max_wait(max_wait), own);
         }
         if let Some(cost) = cost {
             check = check.cost(cost);
@@ -150,38 +186,20 @@ impl Settings {
             check = check.apart(PREFLIGHT);
         }
         if self.by.limiter().is_local() {
-            Begun::Known(check.now().map_or_else(Answered::Undecided, Answered::Rules))
-        } else {
-            Begun::Asked(Asked::Rules(check.into_future()))
+            return Begun::Known(
+                check.now().map_or_else(Answered::Undecided, Answered::Rules),
+                place,
+            );
         }
+        Begun::Asked(Asked { question: Question::Rules(check.into_future()), place })
     }
 
-    fn ask_limit(&self, scope: &Scope, key: &[u8], cost: u64) -> Begun {
-        let mut check: Check<'_> = scope.check(key).cost(cost);
-        let mut kept = None;
-        if scope.is_shaping() {
-            // Who gives up before the store has answered gives the place back, too.
-            check = check.max_wait(self.max_wait()).refunded_if_dropped();
-            kept = Some(key.into());
-        }
-        if scope.is_local().is_ok() {
-            let limit = |decision| Answered::Limit { decision, cost, key: kept };
-            return Begun::Known(check.now().map_or_else(Answered::Undecided, limit));
-        }
-        Begun::Asked(Asked::Limit { answer: check.into_future(), cost, key: kept })
-    }
-
-    /// With whom a request is limited: `ip=203.0.113.9`.
-    fn with_key<T>(&self, head: &RequestHead<'_>, then: impl FnOnce(&[u8]) -> T) -> T {
-        let own = self.key.as_ref().and_then(|key| key(head));
-        match own {
-            None if !head.is_preflight() => then(AddressKey::of(head).as_bytes()),
-            None => {
-                let address = head.address().map_or(NOWHERE, ClientAddress::as_str);
-                then(&key_of("ip", address, head))
-            }
-            Some(own) => then(&key_of("key", &own, head)),
-        }
+    /// The longest delay that a request may have, and its place among those that wait: none, if there is no
+    /// room.
+    fn patience(&self) -> (Duration, Option<Place>) {
+        let place = self.line.join();
+        let max_wait = if place.is_some() { self.max_wait } else { Duration::ZERO };
+        (max_wait, place)
     }
 
     fn decided<'a>(&'a self, answered: &'a Answered) -> Decided<'a> {
@@ -190,7 +208,10 @@ impl Settings {
                 Outcome::of_limit(scope, decision, *cost)
             }
             (Answered::Rules(ruling), _) => Outcome::of_rules(ruling),
-            (Answered::Undecided(error), _) => return refused(Reason::Undecided(error)),
+            (Answered::Undecided(error), _) => {
+                self.complain(error);
+                return refused(Reason::Undecided(error));
+            }
             #[cfg(feature = "jwt")]
             (Answered::Unwelcome(unwelcome), _) => return refused(unwelcome.reason()),
             // Not reached: a limit's answer is to a limit's question.
@@ -198,24 +219,10 @@ impl Settings {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
             }
         };
-        if outcome.is_allowed() {
-            Decided::Allowed(outcome)
-        } else {
-            refused(Reason::Quota(outcome))
+        match outcome.is_allowed() {
+            true => Decided::Allowed(outcome),
+            false => refused(Reason::Quota(outcome)),
         }
-    }
-
-    /// What is charged for a request that is delayed.
-    fn charged(&self, answered: Answered) -> Charge {
-        let (delay_us, paid) = match (answered, &self.by) {
-            (Answered::Limit { decision, key, .. }, By::Limit { scope, .. }) => {
-                let scope = scope.clone();
-                (decision.verdict().delay_us(), Paid::Limit { scope, decision, key })
-            }
-            (Answered::Rules(ruling), _) => (ruling.verdict().delay_us(), Paid::Rules(ruling)),
-            _ => (0, Paid::Nothing),
-        };
-        Charge { delay: Duration::from_micros(delay_us), paid, _place: self.line.join() }
     }
 }
 
@@ -223,93 +230,21 @@ fn refused(reason: Reason<'_>) -> Decided<'_> {
     Decided::Refused(Refusal::new(reason))
 }
 
-/// `key=alice`, or `ip=203.0.113.9,preflight=`.
-fn key_of(name: &str, value: &str, head: &RequestHead<'_>) -> Vec<u8> {
-    let mut key = Vec::new();
-    push_part(&mut key, 0, name, value);
-    if head.is_preflight() {
-        push_part(&mut key, 0, PREFLIGHT, "");
-    }
-    key
-}
-
-/// The usual key, which needs no escaping, without an allocation.
-struct AddressKey {
-    bytes: [u8; AddressKey::MAX_BYTES],
-    len: usize,
-}
-
-impl AddressKey {
-    const NAME: &[u8] = b"ip=";
-    const MAX_BYTES: usize = 64;
-
-    fn of(head: &RequestHead<'_>) -> AddressKey {
-        let mut key = AddressKey { bytes: [0; AddressKey::MAX_BYTES], len: 0 };
-        let address = head.address().map_or(NOWHERE.as_bytes(), ClientAddress::as_bytes);
-        for part in [AddressKey::NAME, address] {
-            let end = key.len + part.len();
-            // It always fits: no address is longer than 44 letters.
-            if let Some(place) = key.bytes.get_mut(key.len..end) {
-                place.copy_from_slice(part);
-                key.len = end;
-            }
-        }
-        key
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-}
-
-/// What was charged for a request that has not gone. Dropped, it is given back, as far as the limit can.
-pub(super) struct Charge {
-    pub(super) delay: Duration,
-    paid: Paid,
-    _place: Place,
-}
-
-enum Paid {
-    Limit { scope: Scope, decision: Decision, key: Option<Box<[u8]>> },
-    Rules(Ruling),
-    Nothing,
-}
-
-impl Charge {
-    /// It goes: nothing is given back.
-    pub(super) fn keep(mut self) {
-        self.paid = Paid::Nothing;
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        match std::mem::replace(&mut self.paid, Paid::Nothing) {
-            // Nobody is left to tell. On Redis it is on its way all the same.
-            Paid::Limit { scope, decision, key: Some(key) } => {
-                if let Some(receipt) = decision.into_receipt() {
-                    drop(scope.refund(&key, receipt));
-                }
-            }
-            Paid::Rules(ruling) => ruling.give_back(),
-            Paid::Limit { .. } | Paid::Nothing => {}
-        }
-    }
-}
-
 impl Future for Asked {
-    type Output = Answered;
+    type Output = (Answered, Option<Place>);
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
-        Poll::Ready(match self.get_mut() {
-            Asked::Limit { answer, cost, key } => match ready!(Pin::new(answer).poll(context)) {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let answered = match &mut this.question {
+            Question::Limit { answer, cost, key } => match ready!(Pin::new(answer).poll(context)) {
                 Ok(decision) => Answered::Limit { decision, cost: *cost, key: key.take() },
                 Err(error) => Answered::Undecided(error),
             },
-            Asked::Rules(answer) => {
+            Question::Rules(answer) => {
                 let ruling = ready!(Pin::new(answer).poll(context));
                 ruling.map_or_else(Answered::Undecided, Answered::Rules)
             }
-        })
+        };
+        Poll::Ready((answered, this.place.take()))
     }
 }

@@ -1,5 +1,6 @@
 //! A request's way through.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +11,8 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::decide::{Answered, Asked, Charge, Taken};
+use super::charge::Charge;
+use super::decide::{Asked, Settled};
 use super::settings::Settings;
 use crate::http::Told;
 use crate::tower::body::RefusalBody;
@@ -19,6 +21,7 @@ pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
     ///
     /// Dropped while a shaping limit delays the request, it gives the place back, as far as the limit can.
+    #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, R>
     where
         S: Service<Request<B>>,
@@ -37,11 +40,13 @@ pin_project! {
         Asking { asked: Asked, next: Option<Next<S, B>>, settings: Arc<Settings> },
         /// It goes on when its delay has passed.
         Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Charge, Told, Next<S, B>)> },
+        /// It goes on when the service inside is ready.
+        Going { next: Option<Next<S, B>>, told: Option<Told> },
         Refused { response: Option<Response<R>> },
     }
 }
 
-/// A request, and the service that is ready for it.
+/// A request, and the service that it goes to.
 pub(super) struct Next<S, B> {
     service: S,
     request: Request<B>,
@@ -85,18 +90,12 @@ where
     R: RefusalBody,
 {
     /// The answer of the store is there.
-    fn answered(answered: Answered, next: Next<S, B>, settings: &Settings) -> Self {
-        match settings.answered(&next.request, answered) {
-            Taken::Goes(told) => Step::go(next, Some(told)),
-            Taken::Delayed(charge, told) => delayed(charge, told, next),
-            Taken::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
-            // Not reached: what was asked about is not asked about again.
-            Taken::Skipped | Taken::Asked(_) => Step::go(next, None),
+    fn settled(settled: Settled, next: Next<S, B>) -> Self {
+        match settled {
+            Settled::Goes(told) => Step::Going { next: Some(next), told: Some(told) },
+            Settled::Delayed(charge, told) => delayed(charge, told, next),
+            Settled::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
         }
-    }
-
-    fn go(Next { mut service, request }: Next<S, B>, told: Option<Told>) -> Self {
-        Step::Passing { future: service.call(request), told }
     }
 }
 
@@ -114,14 +113,16 @@ where
                 StepProjection::Passing { future, told } => {
                     let mut response = ready!(future.poll(context))?;
                     if let Some(told) = told.take() {
-                        told.write(response.headers_mut());
+                        told.add_to(&mut response);
                     }
                     return Poll::Ready(Ok(response));
                 }
                 StepProjection::Asking { asked, next, settings } => {
                     let answered = ready!(Pin::new(asked).poll(context));
                     match next.take() {
-                        Some(next) => Step::answered(answered, next, settings),
+                        Some(next) => {
+                            Step::settled(settings.answered(&next.request, answered), next)
+                        }
                         None => return Poll::Pending,
                     }
                 }
@@ -130,7 +131,17 @@ where
                     match waiting.take() {
                         Some((charge, told, next)) => {
                             charge.keep();
-                            Step::go(next, Some(told))
+                            Step::Going { next: Some(next), told: Some(told) }
+                        }
+                        None => return Poll::Pending,
+                    }
+                }
+                StepProjection::Going { next, told } => {
+                    let Some(ready) = next else { return Poll::Pending };
+                    ready!(ready.service.poll_ready(context))?;
+                    match next.take() {
+                        Some(Next { mut service, request }) => {
+                            Step::Passing { future: service.call(request), told: told.take() }
                         }
                         None => return Poll::Pending,
                     }
@@ -142,5 +153,14 @@ where
             };
             this.step.set(step);
         }
+    }
+}
+
+impl<S, B, R> fmt::Debug for ResponseFuture<S, B, R>
+where
+    S: Service<Request<B>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }

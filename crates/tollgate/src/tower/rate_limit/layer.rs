@@ -13,7 +13,7 @@ use super::settings::{By, Decided, Settings};
 use crate::error::Error;
 use crate::http::{HeaderFamilies, Identity, Ready, Refusal, RequestHead};
 use crate::limiter::Limiter;
-use crate::rules::Rules;
+use crate::rules::{Attributes, Rules};
 use crate::scope::Scope;
 
 /// Limits the requests to a service.
@@ -57,6 +57,9 @@ impl RateLimitLayer {
     }
 
     /// By the client's address, or by [another key](Self::key), on whichever store the limit is.
+    ///
+    /// The key of an address is `ip=203.0.113.9`, or `ip=2001:db8:12:3400::/56`, and of another `key=alice`: with
+    /// that a client can be looked up and reset ([`Scope::reset`]).
     pub fn new(scope: Scope) -> RateLimitLayer {
         let ready = Arc::new(Ready::new(&scope));
         RateLimitLayer::of(Settings::new(By::Limit { scope, ready }))
@@ -64,6 +67,9 @@ impl RateLimitLayer {
 
     /// By the rules of a domain: each that applies is charged, or none is. They may change meanwhile.
     pub fn rules(rules: &Rules, domain: &str) -> RateLimitLayer {
+        if !rules.has_domain(domain) {
+            tracing::warn!("no rule is of the domain `{domain}`: its requests are not limited");
+        }
         RateLimitLayer::of(Settings::new(By::Rules { rules: rules.clone(), domain: domain.into() }))
     }
 
@@ -96,6 +102,34 @@ impl RateLimitLayer {
         key: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         self.with(|settings| settings.key = Some(Arc::new(key)))
+    }
+
+    /// Adds to what rules know of a request: what the application has found out, such as a user's plan. What is
+    /// added [`with`](Attributes::with) counts for keys and tiers.
+    ///
+    /// ```
+    /// # use tollgate::{Limiter, rules::{Config, Rules}, tower::RateLimitLayer};
+    /// # #[derive(Clone)] struct User { plan: String }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let rules = Rules::new(&Limiter::memory(), &Config::parse("rules.yaml", "limits: {}")?)?;
+    /// let layer = RateLimitLayer::rules(&rules, "api").attributes(|request, attributes| {
+    ///     match request.extensions().get::<User>() {
+    ///         Some(user) => attributes.with("tier", user.plan.as_str()),
+    ///         None => attributes,
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn attributes(
+        self,
+        with: impl for<'h> Fn(&'h RequestHead<'_>, Attributes<'h>) -> Attributes<'h>
+        + Send
+        + Sync
+        + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| settings.attributes = Some(Arc::new(with)))
     }
 
     /// What a request costs, instead of 1, or of what rules say; 0 is free.

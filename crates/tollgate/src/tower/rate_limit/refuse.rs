@@ -1,8 +1,6 @@
 //! How a refused request is told.
 
-#[cfg(feature = "jwt")]
-use ::http::header::WWW_AUTHENTICATE;
-use ::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use ::http::header::CONTENT_LENGTH;
 use ::http::{Method, Response};
 use bytes::Bytes;
 
@@ -24,11 +22,7 @@ impl Settings {
         if let Reason::Quota(outcome) = refusal.reason() {
             self.told(outcome).write(response.headers_mut());
         }
-        #[cfg(feature = "jwt")]
-        if let Reason::Token(_) = refusal.reason() {
-            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
-            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-        }
+        refusal.challenge(response.headers_mut());
         self.families.tell_when(refusal.retry_after_us(), response.headers_mut());
         response
     }
@@ -40,7 +34,7 @@ impl Settings {
         }
         let mut response = match &self.on_refusal {
             Some(response) => response(head, refusal),
-            None => problem(refusal),
+            None => refusal.response(),
         };
         if *head.method() == Method::HEAD {
             // As long as it would have been, and not there.
@@ -50,12 +44,4 @@ impl Settings {
         }
         response
     }
-}
-
-fn problem(refusal: &Refusal<'_>) -> Response<Bytes> {
-    let mut response = Response::new(refusal.problem());
-    *response.status_mut() = refusal.status();
-    let content_type = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
 }

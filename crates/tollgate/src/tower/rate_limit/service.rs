@@ -1,18 +1,20 @@
 //! Takes a request.
 
-use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ::http::{Request, Response};
 use tower_service::Service;
 
-use super::decide::Taken;
+use super::decide::{Settled, Taken};
 use super::future::{Next, ResponseFuture};
 use super::settings::Settings;
 use crate::tower::body::RefusalBody;
 
 /// A service whose requests are limited, as a [`RateLimitLayer`](super::RateLimitLayer) says.
+///
+/// The service inside must be `Clone`, for requests that have to wait; one that is not goes into tower's `Buffer`. A
+/// limit on concurrency belongs outside of this one: inside, refusals wait for it too.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -46,11 +48,15 @@ where
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B, R> {
         match self.settings.take(&request) {
             Taken::Skipped => ResponseFuture::passing(self.inner.call(request), None),
-            Taken::Goes(told) => ResponseFuture::passing(self.inner.call(request), Some(told)),
-            Taken::Delayed(charge, told) => {
+            Taken::Settled(Settled::Goes(told)) => {
+                ResponseFuture::passing(self.inner.call(request), Some(told))
+            }
+            Taken::Settled(Settled::Delayed(charge, told)) => {
                 ResponseFuture::delayed(charge, told, self.next(request))
             }
-            Taken::Refused(response) => ResponseFuture::refused(response.map(R::of)),
+            Taken::Settled(Settled::Refused(response)) => {
+                ResponseFuture::refused(response.map(R::of))
+            }
             Taken::Asked(asked) => {
                 ResponseFuture::asking(asked, self.next(request), Arc::clone(&self.settings))
             }
@@ -59,10 +65,10 @@ where
 }
 
 impl<S: Clone> RateLimit<S> {
-    /// The service that is ready, for a request that has to wait; what is not ready stays behind.
-    fn next<B>(&mut self, request: Request<B>) -> Next<S, B> {
-        let fresh = self.inner.clone();
-        Next::new(mem::replace(&mut self.inner, fresh), request)
+    /// For a request that has to wait: with a service that is asked whether it is ready when the request
+    /// goes, so that those who wait take no room from others.
+    fn next<B>(&self, request: Request<B>) -> Next<S, B> {
+        Next::new(self.inner.clone(), request)
     }
 }
 

@@ -1,16 +1,18 @@
 //! What a layer knows.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ::http::Response;
 use bytes::Bytes;
 
+use super::line::Line;
+use crate::error::Error;
 use crate::http::{HeaderFamilies, Identity, Outcome, Ready, Refusal, RequestHead};
 use crate::limiter::Limiter;
-use crate::rules::{Current, Rules};
+use crate::rules::{Attributes, Current, Rules};
 use crate::scope::Scope;
 
 /// A question about a request.
@@ -30,11 +32,18 @@ pub(super) struct Settings {
     pub(super) cost: Option<Ask<u64>>,
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
+    pub(super) attributes: Option<With>,
+    /// When it was last said why requests are not decided.
+    complained_us: Arc<AtomicU64>,
 }
 
 pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &Decided<'_>) + Send + Sync>;
 pub(super) type OnRefusal =
     Arc<dyn Fn(&RequestHead<'_>, &Refusal<'_>) -> Response<Bytes> + Send + Sync>;
+
+/// Adds to what rules know of a request.
+pub(super) type With =
+    Arc<dyn for<'h> Fn(&'h RequestHead<'_>, Attributes<'h>) -> Attributes<'h> + Send + Sync>;
 
 /// Who decides.
 #[derive(Clone)]
@@ -83,6 +92,8 @@ impl Settings {
             cost: None,
             on_decision: None,
             on_refusal: None,
+            attributes: None,
+            complained_us: Arc::default(),
         }
     }
 
@@ -102,9 +113,16 @@ impl Settings {
         self.identity.as_ref().or_else(configured).unwrap_or(&PLAIN)
     }
 
-    /// The longest delay that a request may have: none, if too many wait already.
-    pub(super) fn max_wait(&self) -> Duration {
-        if self.line.is_full() { Duration::ZERO } else { self.max_wait }
+    /// Says at most every ten seconds why requests are answered 503.
+    pub(super) fn complain(&self, error: &Error) {
+        let (now_us, last_us) = (self.by.limiter().inner.clock.now_us(), &self.complained_us);
+        let before_us = last_us.load(Ordering::Relaxed);
+        let is_due = before_us == 0 || now_us.saturating_sub(before_us) > 10_000_000;
+        let swap =
+            || last_us.compare_exchange(before_us, now_us, Ordering::Relaxed, Ordering::Relaxed);
+        if is_due && swap().is_ok() {
+            tracing::warn!("requests are answered 503: {error}");
+        }
     }
 
     pub(super) fn wall_us(&self) -> u64 {
@@ -126,40 +144,5 @@ impl fmt::Debug for Settings {
             .field("families", &self.families)
             .field("max_wait", &self.max_wait)
             .finish_non_exhaustive()
-    }
-}
-
-/// How many are delayed at a time, and how many may be.
-#[derive(Clone)]
-pub(super) struct Line {
-    waiting: Arc<AtomicUsize>,
-    pub(super) most: usize,
-}
-
-impl Default for Line {
-    fn default() -> Line {
-        Line { waiting: Arc::default(), most: 10_000 }
-    }
-}
-
-impl Line {
-    fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= self.most
-    }
-
-    pub(super) fn join(&self) -> Place {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Place { waiting: Arc::clone(&self.waiting) }
-    }
-}
-
-/// One of those that are delayed; dropped, it is none any more.
-pub(super) struct Place {
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
