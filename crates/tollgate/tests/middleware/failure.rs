@@ -372,11 +372,25 @@ async fn who_gives_up_while_the_server_is_asked_gives_the_place_back() {
     let store = Store::start();
     let clock = ManualClock::at_us(MIDNIGHT_US);
     let limiter = store.builder().clock(&clock).build().unwrap();
-    let even = scope(&limiter, "even", "leaky-bucket capacity=10 leak=1/h mode=shaping");
-    let app = app(RateLimitLayer::new(even.clone()).max_wait(ms(24 * 3_600_000)));
-    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+    let shaping = "leaky-bucket capacity=10 leak=1/h mode=shaping";
+    let yaml = format!(
+        "limits: {{ even: {shaping} }}\nrules: [{{ name: even, domain: api, key: [ip], limit: even }}]\n"
+    );
+    let by_rules = RateLimitLayer::rules(&rules(&limiter, &yaml), "api");
+    let even = scope(&limiter, "even", shaping);
+    let layers = [
+        (RateLimitLayer::new(even.clone()), even),
+        (by_rules, scope(&limiter, "api/even", shaping)),
+    ];
+    for (layer, even) in layers {
+        gives_the_place_back(&app(layer.max_wait(ms(24 * 3_600_000))), &even).await;
+    }
+}
+
+async fn gives_the_place_back(app: &Router, even: &Scope) {
+    assert_eq!(status(app, get("/")).await, StatusCode::OK);
     for round in 0..20 {
-        let mut asking = Box::pin(send(&app, get("/")));
+        let mut asking = Box::pin(send(app, get("/")));
         std::future::poll_fn(|context| {
             assert!(asking.as_mut().poll(context).is_pending());
             Poll::Ready(())
@@ -392,4 +406,24 @@ async fn who_gives_up_while_the_server_is_asked_gives_the_place_back() {
             assert!(began.elapsed() < PATIENCE, "round {round}: the place is not back");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_wait_than_may_while_the_server_is_asked_for_many() {
+    let store = Store::start();
+    let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
+    let even = scope(&limiter, "even", "leaky-bucket capacity=1000 leak=1/h mode=shaping");
+    let app = app(RateLimitLayer::new(even).max_wait(ms(24 * 3_600_000)).max_waiting(2));
+    let mut tasks = JoinSet::new();
+    for _ in 0..50 {
+        let app = app.clone();
+        tasks.spawn(async move { status(&app, get("/")).await });
+    }
+    let mut refused = 0;
+    for _ in 0..48 {
+        let answered = tokio::time::timeout(PATIENCE, tasks.join_next()).await;
+        let status = answered.expect("at most two wait").unwrap().unwrap();
+        refused += usize::from(status == StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert!((47..=48).contains(&refused), "{refused}");
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ::http::{Request, Response};
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tollgate_core::{MAX_UNITS, Verdict};
 
 use super::charge::Charge;
@@ -62,7 +63,8 @@ enum Begun {
 
 /// A question on its way to the store, with a place among those that wait if that may be the answer.
 pub(super) struct Asked {
-    question: Question,
+    /// `None` once it was answered.
+    question: Option<Question>,
     place: Option<Place>,
 }
 
@@ -156,7 +158,7 @@ impl Settings {
             return Begun::Known(check.now().map_or_else(Answered::Undecided, limit), place);
         }
         let question = Question::Limit { answer: check.into_future(), cost, key: kept };
-        Begun::Asked(Asked { question, place })
+        Begun::Asked(Asked { question: Some(question), place })
     }
 
     fn ask_rules(
@@ -191,7 +193,8 @@ impl Settings {
                 place,
             );
         }
-        Begun::Asked(Asked { question: Question::Rules(check.into_future()), place })
+        let question = Some(Question::Rules(check.into_future()));
+        Begun::Asked(Asked { question, place })
     }
 
     /// The longest delay that a request may have, and its place among those that wait: none, if there is no
@@ -236,15 +239,32 @@ impl Future for Asked {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let answered = match &mut this.question {
-            Question::Limit { answer, cost, key } => match ready!(Pin::new(answer).poll(context)) {
-                Ok(decision) => Answered::Limit { decision, cost: *cost, key: key.take() },
-                Err(error) => Answered::Undecided(error),
-            },
-            Question::Rules(answer) => {
+            Some(Question::Limit { answer, cost, key }) => {
+                match ready!(Pin::new(answer).poll(context)) {
+                    Ok(decision) => Answered::Limit { decision, cost: *cost, key: key.take() },
+                    Err(error) => Answered::Undecided(error),
+                }
+            }
+            Some(Question::Rules(answer)) => {
                 let ruling = ready!(Pin::new(answer).poll(context));
                 ruling.map_or_else(Answered::Undecided, Answered::Rules)
             }
+            None => return Poll::Pending,
         };
+        this.question = None;
         Poll::Ready((answered, this.place.take()))
+    }
+}
+
+/// Who gives up before the store has answered gives a place back that it gets by rules. One that it gets of a
+/// single limit the store gives back by itself.
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let (Some(Question::Rules(answer)), Some(_)) = (self.question.take(), &self.place) else {
+            return;
+        };
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { answer.await.map(Ruling::give_back) });
+        }
     }
 }
