@@ -19,9 +19,6 @@ pub(crate) const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit"
 pub(crate) const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 pub(crate) const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// As many as are told of one outcome.
-const MOST_HEADERS: usize = 5;
-
 /// As many limits as a list has, so that it fits what proxies take: the tightest.
 const MOST_ITEMS: usize = 8;
 
@@ -158,12 +155,14 @@ impl Told {
     }
 
     pub(crate) fn write(self, headers: &mut HeaderMap) {
-        // At once, while there are few to be moved, and with room for the length that a framework adds.
-        let _ = headers.try_reserve(MOST_HEADERS + 1);
         match self {
             Told::Nothing => {}
-            Told::One { ready, standing } => ready.write(&standing, headers),
+            Told::One { ready, standing } => {
+                make_room(headers, standing.families);
+                ready.write(&standing, headers);
+            }
             Told::Several(lists) => {
+                make_room(headers, HeaderFamilies::ALL);
                 if let Some((limit, remaining, reset_s)) = lists.classic {
                     write_classic(headers, remaining, reset_s, || number(limit));
                 }
@@ -189,6 +188,12 @@ fn more_after_us_of(outcome: &Outcome<'_>, policy: &Policy<'_>) -> Option<u64> {
 
 fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
     seconds(wall_us.saturating_add(policy.decision().decided().reset_after_us))
+}
+
+/// At once, while there are few headers to be moved, and for the length that a framework adds.
+fn make_room(headers: &mut HeaderMap, families: HeaderFamilies) {
+    let count = |family: Family, headers| if family == Family::Told { headers } else { 0 };
+    let _ = headers.try_reserve(count(families.ietf, 2) + count(families.classic, 3) + 1);
 }
 
 // A response that has more headers than can be, 32,768, goes without.
