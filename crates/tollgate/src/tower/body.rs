@@ -8,6 +8,63 @@ use http_body_util::{BodyExt, Full};
 ///
 /// Refusals have the same type of body as the service's own responses, so that nothing need be wrapped or
 /// boxed. Frameworks' bodies have it (features `axum`, `tonic`); for one of your own it is one line.
+///
+/// # Bodies of others
+///
+/// Some layers give responses a body of their own, such as tower-http's `TraceLayer`. If one of them is inside of the
+/// layer that limits, a line between the two makes its body one that is known:
+///
+#[cfg_attr(feature = "axum", doc = "```")]
+#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// use axum::{Router, body::Body, http::Response, routing::get};
+/// use tollgate::tower::RateLimitLayer;
+/// use tower::ServiceBuilder;
+/// use tower_http::trace::TraceLayer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layers = ServiceBuilder::new()
+///     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?)
+///     .map_response(|response: Response<_>| response.map(Body::new)) // this one
+///     .layer(TraceLayer::new_for_http());
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(layers);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The same in tonic, where it is the interceptors that do so:
+///
+#[cfg_attr(feature = "tonic", doc = "```")]
+#[cfg_attr(not(feature = "tonic"), doc = "```ignore")]
+/// use http::Response;
+/// use tollgate::tower::RateLimitLayer;
+/// use tonic::service::InterceptorLayer;
+/// use tonic::{Request, Status, body::Body, transport::Server};
+/// use tower::ServiceBuilder;
+///
+/// fn authenticate(request: Request<()>) -> Result<Request<()>, Status> {
+///     // ...
+/// #   Ok(request)
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (_, health) = tonic_health::server::health_reporter();
+/// let layers = ServiceBuilder::new()
+///     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?)
+///     .map_response(|response: Response<_>| response.map(Body::new)) // this one
+///     .layer(InterceptorLayer::new(authenticate));
+/// let server = Server::builder().layer(layers).add_service(health);
+/// # let serving = server.serve(([127, 0, 0, 1], 0).into());
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a refusal cannot have the body `{Self}`",
+    label = "no body for refusals",
+    note = "put a line between `RateLimitLayer` and what is inside of it: \
+            `.map_response(|response: Response<_>| response.map(Body::new))`, with the `Body` of axum (feature `axum`) or of \
+            tonic (feature `tonic`)",
+    note = "a body type of your own needs one function: implement `tollgate::tower::RefusalBody` for it"
+)]
 pub trait RefusalBody {
     /// A body of these bytes.
     fn of(bytes: Bytes) -> Self;

@@ -10,7 +10,6 @@ mod hold;
 mod layer;
 mod service;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -55,13 +54,26 @@ impl ResponseHead for reqwest::Response {
     }
 }
 
+/// An error of any type, as tower's own layers have it.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Why a paced request has no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PaceError<E> {
-    /// It went, and the client failed.
+pub enum PaceError {
+    /// It went, and the client failed. Boxed, as clients inside a buffer or a timeout have no other error;
+    /// which it was, `downcast_ref` says:
+    ///
+    #[cfg_attr(feature = "reqwest", doc = "```")]
+    #[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+    /// # use tollgate::tower::PaceError;
+    /// fn is_timeout(error: &PaceError) -> bool {
+    ///     let PaceError::Inner(inner) = error else { return false };
+    ///     inner.downcast_ref().is_some_and(reqwest::Error::is_timeout)
+    /// }
+    /// ```
     #[error(transparent)]
-    Inner(E),
+    Inner(BoxError),
     /// It did not go, and is charged nothing: its turn would come too late.
     #[error("would have to wait {would_wait:?}; try again later, or raise `max_wait`")]
     TooLong {
@@ -83,18 +95,6 @@ pub enum PaceError<E> {
     Limiter(Error),
 }
 
-impl PaceError<Infallible> {
-    /// The same, for a client that can fail.
-    fn widen<E>(self) -> PaceError<E> {
-        match self {
-            PaceError::Inner(never) => match never {},
-            PaceError::TooLong { would_wait } => PaceError::TooLong { would_wait },
-            PaceError::TooCostly { cost, limit } => PaceError::TooCostly { cost, limit },
-            PaceError::Limiter(error) => PaceError::Limiter(error),
-        }
-    }
-}
-
 /// What all clones of a layer, and of the services it made, have in common.
 #[derive(Clone, Debug)]
 struct Pacer {
@@ -111,7 +111,7 @@ impl Pacer {
         key: Arc<str>,
         cost: u64,
         waited: Duration,
-    ) -> Result<Charge, PaceError<Infallible>> {
+    ) -> Result<Charge, PaceError> {
         let hold = self.holds.on(&key);
         let mut acquire = self.scope.acquire(&*key).cost(cost).through(&hold);
         if let Some(max_wait) = self.max_wait {

@@ -112,6 +112,16 @@ async fn a_server_cannot_stop_a_client_for_longer_than_it_lets_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_the_longest_hold_a_whole_burst_goes_before_the_server_says_so_again() {
+    let server = Server::new(&[busy("9000"); 4].map(|answer| answer.after(ms(5))));
+    let burst_of_three = scope("token-bucket capacity=3 refill=10/s");
+    let service = paced(&PaceLayer::new(burst_of_three).max_hold(ms(2_000)), &server);
+    send(&service, 0).await.await.unwrap().unwrap();
+    send_all(&service, 1..5).await;
+    assert_eq!(server.came(), [(0, 0), (2_005, 1), (2_005, 2), (2_005, 3), (4_010, 4)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_date_counts_from_the_wall_clock() {
     let past = busy("Sun, 06 Nov 1994 08:49:37 GMT");
     let future = busy("Fri, 31 Dec 9999 23:59:59 GMT");

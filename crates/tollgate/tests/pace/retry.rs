@@ -1,4 +1,3 @@
-use std::convert::Infallible;
 use std::future::{Ready, ready};
 
 use http::Response;
@@ -12,7 +11,7 @@ use crate::setup::{Outcome, Server, busy, paced, scope};
 #[derive(Clone)]
 struct WhileBusy;
 
-impl Policy<u32, Response<()>, PaceError<Infallible>> for WhileBusy {
+impl Policy<u32, Response<()>, PaceError> for WhileBusy {
     type Future = Ready<()>;
 
     fn retry(&mut self, _: &mut u32, outcome: &mut Outcome) -> Option<Ready<()>> {

@@ -15,7 +15,7 @@ use tollgate::tower::{Pace, PaceError, PaceFuture, PaceLayer};
 use tollgate::{Clock, Limit, Limiter, Scope};
 use tower::{Layer, Service};
 
-pub(crate) type Outcome = Result<Response<()>, PaceError<Infallible>>;
+pub(crate) type Outcome = Result<Response<()>, PaceError>;
 
 /// Some midnight: a start of every window that divides a day.
 pub(crate) const START_US: u64 = 1_699_920_000_000_000;

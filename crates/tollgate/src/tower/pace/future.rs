@@ -1,6 +1,5 @@
 //! The way of one request: its turn, a client that is ready, the response.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +11,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{Charge, PaceError, Pacer, ResponseHead};
+use super::{BoxError, Charge, PaceError, Pacer, ResponseHead};
 
 pin_project! {
     /// The future of a [`Pace`](super::Pace): the response, once the request had its turn.
@@ -43,7 +42,7 @@ struct Waiting<S, R> {
     charge: Option<Charge>,
 }
 
-type Turn = Pin<Box<dyn Future<Output = Result<Charge, PaceError<Infallible>>> + Send>>;
+type Turn = Pin<Box<dyn Future<Output = Result<Charge, PaceError>> + Send>>;
 
 impl<S: Service<R>, R> PaceFuture<S, R> {
     pub(super) fn new(
@@ -60,20 +59,24 @@ impl<S: Service<R>, R> PaceFuture<S, R> {
     }
 }
 
-impl<S: Service<R>, R> Waiting<S, R> {
+impl<S, R> Waiting<S, R>
+where
+    S: Service<R>,
+    S::Error: Into<BoxError>,
+{
     /// Ready when the request may go, and the client is ready for it.
     fn poll_depart(
         &mut self,
         pacer: &Arc<Pacer>,
         key: &Arc<str>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<(), PaceError<S::Error>>> {
+    ) -> Poll<Result<(), PaceError>> {
         loop {
             if self.charge.is_none() {
                 let turn = ready!(self.turn.as_mut().poll(context));
-                self.charge = Some(turn.map_err(PaceError::widen)?);
+                self.charge = Some(turn?);
             }
-            ready!(self.service.poll_ready(context)).map_err(PaceError::Inner)?;
+            ready!(self.service.poll_ready(context)).map_err(inner)?;
             let charge = self.charge.take();
             if pacer.is_open(key) {
                 charge.into_iter().for_each(Charge::spend);
@@ -91,8 +94,9 @@ impl<S, R> Future for PaceFuture<S, R>
 where
     S: Service<R>,
     S::Response: ResponseHead,
+    S::Error: Into<BoxError>,
 {
-    type Output = Result<S::Response, PaceError<S::Error>>;
+    type Output = Result<S::Response, PaceError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -107,10 +111,14 @@ where
         let Some(response) = this.response.as_mut().as_pin_mut() else { return Poll::Pending };
         let result = ready!(response.poll(context));
         this.response.set(None);
-        let response = result.map_err(PaceError::Inner)?;
+        let response = result.map_err(inner)?;
         this.pacer.heed(this.key, &response);
         Poll::Ready(Ok(response))
     }
+}
+
+fn inner(error: impl Into<BoxError>) -> PaceError {
+    PaceError::Inner(error.into())
 }
 
 impl<S: Service<R>, R> fmt::Debug for PaceFuture<S, R> {

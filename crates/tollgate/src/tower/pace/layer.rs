@@ -33,6 +33,9 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// Clones of the layer, and all services that they make, know the same holds. At most 10,000 keys are
 /// held at a time; with one more, the hold that would end first is forgotten.
 ///
+/// The client must be `Clone`: each request that waits has one of its own. One that is not goes into a `tower::buffer`
+/// first, `ServiceBuilder::new().layer(pace).buffer(8).service(client)`.
+///
 /// Nothing is retried: whoever was told to wait gets that response, and the next request waits. With
 /// `tower::retry` around it, what was refused goes again when the server said:
 ///
@@ -48,9 +51,9 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// #[derive(Clone)]
 /// struct WhileBusy;
 ///
-/// type Outcome = Result<reqwest::Response, PaceError<reqwest::Error>>;
+/// type Outcome = Result<reqwest::Response, PaceError>;
 ///
-/// impl Policy<reqwest::Request, reqwest::Response, PaceError<reqwest::Error>> for WhileBusy {
+/// impl Policy<reqwest::Request, reqwest::Response, PaceError> for WhileBusy {
 ///     type Future = Ready<()>;
 ///
 ///     fn retry(&mut self, _: &mut reqwest::Request, outcome: &mut Outcome) -> Option<Ready<()>> {
@@ -100,14 +103,14 @@ impl<R> PaceLayer<R> {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use = "only the layer that comes back has it"]
+    #[must_use]
     pub fn key(mut self, key: impl Fn(&R) -> String + Send + Sync + 'static) -> PaceLayer<R> {
         self.asks.key = Some(Arc::new(key));
         self
     }
 
     /// What each request spends, instead of 1. At least 1, below 2^53.
-    #[must_use = "only the layer that comes back has it"]
+    #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> PaceLayer<R> {
         self.asks.cost = Some(Arc::new(cost));
         self
@@ -117,7 +120,7 @@ impl<R> PaceLayer<R> {
     ///
     /// If it would take longer, for those ahead, the limit or the server, it fails at once with
     /// [`PaceError::TooLong`](super::PaceError::TooLong), and is charged nothing.
-    #[must_use = "only the layer that comes back has it"]
+    #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> PaceLayer<R> {
         self.pacer.max_wait = Some(max_wait);
         self
@@ -126,9 +129,10 @@ impl<R> PaceLayer<R> {
     /// The longest that one response can make a key wait, instead of an hour; what asks for longer is
     /// cut to it.
     ///
-    /// It is there for servers that are wrong about the time. One that meant it is asked once in that
-    /// while, and says so again.
-    #[must_use = "only the layer that comes back has it"]
+    /// It is there for servers that are wrong about the time. One that meant it is asked again after that while: by
+    /// as many requests as the limit lets go before the first of their responses says to wait once more, such as a
+    /// bucket's whole capacity.
+    #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> PaceLayer<R> {
         self.pacer.max_hold = max_hold;
         self

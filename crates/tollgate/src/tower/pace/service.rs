@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tower_service::Service;
 
 use super::layer::Asks;
-use super::{PaceError, PaceFuture, Pacer, ResponseHead};
+use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 
 /// A client whose requests wait their turn; see [`PaceLayer`](super::PaceLayer).
 ///
@@ -30,9 +30,10 @@ impl<S, R> Service<R> for Pace<S, R>
 where
     S: Service<R> + Clone,
     S::Response: ResponseHead,
+    S::Error: Into<BoxError>,
 {
     type Response = S::Response;
-    type Error = PaceError<S::Error>;
+    type Error = PaceError;
     type Future = PaceFuture<S, R>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {

@@ -13,8 +13,9 @@ use crate::tower::body::RefusalBody;
 
 /// A service whose requests are limited, as a [`RateLimitLayer`](super::RateLimitLayer) says.
 ///
-/// The service inside must be `Clone`, for requests that have to wait; one that is not goes into tower's `Buffer`. A
-/// limit on concurrency belongs outside of this one: inside, refusals wait for it too.
+/// The service inside must be `Clone`, for requests that have to wait; one that is not goes into tower's `Buffer`. It
+/// must be ready before a request is looked at, so refusals wait for a limit on concurrency inside, unless tower's
+/// `LoadShed` or `Buffer` is between.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
