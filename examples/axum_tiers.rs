@@ -43,7 +43,7 @@ const SECRET: &[u8] = b"a secret for this example, and no other";
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let rules = Rules::new(&Limiter::memory(), &Config::parse("axum_tiers.yaml", RULES)?)?;
-    let identity = Identity::new().jwt(Jwt::new([JwtKey::hs256(SECRET)?])?)?;
+    let identity = Identity::new().jwt(Jwt::new([JwtKey::hs256(SECRET)?])?);
     let app = Router::new()
         .route("/api/report", get(|| async { "a report\n" }))
         .route("/login", post(|| async { "welcome\n" }))

@@ -1,14 +1,15 @@
 //! A request without its body, and who sent it.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Once;
 
-use ::http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, ORIGIN};
+use ::http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN};
 use ::http::{Extensions, Method, Request, Uri};
 
 use super::address::ClientAddress;
-use super::identity::Identity;
+use super::identity::{ApiKey, Identity};
 #[cfg(feature = "jwt")]
 use super::tokens::Bearer;
 
@@ -20,7 +21,6 @@ use super::tokens::Bearer;
 pub struct Peer(pub SocketAddr);
 
 /// A request without its body, and who sent it.
-#[derive(Debug)]
 pub struct RequestHead<'r> {
     method: &'r Method,
     uri: &'r Uri,
@@ -29,9 +29,16 @@ pub struct RequestHead<'r> {
     pub(super) identity: &'r Identity,
     peer: Option<IpAddr>,
     address: Option<ClientAddress>,
+    pub(super) api_key: ApiKey,
     #[cfg(feature = "jwt")]
     pub(super) bearer: Bearer,
 }
+
+/// With tokens and without: handlers keep it across an await.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<RequestHead<'static>>();
+};
 
 impl<'r> RequestHead<'r> {
     /// The head of a request, whose sender is who `identity` says.
@@ -49,6 +56,7 @@ impl<'r> RequestHead<'r> {
             identity,
             peer,
             address: peer.map(|peer| identity.address(peer, headers)),
+            api_key: ApiKey::default(),
             #[cfg(feature = "jwt")]
             bearer: Bearer::default(),
         }
@@ -65,6 +73,9 @@ impl<'r> RequestHead<'r> {
     }
 
     /// The whole path, as the client sent it: also inside axum's `nest`.
+    ///
+    /// It is raw: neither percent-decoded nor normalised. `/login`, `/%6cogin`, `//login` and `/login/` are four, and an
+    /// application may take them for one.
     pub fn path(&self) -> &'r str {
         #[cfg(feature = "axum")]
         if let Some(original) = self.extensions.get::<axum::extract::OriginalUri>() {
@@ -114,10 +125,25 @@ impl<'r> RequestHead<'r> {
             && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
     }
 
-    /// Whether it is a call by gRPC.
+    /// Whether it is a call by gRPC: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is
+    /// none, as its clients understand HTTP.
     pub fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-        content_type.is_some_and(|own| own.starts_with(b"application/grpc"))
+        let after = content_type.and_then(|own| own.strip_prefix(b"application/grpc"));
+        *self.method == Method::POST && matches!(after, Some([] | [b'+' | b';', ..]))
+    }
+}
+
+/// Names of headers alone, and no query: the rest may be secret.
+impl fmt::Debug for RequestHead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("RequestHead")
+            .field("method", self.method)
+            .field("path", &self.path())
+            .field("address", &self.address)
+            .field("headers", &headers)
+            .finish_non_exhaustive()
     }
 }
 
@@ -149,4 +175,55 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
         return connection.remote_addr().map(|address| address.ip());
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, uri: &str, headers: &[(&'static str, &str)]) -> Request<()> {
+        let request = Request::builder().method(method).uri(uri);
+        let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
+        request.extension(Peer("203.0.113.9:4711".parse().unwrap())).body(()).unwrap()
+    }
+
+    #[test]
+    fn a_call_by_grpc_is_a_post_of_its_type() {
+        for (method, content_type, want) in [
+            ("POST", "application/grpc", true),
+            ("POST", "application/grpc+proto", true),
+            ("POST", "application/grpc;charset=utf-8", true),
+            ("GET", "application/grpc", false),
+            ("HEAD", "application/grpc+proto", false),
+            ("POST", "application/grpc-web", false),
+            ("POST", "application/grpc-web+proto", false),
+            ("POST", "application/grpc-is-what-i-say", false),
+            ("POST", "application/grpcx", false),
+            ("POST", "text/plain; application/grpc", false),
+            ("POST", "", false),
+        ] {
+            let request = request(method, "/", &[("content-type", content_type)]);
+            let is_grpc = RequestHead::new(&request, &Identity::new()).is_grpc();
+            assert_eq!(is_grpc, want, "{method} {content_type}");
+        }
+        let without = request("POST", "/", &[]);
+        assert!(!RequestHead::new(&without, &Identity::new()).is_grpc());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let request = request(
+            "GET",
+            "/reports?key=s3cret",
+            &[("authorization", "Bearer s3cret"), ("x-api-key", "s3cret"), ("cookie", "s3cret")],
+        );
+        let identity = Identity::new().verify_api_keys(|_| Some("s3cret tier".to_owned()));
+        let head = RequestHead::new(&request, &identity);
+        assert!(head.tier().is_some());
+        let shown = format!("{head:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        for part in ["GET", "/reports", "203.0.113.9", "authorization", "x-api-key", "cookie"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! Who sent a request.
 //!
+//! - `api_key`: who has a key that is known
 //! - `configured`: as a file says it
 
+mod api_key;
 mod configured;
 
 use std::fmt;
@@ -11,6 +13,9 @@ use std::sync::Arc;
 use ::http::header::{HeaderMap, HeaderName};
 #[cfg(feature = "jwt")]
 use tollgate_core::Limit;
+
+pub(super) use api_key::ApiKey;
+use api_key::TierOf;
 
 use super::address::{ClientAddress, Ipv6Prefix};
 use super::head::RequestHead;
@@ -47,11 +52,8 @@ pub struct Identity {
     api_key_header: HeaderName,
     tier_of_api_key: Option<TierOf>,
     #[cfg(feature = "jwt")]
-    pub(super) tokens: Option<Tokens>,
+    pub(super) tokens: Tokens,
 }
-
-/// The tier of an API key that is known.
-type TierOf = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 impl Default for Identity {
     fn default() -> Identity {
@@ -62,7 +64,7 @@ impl Default for Identity {
             api_key_header: HeaderName::from_static("x-api-key"),
             tier_of_api_key: None,
             #[cfg(feature = "jwt")]
-            tokens: None,
+            tokens: Tokens::default(),
         }
     }
 }
@@ -100,6 +102,11 @@ impl Identity {
     }
 
     /// Who knows API keys, besides the table in a file of rules: the tier of one that is genuine.
+    ///
+    /// Rules take them as `api_key` and `tier`. A layer of one limit is by address all the same, unless its key is
+    /// made of them: `.key(|request| request.api_key().map(str::to_owned))`.
+    ///
+    /// It is asked once a request at most, and must not wait: look into memory, ask no database.
     #[must_use]
     pub fn verify_api_keys(
         self,
@@ -113,36 +120,39 @@ impl Identity {
     /// A request with a token that is not genuine, expired or not verified is as one without, and limited by its
     /// address, unless such are [refused](Self::refuse_invalid_tokens).
     #[cfg(feature = "jwt")]
-    pub fn jwt(self, jwt: Jwt) -> Result<Identity, Error> {
-        Ok(Identity { tokens: Some(Tokens::new(jwt)?), ..self })
+    #[must_use]
+    pub fn jwt(self, jwt: Jwt) -> Identity {
+        Identity { tokens: self.tokens.with_jwt(jwt), ..self }
     }
 
-    /// Answers 401 to requests with a token that is not genuine, or expired; and 429 to new tokens of an address
-    /// that has brought too many of those.
+    /// Answers 401 to requests with a token that is not genuine, expired or not to be read; and 429 to those of an
+    /// address that has brought [too many](Self::token_verifications) of them.
     #[cfg(feature = "jwt")]
     #[must_use]
     pub fn refuse_invalid_tokens(mut self) -> Identity {
-        if let Some(tokens) = &mut self.tokens {
-            tokens.on_invalid = OnInvalid::Unauthorized;
-        }
+        self.tokens.on_invalid = OnInvalid::Unauthorized;
         self
     }
 
     /// How often an address may have tokens verified that turn out bad: `token-bucket capacity=20 refill=5/s` unless
     /// said. From then on its new tokens are not even looked at, so that junk costs nothing, and its requests are
     /// limited by address; those that were verified before count as they did.
+    ///
+    /// Tokens that are bad at first sight, such as another system's, take no verification. If bad ones are
+    /// [refused](Self::refuse_invalid_tokens) they count too: a 401 costs one.
     #[cfg(feature = "jwt")]
-    pub fn token_verifications(self, limit: impl Into<Limit>) -> Result<Identity, Error> {
-        let tokens = self.tokens.map(|tokens| tokens.with_verifications(limit.into()));
-        Ok(Identity { tokens: tokens.transpose()?, ..self })
+    pub fn token_verifications<L>(self, limit: L) -> Result<Identity, Error>
+    where
+        L: TryInto<Limit>,
+        Error: From<L::Error>,
+    {
+        Ok(Identity { tokens: self.tokens.with_verifications(limit.try_into()?)?, ..self })
     }
 
     /// With tokens judged at this clock's time.
     #[cfg(feature = "jwt")]
     pub(crate) fn on_clock(mut self, clock: &Clock) -> Identity {
-        if let Some(tokens) = &mut self.tokens {
-            tokens.clock = clock.clone();
-        }
+        self.tokens.clock = clock.clone();
         self
     }
 
@@ -182,18 +192,6 @@ impl<'r> RequestHead<'r> {
         #[cfg(feature = "jwt")]
         let with_headers = self.with_claims(with_headers, asked);
         with_headers
-    }
-
-    fn with_api_key<'a>(&'a self, attributes: Attributes<'a>) -> Attributes<'a> {
-        let Identity { api_key_header, tier_of_api_key, .. } = self.identity;
-        let mut lines = self.headers().get_all(api_key_header).iter();
-        // Two keys are nobody's.
-        let (Some(key), None) = (lines.next(), lines.next()) else { return attributes };
-        let Ok(key) = key.to_str() else { return attributes };
-        match tier_of_api_key.as_ref().and_then(|tier_of| tier_of(key)) {
-            Some(tier) => attributes.with("api_key", key).with("tier", tier),
-            None => attributes.claimed("api_key", key),
-        }
     }
 
     fn with_headers<'a>(&'a self, attributes: Attributes<'a>, asked: &'a Asked) -> Attributes<'a> {

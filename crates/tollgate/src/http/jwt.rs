@@ -12,7 +12,7 @@ mod key;
 mod tests;
 mod unproven;
 
-use cache::Cache;
+use cache::{Cache, Weight};
 pub use claims::Claims;
 pub use invalid::InvalidToken;
 pub use key::{JwtError, JwtKey};
@@ -123,8 +123,10 @@ impl Jwt {
         self.with(|policy| policy.leeway_us = micros(leeway))
     }
 
-    /// How many verified tokens are remembered at most: 10,000 unless said otherwise. Each takes a few
-    /// times the bytes of its claims, the token itself is not kept. 0 and 1 remember none.
+    /// How many verified tokens are remembered at most: 10,000 unless said otherwise. 0 and 1 remember none.
+    ///
+    /// A token counts as one, and as one more for each KiB of its length: of 300 bytes as 1, of 8 KiB as 9. It
+    /// takes a few times the bytes of its claims; the token itself is not kept.
     pub fn max_cached(self, tokens: usize) -> Jwt {
         self.with(|policy| policy.max_cached = tokens)
     }
@@ -179,7 +181,7 @@ impl Jwt {
             return Err(InvalidToken::Signature);
         }
         let claims = Arc::new(policy.accept(unproven.claims(), now_us)?);
-        cache.insert(fingerprint, Arc::clone(&claims));
+        cache.insert(fingerprint, Weight::of(token), Arc::clone(&claims));
         Ok(Some(claims))
     }
 

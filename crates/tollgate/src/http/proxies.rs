@@ -77,18 +77,19 @@ pub enum TrustError {
     /// No proxies at all.
     #[error("trusted proxies: the list is empty; leave it out to trust none")]
     Nobody,
-    /// Together, the nets hold all of IPv4, or all public addresses of IPv6.
+    /// Together, the nets hold more than a quarter of IPv4, or of the public addresses of IPv6.
     #[error(
-        "trusted proxies: every {family} client is in these nets, and could choose its own address; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
+        "trusted proxies: more than a quarter of all {family} addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
     )]
-    Everyone {
+    TooMany {
         /// `IPv4` or `IPv6`.
         family: &'static str,
     },
 }
 
 impl TrustedProxies {
-    /// Addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` unless [said](Self::reading).
+    /// Addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` unless [said](Self::reading). Together they
+    /// may hold a quarter of IPv4, and of the public addresses of IPv6.
     pub fn new<N: AsRef<str>>(
         nets: impl IntoIterator<Item = N>,
     ) -> Result<TrustedProxies, TrustError> {
@@ -99,8 +100,8 @@ impl TrustedProxies {
         }
         let nets = Ipv6Net::aggregate(&nets);
         for (family, everyone) in [("IPv4", IPV4), ("IPv6", PUBLIC_IPV6)] {
-            if nets.iter().any(|net| net.contains(&everyone)) {
-                return Err(TrustError::Everyone { family });
+            if covered(&nets, everyone) > addresses(everyone) / 4 {
+                return Err(TrustError::TooMany { family });
             }
         }
         Ok(TrustedProxies { nets: nets.into(), forwarding: Forwarding::default() })
@@ -162,6 +163,21 @@ impl fmt::Debug for TrustedProxies {
         let mut shown = f.debug_struct("TrustedProxies");
         shown.field("nets", &nets).field("forwarding", &self.forwarding).finish()
     }
+}
+
+/// How many of all addresses the nets hold, none of which lies within another.
+fn covered(nets: &[Ipv6Net], all: Ipv6Net) -> u128 {
+    let within = |net: &Ipv6Net| match (net.contains(&all), all.contains(net)) {
+        (true, _) => addresses(all),
+        (false, true) => addresses(*net),
+        (false, false) => 0,
+    };
+    nets.iter().map(within).sum()
+}
+
+/// OK because a net that is asked about has at least 3 bits of its own.
+fn addresses(net: Ipv6Net) -> u128 {
+    1 << (128 - u32::from(net.prefix_len()))
 }
 
 /// As IPv6 has it.

@@ -1,9 +1,8 @@
 //! Tokens that requests carry: which are believed, and what becomes of the others.
 
-use std::cell::OnceCell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ::http::header::{AUTHORIZATION, HeaderMap};
+use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tollgate_core::{Checked, Limit};
 
 use super::head::RequestHead;
@@ -25,52 +24,90 @@ const VERIFICATIONS: &str = "token-bucket capacity=20 refill=5/s";
 const MAX_BYTES: usize = 4 << 20;
 
 /// Which tokens are believed, and what becomes of the others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
-    jwt: Jwt,
+    /// None is, if `None`.
+    jwt: Option<Jwt>,
     pub(super) on_invalid: OnInvalid,
-    /// By address, how many tokens may turn out bad.
-    verifications: Scope,
+    /// By address, how many tokens may turn out bad. Without it none is verified.
+    verifications: Option<Scope>,
     pub(super) clock: Clock,
 }
 
 /// What becomes of a request whose token is not genuine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OnInvalid {
     /// It is as if there were none.
+    #[default]
     ByAddress,
     Unauthorized,
 }
 
 impl Tokens {
-    pub(super) fn new(jwt: Jwt) -> Result<Tokens, Error> {
-        let verifications = verifications(VERIFICATIONS.parse()?)?;
-        let (on_invalid, clock) = (OnInvalid::ByAddress, Clock::system());
-        Ok(Tokens { jwt, on_invalid, verifications, clock })
+    pub(super) fn with_jwt(self, jwt: Jwt) -> Tokens {
+        // Never without: the usual limit can be made.
+        let verifications = self.verifications.or_else(usual_verifications);
+        Tokens { jwt: Some(jwt), verifications, ..self }
     }
 
     pub(super) fn with_verifications(self, limit: Limit) -> Result<Tokens, Error> {
-        Ok(Tokens { verifications: verifications(limit)?, ..self })
+        Ok(Tokens { verifications: Some(verifications(limit)?), ..self })
     }
 
-    /// Looks at a token. One that is new is verified, if its address has not brought too many bad ones.
-    fn look(&self, token: &str, address: &str) -> Looked {
+    /// Looks at what a request carries: `None` if that is no token, or nobody asks for one.
+    fn look(&self, carried: Carried<'_>, address: &str) -> Option<Looked> {
+        let jwt = self.jwt.as_ref()?;
         let now_us = self.clock.wall_us();
+        let looked = match carried {
+            Carried::Nothing => return None,
+            Carried::Token(token) => self.verify(jwt, token, address, now_us),
+            Carried::Unreadable => self.uncharged(InvalidToken::Malformed, address, now_us),
+        };
+        Some(looked)
+    }
+
+    /// A token that is new is verified, if its address has not brought too many bad ones.
+    fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> Looked {
         let mut charged = None;
-        let looked = self.jwt.verify(token, now_us, || {
-            charged = self.verifications.check(address).at_us(now_us).now().ok();
+        let looked = jwt.verify(token, now_us, || {
+            charged = self.charge(address, now_us);
             charged.as_ref().is_some_and(Decision::is_allowed)
         });
         match (looked, charged) {
             (Token::Verified(claims), charged) => {
-                if let Some(receipt) = charged.and_then(Decision::into_receipt) {
-                    // It was a good one, which nobody pays for. In memory it cannot fail.
-                    let _ = self.verifications.refund_at_us(address, now_us, receipt);
-                }
+                self.give_back(charged, address, now_us);
                 Looked::Verified(claims)
             }
-            (Token::Invalid(invalid), _) => Looked::Invalid(invalid),
+            (Token::Invalid(invalid), None) => self.uncharged(invalid, address, now_us),
+            (Token::Invalid(invalid), Some(_)) => Looked::Invalid(invalid),
             (Token::NotVerified, refused) => Looked::Untried(refused.map(|own| *own.decided())),
+        }
+    }
+
+    /// A bad token that took no verification. It is charged as if it had, if it is to be answered: otherwise
+    /// answers would have no limit. If not it is free: it may be a token of another system.
+    fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> Looked {
+        let charged = match self.on_invalid {
+            OnInvalid::ByAddress => None,
+            OnInvalid::Unauthorized => self.charge(address, now_us),
+        };
+        match charged {
+            Some(refused) if !refused.is_allowed() => Looked::Untried(Some(*refused.decided())),
+            _ => Looked::Invalid(invalid),
+        }
+    }
+
+    /// In memory it cannot fail.
+    fn charge(&self, address: &str, now_us: u64) -> Option<Decision> {
+        self.verifications.as_ref()?.check(address).at_us(now_us).now().ok()
+    }
+
+    /// For a good token, which nobody pays for.
+    fn give_back(&self, charged: Option<Decision>, address: &str, now_us: u64) {
+        let receipt = charged.and_then(Decision::into_receipt);
+        if let Some((verifications, receipt)) = self.verifications.as_ref().zip(receipt) {
+            // In memory it cannot fail.
+            let _ = verifications.refund_at_us(address, now_us, receipt);
         }
     }
 }
@@ -106,6 +143,10 @@ impl Unwelcome {
     }
 }
 
+fn usual_verifications() -> Option<Scope> {
+    verifications(VERIFICATIONS.parse().ok()?).ok()
+}
+
 fn verifications(limit: Limit) -> Result<Scope, Error> {
     Limiter::builder().max_bytes(MAX_BYTES).build().scope("token-verifications", limit)
 }
@@ -114,15 +155,14 @@ fn verifications(limit: Limit) -> Result<Scope, Error> {
 #[derive(Debug, Default)]
 pub(super) struct Bearer {
     /// `None` if it has none.
-    looked: OnceCell<Option<Looked>>,
+    looked: OnceLock<Option<Looked>>,
 }
 
 impl RequestHead<'_> {
     fn looked(&self) -> Option<&Looked> {
         let look = || {
-            let tokens = self.identity.tokens.as_ref()?;
             let address = self.address().map_or(NOWHERE, |address| address.as_str());
-            Some(tokens.look(bearer(self.headers())?, address))
+            self.identity.tokens.look(carried(self.headers()), address)
         };
         self.bearer.looked.get_or_init(look).as_ref()
     }
@@ -137,7 +177,7 @@ impl RequestHead<'_> {
 
     /// What is wrong with its token, if such requests are not wanted.
     pub(crate) fn unwelcome(&self) -> Option<Unwelcome> {
-        let Tokens { on_invalid, verifications, .. } = self.identity.tokens.as_ref()?;
+        let Tokens { on_invalid, verifications, .. } = &self.identity.tokens;
         if *on_invalid == OnInvalid::ByAddress {
             return None;
         }
@@ -145,7 +185,7 @@ impl RequestHead<'_> {
             Looked::Verified(_) | Looked::Untried(None) => None,
             Looked::Invalid(invalid) => Some(Unwelcome::Invalid(invalid)),
             Looked::Untried(Some(decision)) => Some(Unwelcome::Untried {
-                verifications: verifications.clone(),
+                verifications: verifications.clone()?,
                 decision: Checked { decision, receipt: None }.into(),
             }),
         }
@@ -163,10 +203,88 @@ impl RequestHead<'_> {
     }
 }
 
-/// The token of `Authorization: Bearer …`. Two of them are nobody's.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut lines = headers.get_all(AUTHORIZATION).iter();
-    let (line, None) = (lines.next()?, lines.next()) else { return None };
-    let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start())
+/// What a request has under `Authorization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carried<'h> {
+    /// Nothing, or what is for others, such as `Basic …`.
+    Nothing,
+    /// `Bearer …`.
+    Token(&'h str),
+    /// A bearer without a token, or with what can be none; or one line of several, of which each may be meant.
+    Unreadable,
+}
+
+fn carried(headers: &HeaderMap) -> Carried<'_> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
+    let Some(first) = lines.next() else { return Carried::Nothing };
+    let carried = carried_by(first);
+    lines.fold(carried, |carried, line| match (carried, carried_by(line)) {
+        (Carried::Nothing, Carried::Nothing) => Carried::Nothing,
+        _ => Carried::Unreadable,
+    })
+}
+
+/// What a line has: the scheme ends where a name does, then come spaces, then the token.
+fn carried_by(line: &[u8]) -> Carried<'_> {
+    let line = line.trim_ascii_start();
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let (scheme, rest) = line.split_at(line.iter().take_while(|byte| is_name(byte)).count());
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Carried::Nothing;
+    }
+    let token = rest.strip_prefix(b" ").and_then(|token| str::from_utf8(token).ok());
+    match token.map(|token| token.trim_start_matches(' ')) {
+        Some(token) if !token.is_empty() => Carried::Token(token),
+        _ => Carried::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_that_cannot_be_read_is_not_nothing() {
+        use Carried::{Nothing, Token, Unreadable};
+        let table: [(&[&[u8]], Carried<'_>); 26] = [
+            (&[], Nothing),
+            (&[b""], Nothing),
+            (&[b"Basic YTpi"], Nothing),
+            (&[b"Basic YTpi", b"Digest x"], Nothing),
+            (&[b"Bearerx"], Nothing),
+            (&[b"Bearer-x y"], Nothing),
+            (&[b"\xffBearer x"], Nothing),
+            (&[b"x Bearer y"], Nothing),
+            (&[b"Bearer a.b.c"], Token("a.b.c")),
+            (&[b"bEARER x"], Token("x")),
+            (&[b"Bearer   x"], Token("x")),
+            (&[b" Bearer x"], Token("x")),
+            (&[b"Bearer x y"], Token("x y")),
+            (&[b"Bearer"], Unreadable),
+            (&[b"Bearer "], Unreadable),
+            (&[b"Bearer   "], Unreadable),
+            (&[b"Bearer\tx"], Unreadable),
+            (&[b"Bearer=x"], Unreadable),
+            (&[b"Bearer,x"], Unreadable),
+            (&[b"Bearer\xa0x"], Unreadable),
+            (&[b"Bearer x\xff"], Unreadable),
+            (&[b"Bearer \xc3\xa4"], Token("ä")),
+            (&[b"Bearer x", b"Bearer x"], Unreadable),
+            (&[b"Bearer x", b"Basic y"], Unreadable),
+            (&[b"Basic y", b"Bearer x"], Unreadable),
+            (&[b"Basic y", b"Digest x", b"Bearer"], Unreadable),
+        ];
+        for (lines, want) in table {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(AUTHORIZATION, HeaderValue::from_bytes(line).unwrap());
+            }
+            assert_eq!(carried(&headers), want, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_usual_limit_can_be_made() {
+        assert!(usual_verifications().is_some());
+    }
 }

@@ -3,6 +3,7 @@
 
 mod failure;
 mod headers;
+mod identity;
 mod layer;
 mod reload;
 mod servers;

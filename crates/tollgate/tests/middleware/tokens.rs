@@ -2,10 +2,10 @@
 
 use axum::Router;
 use axum::body::Body;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use tollgate::http::{Identity, Jwt, JwtKey};
 use tollgate::tower::RateLimitLayer;
-use tollgate::{Limit, ManualClock};
+use tollgate::{Limiter, ManualClock};
 
 use crate::support::*;
 
@@ -22,7 +22,7 @@ fn junk(number: usize) -> String {
 }
 
 fn identity() -> Identity {
-    Identity::new().jwt(Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap()).unwrap()
+    Identity::new().jwt(Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap())
 }
 
 /// Users have 3 each, and addresses too.
@@ -130,7 +130,7 @@ async fn a_bad_token_is_as_none_unless_such_are_refused() {
         assert!(problem["detail"].as_str().unwrap().contains(said), "{said}: {body}");
         assert!(!body.contains(&**token));
     }
-    // They were charged nothing; who has no token, or a good one, goes.
+    // The address's limit was charged nothing; who has no token, or a good one, goes.
     spend(&app, HOME).await;
     let ada = user("ada");
     assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
@@ -139,7 +139,7 @@ async fn a_bad_token_is_as_none_unless_such_are_refused() {
 }
 
 fn verified_at_most(limit: &str) -> Identity {
-    identity().token_verifications(limit.parse::<Limit>().unwrap()).unwrap()
+    identity().token_verifications(limit).unwrap()
 }
 
 #[tokio::test]
@@ -180,16 +180,133 @@ async fn good_tokens_and_those_that_no_signature_could_save_cost_no_verification
     assert!(!is_believed(&app, &user("too late"), HOME).await);
 }
 
-#[tokio::test]
-async fn a_token_that_was_not_looked_at_is_not_called_bad() {
-    let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
-    let (_, app) = by_user(identity);
+/// The statuses of requests, one after the other.
+async fn seen(app: &Router, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<u16> {
     let mut seen = Vec::new();
-    for number in 0..8 {
-        seen.push(status(&app, bearing(&junk(number), HOME)).await.as_u16());
+    for request in requests {
+        seen.push(status(app, request).await.as_u16());
     }
-    // By the address, of which 3 go.
-    assert_eq!(seen, [401, 401, 401, 200, 200, 200, 429, 429]);
+    seen
+}
+
+#[tokio::test]
+async fn where_bad_tokens_are_refused_an_address_with_too_many_waits() {
+    let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
+    let (clock, app) = by_user(identity);
+    let ada = user("ada");
+    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
+    let bad = |at| bearing(&junk(at), HOME);
+    assert_eq!(seen(&app, (0..5).map(bad)).await, [401, 401, 401, 429, 429]);
+    // Not called bad, as nobody looked: a new one that is good waits too, and is told how long.
+    let response = send(&app, bearing(&user("bob"), HOME)).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(response.headers(), "retry-after").as_deref(), Some("60"));
+    assert_eq!(header(response.headers(), "www-authenticate"), None);
+    // Who is known goes, and so does who has no token, or is elsewhere.
+    assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
+    spend(&app, HOME).await;
+    assert_eq!(status(&app, bearing(&user("bob"), ELSEWHERE)).await, StatusCode::OK);
+    clock.advance(ms(60_000));
+    assert_eq!(seen(&app, (0..5).map(bad)).await, [401, 401, 401, 429, 429]);
+}
+
+#[tokio::test]
+async fn whatever_a_bad_token_is_its_401_is_charged_to_its_address_once() {
+    let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
+    let unsigned = format!("{}.{}.", base64(r#"{"alg":"none"}"#), base64(r#"{"sub":"ada"}"#));
+    let long = "x".repeat(9_000);
+    for token in [&*junk(1), &expired, &unsigned, &long, "garbage", "a.b.c", "\tx", ""] {
+        let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
+        let (_, app) = by_user(identity);
+        assert_eq!(seen(&app, times(5, token, HOME)).await, [401, 401, 401, 429, 429], "{token}");
+    }
+    // One that was good is remembered, and counts as bad once it has expired.
+    let identity = verified_at_most("fixed-window limit=1 window=1m").refuse_invalid_tokens();
+    let (clock, app) = by_user(identity);
+    let ada = user("ada");
+    assert_eq!(seen(&app, times(2, &ada, HOME)).await, [200, 200]);
+    clock.advance(ms(3_605_000));
+    assert_eq!(seen(&app, times(2, &ada, HOME)).await, [401, 429]);
+}
+
+#[tokio::test]
+async fn an_authorization_that_cannot_be_read_is_a_bad_token() {
+    let lines = |lines: &[&[u8]]| {
+        let mut request = request("GET", "/", HOME);
+        for line in lines {
+            let line = HeaderValue::from_bytes(line).unwrap();
+            request.headers_mut().append("authorization", line);
+        }
+        request
+    };
+    let (ada, bob) = (format!("Bearer {}", user("ada")), format!("Bearer {}", user("bob")));
+    let (ada, bob) = (ada.as_bytes(), bob.as_bytes());
+    let table: [(&[&[u8]], u16); 11] = [
+        (&[], 200),
+        (&[b"Basic YTpi"], 200),
+        (&[b"Basic YTpi", b"Digest x"], 200),
+        (&[ada], 200),
+        (&[ada, bob], 401),
+        (&[ada, ada], 401),
+        (&[ada, b"Basic YTpi"], 401),
+        (&[b"Basic YTpi", ada], 401),
+        (&[b"Bearer\tx"], 401),
+        (&[b"Bearer \xff"], 401),
+        (&[b"Bearer"], 401),
+    ];
+    let (_, strict) = by_user(identity().refuse_invalid_tokens());
+    for (sent, want) in table {
+        let response = send(&strict, lines(sent)).await;
+        assert_eq!(response.status().as_u16(), want, "{sent:?}");
+        let challenge = header(response.headers(), "www-authenticate");
+        assert_eq!(challenge.is_some(), want == 401, "{sent:?}");
+    }
+    // Where such are not refused they are nobody's: the address pays, and neither of the two.
+    let (_, lenient) = by_user(identity());
+    let both = (0..9).map(|_| lines(&[ada, bob]));
+    assert_eq!(admitted(&lenient, both).await, 3);
+    assert_eq!(admitted(&lenient, times(9, &user("ada"), HOME)).await, 3);
+    assert_eq!(admitted(&lenient, times(9, &user("bob"), HOME)).await, 3);
+}
+
+#[tokio::test]
+async fn what_is_said_of_tokens_holds_whenever_it_is_said() {
+    let jwt = || Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
+    let limit = "fixed-window limit=2 window=1m";
+    let orders = [
+        Identity::new().jwt(jwt()).refuse_invalid_tokens().token_verifications(limit).unwrap(),
+        Identity::new().refuse_invalid_tokens().jwt(jwt()).token_verifications(limit).unwrap(),
+        Identity::new().token_verifications(limit).unwrap().refuse_invalid_tokens().jwt(jwt()),
+        Identity::new().token_verifications(limit).unwrap().jwt(jwt()).refuse_invalid_tokens(),
+    ];
+    for (number, identity) in orders.into_iter().enumerate() {
+        let (_, app) = by_user(identity);
+        assert_eq!(status(&app, bearing(&user("ada"), HOME)).await, StatusCode::OK);
+        let bad = (0..3).map(|at| bearing(&junk(at), HOME));
+        assert_eq!(seen(&app, bad).await, [401, 401, 429], "{number}");
+    }
+    assert!(Identity::new().token_verifications("token-bucket").is_err());
+    // Without keys no token is asked for, and none is bad.
+    let (_, app) = by_user(Identity::new().refuse_invalid_tokens());
+    assert_eq!(seen(&app, times(4, "garbage", HOME)).await, [200, 200, 200, 429]);
+}
+
+#[tokio::test]
+async fn tokens_are_judged_at_the_time_of_the_limit() {
+    // Long ago, when this one was good: it is not by any other clock.
+    let clock = ManualClock::at_us(1_000_000_000_000_000);
+    let limiter = Limiter::builder().clock(&clock).build();
+    let limit = scope(&limiter, "free", "fixed-window limit=3 window=366d");
+    let verifications = "fixed-window limit=1 window=1m";
+    let identity = identity().refuse_invalid_tokens().token_verifications(verifications).unwrap();
+    let app = app(RateLimitLayer::new(limit).identity(identity));
+    let old = signed(SECRET, r#"{"sub":"ada","nbf":1000000000,"exp":1000000100}"#);
+    assert_eq!(status(&app, bearing(&old, HOME)).await, StatusCode::OK);
+    clock.advance(ms(105_000));
+    assert_eq!(seen(&app, times(2, &old, HOME)).await, [401, 429]);
+    // What is left of an address is by the same clock.
+    clock.advance(ms(60_000));
+    assert_eq!(seen(&app, times(2, &old, HOME)).await, [401, 429]);
 }
 
 #[tokio::test]

@@ -289,7 +289,7 @@ async fn a_call_with_a_bad_token_is_unauthenticated_if_such_are_refused() {
     let (_, limiter) = at_midnight();
     let limit = scope(&limiter, "free", "fixed-window limit=1 window=366d");
     let jwt = Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap();
-    let identity = Identity::new().jwt(jwt).unwrap().refuse_invalid_tokens();
+    let identity = Identity::new().jwt(jwt).refuse_invalid_tokens();
     let layer = RateLimitLayer::new(limit).identity(identity);
     let layer = layer.key(|request| request.claim("sub").map(|sub| sub.into_owned()));
     let channel = to(serve(layer).await).await;

@@ -47,7 +47,7 @@ impl Identity {
         if let Some(leeway) = said.leeway {
             jwt = jwt.leeway(leeway);
         }
-        let mut identity = self.jwt(jwt)?;
+        let mut identity = self.jwt(jwt);
         if let Some(limit) = said.verifications {
             identity = identity.token_verifications(limit)?;
         }

@@ -16,6 +16,9 @@ const SHARDS: usize = 8;
 /// A shard for fewer tokens than this is not worth having.
 const MIN_PER_SHARD: usize = 128;
 
+/// A token counts as one, and as one more for each so many bytes of it: its claims are that long, too.
+const BYTES_PER_WEIGHT: usize = 1024;
+
 /// Verified tokens, in two generations.
 ///
 /// New ones are young. When the young are full, the old are forgotten and the young become old; an old
@@ -24,7 +27,7 @@ const MIN_PER_SHARD: usize = 128;
 pub(super) struct Cache {
     fingerprints: SipHasher13,
     shards: Box<[Mutex<Shard>]>,
-    /// How many tokens a generation of one shard holds.
+    /// What the tokens in a generation of one shard count as, at most.
     per_generation: usize,
 }
 
@@ -34,16 +37,37 @@ pub(super) struct Cache {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
 
+/// What a token counts as: a token of 300 bytes as 1, one of 8 KiB as 9.
+#[derive(Clone, Copy)]
+pub(super) struct Weight(usize);
+
+impl Weight {
+    pub(super) fn of(token: &str) -> Weight {
+        Weight(1 + token.len() / BYTES_PER_WEIGHT)
+    }
+}
+
 #[derive(Default)]
 struct Shard {
     young: Generation,
     old: Generation,
 }
 
-type Generation = HashMap<Fingerprint, Arc<Claims>, RandomState>;
+#[derive(Default)]
+struct Generation {
+    tokens: HashMap<Fingerprint, Known, RandomState>,
+    /// What they count as, together.
+    weight: usize,
+}
+
+#[derive(Clone)]
+struct Known {
+    claims: Arc<Claims>,
+    weight: Weight,
+}
 
 impl Cache {
-    /// Remembers at most `max` tokens.
+    /// Remembers tokens that count as `max` at most.
     pub(super) fn new(max: usize) -> Cache {
         let seed = RandomState::new();
         let fingerprints = SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8));
@@ -65,29 +89,30 @@ impl Cache {
         now_us: u64,
     ) -> Option<Result<Arc<Claims>, InvalidToken>> {
         let mut shard = self.shard(token).lock();
-        let (claims, forgotten) = match shard.young.get(&token) {
-            Some(claims) => (Arc::clone(claims), None),
+        let (known, forgotten) = match shard.young.tokens.get(&token) {
+            Some(known) => (known.clone(), None),
             None => {
-                let claims = shard.old.remove(&token)?;
-                let forgotten = shard.insert(token, Arc::clone(&claims), self.per_generation);
-                (claims, forgotten)
+                let known = shard.old.remove(token)?;
+                let forgotten = shard.insert(token, known.clone(), self.per_generation);
+                (known, forgotten)
             }
         };
-        let counts = claims.counts_at(now_us);
+        let counts = known.claims.counts_at(now_us);
         if counts == Err(InvalidToken::Expired) {
-            shard.young.remove(&token);
+            shard.young.remove(token);
         }
         drop(shard);
         // Only now, as thousands may go.
         drop(forgotten);
-        Some(counts.map(|()| claims))
+        Some(counts.map(|()| known.claims))
     }
 
-    pub(super) fn insert(&self, token: Fingerprint, claims: Arc<Claims>) {
-        if self.per_generation == 0 {
+    pub(super) fn insert(&self, token: Fingerprint, weight: Weight, claims: Arc<Claims>) {
+        if weight.0 > self.per_generation {
             return;
         }
-        let forgotten = self.shard(token).lock().insert(token, claims, self.per_generation);
+        let known = Known { claims, weight };
+        let forgotten = self.shard(token).lock().insert(token, known, self.per_generation);
         // The lock is free again, and thousands may go.
         drop(forgotten);
     }
@@ -99,22 +124,49 @@ impl Cache {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        let lens = self.shards.iter().map(Mutex::lock);
-        lens.map(|shard| shard.young.len() + shard.old.len()).sum()
+        let shards = self.shards.iter().map(Mutex::lock);
+        shards.map(|shard| shard.young.tokens.len() + shard.old.tokens.len()).sum()
+    }
+
+    /// What its tokens count as, added up anew.
+    #[cfg(test)]
+    pub(super) fn weight(&self) -> usize {
+        let of = |generation: &Generation| -> usize {
+            let weight = generation.tokens.values().map(|known| known.weight.0).sum();
+            assert_eq!(weight, generation.weight);
+            weight
+        };
+        self.shards.iter().map(Mutex::lock).map(|shard| of(&shard.young) + of(&shard.old)).sum()
     }
 }
 
 impl Shard {
-    /// Adds a young one. Returns those that had to go.
+    /// Adds a young one, which fits an empty generation. Returns those that had to go.
     fn insert(
         &mut self,
         token: Fingerprint,
-        claims: Arc<Claims>,
+        known: Known,
         per_generation: usize,
     ) -> Option<Generation> {
-        let is_full = self.young.len() >= per_generation;
+        let is_full = self.young.weight + known.weight.0 > per_generation;
         let forgotten = is_full.then(|| mem::replace(&mut self.old, mem::take(&mut self.young)));
-        self.young.insert(token, claims);
+        self.young.insert(token, known);
         forgotten
+    }
+}
+
+impl Generation {
+    fn insert(&mut self, token: Fingerprint, known: Known) {
+        // Two threads may have verified it at once.
+        self.remove(token);
+        self.weight += known.weight.0;
+        self.tokens.insert(token, known);
+    }
+
+    fn remove(&mut self, token: Fingerprint) -> Option<Known> {
+        let known = self.tokens.remove(&token)?;
+        // OK because it was added with the token.
+        self.weight -= known.weight.0;
+        Some(known)
     }
 }

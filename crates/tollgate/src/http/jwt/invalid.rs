@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidToken {
-    /// Over 8 KiB.
-    #[error("the token is longer than 8 KiB")]
+    /// Over 8 KiB, or its header over 1 KiB, in base64url.
+    #[error("the token is longer than 8 KiB, or its header longer than 1 KiB")]
     TooLong,
     /// Not three parts of base64url, the first two JSON objects; or a claim that must be a number is not.
     #[error("the token is malformed")]

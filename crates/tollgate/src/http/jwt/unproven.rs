@@ -3,10 +3,16 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::InvalidToken;
 use super::key::JwtKey;
+
+/// The longest header that is read, in base64url: anybody can have one read, and those of issuers have 100
+/// characters or so.
+const MAX_HEADER_BYTES: usize = 1024;
 
 /// A token whose parts are in order and whose signature is yet to be computed.
 pub(super) struct Unproven<'a> {
@@ -18,25 +24,30 @@ pub(super) struct Unproven<'a> {
     key_id: Option<String>,
 }
 
+/// What counts of a header. A second member of one of these names is an error, as RFC 7515 allows.
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default, deserialize_with = "there")]
+    kid: Option<String>,
+    #[serde(default, deserialize_with = "there")]
+    crit: Option<IgnoredAny>,
+}
+
 impl<'a> Unproven<'a> {
     /// Takes a token apart, for little: its claims are not read.
     pub(super) fn read(token: &'a str) -> Result<Unproven<'a>, InvalidToken> {
         let (message, signature) = token.rsplit_once('.').ok_or(InvalidToken::Malformed)?;
         let (header, claims) = message.split_once('.').ok_or(InvalidToken::Malformed)?;
+        let Header { alg, kid: key_id, crit } = Header::read(header)?;
+        if crit.is_some() {
+            return Err(InvalidToken::Critical);
+        }
+        let algorithm = algorithm(&alg)?;
         if !claims.bytes().all(is_base64url) {
             return Err(InvalidToken::Malformed);
         }
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| InvalidToken::Malformed)?;
-        let mut header = object(header)?;
-        if header.contains_key("crit") {
-            return Err(InvalidToken::Critical);
-        }
-        let key_id = match header.remove("kid") {
-            None => None,
-            Some(Value::String(id)) => Some(id),
-            Some(_) => return Err(InvalidToken::Malformed),
-        };
-        let algorithm = algorithm(header.get("alg"))?;
+        let signature = decoded(signature)?;
         Ok(Unproven { message, claims, signature, algorithm, key_id })
     }
 
@@ -74,21 +85,44 @@ impl<'a> Unproven<'a> {
     }
 }
 
-/// The JSON object that a part of a token holds.
-pub(super) fn object(part: &str) -> Result<Map<String, Value>, InvalidToken> {
-    let json = URL_SAFE_NO_PAD.decode(part).map_err(|_| InvalidToken::Malformed)?;
-    // Bounded: the token by its length, the depth by serde_json, to 128. Of two members of one name
-    // the last counts, as RFC 7519 has it.
-    serde_json::from_slice(&json).map_err(|_| InvalidToken::Malformed)
+impl Header {
+    /// Its other members are skipped, not kept.
+    fn read(part: &str) -> Result<Header, InvalidToken> {
+        if part.len() > MAX_HEADER_BYTES {
+            return Err(InvalidToken::TooLong);
+        }
+        let json = decoded(part)?;
+        let json = str::from_utf8(&json).map_err(|_| InvalidToken::Malformed)?;
+        // A list would do for serde.
+        if !json.trim_start().starts_with('{') {
+            return Err(InvalidToken::Malformed);
+        }
+        serde_json::from_str(json).map_err(|_| InvalidToken::Malformed)
+    }
 }
 
-fn algorithm(name: Option<&Value>) -> Result<Algorithm, InvalidToken> {
-    match name.and_then(Value::as_str) {
-        Some("HS256") => Ok(Algorithm::HS256),
-        Some("RS256") => Ok(Algorithm::RS256),
-        Some("ES256") => Ok(Algorithm::ES256),
-        Some(_) => Err(InvalidToken::Algorithm),
-        None => Err(InvalidToken::Malformed),
+/// Unlike an `Option`, null is not as if it were not there.
+fn there<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
+}
+
+/// The JSON object that the claims of a token are, once its signature holds.
+pub(super) fn object(part: &str) -> Result<Map<String, Value>, InvalidToken> {
+    // Bounded: the token by its length, the depth by serde_json, to 128. Of two members of one name
+    // the last counts, as RFC 7519 has it.
+    serde_json::from_slice(&decoded(part)?).map_err(|_| InvalidToken::Malformed)
+}
+
+fn decoded(part: &str) -> Result<Vec<u8>, InvalidToken> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| InvalidToken::Malformed)
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, InvalidToken> {
+    match name {
+        "HS256" => Ok(Algorithm::HS256),
+        "RS256" => Ok(Algorithm::RS256),
+        "ES256" => Ok(Algorithm::ES256),
+        _ => Err(InvalidToken::Algorithm),
     }
 }
 

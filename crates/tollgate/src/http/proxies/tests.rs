@@ -282,7 +282,7 @@ fn an_empty_list_is_refused() {
 }
 
 #[test]
-fn everyone_is_refused_however_it_is_spelled() {
+fn more_than_a_quarter_is_refused_however_it_is_spelled() {
     for (nets, family) in [
         (&["0.0.0.0/0"][..], "IPv4"),
         (&["0.0.0.0/1", "128.0.0.0/1"], "IPv4"),
@@ -293,16 +293,25 @@ fn everyone_is_refused_however_it_is_spelled() {
         (&["::/0"], "IPv4"),
         (&["2000::/3"], "IPv6"),
         (&["3000::/4", "10.0.0.0/8", "2000::/4"], "IPv6"),
+        (&["0.0.0.0/1"], "IPv4"),
+        (&["0.0.0.0/1", "128.0.0.0/2", "192.0.0.0/3"], "IPv4"),
+        (&["64.0.0.0/2", "203.0.113.9"], "IPv4"),
+        (&["::ffff:64.0.0.0/98", "203.0.113.9"], "IPv4"),
+        (&["2000::/4"], "IPv6"),
+        (&["2000::/4", "3000::/5"], "IPv6"),
+        (&["2000::/5", "2800::1"], "IPv6"),
     ] {
         assert_eq!(
             TrustedProxies::new(nets).unwrap_err(),
-            TrustError::Everyone { family },
+            TrustError::TooMany { family },
             "{nets:?}"
         );
     }
-    assert!(TrustedProxies::new(["0.0.0.0/1", "2000::/4"]).is_ok());
+    // A quarter of each is not more, however often it is said; nor are addresses that no client has.
+    let quarters = ["64.0.0.0/2", "64.0.0.0/3", "2000::/5", "2000::/8", "fc00::/7", "8000::/1"];
+    assert!(TrustedProxies::new(quarters).is_ok());
     assert_eq!(
         problem(&["0.0.0.0/0"]),
-        "trusted proxies: every IPv4 client is in these nets, and could choose its own address; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
+        "trusted proxies: more than a quarter of all IPv4 addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
     );
 }

@@ -131,7 +131,11 @@ fn a_header_that_asks_for_more_is_refused_for_free() {
         (r#"{"alg":["HS256"]}"#, InvalidToken::Malformed),
         (r#"{"alg":null}"#, InvalidToken::Malformed),
         (r#"{"typ":"JWT"}"#, InvalidToken::Malformed),
-        (r#"{"alg":"HS256","alg":"none"}"#, InvalidToken::Algorithm),
+        (r#"{"alg":"HS256","alg":"none"}"#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256","alg":"HS256"}"#, InvalidToken::Malformed),
+        (r#"{"alg":"HS256","kid":"a","kid":"b"}"#, InvalidToken::Malformed),
+        (r#"{"crit":["b64"],"alg":"HS256","crit":[]}"#, InvalidToken::Malformed),
+        (r#" ["HS256"]"#, InvalidToken::Malformed),
         (r#"["HS256"]"#, InvalidToken::Malformed),
         (r#""HS256""#, InvalidToken::Malformed),
         (r#"{"alg":"HS256"} "x""#, InvalidToken::Malformed),
@@ -212,6 +216,33 @@ fn a_token_over_8_kib_is_not_looked_at() {
 }
 
 #[test]
+fn a_header_over_1_kib_is_not_read() {
+    let issuer = Issuer::Hs256(SECRET);
+    // 768 bytes are 1,024 characters.
+    let of_bytes = |bytes: usize| format!("{:<bytes$}", r#"{"alg":"HS256"}"#);
+    assert_eq!(why_not(&issuer.jwt(), &issuer.token(&of_bytes(768), CLAIMS)), None);
+    for bytes in [769, 6_000] {
+        let why = why_not_for_free(&issuer.jwt(), &issuer.token(&of_bytes(bytes), CLAIMS));
+        assert_eq!(why, Some(InvalidToken::TooLong));
+    }
+    // Not even whether it is base64.
+    let junk = format!("{}.e30.AAAA", "!".repeat(1_025));
+    assert_eq!(why_not_for_free(&issuer.jwt(), &junk), Some(InvalidToken::TooLong));
+}
+
+#[test]
+fn what_a_header_says_besides_is_skipped() {
+    let issuer = Issuer::Hs256(SECRET);
+    for header in [
+        r#"{"a":[{"":0},{"":[1e9,null,"x"]}],"alg":"HS256","typ":"JWT","typ":7}"#,
+        " {\"alg\":\"HS256\",\"x5c\":[\"AAAA\",\"\\u0000\"]}\n",
+        r#"{"\u0061lg":"HS\u003256"}"#,
+    ] {
+        assert_eq!(why_not(&issuer.jwt(), &issuer.token(header, CLAIMS)), None, "{header}");
+    }
+}
+
+#[test]
 fn claims_that_are_no_object_do_not_count_though_signed() {
     let issuer = Issuer::Hs256(SECRET);
     for claims in ["", "null", "[]", "7", r#""exp""#, "{", r#"{"exp":1700000100,}"#, "\u{feff}{}"] {
@@ -238,7 +269,8 @@ fn depth_is_bounded() {
             assert_eq!(why, Some(InvalidToken::Malformed));
             let header = format!(r#"{{"alg":"HS256","x":{deep}}}"#);
             let why = why_not_for_free(&issuer.jwt(), &issuer.token(&header, CLAIMS));
-            assert_eq!(why, Some(InvalidToken::Malformed));
+            let is_long = encode(&header).len() > 1_024;
+            assert_eq!(why, is_long.then_some(InvalidToken::TooLong));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::super::cache::Cache;
+use super::super::cache::{Cache, Weight};
 use super::*;
 
 /// Whether `token` counts, and whether its signature had to be computed to tell.
@@ -102,7 +102,11 @@ fn a_million_tokens_take_no_more_room_than_there_is() {
         let cache = Cache::new(max);
         let mut most = 0;
         for token in 0..tokens {
-            cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+            cache.insert(
+                cache.fingerprint(&token.to_string()),
+                Weight::of(""),
+                Arc::clone(&claims),
+            );
             most = most.max(if token % 97 == 0 { cache.len() } else { 0 });
         }
         assert!(most <= max, "{most} of {max}");
@@ -115,7 +119,7 @@ fn a_million_tokens_take_no_more_room_than_there_is() {
 fn hits_take_no_more_room_than_there_is() {
     let (cache, claims) = (Cache::new(1_000), some_claims());
     for token in 0..20_000_u32 {
-        cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+        cache.insert(cache.fingerprint(&token.to_string()), Weight::of(""), Arc::clone(&claims));
         let recent = cache.fingerprint(&token.saturating_sub(token % 700).to_string());
         cache.get(recent, NOW_US);
         assert!(cache.len() <= 1_000);
@@ -123,12 +127,56 @@ fn hits_take_no_more_room_than_there_is() {
 }
 
 #[test]
+fn long_tokens_count_for_more() {
+    let claims = some_claims();
+    for (bytes, weight) in [(0, 1), (1_023, 1), (1_024, 2), (8_191, 8), (8_192, 9)] {
+        let cache = Cache::new(1_000);
+        let padding = "x".repeat(bytes);
+        let (mut heaviest, mut most) = (0, 0);
+        for token in 0..5_000_u32 {
+            let fingerprint = cache.fingerprint(&token.to_string());
+            cache.insert(fingerprint, Weight::of(&padding), Arc::clone(&claims));
+            let recent = cache.fingerprint(&token.saturating_sub(token % 70).to_string());
+            cache.get(recent, NOW_US);
+            heaviest = heaviest.max(cache.weight());
+            most = most.max(cache.len());
+        }
+        assert!(heaviest <= 1_000, "{heaviest}");
+        assert!(most <= 1_000 / weight, "{most} of {bytes} bytes");
+        assert!(most * 2 >= 1_000 / weight, "{most} of {bytes} bytes");
+    }
+}
+
+#[test]
+fn a_token_that_is_verified_twice_at_once_counts_once() {
+    let (cache, claims) = (Cache::new(1_000), some_claims());
+    for _ in 0..10 {
+        cache.insert(cache.fingerprint("it"), Weight::of(""), Arc::clone(&claims));
+    }
+    assert_eq!((cache.weight(), cache.len()), (1, 1));
+}
+
+#[test]
+fn a_token_that_there_is_no_room_for_is_verified_each_time() {
+    let issuer = Issuer::Hs256(SECRET);
+    let long = format!(r#"{{"exp":1700000100,"x":"{}"}}"#, "x".repeat(1_024));
+    let (short, long) = (issuer.token_with(CLAIMS), issuer.token_with(&long));
+    for (max, remembers) in [(2, false), (4, true)] {
+        let jwt = issuer.jwt().max_cached(max);
+        for (token, is_known) in [(&short, true), (&long, remembers)] {
+            assert_eq!(asked(&jwt, token, NOW_US), (None, true));
+            assert_eq!(asked(&jwt, token, NOW_US), (None, !is_known), "{max}");
+        }
+    }
+}
+
+#[test]
 fn a_token_in_use_is_not_forgotten_however_many_come() {
     let (cache, claims) = (Cache::new(100), some_claims());
     let used = cache.fingerprint("used");
-    cache.insert(used, Arc::clone(&claims));
+    cache.insert(used, Weight::of(""), Arc::clone(&claims));
     for token in 0..10_000_u32 {
-        cache.insert(cache.fingerprint(&token.to_string()), Arc::clone(&claims));
+        cache.insert(cache.fingerprint(&token.to_string()), Weight::of(""), Arc::clone(&claims));
         assert!(cache.get(used, NOW_US).is_some(), "{token}");
     }
     let unused = cache.fingerprint("0");
