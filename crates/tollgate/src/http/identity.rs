@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ::http::Method;
 use ::http::header::{HeaderMap, HeaderName};
 #[cfg(feature = "jwt")]
 use tollgate_core::Limit;
@@ -183,15 +184,29 @@ impl<'r> RequestHead<'r> {
     /// The request as rules see it, as far as they ask.
     pub(crate) fn attributes<'a>(&'a self, asked: &'a Asked) -> Attributes<'a> {
         let address = self.address().map_or(NOWHERE, ClientAddress::as_str);
-        let known = Attributes::new()
-            .with("method", self.method().as_str())
-            .with("path", self.path())
-            .with("ip", address);
-        let with_key = self.with_api_key(known);
+        let known = Attributes::new().with("path", self.path()).with("ip", address);
+        let with_key = self.with_api_key(self.with_method(known));
         let with_headers = self.with_headers(with_key, asked);
         #[cfg(feature = "jwt")]
         let with_headers = self.with_claims(with_headers, asked);
         with_headers
+    }
+
+    /// There are few that are known, and as many others as a client cares to invent.
+    fn with_method<'a>(&'a self, attributes: Attributes<'a>) -> Attributes<'a> {
+        let method = self.method();
+        match *method {
+            Method::GET
+            | Method::HEAD
+            | Method::POST
+            | Method::PUT
+            | Method::DELETE
+            | Method::CONNECT
+            | Method::OPTIONS
+            | Method::TRACE
+            | Method::PATCH => attributes.with("method", method.as_str()),
+            _ => attributes.said("method", method.as_str()),
+        }
     }
 
     fn with_headers<'a>(&'a self, attributes: Attributes<'a>, asked: &'a Asked) -> Attributes<'a> {

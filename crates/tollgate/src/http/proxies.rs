@@ -1,23 +1,20 @@
 //! Which proxies are believed, and whom they say a request is from.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use ::http::HeaderMap;
 use ipnet::{IpNet, Ipv6Net};
 
 use super::forwarded::{self, Forwarding};
+use crate::rules::config::mostly_covered;
 
 /// How many hops are looked at, however many there are.
 const MAX_HOPS: usize = 64;
 
-/// All of IPv4, as IPv6 has it.
-const IPV4: Ipv6Net = Ipv6Net::new_assert(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), IPV4_BITS);
+/// The bits before an IPv4 address, as IPv6 has it.
 const IPV4_BITS: u8 = 96;
-
-/// All that public IPv6 addresses are of.
-const PUBLIC_IPV6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
 /// The proxies that are believed when they say whom a request is from. Cheap to clone.
 ///
@@ -99,10 +96,8 @@ impl TrustedProxies {
             return Err(TrustError::Nobody);
         }
         let nets = Ipv6Net::aggregate(&nets);
-        for (family, everyone) in [("IPv4", IPV4), ("IPv6", PUBLIC_IPV6)] {
-            if covered(&nets, everyone) > addresses(everyone) / 4 {
-                return Err(TrustError::TooMany { family });
-            }
+        if let Some(family) = mostly_covered(&nets).next() {
+            return Err(TrustError::TooMany { family });
         }
         Ok(TrustedProxies { nets: nets.into(), forwarding: Forwarding::default() })
     }
@@ -163,21 +158,6 @@ impl fmt::Debug for TrustedProxies {
         let mut shown = f.debug_struct("TrustedProxies");
         shown.field("nets", &nets).field("forwarding", &self.forwarding).finish()
     }
-}
-
-/// How many of all addresses the nets hold, none of which lies within another.
-fn covered(nets: &[Ipv6Net], all: Ipv6Net) -> u128 {
-    let within = |net: &Ipv6Net| match (net.contains(&all), all.contains(net)) {
-        (true, _) => addresses(all),
-        (false, true) => addresses(*net),
-        (false, false) => 0,
-    };
-    nets.iter().map(within).sum()
-}
-
-/// OK because a net that is asked about has at least 3 bits of its own.
-fn addresses(net: Ipv6Net) -> u128 {
-    1 << (128 - u32::from(net.prefix_len()))
 }
 
 /// As IPv6 has it.

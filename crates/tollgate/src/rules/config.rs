@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use tollgate_core::{Cost, Limit};
 
 use super::pattern::Pattern;
@@ -148,6 +149,33 @@ pub(crate) struct Identity {
     /// In lower case.
     pub(crate) api_key_header: Option<Box<str>>,
     pub(crate) jwt: Option<Jwt>,
+}
+
+/// All of IPv4, as IPv6 has it.
+const IPV4: Ipv6Net = Ipv6Net::new_assert(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), 96);
+
+/// All that public IPv6 addresses are of.
+const PUBLIC_IPV6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+
+/// `IPv4` and `IPv6`, if the nets hold more than a quarter of it: those are not all proxies. None of the nets lies
+/// within another, and IPv4 is there as IPv6 has it.
+pub(crate) fn mostly_covered(nets: &[Ipv6Net]) -> impl Iterator<Item = &'static str> {
+    let families = [("IPv4", IPV4), ("IPv6", PUBLIC_IPV6)].into_iter();
+    families.filter(|(_, all)| covered(nets, *all) > addresses(*all) / 4).map(|(family, _)| family)
+}
+
+fn covered(nets: &[Ipv6Net], all: Ipv6Net) -> u128 {
+    let within = |net: &Ipv6Net| match (net.contains(&all), all.contains(net)) {
+        (true, _) => addresses(all),
+        (false, true) => addresses(*net),
+        (false, false) => 0,
+    };
+    nets.iter().map(within).sum()
+}
+
+/// OK because a net that is asked about has at least 3 bits of its own.
+fn addresses(net: Ipv6Net) -> u128 {
+    1 << (128 - u32::from(net.prefix_len()))
 }
 
 /// Where proxies say who asked them.

@@ -3,6 +3,9 @@
 use super::attributes::{Attributes, Standing};
 use super::names::{AttributeId, Names};
 
+/// What methods that nobody knows are in keys, together.
+const OTHER_METHOD: &str = "other";
+
 /// A request's attributes by number, those that no rule knows left out.
 #[derive(Debug, Default)]
 pub(super) struct Request<'r> {
@@ -71,8 +74,14 @@ impl<'r> Request<'r> {
         self.seen(id).filter(|seen| seen.standing > Standing::Claimed).map(|seen| seen.value)
     }
 
-    /// What it is, if somebody vouches for it.
+    /// What it is, if somebody vouches for it. A method that is only said is `other`: without one, whoever
+    /// invents a method would be rid of the rules whose key has it.
     pub(super) fn known(&self, id: AttributeId) -> Option<&'r str> {
-        self.seen(id).filter(|seen| seen.standing == Standing::Known).map(|seen| seen.value)
+        let seen = self.seen(id)?;
+        match seen.standing {
+            Standing::Known => Some(seen.value),
+            Standing::Said if id == AttributeId::METHOD => Some(OTHER_METHOD),
+            Standing::Said | Standing::Claimed => None,
+        }
     }
 }

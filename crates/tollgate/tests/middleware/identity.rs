@@ -142,6 +142,28 @@ rules:
 }
 
 #[tokio::test]
+async fn methods_that_a_client_invents_are_one() {
+    let yaml = "
+limits: { free: fixed-window limit=3 window=366d, purges: fixed-window limit=1 window=366d }
+rules:
+  - { name: by-method, domain: api, key: [ip, method], limit: free }
+  - { name: purges, domain: api, when: { method: PURGE }, key: [ip], limit: purges }
+";
+    let (_, limiter) = at_noon();
+    let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
+    let of = |method: &str| request(method, "/", "203.0.113.9");
+    // Its own rule still knows it.
+    assert_eq!(admitted(&app, (0..9).map(|_| of("PURGE"))).await, 1);
+    assert_eq!(admitted(&app, (0..9).map(|at| of(&format!("M{at}")))).await, 2);
+    let known = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+    for method in known {
+        let path = if method == "CONNECT" { "203.0.113.9:80" } else { "/" };
+        let all = (0..9).map(|_| request(method, path, "203.0.113.9"));
+        assert_eq!(admitted(&app, all).await, 3, "{method}");
+    }
+}
+
+#[tokio::test]
 async fn preflights_of_a_key_have_a_quota_of_their_own() {
     let (_, limiter) = at_noon();
     let layer = RateLimitLayer::new(scope(&limiter, "free", "fixed-window limit=3 window=366d"));

@@ -789,6 +789,11 @@ const IDENTITY: &[Mistake] = &[
         identity!("{ trusted_proxies: [\"::ffff:0:0/96\"] }"),
     ),
     mistake(
+        "nearly every address",
+        Blind,
+        identity!("{ trusted_proxies: [0.0.0.0/1, 128.0.0.0/2, \"2000::/4\"] }"),
+    ),
+    mistake(
         "headers that nobody writes",
         Sees,
         identity!("{ forwarding_header: x-real-ip, trusted_headers: [x-tenant] }"),

@@ -33,8 +33,14 @@ fn applies(rule: &Rule, request: &Model) -> bool {
             Wanted::Absent => value.is_none(),
         }
     };
-    let is_known =
-        |name: &str| request.get(name).is_some_and(|(_, standing)| *standing == Standing::Known);
+    let is_known = |name: &str| {
+        request.get(name).is_some_and(|(_, standing)| match standing {
+            Standing::Known => true,
+            // It is `other`.
+            Standing::Said => name == "method",
+            Standing::Claimed => false,
+        })
+    };
     let has_key = |part: &KeyPart| part.first_of.iter().any(|name| is_known(name));
     rule.when.iter().all(holds) && rule.key.iter().all(has_key)
 }

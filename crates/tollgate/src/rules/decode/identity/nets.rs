@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tollgate_core::Excerpt;
 
+use crate::rules::config::mostly_covered;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
@@ -28,8 +29,8 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
         report.error(node.at, message, "use larger nets for them");
         return None;
     }
-    let nets = items.iter().filter_map(|item| net(item, report)).collect();
-    refuse_everyone(&nets, node.at, report);
+    let nets: Vec<IpNet> = items.iter().filter_map(|item| net(item, report)).collect();
+    refuse_too_many(&nets, node.at, report);
     Some(nets)
 }
 
@@ -62,12 +63,23 @@ fn unmapped(net: IpNet) -> IpNet {
     parts.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(net, IpNet::V4)
 }
 
-fn refuse_everyone(nets: &Vec<IpNet>, at: Position, report: &mut Report) {
-    for whole in IpNet::aggregate(nets).iter().filter(|net| net.prefix_len() == 0) {
-        let version = if whole.addr().is_ipv4() { "IPv4" } else { "IPv6" };
+fn refuse_too_many(nets: &[IpNet], at: Position, report: &mut Report) {
+    let nets: Vec<Ipv6Net> = nets.iter().filter_map(|net| mapped(*net)).collect();
+    for version in mostly_covered(&Ipv6Net::aggregate(&nets)) {
         let message = format!(
-            "`trusted_proxies` covers every {version} address: clients could choose their own"
+            "`trusted_proxies` holds more than a quarter of all {version} addresses: clients there could choose their own"
         );
         report.error(at, message, "list the nets that your proxies are in, and no others");
+    }
+}
+
+/// As IPv6 has it.
+fn mapped(net: IpNet) -> Option<Ipv6Net> {
+    match net {
+        // OK because an IPv4 net has at most 32 bits.
+        IpNet::V4(net) => {
+            Ipv6Net::new(net.addr().to_ipv6_mapped(), MAPPED_BITS + net.prefix_len()).ok()
+        }
+        IpNet::V6(net) => Some(net),
     }
 }
