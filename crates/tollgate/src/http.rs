@@ -22,6 +22,7 @@ mod tokens;
 
 pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use forwarded::Forwarding;
+pub(crate) use head::Findings;
 pub use head::{Peer, RequestHead};
 pub use headers::HeaderFamilies;
 pub(crate) use headers::{Ready, Told};

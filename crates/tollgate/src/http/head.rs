@@ -29,6 +29,12 @@ pub struct RequestHead<'r> {
     pub(super) identity: &'r Identity,
     peer: Option<IpAddr>,
     address: Option<ClientAddress>,
+    pub(super) found: Findings,
+}
+
+/// What was found out about the sender so far, because somebody asked.
+#[derive(Default)]
+pub(crate) struct Findings {
     pub(super) api_key: ApiKey,
     #[cfg(feature = "jwt")]
     pub(super) bearer: Bearer,
@@ -43,6 +49,15 @@ const _: () = {
 impl<'r> RequestHead<'r> {
     /// The head of a request, whose sender is who `identity` says.
     pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
+        RequestHead::again(request, identity, Findings::default())
+    }
+
+    /// The same once more, with what was found out before.
+    pub(crate) fn again<B>(
+        request: &'r Request<B>,
+        identity: &'r Identity,
+        found: Findings,
+    ) -> RequestHead<'r> {
         let (headers, extensions) = (request.headers(), request.extensions());
         let peer = peer(extensions);
         if peer.is_none() {
@@ -56,10 +71,13 @@ impl<'r> RequestHead<'r> {
             identity,
             peer,
             address: peer.map(|peer| identity.address(peer, headers)),
-            api_key: ApiKey::default(),
-            #[cfg(feature = "jwt")]
-            bearer: Bearer::default(),
+            found,
         }
+    }
+
+    /// To be found out once, however often the head is looked at.
+    pub(crate) fn into_findings(self) -> Findings {
+        self.found
     }
 
     /// The method.

@@ -164,7 +164,7 @@ impl RequestHead<'_> {
             let address = self.address().map_or(NOWHERE, |address| address.as_str());
             self.identity.tokens.look(carried(self.headers()), address)
         };
-        self.bearer.looked.get_or_init(look).as_ref()
+        self.found.bearer.looked.get_or_init(look).as_ref()
     }
 
     /// What its token says, if it has one that is genuine.

@@ -1,6 +1,7 @@
 //! On a real Redis: as in memory while it is well, and as each limit says while it is not.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use axum::Router;
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tokio::task::JoinSet;
-use tollgate::http::Reason;
+use tollgate::http::{Identity, Jwt, JwtKey, Reason};
 use tollgate::tower::{Decided, RateLimitLayer};
 use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, RedisBuilder, Scope};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
@@ -426,4 +427,36 @@ async fn no_more_wait_than_may_while_the_server_is_asked_for_many() {
         refused += usize::from(status == StatusCode::TOO_MANY_REQUESTS);
     }
     assert!((47..=48).contains(&refused), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_found_out_before_the_server_was_asked_is_not_looked_at_again() {
+    let store = Store::start();
+    let limiter = store.builder().clock(&ManualClock::at_us(MIDNIGHT_US)).build().unwrap();
+    let limit = scope(&limiter, "free", "fixed-window limit=1000 window=366d");
+    let (asked, seen): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+    let (asks, sees) = (Arc::clone(&asked), Arc::clone(&seen));
+    let identity = Identity::new()
+        .jwt(Jwt::new([JwtKey::hs256(SECRET).unwrap()]).unwrap())
+        .token_verifications("fixed-window limit=10 window=366d")
+        .unwrap()
+        .verify_api_keys(move |_| {
+            asks.fetch_add(1, Ordering::Relaxed);
+            None
+        });
+    let layer = RateLimitLayer::new(limit).identity(identity);
+    let layer = layer.key(|request| Some(request.claim("sub")?.into_owned() + request.tier()?));
+    let app = app(layer.on_decision(move |request, _| {
+        assert!(request.tier().is_none());
+        sees.fetch_add(usize::from(request.claim("sub").is_some()), Ordering::Relaxed);
+    }));
+    for number in 0..6 {
+        let claims = format!(r#"{{"sub":"{number}","exp":4102444800}}"#);
+        let junk = signed(b"a secret that somebody made up ...", &claims);
+        send(&app, with(bearing(&junk, "203.0.113.9"), "x-api-key", "k")).await;
+    }
+    // Six of ten bad ones, so that a good one is looked at; and the verifier was asked once each, if at all.
+    let good = bearing(&token(r#""sub":"alice""#), "203.0.113.9");
+    send(&app, with(good, "x-api-key", "k")).await;
+    assert_eq!((asked.load(Ordering::Relaxed), seen.load(Ordering::Relaxed)), (7, 1));
 }

@@ -66,7 +66,7 @@ async fn whoever_knows_keys_is_asked_once_a_request() {
     assert_eq!(status(&app, get("/")).await, StatusCode::OK);
     assert_eq!(asked.load(Ordering::Relaxed), 3);
 
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=5 window=366d }
 rules:
@@ -109,7 +109,7 @@ rules:
   - { name: a, domain: api, key: [{ first_of: [api_key, ip] }], limit: { by: tier, tiers: { pro: pro }, default: free } }
 api_keys: { k_genuine: pro }
 ";
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     for others in ["k_genuine", "x"] {
         let peer = if others == "x" { "203.0.113.1" } else { "203.0.113.2" };
@@ -127,7 +127,7 @@ limits: { free: fixed-window limit=1 window=366d }
 rules:
   - { name: a, domain: api, when: { header.x-flags: { exact: \"a, b, c\" } }, key: [ip], limit: free }
 ";
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let with_lines = |lines: &[&str]| {
         lines.iter().fold(get("/"), |request, line| with(request, "x-flags", line))
@@ -149,7 +149,7 @@ rules:
   - { name: by-method, domain: api, key: [ip, method], limit: free }
   - { name: purges, domain: api, when: { method: PURGE }, key: [ip], limit: purges }
 ";
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let of = |method: &str| request(method, "/", "203.0.113.9");
     // Its own rule still knows it.
@@ -165,7 +165,7 @@ rules:
 
 #[tokio::test]
 async fn preflights_of_a_key_have_a_quota_of_their_own() {
-    let (_, limiter) = at_noon();
+    let (_, limiter) = at_midnight();
     let layer = RateLimitLayer::new(scope(&limiter, "free", "fixed-window limit=3 window=366d"));
     let layer = layer.key(|request| request.headers().get("x-user")?.to_str().ok().map(Into::into));
     let app = app(layer);

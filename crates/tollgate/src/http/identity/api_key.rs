@@ -26,7 +26,7 @@ impl RequestHead<'_> {
     /// The tier of its API key, if that is [known](Identity::verify_api_keys).
     pub fn tier(&self) -> Option<&str> {
         let ask = || self.identity.tier_of_api_key.as_ref()?(self.sent_api_key()?);
-        self.api_key.tier.get_or_init(ask).as_deref()
+        self.found.api_key.tier.get_or_init(ask).as_deref()
     }
 
     pub(super) fn with_api_key<'a>(&'a self, attributes: Attributes<'a>) -> Attributes<'a> {

@@ -1,6 +1,7 @@
 //! What becomes of a request.
 
 use std::future::{Future, IntoFuture};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 #[cfg(feature = "jwt")]
 use crate::http::Unwelcome;
-use crate::http::{Outcome, Reason, Refusal, RequestHead, Told};
+use crate::http::{Findings, Outcome, Reason, Refusal, RequestHead, Told};
 use crate::rules::{Current, RulesAnswer, Ruling};
 use crate::scope::Scope;
 
@@ -58,7 +59,7 @@ pub(super) enum Answered {
 enum Begun {
     Skipped,
     Known(Answered, Option<Place>),
-    Asked(Asked),
+    Asked(Question, Option<Place>),
 }
 
 /// A question on its way to the store, with a place among those that wait if that may be the answer.
@@ -66,6 +67,14 @@ pub(super) struct Asked {
     /// `None` once it was answered.
     question: Option<Question>,
     place: Option<Place>,
+    found: Findings,
+}
+
+/// What the store has answered, and what was known before.
+pub(super) struct Reply {
+    answered: Answered,
+    place: Option<Place>,
+    found: Findings,
 }
 
 enum Question {
@@ -94,7 +103,10 @@ impl Settings {
         match self.begin(&head, &now) {
             Begun::Skipped => Taken::Skipped,
             Begun::Known(answered, place) => Taken::Settled(self.settle(&head, answered, place)),
-            Begun::Asked(asked) => Taken::Asked(asked),
+            Begun::Asked(question, place) => {
+                let (question, found) = (Some(question), head.into_findings());
+                Taken::Asked(Asked { question, place, found })
+            }
         }
     }
 
@@ -102,10 +114,10 @@ impl Settings {
     pub(super) fn answered<B>(
         &self,
         request: &Request<B>,
-        (answered, place): (Answered, Option<Place>),
+        Reply { answered, place, found }: Reply,
     ) -> Settled {
         let now = self.now();
-        let head = RequestHead::new(request, self.identity(&now));
+        let head = RequestHead::again(request, self.identity(&now), found);
         self.settle(&head, answered, place)
     }
 
@@ -158,7 +170,7 @@ impl Settings {
             return Begun::Known(check.now().map_or_else(Answered::Undecided, limit), place);
         }
         let question = Question::Limit { answer: check.into_future(), cost, key: kept };
-        Begun::Asked(Asked { question: Some(question), place })
+        Begun::Asked(question, place)
     }
 
     fn ask_rules(
@@ -193,8 +205,7 @@ impl Settings {
                 place,
             );
         }
-        let question = Some(Question::Rules(check.into_future()));
-        Begun::Asked(Asked { question, place })
+        Begun::Asked(Question::Rules(check.into_future()), place)
     }
 
     /// The longest delay that a request may have, and its place among those that wait: none, if there is no
@@ -234,9 +245,9 @@ fn refused(reason: Reason<'_>) -> Decided<'_> {
 }
 
 impl Future for Asked {
-    type Output = (Answered, Option<Place>);
+    type Output = Reply;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
         let this = self.get_mut();
         let answered = match &mut this.question {
             Some(Question::Limit { answer, cost, key }) => {
@@ -252,7 +263,8 @@ impl Future for Asked {
             None => return Poll::Pending,
         };
         this.question = None;
-        Poll::Ready((answered, this.place.take()))
+        let (place, found) = (this.place.take(), mem::take(&mut this.found));
+        Poll::Ready(Reply { answered, place, found })
     }
 }
 
