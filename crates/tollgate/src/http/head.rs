@@ -35,6 +35,8 @@ pub struct RequestHead<'r> {
 /// What was found out about the sender so far, because somebody asked.
 #[derive(Default)]
 pub(crate) struct Findings {
+    /// Who opened the connection, and where the client is; `None` before anybody looked.
+    sender: Option<(Option<IpAddr>, Option<ClientAddress>)>,
     pub(super) api_key: ApiKey,
     #[cfg(feature = "jwt")]
     pub(super) bearer: Bearer,
@@ -59,7 +61,10 @@ impl<'r> RequestHead<'r> {
         found: Findings,
     ) -> RequestHead<'r> {
         let (headers, extensions) = (request.headers(), request.extensions());
-        let peer = peer(extensions);
+        let (peer, address) = found.sender.unwrap_or_else(|| {
+            let peer = peer(extensions);
+            (peer, peer.map(|peer| identity.address(peer, headers)))
+        });
         if peer.is_none() {
             warn_once();
         }
@@ -70,14 +75,14 @@ impl<'r> RequestHead<'r> {
             extensions,
             identity,
             peer,
-            address: peer.map(|peer| identity.address(peer, headers)),
+            address,
             found,
         }
     }
 
     /// To be found out once, however often the head is looked at.
     pub(crate) fn into_findings(self) -> Findings {
-        self.found
+        Findings { sender: Some((self.peer, self.address)), ..self.found }
     }
 
     /// The method.

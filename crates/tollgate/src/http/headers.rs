@@ -42,6 +42,13 @@ enum Family {
     Omitted,
 }
 
+impl Family {
+    /// 1, or 0.
+    fn told(self) -> usize {
+        usize::from(self == Family::Told)
+    }
+}
+
 impl Default for HeaderFamilies {
     fn default() -> HeaderFamilies {
         HeaderFamilies::ALL
@@ -80,7 +87,7 @@ impl HeaderFamilies {
     /// Where there are such headers already, from limits further in, lists get longer, and of the classic
     /// three those stay that leave less.
     pub fn tell(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
-        Told::of(outcome, self, wall_us).write(headers);
+        Told::of(outcome, self, || wall_us).write(headers);
         self.tell_when(outcome.verdict().retry_after_us(), headers);
     }
 
@@ -93,9 +100,8 @@ impl HeaderFamilies {
 }
 
 /// What a client is told, but for when to come back.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) enum Told {
-    #[default]
     Nothing,
     /// Of one limit, whose constant parts are written already.
     One {
@@ -123,7 +129,11 @@ pub(crate) struct Lists {
 }
 
 impl Told {
-    pub(crate) fn of(outcome: &Outcome<'_>, families: HeaderFamilies, wall_us: u64) -> Told {
+    pub(crate) fn of(
+        outcome: &Outcome<'_>,
+        families: HeaderFamilies,
+        wall_us: impl FnOnce() -> u64,
+    ) -> Told {
         if is_beside_the_point(outcome) {
             return Told::Nothing;
         }
@@ -131,8 +141,11 @@ impl Told {
         let tightest = if families.classic == Family::Told { outcome.tightest() } else { None };
         let classic = tightest.map(|policy| {
             let decided = policy.decision().decided();
-            (decided.limit, decided.remaining, reset_s(&policy, wall_us))
+            (decided.limit, decided.remaining, reset_s(&policy, wall_us()))
         });
+        if ietf.is_none() && classic.is_none() {
+            return Told::Nothing;
+        }
         Told::Several(Box::new(Lists { ietf, classic }))
     }
 
@@ -158,11 +171,13 @@ impl Told {
         match self {
             Told::Nothing => {}
             Told::One { ready, standing } => {
-                make_room(headers, standing.families);
+                let HeaderFamilies { ietf, classic, .. } = standing.families;
+                make_room(headers, 2 * ietf.told() + 3 * classic.told());
                 ready.write(&standing, headers);
             }
             Told::Several(lists) => {
-                make_room(headers, HeaderFamilies::ALL);
+                let (ietf, classic) = (lists.ietf.iter().count(), lists.classic.iter().count());
+                make_room(headers, 2 * ietf + 3 * classic);
                 if let Some((limit, remaining, reset_s)) = lists.classic {
                     write_classic(headers, remaining, reset_s, || number(limit));
                 }
@@ -191,9 +206,8 @@ fn reset_s(policy: &Policy<'_>, wall_us: u64) -> u64 {
 }
 
 /// At once, while there are few headers to be moved, and for the length that a framework adds.
-fn make_room(headers: &mut HeaderMap, families: HeaderFamilies) {
-    let count = |family: Family, headers| if family == Family::Told { headers } else { 0 };
-    let _ = headers.try_reserve(count(families.ietf, 2) + count(families.classic, 3) + 1);
+fn make_room(headers: &mut HeaderMap, more: usize) {
+    let _ = headers.try_reserve(more + 1);
 }
 
 // A response that has more headers than can be, 32,768, goes without.
@@ -311,7 +325,7 @@ impl Ready {
         let single = outcome.single().filter(|own| own.decision().limit() == self.size);
         // A share of the limit, as after a failure of the store, is another limit.
         let Some(policy) = single else {
-            return Told::of(outcome, families, wall_us());
+            return Told::of(outcome, families, wall_us);
         };
         let (mut more_after_us, mut reset) = (None, 0);
         if families.ietf == Family::Told {

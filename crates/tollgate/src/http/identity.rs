@@ -136,7 +136,7 @@ impl Identity {
     }
 
     /// How often an address may have tokens verified that turn out bad: `token-bucket capacity=20 refill=5/s` unless
-    /// said. From then on its new tokens are not even looked at, so that junk costs nothing, and its requests are
+    /// said. From then on the signatures of its new tokens are not computed, so that junk costs little, and its requests are
     /// limited by address; those that were verified before count as they did.
     ///
     /// Tokens that are bad at first sight, such as another system's, take no verification. If bad ones are

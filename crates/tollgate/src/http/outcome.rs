@@ -1,5 +1,6 @@
 //! What was decided about a request, by one limit or by rules.
 
+use std::ptr;
 use std::time::Duration;
 
 use tollgate_core::{Limit, Verdict};
@@ -121,6 +122,11 @@ impl<'o> Outcome<'o> {
         }
     }
 
+    /// Whether it is this limit, and no other, that decided.
+    pub(crate) fn is_of(&self, own: &Scope) -> bool {
+        matches!(self.by, By::Limit { scope, .. } if ptr::eq(scope, own))
+    }
+
     /// The limit that a client should watch: who refuses it, one must wait for longest; of an allowed request,
     /// the one that fits the fewest more like it, and of several such the one that takes longest to be whole.
     pub fn tightest(&self) -> Option<Policy<'o>> {
@@ -131,7 +137,7 @@ impl<'o> Outcome<'o> {
     pub(crate) fn tightest_of(&self, most: usize) -> Vec<Policy<'o>> {
         let mut policies: Vec<_> = self.policies().enumerate().collect();
         if policies.len() > most {
-            policies.sort_by_key(|(_, policy)| self.tightness(policy));
+            policies.sort_by_cached_key(|(_, policy)| self.tightness(policy));
             policies.truncate(most);
             policies.sort_by_key(|(place, _)| *place);
         }
@@ -141,7 +147,7 @@ impl<'o> Outcome<'o> {
     /// The less, the tighter.
     fn tightness(&self, policy: &Policy<'_>) -> (bool, u64, u64) {
         let decided = policy.decision.decided();
-        let is_refuser = self.refused_by() == Some(policy.name) && !decided.is_allowed();
+        let is_refuser = !decided.is_allowed() && self.refused_by() == Some(policy.name);
         (!is_refuser, policy.fits(), u64::MAX - decided.reset_after_us)
     }
 }

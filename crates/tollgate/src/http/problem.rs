@@ -101,15 +101,20 @@ impl<'o> Refusal<'o> {
         response
     }
 
-    /// Tells whoever brought a bad token that one is wanted.
+    /// Tells whoever brought a bad token that one is wanted, unless the response says it already.
+    #[cfg(feature = "jwt")]
     pub(crate) fn challenge(&self, headers: &mut HeaderMap) {
-        #[cfg(feature = "jwt")]
-        if let Reason::Token(_) = self.reason {
+        if let Reason::Token(_) = self.reason
+            && !headers.contains_key(WWW_AUTHENTICATE)
+        {
             let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
-            headers.insert(WWW_AUTHENTICATE, challenge);
+            let _ = headers.try_insert(WWW_AUTHENTICATE, challenge);
         }
-        let _ = headers;
     }
+
+    /// Without tokens there are no bad ones.
+    #[cfg(not(feature = "jwt"))]
+    pub(crate) fn challenge(&self, _: &mut HeaderMap) {}
 
     /// The whole as `application/problem+json`, naming the policies that refuse.
     ///

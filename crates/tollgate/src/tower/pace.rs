@@ -61,7 +61,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PaceError {
-    /// It went, and the client failed. Boxed, as clients inside a buffer or a timeout have no other error;
+    /// The client failed: before the request went, and then nothing is charged, or after. Boxed, as clients inside a buffer or a timeout have no other error;
     /// which it was, `downcast_ref` says:
     ///
     #[cfg_attr(feature = "reqwest", doc = "```")]

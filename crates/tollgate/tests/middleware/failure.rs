@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::http::{Identity, Jwt, JwtKey, Reason};
 use tollgate::tower::{Decided, RateLimitLayer};
 use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, RedisBuilder, Scope};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
+
+use tower::limit::ConcurrencyLimit;
+use tower::{Layer, Service, ServiceExt};
 
 use crate::servers::{PATIENCE, until};
 use crate::support::*;
@@ -459,4 +462,24 @@ async fn what_was_found_out_before_the_server_was_asked_is_not_looked_at_again()
     let good = bearing(&token(r#""sub":"alice""#), "203.0.113.9");
     send(&app, with(good, "x-api-key", "k")).await;
     assert_eq!((asked.load(Ordering::Relaxed), seen.load(Ordering::Relaxed)), (7, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_lives_on_does_not_wait_for_itself_on_the_server_either() {
+    let store = Store::start();
+    let limiter = store.builder().build().unwrap();
+    let served = tower::service_fn(|_: Request<Body>| async {
+        Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
+    });
+    for limit in
+        ["fixed-window limit=9 window=1h", "leaky-bucket capacity=9 leak=1000/s mode=shaping"]
+    {
+        let layer = RateLimitLayer::new(scope(&limiter, limit, limit));
+        let mut service = layer.layer(ConcurrencyLimit::new(served, 1));
+        for _ in 0..5 {
+            let response = service.ready().await.unwrap().call(get("/"));
+            let response = tokio::time::timeout(PATIENCE, response).await.expect("a permit");
+            assert_eq!(response.unwrap().status(), StatusCode::OK);
+        }
+    }
 }

@@ -198,3 +198,17 @@ async fn who_would_wait_too_long_is_told_that_and_not_that_all_is_spent() {
     let refused = text(send(&app, get("/")).await).await;
     assert!(refused.contains("`even` has no place soon enough; come back in 1 s"), "{refused}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_lives_on_does_not_wait_for_itself() {
+    let limit = scope(&limiter(), "even", "leaky-bucket capacity=100 leak=1/10s mode=shaping");
+    let served =
+        service_fn(|_: Request<usize>| async { Ok::<_, Infallible>(Served::new(Full::default())) });
+    let mut service =
+        RateLimitLayer::new(limit).layer(tower::limit::ConcurrencyLimit::new(served, 1));
+    for number in 0..3 {
+        let response = service.ready().await.unwrap().call(numbered(number));
+        let response = tokio::time::timeout(ms(60_000), response).await.expect("a permit");
+        assert_eq!(response.unwrap().status(), 200);
+    }
+}

@@ -319,3 +319,18 @@ async fn all_addresses_of_one_home_have_tokens_verified_together() {
     spend(&app, "[2001:db8:1::1]").await;
     assert!(is_believed(&app, &user("ada"), "[2001:db8:1::1]").await);
 }
+
+#[tokio::test]
+async fn too_many_bad_tokens_are_told_as_that_whatever_the_layers_own_limit() {
+    let limiter = Limiter::memory();
+    let limit = scope(&limiter, "free", "token-bucket capacity=20 refill=5/s");
+    let app = app(RateLimitLayer::new(limit).identity(identity().refuse_invalid_tokens()));
+    let mut last = None;
+    for number in 0..40 {
+        last = Some(send(&app, bearing(&junk(number), HOME)).await);
+    }
+    let refused = last.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let told = header(refused.headers(), "ratelimit").unwrap();
+    assert!(told.starts_with("\"token-verifications\";r=0"), "{told}");
+}

@@ -41,7 +41,7 @@ pin_project! {
         /// It goes on when its delay has passed.
         Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Charge, Told, Next<S, B>)> },
         /// It goes on when the service inside is ready.
-        Going { next: Option<Next<S, B>>, told: Option<Told> },
+        Going { waiting: Option<(Charge, Told, Next<S, B>)> },
         Refused { response: Option<Response<R>> },
     }
 }
@@ -86,22 +86,35 @@ fn delayed<F, S, B, R>(charge: Charge, told: Told, next: Next<S, B>) -> Step<F, 
 
 impl<F, S, B, R> Step<F, S, B, R>
 where
-    S: Service<Request<B>, Response = Response<R>, Future = F>,
+    S: Service<Request<B>, Response = Response<R>, Future = F> + Clone,
     R: RefusalBody,
 {
-    /// The answer of the store is there.
-    fn settled(settled: Settled, next: Next<S, B>) -> Self {
+    /// The answer of the store is there, and the service is ready since before that.
+    fn settled(settled: Settled, mut next: Next<S, B>) -> Self {
         match settled {
-            Settled::Goes(told) => Step::Going { next: Some(next), told: Some(told) },
-            Settled::Delayed(charge, told) => delayed(charge, told, next),
+            Settled::Goes(told) => next.go(told),
+            Settled::Delayed(charge, told) => {
+                // What is ready is let go.
+                next.service = next.service.clone();
+                delayed(charge, told, next)
+            }
             Settled::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
         }
     }
 }
 
+impl<S, B> Next<S, B> {
+    fn go<R>(mut self, told: Told) -> Step<S::Future, S, B, R>
+    where
+        S: Service<Request<B>>,
+    {
+        Step::Passing { future: self.service.call(self.request), told: Some(told) }
+    }
+}
+
 impl<S, B, R> Future for ResponseFuture<S, B, R>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>> + Clone,
     R: RefusalBody,
 {
     type Output = Result<Response<R>, S::Error>;
@@ -128,20 +141,15 @@ where
                 }
                 StepProjection::Delayed { timer, waiting } => {
                     ready!(timer.as_mut().poll(context));
+                    Step::Going { waiting: waiting.take() }
+                }
+                StepProjection::Going { waiting } => {
+                    let Some((_, _, next)) = waiting else { return Poll::Pending };
+                    ready!(next.service.poll_ready(context))?;
                     match waiting.take() {
                         Some((charge, told, next)) => {
                             charge.keep();
-                            Step::Going { next: Some(next), told: Some(told) }
-                        }
-                        None => return Poll::Pending,
-                    }
-                }
-                StepProjection::Going { next, told } => {
-                    let Some(ready) = next else { return Poll::Pending };
-                    ready!(ready.service.poll_ready(context))?;
-                    match next.take() {
-                        Some(Next { mut service, request }) => {
-                            Step::Passing { future: service.call(request), told: told.take() }
+                            next.go(told)
                         }
                         None => return Poll::Pending,
                     }

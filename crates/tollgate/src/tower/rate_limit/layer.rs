@@ -188,7 +188,7 @@ impl RateLimitLayer {
     }
 
     /// How many requests may be delayed at a time, 10,000 unless said. Then those that would have to wait are
-    /// refused.
+    /// refused. On Redis, those whose answer is on its way count too, as it may be to wait.
     #[must_use]
     pub fn max_waiting(self, most: usize) -> RateLimitLayer {
         self.with(|settings| settings.line.most = most)

@@ -11,8 +11,10 @@ impl Settings {
     /// What a request that goes is told with its response.
     pub(super) fn told(&self, outcome: &Outcome<'_>) -> Told {
         match &self.by {
-            By::Limit { ready, .. } => ready.told(outcome, self.families, || self.wall_us()),
-            By::Rules { .. } => Told::of(outcome, self.families, self.wall_us()),
+            By::Limit { scope, ready } if outcome.is_of(scope) => {
+                ready.told(outcome, self.families, || self.wall_us())
+            }
+            _ => Told::of(outcome, self.families, || self.wall_us()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Takes a request.
 
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -53,23 +54,19 @@ where
                 ResponseFuture::passing(self.inner.call(request), Some(told))
             }
             Taken::Settled(Settled::Delayed(charge, told)) => {
-                ResponseFuture::delayed(charge, told, self.next(request))
+                // What is ready is let go: one that waits must not take room from others.
+                self.inner = self.inner.clone();
+                ResponseFuture::delayed(charge, told, Next::new(self.inner.clone(), request))
             }
             Taken::Settled(Settled::Refused(response)) => {
                 ResponseFuture::refused(response.map(R::of))
             }
             Taken::Asked(asked) => {
-                ResponseFuture::asking(asked, self.next(request), Arc::clone(&self.settings))
+                let fresh = self.inner.clone();
+                let next = Next::new(mem::replace(&mut self.inner, fresh), request);
+                ResponseFuture::asking(asked, next, Arc::clone(&self.settings))
             }
         }
-    }
-}
-
-impl<S: Clone> RateLimit<S> {
-    /// For a request that has to wait: with a service that is asked whether it is ready when the request
-    /// goes, so that those who wait take no room from others.
-    fn next<B>(&self, request: Request<B>) -> Next<S, B> {
-        Next::new(self.inner.clone(), request)
     }
 }
 
