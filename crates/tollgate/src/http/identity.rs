@@ -24,10 +24,12 @@ use super::head::RequestHead;
 use super::jwt::Jwt;
 use super::proxies::TrustedProxies;
 #[cfg(feature = "jwt")]
-use super::tokens::{OnInvalid, Tokens};
+use super::tokens::Tokens;
 use crate::clock::Clock;
 #[cfg(feature = "jwt")]
 use crate::error::Error;
+#[cfg(feature = "jwt")]
+use crate::rules::config::OnInvalid;
 use crate::rules::{Asked, Attributes};
 
 /// Who a client is: by its address, an API key, or a token.

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Limiter;
+use crate::rules::config::OnInvalid;
 use crate::rules::{Asked, Attributes};
 use crate::scope::Scope;
 
@@ -32,15 +33,6 @@ pub(super) struct Tokens {
     /// By address, how many tokens may turn out bad. Without it none is verified.
     verifications: Option<Scope>,
     pub(super) clock: Clock,
-}
-
-/// What becomes of a request whose token is not genuine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum OnInvalid {
-    /// It is as if there were none.
-    #[default]
-    ByAddress,
-    Unauthorized,
 }
 
 impl Tokens {
@@ -88,7 +80,7 @@ impl Tokens {
     /// answers would have no limit. If not it is free: it may be a token of another system.
     fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> Looked {
         let charged = match self.on_invalid {
-            OnInvalid::ByAddress => None,
+            OnInvalid::ByIp => None,
             OnInvalid::Unauthorized => self.charge(address, now_us),
         };
         match charged {
@@ -178,7 +170,7 @@ impl RequestHead<'_> {
     /// What is wrong with its token, if such requests are not wanted.
     pub(crate) fn unwelcome(&self) -> Option<Unwelcome> {
         let Tokens { on_invalid, verifications, .. } = &self.identity.tokens;
-        if *on_invalid == OnInvalid::ByAddress {
+        if *on_invalid == OnInvalid::ByIp {
             return None;
         }
         match *self.looked()? {

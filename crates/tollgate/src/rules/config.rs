@@ -200,6 +200,9 @@ pub(crate) struct Jwt {
     pub(crate) verifications: Option<Limit>,
 }
 
+/// HMAC needs a secret as long as its hash (RFC 7518, 3.2).
+pub(crate) const MIN_SECRET_BYTES: usize = 32;
+
 /// How many keys without an id one algorithm may have: a token that names no key is tried on each.
 pub(crate) const MAX_WITHOUT_ID: usize = 8;
 

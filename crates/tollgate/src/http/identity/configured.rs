@@ -51,10 +51,8 @@ impl Identity {
         if let Some(limit) = said.verifications {
             identity = identity.token_verifications(limit)?;
         }
-        Ok(match said.on_invalid {
-            config::OnInvalid::ByIp => identity,
-            config::OnInvalid::Unauthorized => identity.refuse_invalid_tokens(),
-        })
+        identity.tokens.on_invalid = said.on_invalid;
+        Ok(identity)
     }
 
     #[cfg(not(feature = "jwt"))]

@@ -8,13 +8,10 @@ use jsonwebtoken::crypto::CryptoProvider;
 use jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER;
 use jsonwebtoken::{Algorithm, DecodingKey};
 
-use crate::rules::config::{self, JwtAlgorithm};
+use crate::rules::config::{self, JwtAlgorithm, MIN_SECRET_BYTES};
 
 /// Named, and never the process's default: that may be unset, which panics, or an application's own.
 static PROVIDER: &CryptoProvider = &DEFAULT_PROVIDER;
-
-/// HMAC needs a secret as long as its hash (RFC 7518, 3.2).
-const MIN_SECRET_BYTES: usize = 32;
 
 /// RFC 7518, 3.3 sets the least, the library the most.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;

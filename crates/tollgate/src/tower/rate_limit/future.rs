@@ -56,6 +56,14 @@ impl<S, B> Next<S, B> {
     pub(super) fn new(service: S, request: Request<B>) -> Next<S, B> {
         Next { service, request }
     }
+
+    /// To a service that is ready.
+    fn go<R>(mut self, told: Told) -> Step<S::Future, S, B, R>
+    where
+        S: Service<Request<B>>,
+    {
+        Step::Passing { future: self.service.call(self.request), told: Some(told) }
+    }
 }
 
 impl<S, B, R> ResponseFuture<S, B, R>
@@ -100,15 +108,6 @@ where
             }
             Settled::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
         }
-    }
-}
-
-impl<S, B> Next<S, B> {
-    fn go<R>(mut self, told: Told) -> Step<S::Future, S, B, R>
-    where
-        S: Service<Request<B>>,
-    {
-        Step::Passing { future: self.service.call(self.request), told: Some(told) }
     }
 }
 

@@ -12,16 +12,13 @@ use std::path::{Path, PathBuf};
 use tollgate_core::Excerpt;
 
 use super::super::fields::{Fields, Mapping, listed};
-use crate::rules::config::{JwtAlgorithm, JwtKey};
+use crate::rules::config::{JwtAlgorithm, JwtKey, MIN_SECRET_BYTES};
 use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
 /// The largest file of a key: a PEM of 16384 bits has not 4 KiB.
 pub(in crate::rules) const MAX_KEY_FILE_BYTES: usize = 64 << 10;
-
-/// As many bits as the hash has: RFC 7518, 3.2.
-const MIN_SECRET_BYTES: usize = 32;
 
 const MAX_ID_CHARS: usize = 256;
 
