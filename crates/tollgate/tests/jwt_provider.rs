@@ -17,17 +17,7 @@ const TOKEN: &str = "eyJhbGciOiJIUzI1NiJ9.\
 
 const SECRET: &[u8] = b"an example's secret of 34 bytes...";
 
-const PEM: &[u8] = b"\
------BEGIN PUBLIC KEY-----
-MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
-wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
-7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
-LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
-8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
-QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
-PwIDAQAB
------END PUBLIC KEY-----
-";
+const PEM: &[u8] = include_bytes!("keys/rsa.pem");
 
 #[test]
 fn what_an_application_installed_is_not_asked() {

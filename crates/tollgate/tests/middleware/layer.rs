@@ -13,6 +13,7 @@ use http_body_util::Full;
 use tollgate::tower::{Decided, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+use crate::log::Log;
 use crate::support::*;
 
 #[tokio::test]
@@ -275,4 +276,29 @@ async fn what_a_service_answers_is_not_touched_otherwise() {
         (418, &"1".parse().unwrap())
     );
     assert_eq!(response.headers().len(), 6);
+}
+
+#[tokio::test]
+async fn a_domain_without_rules_and_what_nobody_can_decide_are_said_in_the_log() {
+    let log = Log::default();
+    let lines = Arc::clone(&log.lines);
+    let _guard = tracing::subscriber::set_default(log);
+    let (clock, limiter) = at_midnight();
+    let yaml = "
+limits: { free: fixed-window limit=9 window=1h }
+rules: [{ name: r, domain: api, key: [user], limit: free }]
+";
+    let rules = rules(&limiter, yaml);
+    assert_eq!(status(&app(RateLimitLayer::rules(&rules, "apj")), get("/")).await, StatusCode::OK);
+    let app = app(RateLimitLayer::rules(&rules, "api")
+        .attributes(|_, attributes| attributes.with("user", "x".repeat(2 << 20))));
+    for seconds in [0, 5, 6] {
+        clock.advance(std::time::Duration::from_secs(seconds));
+        assert_eq!(status(&app, get("/")).await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let lines = lines.lock().unwrap();
+    assert!(lines[0].starts_with("WARN no rule is of the domain `apj`"), "{lines:?}");
+    // Once in ten seconds.
+    let said = lines.iter().filter(|line| line.starts_with("WARN requests are answered 503: "));
+    assert_eq!((said.count(), lines.len()), (2, 3), "{lines:?}");
 }

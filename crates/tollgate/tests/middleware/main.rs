@@ -5,6 +5,8 @@ mod failure;
 mod headers;
 mod identity;
 mod layer;
+#[path = "../shared/log.rs"]
+mod log;
 mod reload;
 mod servers;
 mod shaping;

@@ -140,14 +140,4 @@ pub(crate) fn bearing(token: &str, peer: &str) -> Request<Body> {
     with(request("GET", "/", peer), "authorization", &format!("Bearer {token}"))
 }
 
-pub(crate) const RSA_PUBLIC: &str = "\
------BEGIN PUBLIC KEY-----
-MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
-wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
-7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
-LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
-8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
-QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
-PwIDAQAB
------END PUBLIC KEY-----
-";
+pub(crate) const RSA_PUBLIC: &str = include_str!("../keys/rsa.pem");

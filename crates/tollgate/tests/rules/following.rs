@@ -3,14 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::Limiter;
 use tollgate::rules::{Attributes, RulesFile, Status};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes as SpanAttributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+
+use crate::log::Log;
 
 /// Long enough for any machine: a test that reaches it has failed. Well below what looking now and
 /// then would take.
@@ -208,42 +207,6 @@ fn the_log_says_that_a_file_was_taken_over_or_why_it_was_not() {
     assert!(lines[1].starts_with("ERROR rules not reloaded"), "{lines:?}");
     assert!(lines[1].contains("rules.yaml:2:1: the file has no field `rule`"), "{lines:?}");
     assert_eq!(lines.len(), 2);
-}
-
-/// The events of a thread, each as a line.
-#[derive(Default)]
-struct Log {
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        struct Line(String);
-        impl Visit for Line {
-            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                match field.name() {
-                    "message" => self.0.insert_str(0, &format!("{value:?} ")),
-                    name => self.0 += &format!("{name}={value:?} "),
-                }
-            }
-        }
-        let mut line = Line(String::new());
-        event.record(&mut line);
-        self.lines.lock().unwrap().push(format!("{} {}", event.metadata().level(), line.0));
-    }
-
-    fn new_span(&self, _: &SpanAttributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 #[test]

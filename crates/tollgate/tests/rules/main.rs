@@ -5,6 +5,8 @@
 mod example;
 mod explained;
 mod following;
+#[path = "../shared/log.rs"]
+mod log;
 mod matching;
 mod reloading;
 mod setup;

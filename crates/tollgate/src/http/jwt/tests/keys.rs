@@ -33,17 +33,7 @@ A4i73Bbi7eL838OaKwaxlpxjnlh5SA65x2y3CrrrJjYFVh8NbuwB+/otSn5HGbl9
 ";
 
 /// Its public key.
-pub(super) const RSA_PUBLIC: &str = "\
------BEGIN PUBLIC KEY-----
-MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAtZ+6nvZy+4+cjQV0tL+h
-wtgFHNzIbR7aO+wZwHsBAFcgRaa/uWCzUlly7tSqp7+CZIOck/K0O5EUih20CXuF
-7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8z
-LWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv+gdkCz1pQLcoCIH/qYTSV+RAvxmvpkG
-8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5e
-QBPpi+fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3ev
-PwIDAQAB
------END PUBLIC KEY-----
-";
+pub(super) const RSA_PUBLIC: &str = include_str!("../../../../tests/keys/rsa.pem");
 
 /// The same, without the name of its algorithm.
 pub(super) const RSA_PUBLIC_PKCS1: &str = "\
