@@ -1,9 +1,15 @@
 //! The flags and their help.
 
+mod check;
+mod serve;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
+
+pub(crate) use check::CheckArgs;
+pub(crate) use serve::{LogFormat, ServeArgs};
 
 /// Exact rate limiting with five algorithms
 #[derive(Debug, Parser)]
@@ -15,6 +21,14 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Decide requests, over HTTP and gRPC; what `tollgate` alone does
+    #[command(after_help = serve::SERVE_EXAMPLE)]
+    Serve(ServeArgs),
+
+    /// Charge a request to a limit, and say whether it is allowed (--peek: look without charging)
+    #[command(after_help = check::CHECK_EXAMPLE)]
+    Check(CheckArgs),
+
     /// Put a trace through a limit, and print the decision on each request
     #[command(after_help = REPLAY_EXAMPLE)]
     Replay(ReplayArgs),

@@ -1,0 +1,246 @@
+//! The flags of `tollgate serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::secret::Secret;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Limits and rules, as YAML or JSON; read again when it changes, and on SIGHUP
+    ///
+    /// Without one the server has the limits and rules of an example, to try it out.
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = "What is limited")]
+    pub(crate) config: Option<PathBuf>,
+
+    // A URL may carry a password: it is not shown by --help, nor echoed in an error.
+    /// Where the state lives: `memory`, or the URL of a Redis or Valkey
+    ///
+    /// redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
+    /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c, and rediss
+    /// instead of redis for TLS. Servers with the same store hold the same limits. Give a password
+    /// in the environment, where other users do not see it.
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE",
+        default_value = "memory",
+        hide_env_values = true,
+        value_name = "STORE",
+        help_heading = "What is limited"
+    )]
+    pub(crate) store: String,
+
+    /// What every key on a Redis begins with
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE_PREFIX",
+        default_value = "tollgate:",
+        value_name = "PREFIX",
+        help_heading = "What is limited"
+    )]
+    pub(crate) store_prefix: String,
+
+    /// The most that keys may take in memory, such as 64MiB
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_MEMORY",
+        default_value = "64MiB",
+        value_name = "BYTES",
+        value_parser = bytes,
+        help_heading = "What is limited"
+    )]
+    pub(crate) max_memory: usize,
+
+    /// Where the API listens; port 0 takes a free one
+    #[arg(
+        long,
+        env = "TOLLGATE_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_name = "ADDRESS",
+        help_heading = "Connections"
+    )]
+    pub(crate) listen: SocketAddr,
+
+    /// Where gRPC listens; port 0 takes a free one
+    #[arg(
+        long,
+        env = "TOLLGATE_GRPC_LISTEN",
+        default_value = "127.0.0.1:8081",
+        value_name = "ADDRESS",
+        help_heading = "Connections"
+    )]
+    pub(crate) grpc_listen: SocketAddr,
+
+    /// The most connections at a time; further ones wait until one is closed
+    #[arg(
+        long,
+        env = "TOLLGATE_MAX_CONNECTIONS",
+        default_value_t = 10_000,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Connections"
+    )]
+    pub(crate) max_connections: u32,
+
+    /// How long a new connection may be silent
+    #[arg(
+        long,
+        env = "TOLLGATE_FIRST_BYTE_TIMEOUT",
+        default_value = "5s",
+        value_name = "TIME",
+        value_parser = time,
+        help_heading = "Connections"
+    )]
+    pub(crate) first_byte_timeout: Duration,
+
+    /// How long a request may take to arrive, from its first byte to the last of its body
+    #[arg(
+        long,
+        env = "TOLLGATE_REQUEST_TIMEOUT",
+        default_value = "10s",
+        value_name = "TIME",
+        value_parser = time,
+        help_heading = "Connections"
+    )]
+    pub(crate) request_timeout: Duration,
+
+    /// How long a connection may be silent between requests, and a client take to read an answer
+    #[arg(
+        long,
+        env = "TOLLGATE_IDLE_TIMEOUT",
+        default_value = "75s",
+        value_name = "TIME",
+        value_parser = time,
+        help_heading = "Connections"
+    )]
+    pub(crate) idle_timeout: Duration,
+
+    // A secret: it is not shown by --help.
+    /// What operators show to read and reset keys: `Authorization: Bearer <token>`
+    ///
+    /// Without one, whoever asks from this machine is an operator, and nobody else. Give it in the
+    /// environment, where other users do not see it.
+    #[arg(
+        long,
+        env = "TOLLGATE_OPERATOR_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = "Operations"
+    )]
+    pub(crate) operator_token: Option<Secret>,
+
+    // A secret: it is not shown by --help.
+    /// What receipts are signed with: the same for all servers that share a store
+    ///
+    /// Without one, a server takes back its own receipts, until it is restarted.
+    #[arg(
+        long,
+        env = "TOLLGATE_RECEIPT_SECRET",
+        hide_env_values = true,
+        value_name = "SECRET",
+        help_heading = "Operations"
+    )]
+    pub(crate) receipt_secret: Option<Secret>,
+
+    /// Stays ready while the store fails: for rules that then let requests go
+    #[arg(long, env = "TOLLGATE_READY_WITHOUT_STORE", help_heading = "Operations")]
+    pub(crate) ready_without_store: bool,
+
+    /// How long the server goes on after SIGTERM, unready, so that nobody sends it more
+    #[arg(
+        long,
+        env = "TOLLGATE_DRAIN_DELAY",
+        default_value = "5s",
+        value_name = "TIME",
+        value_parser = time,
+        help_heading = "Operations"
+    )]
+    pub(crate) drain_delay: Duration,
+
+    /// How long requests that are in flight may then take
+    #[arg(
+        long,
+        env = "TOLLGATE_DRAIN_TIMEOUT",
+        default_value = "20s",
+        value_name = "TIME",
+        value_parser = time,
+        help_heading = "Operations"
+    )]
+    pub(crate) drain_timeout: Duration,
+
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or parts such as `info,tollgate=debug`
+    #[arg(
+        long,
+        env = "TOLLGATE_LOG",
+        default_value = "info",
+        value_name = "FILTER",
+        help_heading = "Operations"
+    )]
+    pub(crate) log: String,
+
+    /// How the log is written
+    #[arg(
+        long,
+        env = "TOLLGATE_LOG_FORMAT",
+        value_enum,
+        default_value_t = LogFormat::Text,
+        value_name = "FORMAT",
+        help_heading = "Operations"
+    )]
+    pub(crate) log_format: LogFormat,
+
+    /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318
+    #[arg(long, env = "TOLLGATE_OTLP_ENDPOINT", value_name = "URL", help_heading = "Operations")]
+    pub(crate) otlp_endpoint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// To be read
+    Text,
+    /// One object a line
+    Json,
+}
+
+/// `250ms`, `5s`, `1m`, `24h`; also `0s`.
+fn time(text: &str) -> Result<Duration, String> {
+    let problem = || "write it as a number and a unit, such as 250ms, 5s or 1m".to_owned();
+    let at = text.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(problem)?;
+    let (number, unit) = text.split_at(at);
+    let number: u64 = number.parse().map_err(|_| problem())?;
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(problem()),
+    };
+    match number.checked_mul(unit_ms) {
+        Some(ms) if ms <= 24 * 3_600_000 => Ok(Duration::from_millis(ms)),
+        _ => Err("use at most 24h".to_owned()),
+    }
+}
+
+/// `1048576`, `64MiB`, `2GiB`.
+fn bytes(text: &str) -> Result<usize, String> {
+    let problem = || "write it as a number of bytes, or such as 64MiB or 2GiB".to_owned();
+    let at = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let number: usize = number.parse().map_err(|_| problem())?;
+    let unit_bytes = match unit {
+        "" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(problem()),
+    };
+    number.checked_mul(unit_bytes).ok_or_else(problem)
+}
+
+pub(super) const SERVE_EXAMPLE: &str = r#"Example:    tollgate serve --config limits.yaml --store redis://127.0.0.1:6379
+Try it:     tollgate check free user:42
+Signals:    SIGHUP reads the configuration again; SIGTERM finishes what is in flight, and stops
+Exit code:  0 stopped when told to, 2 could not start"#;

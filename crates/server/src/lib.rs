@@ -1,0 +1,79 @@
+//! The `tollgate` command and its server.
+//!
+//! - `cli`: the flags and their help
+//! - `serve`: puts a server together and runs it until it is told to stop
+//!   - `served`: what all requests share; `lifecycle`: from ready to gone
+//!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
+//!   - `http`: the API; `grpc`: the other port
+//!   - `metrics`, `logs`: what operators see
+//!   - `secret`: what is not shown
+//! - `check`: asks a server, from the command line
+//! - `replay`: decides the requests of a trace at the trace's own times
+//! - `explain`: which rules apply to a request, and why
+//! - `validate`: what is wrong with files of limits and rules
+
+mod check;
+mod cli;
+mod explain;
+mod grpc;
+mod http;
+mod lifecycle;
+mod listener;
+mod logs;
+mod metrics;
+mod observe;
+mod replay;
+mod secret;
+mod serve;
+mod served;
+mod validate;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tollgate::rules::Config;
+
+use cli::{Cli, Command};
+
+/// Could not do what was asked: a bad flag, a bad file. Denied requests are not failures.
+const FAILURE: u8 = 2;
+
+/// Does what the command line says; without a command, serves.
+pub fn run() -> ExitCode {
+    let command = match Cli::parse().command {
+        Some(command) => Some(command),
+        None => Cli::parse_from(["tollgate", "serve"]).command,
+    };
+    let outcome = match command {
+        Some(Command::Serve(args)) => serve::run(&args).map(|()| ExitCode::SUCCESS),
+        Some(Command::Check(args)) => check::run(&args),
+        Some(Command::Replay(args)) => replay::run(&args).map(|()| ExitCode::SUCCESS),
+        Some(Command::Validate(args)) => validate::run(&args),
+        Some(Command::Explain(args)) => explain::run(&args),
+        Some(Command::Schema) => print(Config::schema()).map(|()| ExitCode::SUCCESS),
+        None => Ok(ExitCode::SUCCESS),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            print_error(&format!("error: {error:#}"));
+            ExitCode::from(FAILURE)
+        }
+    }
+}
+
+/// Prints to standard output, unless whoever reads it has seen enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::from(error).context("standard output"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a line to standard error. If that is closed or full, there is nobody to tell.
+fn print_error(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

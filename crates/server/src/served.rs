@@ -1,0 +1,131 @@
+//! What all requests share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::AHashMap;
+use arc_swap::ArcSwap;
+use tollgate::rules::{Rules, RulesFile};
+use tollgate::{Decision, Limiter, Scope};
+
+use crate::lifecycle::Lifecycle;
+use crate::metrics::Metrics;
+use crate::secret::Secret;
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) rules: Rules,
+    /// Where the rules come from; `None` if they are the example's.
+    pub(crate) file: Option<RulesFile>,
+    /// `memory` or `redis`.
+    pub(crate) store: &'static str,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) metrics: Metrics,
+    pub(crate) operator_token: Option<Secret>,
+    pub(crate) is_ready_without_store: bool,
+    limits: ArcSwap<Limits>,
+}
+
+/// The limits of the rules of one generation, by their names.
+#[derive(Debug, Default)]
+struct Limits {
+    generation: u64,
+    named: AHashMap<Box<str>, Arc<Named>>,
+}
+
+/// A limit that is asked for by its name.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) scope: Scope,
+    /// Kept when the rules are replaced.
+    pub(crate) tally: Arc<Tally>,
+}
+
+/// How often a limit that was asked for by its name decided what.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) allowed: AtomicU64,
+    pub(crate) denied: AtomicU64,
+    /// Of those, how many were decided without the store, which failed.
+    pub(crate) degraded: AtomicU64,
+    /// The store failed, and so did the check.
+    pub(crate) failed: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn count(&self, decision: &Decision) {
+        let outcome = if decision.is_allowed() { &self.allowed } else { &self.denied };
+        outcome.fetch_add(1, Ordering::Relaxed);
+        if decision.is_degraded() {
+            self.degraded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_failure(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Served {
+    pub(crate) fn new(
+        rules: Rules,
+        file: Option<RulesFile>,
+        store: &'static str,
+        lifecycle: Lifecycle,
+    ) -> Served {
+        Served {
+            rules,
+            file,
+            store,
+            lifecycle,
+            metrics: Metrics::default(),
+            operator_token: None,
+            is_ready_without_store: false,
+            limits: ArcSwap::default(),
+        }
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        self.rules.limiter()
+    }
+
+    /// A limit of the file by its name.
+    pub(crate) fn limit(&self, name: &str) -> Option<Arc<Named>> {
+        let limits = self.limits.load();
+        if limits.generation == self.rules.generation() {
+            return limits.named.get(name).cloned();
+        }
+        drop(limits);
+        self.limits_anew().named.get(name).cloned()
+    }
+
+    /// Every limit of the file, in alphabetical order.
+    pub(crate) fn limits(&self) -> Vec<(Box<str>, Arc<Named>)> {
+        let limits = self.limits_anew();
+        let each = limits.named.iter().map(|(name, named)| (name.clone(), Arc::clone(named)));
+        let mut limits: Vec<_> = each.collect();
+        limits.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        limits
+    }
+
+    /// The limits of the rules as they are now. Who looks for one while they are replaced may make them a
+    /// second time, which changes nothing.
+    fn limits_anew(&self) -> Arc<Limits> {
+        let before = self.limits.load_full();
+        // First: if the rules are replaced now, it is done again.
+        let generation = self.rules.generation();
+        if before.generation == generation {
+            return before;
+        }
+        let named = self.rules.limits().into_iter().filter_map(|(name, _)| {
+            let scope = self.rules.limit(&name)?;
+            let before = before.named.get(name.as_str());
+            let tally = before.map(|named| Arc::clone(&named.tally)).unwrap_or_default();
+            Some((name.into_boxed_str(), Arc::new(Named { scope, tally })))
+        });
+        let limits = Arc::new(Limits { generation, named: named.collect() });
+        self.limits.store(Arc::clone(&limits));
+        limits
+    }
+}
