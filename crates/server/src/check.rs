@@ -1,9 +1,93 @@
 //! `tollgate check`: asks a server.
+//!
+//! - `words`: what it decided, for people
+
+mod words;
 
 use std::process::ExitCode;
 
-use crate::cli::CheckArgs;
+use anyhow::Context;
+use reqwest::StatusCode;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::ask::{Answer, Asked, segment};
+use crate::cli::{CheckArgs, Format};
+use crate::secret::Secret;
+use crate::{print, print_error};
+
+/// What the server decided; of its answer, what people are told.
+#[derive(Debug, Deserialize)]
+struct Decision {
+    allowed: bool,
+    limit: u64,
+    remaining: u64,
+    retry_after_us: Option<u64>,
+    reset_after_us: u64,
+    delay_us: u64,
+    #[serde(default)]
+    degraded: bool,
+}
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("{args:?}")
+    let server = Asked::at(&args.server.url)?;
+    let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
+    if answer.status != StatusCode::OK {
+        return Err(refused(&server, args, &answer));
+    }
+    let decision: Decision =
+        serde_json::from_str(&answer.body).map_err(|_| server.foreign(answer.status))?;
+    match args.format {
+        Format::Human if args.peek => print(&format!("would be {decision}\n"))?,
+        Format::Human => print(&format!("{decision}\n"))?,
+        // In JSON a line ends between values alone.
+        Format::Json => print(&format!("{}\n", answer.body.trim().replace(['\n', '\r'], " ")))?,
+    }
+    Ok(if decision.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn check(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {
+    let body = json!({ "limit": args.limit, "key": args.key, "cost": args.cost });
+    let request = server.post("/v1/check").header("content-type", "application/json");
+    server.ask(request.body(body.to_string()))
+}
+
+fn peek(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {
+    for part in [&args.limit, &args.key] {
+        // They would be taken for steps up the path, encoded or not.
+        anyhow::ensure!(
+            part != "." && part != "..",
+            "`{part}` cannot be looked at: no URL can name it; check it without --peek"
+        );
+    }
+    let (limit, key) = (segment(&args.limit), segment(&args.key));
+    let request = server.get(&format!("/v1/limits/{limit}/keys/{key}?cost={}", args.cost));
+    let Some(token) = &args.operator_token else {
+        return server.ask(request);
+    };
+    if server.is_overheard() {
+        print_error("warning: the operators' token is sent unencrypted; use https");
+    }
+    server.ask(request.header(AUTHORIZATION, bearer(token)?))
+}
+
+fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
+    let mut bearer = HeaderValue::from_bytes(&[b"Bearer ", token.as_bytes()].concat())
+        .context("--operator-token: a header cannot carry it; use letters, digits and dashes")?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
+}
+
+fn refused(server: &Asked, args: &CheckArgs, answer: &Answer) -> anyhow::Error {
+    let error = server.refused(answer);
+    let is_for_operators =
+        matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    match args.peek && is_for_operators {
+        true => anyhow::anyhow!(
+            "{error:#}\n  to look is for operators: give their token in TOLLGATE_OPERATOR_TOKEN, \
+             or ask a server that has none from its own machine"
+        ),
+        false => error,
+    }
 }

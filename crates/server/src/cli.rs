@@ -1,19 +1,23 @@
 //! The flags and their help.
 
 mod check;
+mod complete;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
 
-pub(crate) use check::CheckArgs;
+pub(crate) use check::{CheckArgs, HealthyArgs};
+pub(crate) use complete::{CompletionsArgs, ManArgs};
 pub(crate) use serve::{LogFormat, ServeArgs};
 
 /// Exact rate limiting with five algorithms
 #[derive(Debug, Parser)]
-#[command(name = "tollgate", version, max_term_width = 100)]
+#[command(name = "tollgate", version, max_term_width = 100, after_help = EXAMPLE)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -44,6 +48,18 @@ pub(crate) enum Command {
     /// Print the JSON Schema of files of limits and rules, for editors
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
+
+    /// Say whether a server answers, for container engines
+    #[command(after_help = check::HEALTHY_EXAMPLE)]
+    Healthy(HealthyArgs),
+
+    /// Print a shell's completions of this command
+    #[command(after_help = complete::COMPLETIONS_EXAMPLE)]
+    Completions(CompletionsArgs),
+
+    /// Print a page of the manual
+    #[command(after_help = complete::MAN_EXAMPLE)]
+    Man(ManArgs),
 }
 
 #[derive(Debug, Args)]
@@ -112,7 +128,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) enum Format {
     /// To be read
     Human,
-    /// One array of objects
+    /// For programs
     Json,
 }
 
@@ -122,6 +138,10 @@ fn attribute(text: &str) -> Result<(String, String), String> {
         _ => Err("write it as NAME=VALUE, such as method=POST".to_owned()),
     }
 }
+
+const EXAMPLE: &str = r#"Example:    tollgate &
+            tollgate check free user:42
+Variables:  every flag has one, such as TOLLGATE_STORE for --store"#;
 
 const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucket capacity=10 refill=1/s" trace.csv
 Output:     one JSON object a request, in order; a summary on standard error

@@ -7,15 +7,19 @@
 //!   - `http`: the API; `grpc`: the other port
 //!   - `metrics`, `logs`: what operators see
 //!   - `secret`: what is not shown
-//! - `check`: asks a server, from the command line
+//! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
 //! - `explain`: which rules apply to a request, and why
 //! - `validate`: what is wrong with files of limits and rules
+//! - `complete`: what shells complete, and the manual
 
+mod ask;
 mod check;
 mod cli;
+mod complete;
 mod explain;
 mod grpc;
+mod healthy;
 mod http;
 mod lifecycle;
 mod listener;
@@ -32,7 +36,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tollgate::rules::Config;
+use tollgate::rules::{Config, LoadError};
 
 use cli::{Cli, Command};
 
@@ -52,12 +56,21 @@ pub fn run() -> ExitCode {
         Some(Command::Validate(args)) => validate::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
         Some(Command::Schema) => print(Config::schema()).map(|()| ExitCode::SUCCESS),
+        Some(Command::Healthy(args)) => Ok(healthy::run(&args)),
+        Some(Command::Completions(args)) => {
+            complete::completions(&args).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Man(args)) => complete::man(&args).map(|()| ExitCode::SUCCESS),
         None => Ok(ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            print_error(&format!("error: {error:#}"));
+            match error.downcast_ref() {
+                // Each of them begins with `error:`.
+                Some(LoadError::Config(problems)) => print_error(&problems.to_string()),
+                _ => print_error(&format!("error: {error:#}")),
+            }
             ExitCode::from(FAILURE)
         }
     }

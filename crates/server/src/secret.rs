@@ -1,8 +1,12 @@
 //! A text that is neither shown nor logged.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::str::FromStr;
 
+use clap::builder::{TypedValueParser, ValueParserFactory};
+use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use subtle::ConstantTimeEq;
 
 /// A text that is neither shown nor logged.
@@ -30,6 +34,36 @@ impl FromStr for Secret {
             ),
             _ => Ok(Secret(text.to_owned())),
         }
+    }
+}
+
+impl ValueParserFactory for Secret {
+    type Parser = SecretParser;
+
+    fn value_parser() -> SecretParser {
+        SecretParser
+    }
+}
+
+/// Does not repeat in an error what it was given, as clap's own parsers do.
+#[derive(Clone)]
+pub(crate) struct SecretParser;
+
+impl TypedValueParser for SecretParser {
+    type Value = Secret;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Secret, clap::Error> {
+        let secret = value.to_str().ok_or("is not UTF-8").and_then(Secret::from_str);
+        secret.map_err(|problem| {
+            let flag = arg.map(ToString::to_string).unwrap_or_default();
+            let message = format!("invalid value for '{flag}': {problem}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::secret::Secret;
 
+// What most people need is in the short help; `hide_short_help` leaves the rest to --help.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// Limits and rules, as YAML or JSON; read again when it changes, and on SIGHUP
@@ -37,6 +38,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_STORE_PREFIX",
+        hide_short_help = true,
         default_value = "tollgate:",
         value_name = "PREFIX",
         help_heading = "What is limited"
@@ -47,6 +49,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_MAX_MEMORY",
+        hide_short_help = true,
         default_value = "64MiB",
         value_name = "BYTES",
         value_parser = bytes,
@@ -60,6 +63,7 @@ pub(crate) struct ServeArgs {
         env = "TOLLGATE_LISTEN",
         default_value = "127.0.0.1:8080",
         value_name = "ADDRESS",
+        value_parser = address,
         help_heading = "Connections"
     )]
     pub(crate) listen: SocketAddr,
@@ -70,6 +74,7 @@ pub(crate) struct ServeArgs {
         env = "TOLLGATE_GRPC_LISTEN",
         default_value = "127.0.0.1:8081",
         value_name = "ADDRESS",
+        value_parser = address,
         help_heading = "Connections"
     )]
     pub(crate) grpc_listen: SocketAddr,
@@ -78,6 +83,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_MAX_CONNECTIONS",
+        hide_short_help = true,
         default_value_t = 10_000,
         value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..),
@@ -89,6 +95,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_FIRST_BYTE_TIMEOUT",
+        hide_short_help = true,
         default_value = "5s",
         value_name = "TIME",
         value_parser = time,
@@ -100,6 +107,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_REQUEST_TIMEOUT",
+        hide_short_help = true,
         default_value = "10s",
         value_name = "TIME",
         value_parser = time,
@@ -111,6 +119,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_IDLE_TIMEOUT",
+        hide_short_help = true,
         default_value = "75s",
         value_name = "TIME",
         value_parser = time,
@@ -139,6 +148,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_RECEIPT_SECRET",
+        hide_short_help = true,
         hide_env_values = true,
         value_name = "SECRET",
         help_heading = "Operations"
@@ -146,13 +156,19 @@ pub(crate) struct ServeArgs {
     pub(crate) receipt_secret: Option<Secret>,
 
     /// Stays ready while the store fails: for rules that then let requests go
-    #[arg(long, env = "TOLLGATE_READY_WITHOUT_STORE", help_heading = "Operations")]
+    #[arg(
+        long,
+        env = "TOLLGATE_READY_WITHOUT_STORE",
+        hide_short_help = true,
+        help_heading = "Operations"
+    )]
     pub(crate) ready_without_store: bool,
 
     /// How long the server goes on after SIGTERM, unready, so that nobody sends it more
     #[arg(
         long,
         env = "TOLLGATE_DRAIN_DELAY",
+        hide_short_help = true,
         default_value = "5s",
         value_name = "TIME",
         value_parser = time,
@@ -164,6 +180,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_DRAIN_TIMEOUT",
+        hide_short_help = true,
         default_value = "20s",
         value_name = "TIME",
         value_parser = time,
@@ -175,6 +192,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_LOG",
+        hide_short_help = true,
         default_value = "info",
         value_name = "FILTER",
         help_heading = "Operations"
@@ -185,6 +203,7 @@ pub(crate) struct ServeArgs {
     #[arg(
         long,
         env = "TOLLGATE_LOG_FORMAT",
+        hide_short_help = true,
         value_enum,
         default_value_t = LogFormat::Text,
         value_name = "FORMAT",
@@ -193,7 +212,14 @@ pub(crate) struct ServeArgs {
     pub(crate) log_format: LogFormat,
 
     /// Where traces go, by OTLP over HTTP, such as http://127.0.0.1:4318
-    #[arg(long, env = "TOLLGATE_OTLP_ENDPOINT", value_name = "URL", help_heading = "Operations")]
+    #[arg(
+        long,
+        env = "TOLLGATE_OTLP_ENDPOINT",
+        hide_short_help = true,
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = "Operations"
+    )]
     pub(crate) otlp_endpoint: Option<String>,
 }
 
@@ -203,6 +229,10 @@ pub(crate) enum LogFormat {
     Text,
     /// One object a line
     Json,
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write it as address and port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
 /// `250ms`, `5s`, `1m`, `24h`; also `0s`.

@@ -157,11 +157,9 @@ fn bad_flags_are_refused_with_a_remedy() {
 
 #[test]
 fn help_teaches() {
-    for (name, args) in [("help", &[][..]), ("replay_help", &["replay", "--help"])] {
-        let output = tollgate(args).output().unwrap();
-        assert_eq!(output.status.code(), Some(0));
-        insta::assert_snapshot!(name, stdout(&output));
-    }
+    let output = tollgate(&["replay", "--help"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!("replay_help", stdout(&output));
 }
 
 #[test]

@@ -1,0 +1,133 @@
+//! What a server decided, for people.
+
+use std::fmt;
+
+use super::Decision;
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = format_args!("{} of {} left", self.remaining, self.limit);
+        match (self.allowed, self.retry_after_us) {
+            (true, _) if self.reset_after_us == 0 => write!(f, "allowed: {left}")?,
+            (true, _) => {
+                write!(f, "allowed: {left}, whole again in {}", Wait(self.reset_after_us))?;
+            }
+            (false, Some(us)) => write!(f, "denied: {left}; try again in {}", Wait(us))?,
+            (false, None) => {
+                f.write_str("denied: costs more than the limit has; waiting does not help")?;
+            }
+        }
+        if self.delay_us > 0 {
+            write!(f, "; its turn is in {}", Wait(self.delay_us))?;
+        }
+        if self.degraded {
+            f.write_str(" (without the store, which failed)")?;
+        }
+        Ok(())
+    }
+}
+
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000 * MS;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// A number of microseconds, rounded up: who waits so long does not come too early.
+///
+/// 5,123,456 is `5.2 s`, 3,723,000,000 `1 h 3 m`.
+struct Wait(u64);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = match self.0 {
+            0..MS => 1,
+            MS..SECOND => MS,
+            SECOND..MINUTE => SECOND / 10,
+            MINUTE..HOUR => SECOND,
+            HOUR..DAY => MINUTE,
+            DAY.. => HOUR,
+        };
+        let us = self.0.checked_next_multiple_of(step).unwrap_or(self.0);
+        match us {
+            0..MS => write!(f, "{us} us"),
+            MS..SECOND => write!(f, "{} ms", us / MS),
+            SECOND..MINUTE if us % SECOND == 0 => write!(f, "{} s", us / SECOND),
+            SECOND..MINUTE => write!(f, "{}.{} s", us / SECOND, us % SECOND / (SECOND / 10)),
+            MINUTE..HOUR => two(f, us, (MINUTE, "m"), (SECOND, "s")),
+            HOUR..DAY => two(f, us, (HOUR, "h"), (MINUTE, "m")),
+            DAY.. => two(f, us, (DAY, "d"), (HOUR, "h")),
+        }
+    }
+}
+
+/// `2 m 5 s`, or `2 m`.
+fn two(
+    f: &mut fmt::Formatter<'_>,
+    us: u64,
+    (large_us, large): (u64, &str),
+    (small_us, small): (u64, &str),
+) -> fmt::Result {
+    write!(f, "{} {large}", us / large_us)?;
+    match us % large_us / small_us {
+        0 => Ok(()),
+        rest => write!(f, " {rest} {small}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up_to_what_a_person_reads() {
+        for (us, want) in [
+            (0, "0 us"),
+            (999, "999 us"),
+            (1_000, "1 ms"),
+            (1_001, "2 ms"),
+            (999_001, "1 s"),
+            (1_000_000, "1 s"),
+            (5_123_456, "5.2 s"),
+            (59_900_001, "1 m"),
+            (125_000_000, "2 m 5 s"),
+            (3_599_000_001, "1 h"),
+            (3_723_000_000, "1 h 3 m"),
+            (86_399_000_000, "1 d"),
+            (90_000_000_001, "1 d 2 h"),
+            (u64::MAX, "213503982 d 8 h"),
+        ] {
+            assert_eq!(Wait(us).to_string(), want, "{us}");
+        }
+    }
+
+    #[test]
+    fn a_decision_is_one_line_that_says_what_to_do() {
+        let allowed = || Decision {
+            allowed: true,
+            limit: 60,
+            remaining: 54,
+            retry_after_us: None,
+            reset_after_us: 5_200_000,
+            delay_us: 0,
+            degraded: false,
+        };
+        let denied = |retry_after_us| Decision { allowed: false, retry_after_us, ..allowed() };
+        for (decision, want) in [
+            (allowed(), "allowed: 54 of 60 left, whole again in 5.2 s"),
+            (Decision { reset_after_us: 0, remaining: 60, ..allowed() }, "allowed: 60 of 60 left"),
+            (
+                Decision { delay_us: 300_000, ..allowed() },
+                "allowed: 54 of 60 left, whole again in 5.2 s; its turn is in 300 ms",
+            ),
+            (
+                Decision { degraded: true, ..allowed() },
+                "allowed: 54 of 60 left, whole again in 5.2 s (without the store, which failed)",
+            ),
+            (denied(Some(400_000)), "denied: 54 of 60 left; try again in 400 ms"),
+            (denied(None), "denied: costs more than the limit has; waiting does not help"),
+        ] {
+            assert_eq!(decision.to_string(), want);
+        }
+    }
+}

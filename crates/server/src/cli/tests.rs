@@ -1,0 +1,64 @@
+//! What holds for every command and flag.
+
+use clap::{Arg, Command, CommandFactory};
+
+use super::Cli;
+
+/// Every flag of every command, but those that clap adds.
+fn flags() -> Vec<(String, Arg)> {
+    let mut tollgate = Cli::command();
+    tollgate.build();
+    let mut flags = Vec::new();
+    for command in tollgate.get_subcommands().filter(|command| command.get_name() != "help") {
+        let own = command.get_arguments().filter(|arg| !arg.is_positional());
+        let own = own.filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version"));
+        flags.extend(own.map(|arg| (command.get_name().to_owned(), arg.clone())));
+    }
+    assert!(flags.len() > 25, "{}", flags.len());
+    flags
+}
+
+#[test]
+fn the_commands_are_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_flag_has_a_variable_of_its_name() {
+    // Several of them are given on the command line, one in the environment.
+    let long_as = |long: &str| long.to_uppercase().replace('-', "_");
+    for (command, flag) in flags() {
+        let long = flag.get_long().unwrap();
+        let variable = flag.get_env().unwrap_or_else(|| panic!("{command} --{long} has none"));
+        assert_eq!(variable.to_str().unwrap(), format!("TOLLGATE_{}", long_as(long)), "{command}");
+    }
+}
+
+/// A URL may carry a password.
+#[test]
+fn no_help_shows_what_a_secret_or_a_url_is_set_to() {
+    for (command, flag) in flags() {
+        let long = flag.get_long().unwrap();
+        let names = flag.get_value_names().unwrap_or_default();
+        let is_secret = long == "store"
+            || names
+                .iter()
+                .any(|name| ["TOKEN", "SECRET", "PASSWORD", "URL"].contains(&name.as_str()));
+        assert_eq!(flag.is_hide_env_values_set(), is_secret, "{command} --{long}");
+    }
+}
+
+#[test]
+fn every_command_and_flag_says_what_it_is_for_and_every_command_has_an_example() {
+    for (command, flag) in flags() {
+        assert!(flag.get_help().is_some(), "{command} --{}", flag.get_long().unwrap());
+    }
+    let tollgate = Cli::command();
+    for command in tollgate.get_subcommands() {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        assert!(!about.is_empty() && !about.ends_with('.'), "{}", command.get_name());
+        assert!(command.get_after_help().is_some(), "{}", command.get_name());
+    }
+    let names: Vec<_> = tollgate.get_subcommands().map(Command::get_name).collect();
+    assert_eq!(names[..2], ["serve", "check"], "what most people look for comes first");
+}

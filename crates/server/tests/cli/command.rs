@@ -1,0 +1,20 @@
+//! Runs the command, without the variables of whoever runs the tests.
+
+use std::process::{Command, Output, Stdio};
+
+pub(crate) fn tollgate(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(args).env_clear().env("COLUMNS", "100").stdin(Stdio::null());
+    command
+}
+
+/// How it ended, what it printed, and what it said on standard error.
+pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
+    ran(&mut tollgate(args))
+}
+
+pub(crate) fn ran(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}

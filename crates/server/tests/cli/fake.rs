@@ -1,0 +1,65 @@
+//! A server that answers once, with whatever a test wants, and tells what it was asked.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+
+pub(crate) struct Fake {
+    /// `http://127.0.0.1:40123`.
+    pub(crate) url: String,
+    thread: JoinHandle<String>,
+}
+
+impl Fake {
+    /// With a status such as `200 OK`, and a body of JSON.
+    pub(crate) fn answers(status: &str, body: &str) -> Fake {
+        let length = body.len();
+        Fake::sends(format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}").into())
+    }
+
+    /// With bytes that need not be HTTP.
+    pub(crate) fn sends(answer: Vec<u8>) -> Fake {
+        Fake::does(move |connection| {
+            // Whoever has read enough hangs up.
+            let _ = connection.write_all(&answer);
+        })
+    }
+
+    /// What it does after it has read a request.
+    pub(crate) fn does(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> Fake {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let thread = std::thread::spawn(move || {
+            let (mut connection, _) = listener.accept().unwrap();
+            let request = request(&mut connection);
+            answer(&mut connection);
+            request
+        });
+        Fake { url, thread }
+    }
+
+    /// The request it had: its first line and its headers, in small letters, and its body.
+    pub(crate) fn asked(self) -> String {
+        self.thread.join().unwrap()
+    }
+}
+
+fn request(connection: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    loop {
+        let mut buffer = [0; 4096];
+        let read = connection.read(&mut buffer).unwrap();
+        bytes.extend_from_slice(&buffer[..read]);
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            assert!(read > 0, "half a request: {text}");
+            continue;
+        };
+        let length = head.to_lowercase().lines().find_map(|line| {
+            Some(line.strip_prefix("content-length: ")?.parse::<usize>().unwrap())
+        });
+        if body.len() >= length.unwrap_or(0) {
+            return text;
+        }
+    }
+}

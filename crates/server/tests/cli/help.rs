@@ -1,0 +1,62 @@
+//! The help.
+
+use crate::command::{ran, run, tollgate};
+
+#[test]
+fn help_teaches() {
+    for (name, args) in [
+        ("help", &["--help"][..]),
+        ("serve_short", &["serve", "-h"]),
+        ("serve", &["serve", "--help"]),
+        ("check_short", &["check", "-h"]),
+        ("check", &["check", "--help"]),
+        ("healthy", &["healthy", "--help"]),
+        ("completions", &["completions", "--help"]),
+        ("man", &["man", "--help"]),
+    ] {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{name}");
+        assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{name}: {stdout}");
+        insta::assert_snapshot!(name, stdout);
+    }
+}
+
+/// Whatever the environment says: secrets are not in the help, nor in an error.
+#[test]
+fn secrets_of_the_environment_are_shown_to_nobody() {
+    for variable in [
+        "TOLLGATE_STORE",
+        "TOLLGATE_SERVER",
+        "TOLLGATE_OPERATOR_TOKEN",
+        "TOLLGATE_RECEIPT_SECRET",
+        "TOLLGATE_OTLP_ENDPOINT",
+    ] {
+        let args =
+            ["serve", "check", "replay", "healthy", "man"].map(|command| [command, "--help"]);
+        // A value that is refused is not repeated either. No flag of these commands is given.
+        let args = args.into_iter().chain([["check", "free"], ["serve", "--listen=x"]]);
+        for args in args {
+            for value in ["hunter2", "http://user:hunter2@host", "hunter2-hunter2-hunter2\n"] {
+                let (_, stdout, stderr) = ran(tollgate(&args).env(variable, value));
+                assert!(!format!("{stdout}{stderr}").contains("hunter2"), "{variable} {args:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_flags_end_with_the_code_of_what_could_not_be_decided() {
+    for args in [
+        &["check"][..],
+        &["check", "free"],
+        &["check", "free", "k", "--format", "xml"],
+        &["check", "free", "-k"],
+        &["check", "free", "k", "--cots", "1"],
+        &["serv"],
+        &["--config", "limits.yaml"],
+    ] {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{args:?}");
+        assert!(stderr.starts_with("error: "), "{stderr}");
+    }
+}

@@ -1,0 +1,80 @@
+//! How `tollgate serve` begins, or says why it does not.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use crate::command::{ran, tollgate};
+use crate::server::Server;
+
+#[test]
+fn what_keeps_a_server_from_starting_is_said_with_a_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let bad = "limits: { free: token-bucket capacity=60 refill=1/sec, pro: gcra }\nrule: []\n";
+    std::fs::write(directory.path().join("bad.yaml"), bad).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let mut report = String::new();
+    for (name, args) in [
+        ("a bad file", &["--config", "bad.yaml"][..]),
+        ("no file", &["--config", "none.yaml"]),
+        ("a directory", &["--config", "/"]),
+        ("an address in use", &["--listen", &taken]),
+        ("another's address", &["--listen", "127.0.0.1:0", "--grpc-listen", &taken]),
+        ("no address", &["--listen", "localhost"]),
+        ("no store", &["--store", "memroy"]),
+        ("a store without its scheme", &["--store", "user:hunter2@localhost"]),
+        ("another scheme", &["--store", "http://user:hunter2@localhost"]),
+        ("a database that is none", &["--store", "redis://user:hunter2@localhost/one"]),
+        ("a bad prefix", &["--store", "redis://localhost", "--store-prefix", "{a}"]),
+        ("a time without a unit", &["--drain-delay", "5"]),
+        ("a size without sense", &["--max-memory", "64MB"]),
+        ("no connections", &["--max-connections", "0"]),
+        ("a short token", &["--operator-token", "hunter2"]),
+        ("a short secret", &["--receipt-secret", "hunter2"]),
+    ] {
+        let mut serve = tollgate(&[&["serve"], args].concat());
+        let (code, stdout, stderr) = ran(serve.current_dir(&directory));
+        assert_eq!((code, stdout.as_str()), (2, ""), "{name}: {stderr}");
+        assert!(stderr.starts_with("error: "), "{name}: {stderr}");
+        report += &format!("{name}\n  {}\n", stderr.replace(&taken, "<taken>"));
+    }
+    assert!(!report.contains("hunter2"));
+    insta::assert_snapshot!(report);
+}
+
+/// Ports and rules come from the environment: there is no flag.
+#[test]
+fn tollgate_alone_serves_as_the_environment_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "limits: { only: fixed-window limit=1 window=1h }\n";
+    std::fs::write(directory.path().join("limits.yaml"), rules).unwrap();
+    let mut child = tollgate(&[])
+        .current_dir(&directory)
+        .env("TOLLGATE_LISTEN", "127.0.0.1:0")
+        .env("TOLLGATE_GRPC_LISTEN", "127.0.0.1:0")
+        .env("TOLLGATE_CONFIG", "limits.yaml")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    stderr.read_line(&mut first).unwrap();
+    let url = first.split("http://").nth(1).and_then(|rest| rest.split(',').next());
+    let url = format!("http://{}", url.unwrap_or_else(|| panic!("{first}")).trim());
+    let check = || ran(tollgate(&["check", "only", "k"]).env("TOLLGATE_SERVER", &url)).0;
+    let decided = (check(), check());
+    child.kill().unwrap();
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    child.wait().unwrap();
+    assert_eq!(decided, (0, 1), "{rest}");
+    assert!(rest.contains("limits.yaml"), "{rest}");
+}
+
+#[test]
+fn a_flag_counts_more_than_the_environment() {
+    // Which the test's server is started with: on a free port of this machine.
+    let server = Server::start_with(&[], &[("TOLLGATE_LISTEN", "192.0.2.1:1")]);
+    assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
+}

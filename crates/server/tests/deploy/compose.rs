@@ -1,0 +1,173 @@
+//! Two servers and a Redis.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::docker::exposed;
+use crate::files::{COMPOSE, assert_valid, compose, root, run, seconds, text, tool};
+use crate::server::Server;
+
+const RULES: &str = "examples/compose/rules/rules.yaml";
+
+fn service(name: &str) -> Value {
+    compose()["services"][name].clone()
+}
+
+/// `${NAME:-default}` as the default, and `$$` as `$`.
+fn interpolated(text: &str) -> String {
+    let mut parts = text.split("${");
+    let mut out = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (variable, rest) = part.split_once('}').unwrap();
+        out += variable.split_once(":-").unwrap().1;
+        out += rest;
+    }
+    out.replace("$$", "$")
+}
+
+fn environment(service: &Value) -> Vec<(String, String)> {
+    let pairs = service["environment"].as_object().unwrap().iter();
+    pairs.map(|(name, value)| (name.clone(), interpolated(value.as_str().unwrap()))).collect()
+}
+
+fn of<'e>(environment: &'e [(String, String)], name: &str) -> &'e str {
+    &environment.iter().find(|(each, _)| each == name).unwrap().1
+}
+
+#[test]
+fn it_keeps_to_the_compose_specification() {
+    let args = ["--builtin-schema", "vendor.compose-spec", COMPOSE];
+    run(tool("check-jsonschema").args(args));
+}
+
+#[test]
+fn the_servers_differ_in_nothing_but_their_ports_which_the_image_has() {
+    let [mut one, mut other] = ["tollgate-1", "tollgate-2"].map(service);
+    for server in [&mut one, &mut other] {
+        let ports = server["ports"].take();
+        let inside = ports.as_array().unwrap().iter().map(|port| {
+            let (outside, inside) = port.as_str().unwrap().rsplit_once(':').unwrap();
+            assert!(outside.starts_with("127.0.0.1:"), "for this machine alone: {outside}");
+            inside.parse().unwrap()
+        });
+        assert_eq!(inside.collect::<Vec<u16>>(), exposed());
+    }
+    assert_eq!(one, other);
+    assert_eq!(one["depends_on"]["redis"]["condition"], "service_healthy");
+    let build = root().join("examples/compose").join(one["build"].as_str().unwrap());
+    assert!(build.join("Dockerfile").exists());
+}
+
+#[test]
+fn its_rules_are_valid_and_where_the_server_looks_for_them() {
+    assert_valid(&text(RULES));
+    let server = service("tollgate-1");
+    let [volume] = &server["volumes"].as_array().unwrap()[..] else { panic!("one volume") };
+    let [outside, inside, "ro"] = volume.as_str().unwrap().split(':').collect::<Vec<_>>()[..]
+    else {
+        panic!("{volume}")
+    };
+    let config = environment(&server);
+    let file = of(&config, "TOLLGATE_CONFIG").strip_prefix(inside).unwrap();
+    assert!(root().join("examples/compose").join(outside).join(&file[1..]).exists());
+}
+
+#[test]
+fn a_server_that_is_stopped_is_given_the_time_to_drain() {
+    let server = service("tollgate-1");
+    let environment = environment(&server);
+    let drain = ["TOLLGATE_DRAIN_DELAY", "TOLLGATE_DRAIN_TIMEOUT"];
+    let drain_s: u64 = drain.iter().map(|name| seconds(of(&environment, name))).sum();
+    assert!(seconds(server["stop_grace_period"].as_str().unwrap()) > drain_s);
+}
+
+/// The Redis of the file, started by its own script on a socket.
+struct Redis {
+    child: Child,
+    directory: TempDir,
+}
+
+impl Redis {
+    fn start() -> Redis {
+        let redis = service("redis");
+        assert_eq!(redis["entrypoint"], serde_json::json!(["sh", "-c"]));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display();
+        let script = interpolated(redis["command"][0].as_str().unwrap());
+        let script = script.replace("/tmp/", &format!("{path}/"));
+        let socket = format!(" --port 0 --unixsocket {path}/redis.sock --dir {path}");
+        let child = Command::new("sh")
+            .args(["-c", &format!("{}{socket}", script.trim_end())])
+            .envs(environment(&redis))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Redis { child, directory }
+    }
+
+    fn socket(&self) -> String {
+        format!("{}/redis.sock", self.directory.path().display())
+    }
+
+    /// As the file's healthcheck says.
+    fn is_healthy(&self) -> bool {
+        let check = service("redis")["healthcheck"]["test"][1].as_str().unwrap().to_owned();
+        let check = check.replace("redis-cli", &format!("redis-cli -s {}", self.socket()));
+        let mut sh = Command::new("sh");
+        sh.args(["-c", &check]).stdout(Stdio::null()).stderr(Stdio::null());
+        sh.status().unwrap().success()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
+    let redis = Redis::start();
+    let begun = Instant::now();
+    while !redis.is_healthy() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "redis-server is not healthy");
+        std::thread::yield_now();
+    }
+    // A machine that is busy with other tests is slow, and a failure must not be let go.
+    let rules = text(RULES).replacen("failure: open", "failure: closed\n  deadline: 1s", 1);
+    let path = redis.directory.path().join("rules.yaml");
+    std::fs::write(&path, rules).unwrap();
+    let mut environment = environment(&service("tollgate-1"));
+    for (name, value) in &mut environment {
+        match name.as_str() {
+            "TOLLGATE_CONFIG" => *value = path.display().to_string(),
+            "TOLLGATE_STORE" => {
+                let from = value.strip_prefix("redis://").unwrap();
+                let (user, password) = from.split_once('@').unwrap().0.split_once(':').unwrap();
+                let socket = redis.socket();
+                *value = format!("redis+unix://{socket}?user={user}&pass={password}");
+            }
+            _ => {}
+        }
+    }
+    let variables: Vec<_> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let servers = [(); 2].map(|()| Server::start_with(&[], &variables));
+    let check = |server: &Server| server.check(r#"{"limit":"login","key":"user:42"}"#);
+    let remaining = servers.each_ref().map(|server| check(server)["remaining"].clone());
+    assert_eq!(remaining, [4, 3]);
+}
+
+#[test]
+fn its_user_may_do_what_the_documents_say_and_no_more() {
+    let script = service("redis")["command"][0].as_str().unwrap().replace("$$REDIS_", "");
+    let documented = text("docs/operations.md");
+    let user = documented.lines().find(|line| line.starts_with("user tollgate on")).unwrap();
+    assert!(script.contains(&format!("\"{user}\"")), "{script}");
+    for setting in ["--maxmemory-policy noeviction", "--appendonly no", "user default off"] {
+        assert!(script.contains(setting), "{setting}");
+    }
+}

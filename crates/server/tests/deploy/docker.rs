@@ -1,0 +1,84 @@
+//! The image.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::files::{root, run, text, tollgate, tool};
+
+/// The rest of each line that begins with an instruction.
+fn instructions(name: &str) -> Vec<String> {
+    let text = text("Dockerfile").replace("\\\n", " ");
+    let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Ports that the image has open.
+pub(crate) fn exposed() -> Vec<u16> {
+    let ports = instructions("EXPOSE");
+    ports.iter().flat_map(|line| line.split(' ')).map(|port| port.parse().unwrap()).collect()
+}
+
+/// Whether a container runs as that user.
+pub(crate) fn is_nobody(user: &str) -> bool {
+    instructions("USER").last().is_some_and(|set| set.split(':').next() == Some(user))
+}
+
+#[test]
+fn hadolint_finds_nothing() {
+    assert_eq!(run(tool("hadolint").args(["--failure-threshold", "style", "Dockerfile"])), "");
+}
+
+#[test]
+fn a_container_listens_where_its_ports_are_and_not_on_its_own_loopback() {
+    let [env] = instructions("ENV").try_into().unwrap();
+    let addresses = env.split(' ').map(|pair| pair.split_once('=').unwrap().1);
+    let expected: Vec<_> = exposed().iter().map(|port| format!("0.0.0.0:{port}")).collect();
+    assert_eq!(addresses.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_it_starts_and_how_it_is_asked_are_commands_that_exist() {
+    let json = |text: &str| -> Vec<String> { serde_json::from_str(text).unwrap() };
+    assert_eq!(json(&instructions("ENTRYPOINT")[0]), ["tollgate"]);
+    let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();
+    let health = json(healthcheck.split_once("CMD ").unwrap().1);
+    assert_eq!(health[0], "tollgate");
+    for command in [&json(&instructions("CMD")[0])[..], &health[1..]] {
+        let mut args: Vec<&str> = command.iter().map(String::as_str).collect();
+        args.push("--help");
+        run(&mut tollgate(&args));
+    }
+    assert_eq!(instructions("STOPSIGNAL"), ["SIGTERM"]);
+    assert!(is_nobody("65532"));
+}
+
+#[test]
+fn it_is_built_by_the_compiler_and_labelled_with_the_version_of_this_workspace() {
+    let images = instructions("FROM");
+    let rust = concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-slim-trixie AS build");
+    // The C library that it is built with must not be newer than the one it runs with.
+    assert_eq!(images, [rust, "debian:trixie-slim"]);
+    let version = concat!("image.version=\"", env!("CARGO_PKG_VERSION"), "\"");
+    assert!(instructions("LABEL")[0].contains(version));
+    let build = instructions("RUN").concat();
+    assert!(build.contains("cargo build --release --locked -p tollgate-server"), "{build}");
+}
+
+/// What `.dockerignore` lets through is a workspace to Cargo: nothing it names is missing.
+#[test]
+fn the_context_has_what_it_is_built_from() {
+    let context = tempfile::tempdir().unwrap();
+    let ignored = text(".dockerignore");
+    let mut lines = ignored.lines().filter(|line| !line.starts_with('#'));
+    assert_eq!(lines.next(), Some("*"), "but for what follows, nothing");
+    for path in lines.map(|line| line.strip_prefix('!').unwrap()) {
+        let target = context.path().join(path);
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        run(Command::new("cp").arg("-r").arg(root().join(path)).arg(target));
+    }
+    let manifest = context.path().join("Cargo.toml");
+    let args = ["metadata", "--offline", "--locked", "--no-deps", "--format-version=1"];
+    run(Command::new(env!("CARGO")).args(args).arg("--manifest-path").arg(manifest));
+    let rules = "examples/rules.yaml";
+    assert!(Path::new(&context.path().join(rules)).exists(), "the server has it built in");
+}

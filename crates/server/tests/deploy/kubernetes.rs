@@ -1,0 +1,156 @@
+//! Three pods.
+
+use serde_json::{Value, json};
+
+use crate::docker::{exposed, is_nobody};
+use crate::files::{KUBERNETES, assert_valid, kubernetes, run, seconds, text, tool};
+use crate::server::Server;
+
+fn resource(kind: &str) -> &'static Value {
+    let found = kubernetes().iter().find(|it| it["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+fn container() -> &'static Value {
+    &resource("Deployment")["spec"]["template"]["spec"]["containers"][0]
+}
+
+fn environment() -> Vec<(String, String)> {
+    let container = container();
+    let own = container["env"].as_array().unwrap().iter();
+    let own = own.map(|it| (it["name"].clone(), it["value"].clone()));
+    let secret = resource("Secret");
+    assert_eq!(container["envFrom"][0]["secretRef"]["name"], secret["metadata"]["name"]);
+    let secret = secret["stringData"].as_object().unwrap().clone();
+    let secret = secret.into_iter().map(|(name, value)| (json!(name), value));
+    own.chain(secret)
+        .map(|(name, value)| {
+            (name.as_str().unwrap().to_owned(), value.as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+fn of(name: &str) -> String {
+    environment().into_iter().find(|(each, _)| each == name).unwrap().1
+}
+
+#[test]
+fn it_keeps_to_the_schemas_of_kubernetes() {
+    run(tool("kubernetes-validate").args(["--strict", "--quiet", KUBERNETES]));
+}
+
+#[test]
+fn its_rules_are_valid_and_where_the_server_looks_for_them() {
+    let rules = resource("ConfigMap");
+    let (directory, file) =
+        of("TOLLGATE_CONFIG").rsplit_once('/').map(|(d, f)| (d.to_owned(), f.to_owned())).unwrap();
+    assert_valid(rules["data"][file].as_str().unwrap());
+    let mount = &container()["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], directory);
+    assert!(mount.get("subPath").is_none(), "such a mount never changes");
+    let volume = &resource("Deployment")["spec"]["template"]["spec"]["volumes"][0];
+    assert_eq!(volume["name"], mount["name"]);
+    assert_eq!(volume["configMap"]["name"], rules["metadata"]["name"]);
+}
+
+#[test]
+fn ports_are_the_images_from_the_listener_to_the_service() {
+    let container = container();
+    let ports = container["ports"].as_array().unwrap();
+    let numbers = ports.iter().map(|port| port["containerPort"].as_u64().unwrap() as u16);
+    assert_eq!(numbers.collect::<Vec<_>>(), exposed());
+    let listen = ["TOLLGATE_LISTEN", "TOLLGATE_GRPC_LISTEN"].map(of);
+    assert_eq!(
+        listen.to_vec(),
+        exposed().iter().map(|port| format!("0.0.0.0:{port}")).collect::<Vec<_>>()
+    );
+    let service = resource("Service");
+    for (at_service, at_container) in service["spec"]["ports"].as_array().unwrap().iter().zip(ports)
+    {
+        assert_eq!(at_service["targetPort"], at_container["name"]);
+        assert_eq!(at_service["port"], at_container["containerPort"]);
+    }
+    for probe in ["readinessProbe", "livenessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["port"], ports[0]["name"]);
+    }
+}
+
+#[test]
+fn everything_selects_the_pods() {
+    let deployment = resource("Deployment");
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
+    assert_eq!(&resource("Service")["spec"]["selector"], labels);
+    assert_eq!(&resource("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels);
+    for spread in
+        deployment["spec"]["template"]["spec"]["topologySpreadConstraints"].as_array().unwrap()
+    {
+        assert_eq!(&spread["labelSelector"]["matchLabels"], labels);
+    }
+    let namespace = &resource("Namespace")["metadata"]["name"];
+    for kind in ["ConfigMap", "Secret", "Deployment", "Service", "PodDisruptionBudget"] {
+        assert_eq!(&resource(kind)["metadata"]["namespace"], namespace, "{kind}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_stopped_is_given_the_time_to_drain_and_another_stands_in() {
+    let deployment = &resource("Deployment")["spec"];
+    let grace_s = deployment["template"]["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
+    let delay_s = seconds(&of("TOLLGATE_DRAIN_DELAY"));
+    assert!(grace_s > delay_s + seconds(&of("TOLLGATE_DRAIN_TIMEOUT")));
+    assert_eq!(deployment["strategy"]["rollingUpdate"]["maxUnavailable"], 0);
+    let probe = &container()["readinessProbe"];
+    let unready_s =
+        probe["periodSeconds"].as_u64().unwrap() * probe["failureThreshold"].as_u64().unwrap();
+    assert!(delay_s > unready_s, "probes see that it drains before it closes");
+}
+
+#[test]
+fn a_pod_may_do_no_more_than_it_must() {
+    let pod = &resource("Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert!(is_nobody(&pod["securityContext"]["runAsUser"].to_string()), "as in the image");
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let context = &container()["securityContext"];
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    assert!(container()["resources"]["limits"].get("cpu").is_none());
+    assert_eq!(container()["image"], concat!("tollgate:", env!("CARGO_PKG_VERSION")));
+}
+
+/// A server with the pods' variables, but for the rules' place and the store.
+fn server() -> Server {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    std::fs::write(&path, resource("ConfigMap")["data"]["rules.yaml"].as_str().unwrap()).unwrap();
+    let mut environment = environment();
+    for (name, value) in &mut environment {
+        match name.as_str() {
+            "TOLLGATE_CONFIG" => *value = path.display().to_string(),
+            "TOLLGATE_STORE" => *value = "memory".to_owned(),
+            _ => {}
+        }
+    }
+    let variables: Vec<_> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    Server::start_with(&[], &variables)
+}
+
+#[test]
+fn the_server_takes_its_environment() {
+    let decision = server().check(r#"{"limit":"login","key":"user:42"}"#);
+    assert_eq!(decision["remaining"], 4);
+}
+
+#[test]
+fn the_server_has_what_probes_and_prometheus_ask_for() {
+    let server = server();
+    let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container()[probe]["httpGet"]);
+    let paths = probes.map(|get| get["path"].as_str().unwrap());
+    for path in paths.into_iter().chain(["/metrics"]) {
+        assert_eq!(server.get(path).send().unwrap().status(), 200, "{path}");
+    }
+    assert!(text(KUBERNETES).contains("path: /metrics"));
+}
