@@ -1,11 +1,66 @@
-//! The gRPC port.
+//! The gRPC port: the standard health service.
+
+mod incoming;
+
+use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::health_reporter;
 
 use crate::lifecycle::{Lifecycle, Phase};
+use crate::listener::Bounds;
+use incoming::Incoming;
 
-/// Serves gRPC until the server closes.
-pub(crate) async fn serve(listener: TcpListener, lifecycle: Lifecycle) {
-    let _listener = listener;
-    lifecycle.reached(Phase::Closing).await;
+/// What health is asked of, beside the whole server, which is called "".
+const SERVICE: &str = "tollgate";
+
+/// The most requests at a time on one connection.
+const MAX_STREAMS: u32 = 1_000;
+
+/// The most bytes of headers of a request, and of what is on its way on a connection.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+const MAX_UNREAD_BYTES: u32 = 64 << 10;
+
+/// The most bytes of a question about health: the name of a service.
+const MAX_QUESTION_BYTES: usize = 4 << 10;
+
+/// Whether somebody is still there is asked so often, and has to be answered in so long.
+const ASK_EVERY: Duration = Duration::from_secs(20);
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// So old, a connection is replaced: its client may find a server that was not there before.
+const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+
+/// Serves gRPC until the server closes, and everything that is in flight then.
+pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, lifecycle: Lifecycle) {
+    let (mut reporter, health) = health_reporter();
+    reporter.set_service_status(SERVICE, ServingStatus::Serving).await;
+    let report = async {
+        lifecycle.reached(Phase::Draining).await;
+        for service in ["", SERVICE] {
+            reporter.set_service_status(service, ServingStatus::NotServing).await;
+        }
+        lifecycle.reached(Phase::Closing).await;
+        // Who watches is told that there is no more to come, and need not be waited for.
+        for service in ["", SERVICE] {
+            reporter.clear_service_status(service).await;
+        }
+    };
+    let server = Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
+        .initial_connection_window_size(MAX_UNREAD_BYTES)
+        .initial_stream_window_size(MAX_UNREAD_BYTES)
+        .http2_keepalive_interval(Some(ASK_EVERY))
+        .http2_keepalive_timeout(Some(ANSWER_WITHIN))
+        .max_connection_age(MAX_AGE)
+        .timeout(bounds.request)
+        .add_service(health.max_decoding_message_size(MAX_QUESTION_BYTES));
+    let incoming = Incoming::new(listener, bounds, lifecycle.clone());
+    let served = server.serve_with_incoming_shutdown(incoming, lifecycle.reached(Phase::Closing));
+    if let (Err(error), ()) = tokio::join!(served, report) {
+        tracing::error!(%error, "gRPC has ended");
+    }
 }

@@ -1,15 +1,17 @@
 //! The API: requests and answers over HTTP.
 //!
 //! - `check`: decides requests
+//! - `health`: whether the process lives, and whether to send it requests
 //! - `problem`: why there is no answer (RFC 9457)
 
 mod check;
+mod health;
 mod problem;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::post;
+use axum::routing::{get, post};
 
 pub(crate) use problem::Problem;
 
@@ -17,5 +19,9 @@ use crate::served::Served;
 
 /// The whole API.
 pub(crate) fn router(served: Arc<Served>) -> Router {
-    Router::new().route("/v1/check", post(check::check)).with_state(served)
+    Router::new()
+        .route("/v1/check", post(check::check))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .with_state(served)
 }

@@ -2,7 +2,8 @@
 //!
 //! - `cli`: the flags and their help
 //! - `serve`: puts a server together and runs it until it is told to stop
-//!   - `served`: what all requests share; `lifecycle`: from ready to gone
+//!   - `served`: what all requests share; `probe`: whether the store answers
+//!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
 //!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
 //!   - `http`: the API; `grpc`: the other port
 //!   - `metrics`, `logs`: what operators see
@@ -26,10 +27,12 @@ mod listener;
 mod logs;
 mod metrics;
 mod observe;
+mod probe;
 mod replay;
 mod secret;
 mod serve;
 mod served;
+mod stop;
 mod validate;
 
 use std::io::{self, ErrorKind, Write};

@@ -1,5 +1,8 @@
 //! From ready to gone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::watch;
 
 /// How far the server is on its way.
@@ -16,13 +19,20 @@ pub(crate) enum Phase {
 /// Who says how far it is, and who wants to know.
 pub(crate) fn lifecycle() -> (watch::Sender<Phase>, Lifecycle) {
     let (sender, phase) = watch::channel(Phase::Serving);
-    (sender, Lifecycle { phase })
+    (sender, Lifecycle { phase, open: Arc::default() })
 }
 
-/// How far the server is. Cheap to clone.
+/// How far the server is, and how many connections it has. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Lifecycle {
     phase: watch::Receiver<Phase>,
+    open: Arc<AtomicUsize>,
+}
+
+/// A connection that is open, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    open: Arc<AtomicUsize>,
 }
 
 impl Lifecycle {
@@ -34,5 +44,22 @@ impl Lifecycle {
     pub(crate) async fn reached(&self, phase: Phase) {
         // An error is that nobody is left to say so.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
+    }
+
+    /// Counts a connection.
+    pub(crate) fn connected(&self) -> Connected {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Connected { open: Arc::clone(&self.open) }
+    }
+
+    /// How many are open, on both ports.
+    pub(crate) fn connections(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

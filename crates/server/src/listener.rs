@@ -47,6 +47,7 @@ pub(crate) async fn serve<S>(
         };
         let (service, lifecycle) = (service.clone(), lifecycle.clone());
         connections.spawn(async move {
+            let _open = lifecycle.connected();
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                 let mut request = request.map(Body::new);
                 request.extensions_mut().insert(Peer(peer));

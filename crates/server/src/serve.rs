@@ -1,33 +1,49 @@
 //! `tollgate serve`: puts a server together and runs it until it is told to stop.
 
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Limiter;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
 
 use crate::cli::ServeArgs;
-use crate::lifecycle::{self, Lifecycle, Phase};
+use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds};
 use crate::observe::Observed;
+use crate::probe::Probe;
 use crate::served::Served;
+use crate::stop::{Drain, Signals};
 use crate::{grpc, http, logs, print_error};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
 
+/// The most servers of a store that are named.
+const MAX_NAMED: usize = 8;
+
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     logs::start(&args.log, args.log_format)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(args))
+    // With a thread for each core that the process may use.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.context("no threads to serve with; raise the limit of the system")?;
+    let outcome = runtime.block_on(serve(args));
+    // Not waited for: the name of a store that is being looked up, a file that is being read.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+    let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (served, _following) = served(args, lifecycle.clone())?;
+    let (served, following) = served(args, lifecycle.clone())?;
+    if let Some(probe) = &served.probe {
+        // The first requests find a connection; and if there is none, the log says so.
+        probe.is_answered().await;
+    }
     let http = bind(args.listen, "--listen").await?;
     let grpc = bind(args.grpc_listen, "--grpc-listen").await?;
     announce(args, &served, &http, &grpc)?;
@@ -40,22 +56,16 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         idle: args.idle_timeout,
     };
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone()));
-    let grpc = tokio::spawn(grpc::serve(grpc, lifecycle));
+    let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone()));
 
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    phase.send_replace(Phase::Draining);
-    tokio::time::sleep(args.drain_delay).await;
-    phase.send_replace(Phase::Closing);
     let finished = async {
         let _ = http.await;
         let _ = grpc.await;
     };
-    let _ = tokio::time::timeout(args.drain_timeout, finished).await;
+    let drain = Drain { delay: args.drain_delay, timeout: args.drain_timeout };
+    drain.when_told(signals, &phase, &lifecycle, finished).await;
+    // Nor is its thread, which may be reading the file: it ends with the process.
+    std::mem::forget(following);
     Ok(())
 }
 
@@ -65,22 +75,40 @@ fn served(
     lifecycle: Lifecycle,
 ) -> anyhow::Result<(Arc<Served>, Option<Following>)> {
     let limiter = limiter(args)?;
-    let store = if args.store == "memory" { "memory" } else { "redis" };
+    let store = if limiter.health().is_none() { "memory" } else { "redis" };
+    // First: the rules may take all the limits there can be.
+    let probe = Probe::new(&limiter)?;
     let (rules, file, following) = match &args.config {
         Some(path) => {
-            let file = RulesFile::open(&limiter, path)?;
-            let following = file.follow().context("--config cannot be followed")?;
+            let file = RulesFile::open(&limiter, path).map_err(|problems| {
+                anyhow!("--config has problems; nothing is served\n{problems}")
+            })?;
+            let following = file.follow().and_then(Following::and_on_hangup);
+            let following = following.context("--config cannot be followed")?;
             (file.rules().clone(), Some(file), Some(following))
         }
         None => {
             let config = Config::parse("the example", EXAMPLE)?;
+            reload_nothing().context("signals cannot be listened for")?;
             (Rules::new(&limiter, &config)?, None, None)
         }
     };
     let mut served = Served::new(rules, file, store, lifecycle);
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
+    served.probe = probe;
     Ok((Arc::new(served), following))
+}
+
+/// Without this, SIGHUP would end the process.
+fn reload_nothing() -> io::Result<()> {
+    let mut hangups = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            tracing::warn!("SIGHUP: there is no file to reload; give one with --config");
+        }
+    });
+    Ok(())
 }
 
 fn limiter(args: &ServeArgs) -> anyhow::Result<Limiter> {
@@ -88,14 +116,21 @@ fn limiter(args: &ServeArgs) -> anyhow::Result<Limiter> {
     if args.store == "memory" {
         return Ok(builder.build());
     }
-    let builder = builder.redis(&args.store).context("--store")?;
-    Ok(builder.prefix(&args.store_prefix).context("--store-prefix")?.build()?)
+    let builder = builder.redis(&args.store).context("--store, which is not `memory`")?;
+    let builder = builder.prefix(&args.store_prefix).context("--store-prefix")?;
+    builder.deadline(args.store_deadline).build().context("--store")
 }
 
-async fn bind(address: std::net::SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag} {address}: cannot listen there; choose another address"))
+async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse => "stop what listens there, or choose another port",
+            ErrorKind::AddrNotAvailable => "choose one of this machine, or 0.0.0.0 for all",
+            ErrorKind::PermissionDenied => "choose a port from 1024 on",
+            _ => "choose another address",
+        };
+        anyhow!("{flag} {address}: cannot listen there: {error}; {remedy}")
+    })
 }
 
 /// Where it listens, with which store and rules.
@@ -107,13 +142,32 @@ fn announce(
 ) -> anyhow::Result<()> {
     let (http, grpc) = (http.local_addr()?, grpc.local_addr()?);
     print_error(&format!("tollgate {}: http://{http}, gRPC {grpc}", env!("CARGO_PKG_VERSION")));
-    print_error(&format!("store: {}", served.store));
-    let rules = (served.rules.counts().len(), served.rules.limits().len());
+    print_error(&format!("store: {}", store(args, served)));
+    let (rules, limits) = (served.rules.counts().len(), served.limits().len());
     let from = match &args.config {
         Some(path) => path.display().to_string(),
         None => "of the example; give your own with --config".to_owned(),
     };
-    print_error(&format!("{} rules, {} limits: {from}", rules.0, rules.1));
-    let _ = Duration::ZERO;
+    print_error(&format!("{rules} rules, {limits} limits: {from}"));
+    if args.config.is_none() && !http.ip().is_loopback() {
+        tracing::warn!("{http} is reached from elsewhere with the example's rules; use --config");
+    }
     Ok(())
+}
+
+/// `memory, at most 64 MiB`, or `redis at 10.0.0.1:6379`: without user and password.
+fn store(args: &ServeArgs, served: &Served) -> String {
+    let Some(health) = served.limiter().health() else {
+        let most = args.max_memory;
+        return match most.is_multiple_of(1 << 20) {
+            true => format!("memory, at most {} MiB", most >> 20),
+            false => format!("memory, at most {most} bytes"),
+        };
+    };
+    let servers = health.servers.iter().take(MAX_NAMED).map(|server| &*server.server);
+    let servers = servers.collect::<Vec<_>>().join(", ");
+    match health.servers.len().checked_sub(MAX_NAMED) {
+        None | Some(0) => format!("redis at {servers}"),
+        Some(more) => format!("redis at {servers} and {more} more"),
+    }
 }

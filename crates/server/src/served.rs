@@ -10,6 +10,7 @@ use tollgate::{Decision, Limiter, Scope};
 
 use crate::lifecycle::Lifecycle;
 use crate::metrics::Metrics;
+use crate::probe::Probe;
 use crate::secret::Secret;
 
 /// What all requests share.
@@ -24,6 +25,8 @@ pub(crate) struct Served {
     pub(crate) metrics: Metrics,
     pub(crate) operator_token: Option<Secret>,
     pub(crate) is_ready_without_store: bool,
+    /// `None` if the store is memory.
+    pub(crate) probe: Option<Probe>,
     limits: ArcSwap<Limits>,
 }
 
@@ -82,6 +85,7 @@ impl Served {
             metrics: Metrics::default(),
             operator_token: None,
             is_ready_without_store: false,
+            probe: None,
             limits: ArcSwap::default(),
         }
     }

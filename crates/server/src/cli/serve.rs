@@ -22,8 +22,9 @@ pub(crate) struct ServeArgs {
     ///
     /// redis://[user[:password]@]host[:port][/database], redis+unix:///path/of/a.sock,
     /// redis+cluster://a,b,c, redis+sentinel://a,b,c/name or redis+shards://a,b,c, and rediss
-    /// instead of redis for TLS. Servers with the same store hold the same limits. Give a password
-    /// in the environment, where other users do not see it.
+    /// instead of redis for TLS. Servers with the same store hold the same limits. In memory,
+    /// what was spent is forgotten when the server stops. Give a password in the environment, where other
+    /// users do not see it.
     #[arg(
         long,
         env = "TOLLGATE_STORE",
@@ -44,6 +45,20 @@ pub(crate) struct ServeArgs {
         help_heading = "What is limited"
     )]
     pub(crate) store_prefix: String,
+
+    /// How long the store may take for a check, unless the configuration says otherwise
+    ///
+    /// Then the check comes to what `on_store_failure` says, and a store that is late again and again is left
+    /// alone for a moment.
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE_DEADLINE",
+        default_value = "10ms",
+        value_name = "TIME",
+        value_parser = deadline,
+        help_heading = "What is limited"
+    )]
+    pub(crate) store_deadline: Duration,
 
     /// The most that keys may take in memory, such as 64MiB
     #[arg(
@@ -79,7 +94,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) grpc_listen: SocketAddr,
 
-    /// The most connections at a time; further ones wait until one is closed
+    /// The most connections at a time, on each port; further ones wait until one is closed
     #[arg(
         long,
         env = "TOLLGATE_MAX_CONNECTIONS",
@@ -155,7 +170,11 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) receipt_secret: Option<Secret>,
 
-    /// Stays ready while the store fails: for rules that then let requests go
+    /// Stays ready while the store does not answer
+    ///
+    /// For rules that let requests go then, or decide them here: they are better served than turned away.
+    /// Without it `/readyz` is 503 until the store, each server of it, answers again: so that requests go to
+    /// a server that reaches it, where there is one.
     #[arg(
         long,
         env = "TOLLGATE_READY_WITHOUT_STORE",
@@ -254,6 +273,13 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// What a store can be given.
+fn deadline(text: &str) -> Result<Duration, String> {
+    let deadline = time(text)?;
+    let fits = (Duration::from_millis(1)..=Duration::from_secs(3_600)).contains(&deadline);
+    fits.then_some(deadline).ok_or_else(|| "use 1ms to 1h".to_owned())
+}
+
 /// `1048576`, `64MiB`, `2GiB`.
 fn bytes(text: &str) -> Result<usize, String> {
     let problem = || "write it as a number of bytes, or such as 64MiB or 2GiB".to_owned();
@@ -272,5 +298,6 @@ fn bytes(text: &str) -> Result<usize, String> {
 
 pub(super) const SERVE_EXAMPLE: &str = r#"Example:    tollgate serve --config limits.yaml --store redis://127.0.0.1:6379
 Try it:     tollgate check free user:42
-Signals:    SIGHUP reads the configuration again; SIGTERM finishes what is in flight, and stops
+Signals:    SIGHUP reads the configuration again; SIGTERM finishes what is in flight, and stops;
+            a second one stops at once
 Exit code:  0 stopped when told to, 2 could not start"#;

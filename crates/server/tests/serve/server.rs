@@ -102,19 +102,22 @@ impl Drop for Server {
 
 /// From the lines that say where it listens. If there are none, the server could not start.
 fn addresses(stderr: &mut impl BufRead, log: &Mutex<String>) -> (String, String) {
-    let mut first = String::new();
-    stderr.read_line(&mut first).unwrap();
-    log.lock().unwrap().push_str(&first);
-    let parse = || {
-        let from_http = first.get(first.find("http://")?..)?;
+    let parse = |line: &str| {
+        let from_http = line.get(line.find("http://")?..)?;
         let (http, grpc) = from_http.trim_end().split_once(", gRPC ")?;
         Some((http.to_owned(), grpc.to_owned()))
     };
-    parse().unwrap_or_else(|| {
-        let mut rest = String::new();
-        stderr.read_to_string(&mut rest).unwrap();
-        panic!("the server did not start: {first}{rest}")
-    })
+    let mut log = log.lock().unwrap();
+    loop {
+        // There may be warnings before it.
+        let mut line = String::new();
+        let is_over = stderr.read_line(&mut line).unwrap() == 0;
+        log.push_str(&line);
+        match parse(&line) {
+            Some(addresses) => return addresses,
+            None => assert!(!is_over, "the server did not start: {log}"),
+        }
+    }
 }
 
 fn collect(stderr: impl BufRead, log: &Mutex<String>) {

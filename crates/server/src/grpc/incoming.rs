@@ -1,0 +1,166 @@
+//! Connections to the gRPC port: not too many, and none that stays silent.
+
+use std::convert::Infallible;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::lifecycle::{self, Lifecycle, Phase};
+use crate::listener::Bounds;
+
+/// What every connection of HTTP/2 begins with is so long.
+const PREFACE_BYTES: usize = 24;
+
+/// If the system has no more connections to give, it is asked again after this.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections as they come, until the server closes.
+pub(super) struct Incoming {
+    accepted: mpsc::Receiver<Connection>,
+}
+
+impl Incoming {
+    pub(super) fn new(listener: TcpListener, bounds: Bounds, lifecycle: Lifecycle) -> Incoming {
+        let (sender, accepted) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let closing = lifecycle.clone();
+            tokio::select! {
+                () = accept(listener, bounds, &lifecycle, sender) => {}
+                () = closing.reached(Phase::Closing) => {}
+            }
+        });
+        Incoming { accepted }
+    }
+}
+
+impl Stream for Incoming {
+    type Item = Result<Connection, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.accepted.poll_recv(cx).map(|connection| connection.map(Ok))
+    }
+}
+
+/// Accepts connections while there are not too many; returns when nobody wants them any more.
+async fn accept(
+    listener: TcpListener,
+    bounds: Bounds,
+    lifecycle: &Lifecycle,
+    sender: mpsc::Sender<Connection>,
+) {
+    let most = usize::try_from(bounds.max_connections).unwrap_or(Semaphore::MAX_PERMITS);
+    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+    // An error is that it was closed, which it never is.
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a connection to the gRPC port was not accepted");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        // Answers are small. A connection that cannot be told so is about to end.
+        let _ = stream.set_nodelay(true);
+        let connection = Connection {
+            stream,
+            beginning: Some(Beginning {
+                left_bytes: PREFACE_BYTES,
+                deadline: Box::pin(tokio::time::sleep(bounds.first_byte)),
+            }),
+            _open: lifecycle.connected(),
+            _place: place,
+        };
+        if sender.send(connection).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A connection that has to begin in time. Later on, who is silent is asked whether they are still there.
+pub(super) struct Connection {
+    stream: TcpStream,
+    /// `None` once it has begun.
+    beginning: Option<Beginning>,
+    _open: lifecycle::Connected,
+    _place: OwnedSemaphorePermit,
+}
+
+struct Beginning {
+    left_bytes: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Beginning {
+    /// What was read is a part of it; `None` if it was the last.
+    fn after(mut self, read_bytes: usize) -> Option<Beginning> {
+        self.left_bytes = self.left_bytes.saturating_sub(read_bytes);
+        (self.left_bytes > 0).then_some(self)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let Some(mut beginning) = self.beginning.take() else { return read };
+        if read.is_pending() && beginning.deadline.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+        }
+        // OK because a buffer is never less full than before.
+        self.beginning = beginning.after(buffer.filled().len() - before);
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}

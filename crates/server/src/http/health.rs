@@ -1,0 +1,106 @@
+//! `GET /healthz` and `GET /readyz`: whether the process lives, and whether to send it requests.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use hyper::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::lifecycle::Phase;
+use crate::served::Served;
+
+/// The most of a problem of the rules that is told; the log has all of it.
+const MAX_PROBLEM_CHARS: usize = 500;
+
+/// Whether requests should be sent here.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Readiness {
+    /// Whether requests should be sent here.
+    ready: bool,
+    store: StoreState,
+    /// 1 for the first rules, one more whenever they are replaced.
+    generation: u64,
+    /// How many rules there are.
+    rules: usize,
+    /// How many limits there are.
+    limits: usize,
+    phase: PhaseName,
+    /// Why the file of rules as it is now was refused: older rules decide.
+    rules_problem: Option<String>,
+}
+
+/// How the store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum StoreState {
+    /// In the server itself.
+    Memory,
+    Reachable,
+    Unreachable,
+}
+
+/// How far the server is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum PhaseName {
+    Serving,
+    /// It was told to stop.
+    Draining,
+}
+
+/// Whether the process answers.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "operations",
+    responses((status = 200, description = "It does", body = String, example = "ok"))
+)]
+pub(super) async fn healthz() -> &'static str {
+    "ok"
+}
+
+/// Whether requests should be sent here: the store answers, and the server was not told to stop.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "operations",
+    responses(
+        (status = 200, description = "They should", body = Readiness),
+        (status = 503, description = "They should not", body = Readiness),
+    )
+)]
+pub(super) async fn readyz(State(served): State<Arc<Served>>) -> (StatusCode, Json<Readiness>) {
+    let store = match &served.probe {
+        None => StoreState::Memory,
+        Some(probe) if probe.is_answered().await => StoreState::Reachable,
+        Some(_) => StoreState::Unreachable,
+    };
+    let phase = match served.lifecycle.phase() {
+        Phase::Serving => PhaseName::Serving,
+        Phase::Draining | Phase::Closing => PhaseName::Draining,
+    };
+    let is_decided = store != StoreState::Unreachable || served.is_ready_without_store;
+    let ready = phase == PhaseName::Serving && is_decided;
+    let problem = served.file.as_ref().and_then(|file| file.status().problem);
+    let readiness = Readiness {
+        ready,
+        store,
+        generation: served.rules.generation(),
+        rules: served.rules.counts().len(),
+        limits: served.limits().len(),
+        phase,
+        rules_problem: problem.map(shortened),
+    };
+    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(readiness))
+}
+
+/// As much of a text as is told.
+fn shortened(mut text: String) -> String {
+    if let Some((at, _)) = text.char_indices().nth(MAX_PROBLEM_CHARS) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
+}

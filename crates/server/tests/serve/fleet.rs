@@ -1,0 +1,226 @@
+//! Several servers on one Redis.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::eventually::eventually;
+use crate::kept::Kept;
+use crate::readiness::readyz;
+use crate::server::Server;
+
+const THREADS: usize = 8;
+
+/// Whatever comes back while a test runs does not make a whole unit. Without the store there is no answer,
+/// so that nothing is allowed which was not counted.
+const LIMITS: &str = "
+defaults: { on_store_failure: closed }
+limits:
+  fixed:    fixed-window limit=300 window=366d
+  log:      sliding-window-log limit=300 window=1d
+  counter:  sliding-window-counter limit=300 window=366d
+  token:    token-bucket capacity=300 refill=1/d
+  policing: leaky-bucket capacity=300 leak=1/d mode=policing
+  shaping:  leaky-bucket capacity=300 leak=1/d mode=shaping
+  small:    token-bucket capacity=100 refill=1/d
+  rolling:  token-bucket capacity=1000 refill=1/d
+rules:
+  - { name: everyone, domain: api, key: [], limit: token }
+  - { name: per-client, domain: api, key: [client], limit: small }
+";
+
+/// Servers that share a Redis and a file.
+struct Fleet {
+    redis: tollgate_launcher::Server,
+    config: String,
+    _directory: TempDir,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        fs::write(&path, LIMITS).unwrap();
+        let config = path.to_str().unwrap().to_owned();
+        Fleet { redis: Launch::new(Flavour::Redis).start().unwrap(), config, _directory: directory }
+    }
+
+    /// A machine that is busy with other tests must not make the store too slow.
+    fn start(&self) -> Server {
+        let store = ["--store", &self.redis.url(), "--store-deadline", "20s"];
+        let others = ["--config", &self.config, "--drain-delay", "1s"];
+        Server::start(&[store, others].concat())
+    }
+}
+
+/// How often each of some bodies is allowed, if all threads together ask for it so often.
+fn allowed(servers: &[Server], bodies: &[String], times_each: usize) -> Vec<u64> {
+    let allowed: Vec<AtomicU64> = bodies.iter().map(|_| AtomicU64::new(0)).collect();
+    let together = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (allowed, together) = (&allowed, &together);
+            scope.spawn(move || {
+                let mut kept = Kept::open(&servers[number % servers.len()].url).unwrap();
+                for (body, allowed) in bodies.iter().zip(allowed) {
+                    together.wait();
+                    for _ in 0..times_each / THREADS {
+                        let answer = kept.check(body).unwrap();
+                        assert_eq!(answer.status, 200, "{}", answer.body);
+                        let is_allowed = answer.body["allowed"].as_bool().unwrap();
+                        allowed.fetch_add(is_allowed.into(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    allowed.into_iter().map(AtomicU64::into_inner).collect()
+}
+
+#[test]
+fn three_servers_admit_exactly_the_limit_together_whatever_the_algorithm() {
+    let fleet = Fleet::new();
+    let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+    let limits = ["fixed", "log", "counter", "token", "policing", "shaping"];
+    let body = |limit| format!(r#"{{"limit":"{limit}","key":"user:42"}}"#);
+    assert_eq!(allowed(&servers, &limits.map(body), 400), [300; 6]);
+}
+
+#[test]
+fn three_servers_admit_exactly_what_the_tightest_of_several_rules_has() {
+    let fleet = Fleet::new();
+    let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+    let clients = ["a", "b", "c", "d"];
+    let body = |client| format!(r#"{{"domain":"api","attributes":{{"client":"{client}"}}}}"#);
+    // The fourth finds what all may spend together spent by the others: a denial took nothing of it.
+    assert_eq!(allowed(&servers, &clients.map(body), 160), [100, 100, 100, 0]);
+}
+
+#[test]
+fn what_was_spent_on_redis_outlives_a_server_and_in_memory_it_does_not() {
+    let fleet = Fleet::new();
+    let body = r#"{"limit":"token","key":"user:42"}"#;
+    let in_memory = || Server::start(&["--config", &fleet.config, "--drain-delay", "0s"]);
+    for remaining in [299, 298] {
+        let server = fleet.start();
+        assert_eq!(server.check(body)["remaining"], remaining);
+        let server = in_memory();
+        assert_eq!(server.check(body)["remaining"], 299);
+    }
+}
+
+/// Knows servers, and which of them want requests.
+#[derive(Default)]
+struct Balancer {
+    servers: RwLock<Vec<Arc<Known>>>,
+    is_over: AtomicBool,
+}
+
+struct Known {
+    url: String,
+    is_ready: AtomicBool,
+}
+
+impl Balancer {
+    fn add(&self, server: &Server) {
+        let known = Known { url: server.url.clone(), is_ready: AtomicBool::new(false) };
+        self.servers.write().unwrap().push(Arc::new(known));
+        eventually("the balancer finds it ready", || self.has_ready(&server.url).then_some(()));
+    }
+
+    fn has_ready(&self, url: &str) -> bool {
+        let servers = self.servers.read().unwrap();
+        let mut known = servers.iter().filter(|known| known.url == url);
+        known.any(|known| known.is_ready.load(Ordering::SeqCst))
+    }
+
+    /// Those that want requests.
+    fn ready(&self) -> Vec<Arc<Known>> {
+        let servers = self.servers.read().unwrap();
+        let ready = servers.iter().filter(|known| known.is_ready.load(Ordering::SeqCst));
+        ready.cloned().collect()
+    }
+
+    /// Asks each of them whether it wants requests, again and again.
+    fn poll(&self) {
+        let client = reqwest::blocking::Client::new();
+        while !self.is_over.load(Ordering::SeqCst) {
+            let servers = self.servers.read().unwrap().clone();
+            for known in servers {
+                let answer = client.get(format!("{}/readyz", known.url)).send();
+                let is_ready = answer.is_ok_and(|answer| answer.status() == 200);
+                known.is_ready.store(is_ready, Ordering::SeqCst);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends requests to the servers in turn, each of which has to be answered, until all is over and the
+    /// limit is spent; how many were allowed.
+    fn load(&self, body: &str) -> u64 {
+        let mut kept: HashMap<String, Kept> = HashMap::new();
+        let mut allowed = 0;
+        for turn in 0.. {
+            let ready = self.ready();
+            assert!(!ready.is_empty(), "no server is ready");
+            let url = &ready[turn % ready.len()].url;
+            let mut connection = kept.remove(url).unwrap_or_else(|| Kept::open(url).unwrap());
+            let answer = connection.check(body).unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            if !answer.is_last {
+                kept.insert(url.clone(), connection);
+            }
+            let is_allowed = answer.body["allowed"].as_bool().unwrap();
+            allowed += u64::from(is_allowed);
+            if !is_allowed && self.is_over.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+        allowed
+    }
+}
+
+#[test]
+fn a_rolling_restart_under_load_loses_nothing() {
+    let fleet = Fleet::new();
+    let balancer = Balancer::default();
+    let body = r#"{"limit":"rolling","key":"user:42"}"#;
+    thread::scope(|scope| {
+        // Also if something fails.
+        let over = Over(&balancer);
+        scope.spawn(|| balancer.poll());
+        let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+        servers.iter().for_each(|server| balancer.add(server));
+        let loads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| balancer.load(body))).collect();
+        let mut replacements = Vec::new();
+        for server in servers {
+            server.signal(Signal::TERM);
+            let (status, log) = server.wait();
+            assert_eq!(status.code(), Some(0), "{log}");
+            assert!(log.contains("everything in flight was answered"), "{log}");
+            let replacement = fleet.start();
+            balancer.add(&replacement);
+            replacements.push(replacement);
+        }
+        drop(over);
+        let allowed: u64 = loads.into_iter().map(|load| load.join().unwrap()).sum();
+        assert_eq!(allowed, 1_000);
+        replacements.iter().for_each(|server| assert_eq!(readyz(server).0, 200));
+    });
+}
+
+/// Tells the balancer that it is over.
+struct Over<'a>(&'a Balancer);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,171 @@
+//! The gRPC port.
+
+use std::future::Future;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::lifecycle::plain;
+use crate::server::Server;
+
+/// What a client of HTTP/2 says first, and then that it wants nothing special.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+type Client = HealthClient<Channel>;
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
+}
+
+async fn client(server: &Server) -> Client {
+    let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
+    HealthClient::new(endpoint.connect().await.unwrap())
+}
+
+async fn check(client: &mut Client, service: &str) -> Result<ServingStatus, Code> {
+    let asked = client.check(HealthCheckRequest { service: service.to_owned() }).await;
+    asked.map(|answer| answer.into_inner().status()).map_err(|status| status.code())
+}
+
+async fn watch(client: &mut Client, service: &str) -> Streaming<HealthCheckResponse> {
+    let asked = HealthCheckRequest { service: service.to_owned() };
+    client.watch(asked).await.unwrap().into_inner()
+}
+
+/// `None` at the end.
+async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStatus> {
+    Some(stream.message().await.unwrap()?.status())
+}
+
+#[test]
+fn health_is_told_of_the_server_and_of_its_service() {
+    let server = Server::start(&[]);
+    run(async {
+        let mut client = client(&server).await;
+        for service in ["", "tollgate"] {
+            assert_eq!(check(&mut client, service).await, Ok(ServingStatus::Serving));
+        }
+        assert_eq!(check(&mut client, "other").await, Err(Code::NotFound));
+        let endless = "x".repeat(5_000);
+        assert_eq!(check(&mut client, &endless).await, Err(Code::OutOfRange));
+    });
+}
+
+#[test]
+fn told_to_stop_it_does_not_serve_any_more() {
+    let server = Server::start(&["--drain-delay", "1m"]);
+    run(async {
+        let mut client = client(&server).await;
+        let mut watched = Vec::new();
+        for service in ["", "tollgate"] {
+            let mut stream = watch(&mut client, service).await;
+            assert_eq!(next(&mut stream).await, Some(ServingStatus::Serving));
+            watched.push((service, stream));
+        }
+        server.signal(Signal::TERM);
+        for (service, mut stream) in watched {
+            assert_eq!(next(&mut stream).await, Some(ServingStatus::NotServing));
+            assert_eq!(check(&mut client, service).await, Ok(ServingStatus::NotServing));
+        }
+    });
+}
+
+#[test]
+fn those_who_watch_are_told_the_end_and_do_not_keep_it() {
+    let began = Instant::now();
+    let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
+    run(async {
+        let mut client = client(&server).await;
+        let mut streams = [watch(&mut client, "").await, watch(&mut client, "tollgate").await];
+        server.signal(Signal::TERM);
+        for stream in &mut streams {
+            while next(stream).await.is_some() {}
+        }
+    });
+    let (status, log) = server.wait();
+    assert_eq!(status.code(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(50), "{log}");
+    assert!(plain(&log).contains("closing: finishes what is in flight connections=1"), "{log}");
+    assert!(log.contains("everything in flight was answered"), "{log}");
+}
+
+/// Reads until the server has closed the connection.
+fn read_to_the_end(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}"),
+    }
+}
+
+#[test]
+fn silent_and_dribbling_connections_are_closed() {
+    let server = Server::start(&["--first-byte-timeout", "200ms"]);
+    for sent in [0, 1, PREFACE.len() - 10] {
+        let mut stream = TcpStream::connect(&server.grpc).unwrap();
+        stream.write_all(&PREFACE[..sent]).unwrap();
+        read_to_the_end(stream);
+    }
+    run(async {
+        let mut client = client(&server).await;
+        assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
+    });
+}
+
+#[test]
+fn one_that_has_begun_may_be_silent() {
+    let server = Server::start(&["--first-byte-timeout", "100ms"]);
+    run(async {
+        let mut client = client(&server).await;
+        assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
+        let silent = TcpStream::connect(&server.grpc).unwrap();
+        // It came later, and is closed by now.
+        read_to_the_end(silent);
+        assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
+    });
+}
+
+#[test]
+fn one_too_many_waits_until_another_is_closed() {
+    let server = Server::start(&["--max-connections", "1"]);
+    let mut stream = TcpStream::connect(&server.grpc).unwrap();
+    stream.write_all(PREFACE).unwrap();
+    let mut byte = [0];
+    stream.read_exact(&mut byte).unwrap();
+
+    let mut further = TcpStream::connect(&server.grpc).unwrap();
+    further.write_all(PREFACE).unwrap();
+    further.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert_eq!(further.read_exact(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
+
+    drop(stream);
+    further.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    further.read_exact(&mut byte).unwrap();
+}
+
+#[test]
+fn clients_are_told_how_much_they_may_send() {
+    let server = Server::start(&[]);
+    let mut stream = TcpStream::connect(&server.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(PREFACE).unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[3], 4, "no settings");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).unwrap();
+    let value = |id: u8| {
+        let setting = settings.chunks(6).find(|setting| setting[..2] == [0, id]);
+        setting.map(|setting| u32::from_be_bytes(setting[2..].try_into().unwrap()))
+    };
+    let (streams, window_bytes, header_bytes) = (value(3), value(4), value(6));
+    assert_eq!((streams, window_bytes, header_bytes), (Some(1_000), Some(65_536), Some(16_384)));
+}

@@ -1,0 +1,154 @@
+//! `GET /readyz`: whether to send requests.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tollgate_launcher::{Cluster, Flavour, Launch, Proxy};
+
+use crate::eventually::eventually;
+use crate::server::Server;
+
+/// What `/readyz` says.
+pub(crate) fn readyz(server: &Server) -> (u16, Value) {
+    let response = server.get("/readyz").send().unwrap();
+    (response.status().as_u16(), serde_json::from_str(&response.text().unwrap()).unwrap())
+}
+
+/// Waits until it is ready, or not.
+fn wait_for(server: &Server, status: u16) -> Value {
+    eventually(&format!("readiness of {status}"), || {
+        let (now, readiness) = readyz(server);
+        (now == status).then_some(readiness)
+    })
+}
+
+#[test]
+fn memory_is_always_ready() {
+    let server = Server::start(&[]);
+    let readiness = json!({
+        "ready": true, "store": "memory", "generation": 1, "rules": 3, "limits": 6,
+        "phase": "serving", "rules_problem": null,
+    });
+    assert_eq!(readyz(&server), (200, readiness));
+    let alive = server.get("/healthz").send().unwrap();
+    assert_eq!((alive.status().as_u16(), alive.text().unwrap().as_str()), (200, "ok"));
+}
+
+#[test]
+fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url(), "--drain-delay", "0s"]);
+    assert_eq!(wait_for(&server, 200)["store"], "reachable");
+    redis.kill();
+    let began = Instant::now();
+    let readiness = wait_for(&server, 503);
+    assert_eq!((&readiness["ready"], &readiness["store"]), (&false.into(), &"unreachable".into()));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(server.get("/healthz").send().unwrap().status(), 200);
+    redis.restart().unwrap();
+    assert_eq!(wait_for(&server, 200)["store"], "reachable");
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait();
+    // Once each, however often it was asked.
+    assert_eq!(log.matches("the store does not answer").count(), 1, "{log}");
+    assert_eq!(log.matches("the store answers again").count(), 1, "{log}");
+}
+
+#[test]
+fn a_store_that_stands_still_makes_it_unready_until_it_goes_on() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url()]);
+    wait_for(&server, 200);
+    redis.freeze();
+    wait_for(&server, 503);
+    redis.thaw();
+    wait_for(&server, 200);
+}
+
+#[test]
+fn it_starts_without_its_store_and_says_so() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    redis.kill();
+    let server = Server::start(&["--store", &redis.url()]);
+    assert!(server.log().contains("the store does not answer"), "{}", server.log());
+    assert_eq!(readyz(&server).0, 503);
+    redis.restart().unwrap();
+    wait_for(&server, 200);
+}
+
+#[test]
+fn it_may_be_ready_without_its_store() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url(), "--ready-without-store"]);
+    redis.kill();
+    let readiness = eventually("the store is seen to be gone", || {
+        let (status, readiness) = readyz(&server);
+        assert_eq!((status, &readiness["ready"]), (200, &true.into()));
+        (readiness["store"] == "unreachable").then_some(readiness)
+    });
+    assert_eq!(readiness["phase"], "serving");
+}
+
+#[test]
+fn one_shard_that_is_gone_makes_it_unready_until_it_is_back() {
+    let launch = || Launch::new(Flavour::Redis).start().unwrap();
+    let (one, mut other) = (launch(), launch());
+    let store = format!("redis+shards://{},{}", one.addr(), other.addr());
+    let server = Server::start(&["--store", &store]);
+    wait_for(&server, 200);
+    other.kill();
+    wait_for(&server, 503);
+    other.restart().unwrap();
+    wait_for(&server, 200);
+}
+
+#[test]
+fn a_cluster_in_which_a_replica_took_over_is_reached_again() {
+    let mut cluster = Cluster::start(Flavour::Redis, 3, 1).unwrap();
+    let server = Server::start(&["--store", &cluster.url()]);
+    wait_for(&server, 200);
+    let primary = cluster.primaries().unwrap()[0];
+    let replica = cluster.replicas_of(primary).unwrap()[0];
+    cluster[primary].kill();
+    wait_for(&server, 503);
+    cluster.wait_for_primary(replica).unwrap();
+    wait_for(&server, 200);
+}
+
+#[test]
+fn many_who_ask_at_a_time_share_one_answer() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    let server = Server::start(&["--store", &proxy.url(), "--store-deadline", "5s"]);
+    wait_for(&server, 200);
+    proxy.delay(|| Duration::from_millis(50));
+    let before = proxy.scripts_passed();
+    let (mut rounds, mut asked) = (0, 0);
+    while rounds < 3 || asked == 0 {
+        thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| assert_eq!(readyz(&server).0, 200));
+            }
+        });
+        (rounds, asked) = (rounds + 1, proxy.scripts_passed() - before);
+    }
+    // One for each round, or two; more on a machine that takes long to let all of them ask.
+    assert!(asked <= 16 * rounds, "the store was asked {asked} times");
+}
+
+#[test]
+fn the_address_of_a_store_is_told_without_its_password() {
+    let user = "geheimrat on >geheim ~* &* +@all";
+    let redis = Launch::new(Flavour::Redis).config("user", user).start().unwrap();
+    let url = format!("redis://geheimrat:geheim@{}", redis.addr());
+    let variables = [("TOLLGATE_STORE", &*url), ("TOLLGATE_LOG", "trace")];
+    let server = Server::start_with(&["--drain-delay", "0s"], &variables);
+    wait_for(&server, 200);
+    server.check(r#"{"limit":"free","key":"a"}"#);
+    server.signal(Signal::TERM);
+    let (_, log) = server.wait();
+    assert!(log.contains(&format!("\nstore: redis at {}\n", redis.addr())), "{log}");
+    assert!(!log.contains("geheim"), "{log}");
+}
