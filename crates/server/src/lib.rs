@@ -6,7 +6,7 @@
 //!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
 //!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
 //!   - `http`: the API; `grpc`: the other port
-//!   - `metrics`, `logs`: what operators see
+//!   - `metrics`, `logs`, `traces`: what operators see; `route`: what a request asks for, in words of ours
 //!   - `secret`: what is not shown
 //! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
@@ -29,10 +29,12 @@ mod metrics;
 mod observe;
 mod probe;
 mod replay;
+mod route;
 mod secret;
 mod serve;
 mod served;
 mod stop;
+mod traces;
 mod validate;
 
 use std::io::{self, ErrorKind, Write};

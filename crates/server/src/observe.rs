@@ -1,40 +1,83 @@
 //! What is counted of a request, whatever it asks: how long it took, and what came of it.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
 use axum::routing::future::RouteFuture;
 use hyper::{Request, Response};
-use std::convert::Infallible;
+use pin_project_lite::pin_project;
 use tower::Service;
 
+use crate::logs::RequestLine;
 use crate::served::Served;
+use crate::traces::RequestSpan;
 
 /// The API, observed.
 #[derive(Clone)]
 pub(crate) struct Observed {
     router: Router,
-    _served: Arc<Served>,
+    served: Arc<Served>,
 }
 
 impl Observed {
     pub(crate) fn new(router: Router, served: Arc<Served>) -> Observed {
-        Observed { router, _served: served }
+        Observed { router, served }
     }
 }
 
 impl Service<Request<Body>> for Observed {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = RouteFuture<Infallible>;
+    type Future = Observing;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> RouteFuture<Infallible> {
-        self.router.call(request)
+    fn call(&mut self, request: Request<Body>) -> Observing {
+        let served = Arc::clone(&self.served);
+        let traces = served.traces.as_ref();
+        let span = traces.map(|traces| traces.request(&request, served.store));
+        let line = RequestLine::begin(&request);
+        Observing { answer: self.router.call(request), span, line, served }
+    }
+}
+
+pin_project! {
+    /// A request that is being answered.
+    pub(crate) struct Observing {
+        #[pin]
+        answer: RouteFuture<Infallible>,
+        // Of those that are traced.
+        span: Option<RequestSpan>,
+        // If the log has lines for requests.
+        line: Option<RequestLine>,
+        served: Arc<Served>,
+    }
+}
+
+impl Future for Observing {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let entered = this.span.as_ref().map(RequestSpan::enter);
+        let answer = ready!(this.answer.poll(cx))?;
+        drop(entered);
+        let status = answer.status();
+        if let Some(span) = this.span.take() {
+            span.answered(status);
+        }
+        if let Some(line) = this.line.take() {
+            line.answered(status);
+        }
+        if status.is_server_error() {
+            this.served.failures.failed(status);
+        }
+        Poll::Ready(Ok(answer))
     }
 }

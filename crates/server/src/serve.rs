@@ -13,11 +13,13 @@ use tollgate::rules::{Config, Following, Rules, RulesFile};
 use crate::cli::ServeArgs;
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds};
+use crate::logs::{Log, Start};
 use crate::observe::Observed;
 use crate::probe::Probe;
 use crate::served::Served;
 use crate::stop::{Drain, Signals};
-use crate::{grpc, http, logs, print_error};
+use crate::traces::{self, Traces};
+use crate::{grpc, http, logs};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
@@ -26,27 +28,33 @@ const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
 const MAX_NAMED: usize = 8;
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    logs::start(&args.log, args.log_format)?;
+    let log = logs::start(&args.log, args.log_format)?;
+    let traces = traces::start(args.otlp_endpoint.as_deref())?;
     // With a thread for each core that the process may use.
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("no threads to serve with; raise the limit of the system")?;
-    let outcome = runtime.block_on(serve(args));
+    let outcome = runtime.block_on(serve(args, &log, traces.clone()));
     // Not waited for: the name of a store that is being looked up, a file that is being read.
     runtime.shutdown_background();
+    if let Some(traces) = traces {
+        traces.stop();
+    }
+    log.flush();
     outcome
 }
 
-async fn serve(args: &ServeArgs) -> anyhow::Result<()> {
+async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::Result<()> {
     let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (served, following) = served(args, lifecycle.clone())?;
+    let (served, following) = served(args, lifecycle.clone(), traces)?;
     if let Some(probe) = &served.probe {
         // The first requests find a connection; and if there is none, the log says so.
         probe.is_answered().await;
     }
     let http = bind(args.listen, "--listen").await?;
     let grpc = bind(args.grpc_listen, "--grpc-listen").await?;
-    announce(args, &served, &http, &grpc)?;
+    announce(args, log, &served, &http, &grpc)?;
+    tokio::spawn(logs::watch(Arc::clone(&served)));
 
     let api = Observed::new(http::router(Arc::clone(&served)), Arc::clone(&served));
     let bounds = Bounds {
@@ -73,6 +81,7 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<()> {
 fn served(
     args: &ServeArgs,
     lifecycle: Lifecycle,
+    traces: Option<Traces>,
 ) -> anyhow::Result<(Arc<Served>, Option<Following>)> {
     let limiter = limiter(args)?;
     let store = if limiter.health().is_none() { "memory" } else { "redis" };
@@ -97,6 +106,7 @@ fn served(
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;
+    served.traces = traces;
     Ok((Arc::new(served), following))
 }
 
@@ -136,19 +146,20 @@ async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
 /// Where it listens, with which store and rules.
 fn announce(
     args: &ServeArgs,
+    log: &Log,
     served: &Served,
     http: &TcpListener,
     grpc: &TcpListener,
 ) -> anyhow::Result<()> {
-    let (http, grpc) = (http.local_addr()?, grpc.local_addr()?);
-    print_error(&format!("tollgate {}: http://{http}, gRPC {grpc}", env!("CARGO_PKG_VERSION")));
-    print_error(&format!("store: {}", store(args, served)));
-    let (rules, limits) = (served.rules.counts().len(), served.limits().len());
-    let from = match &args.config {
-        Some(path) => path.display().to_string(),
-        None => "of the example; give your own with --config".to_owned(),
-    };
-    print_error(&format!("{rules} rules, {limits} limits: {from}"));
+    let http = http.local_addr()?;
+    log.announce(&Start {
+        http,
+        grpc: grpc.local_addr()?,
+        store: store(args, served),
+        rules: served.rules.counts().len(),
+        limits: served.limits().len(),
+        config: args.config.as_ref().map(|path| path.display().to_string()),
+    });
     if args.config.is_none() && !http.ip().is_loopback() {
         tracing::warn!("{http} is reached from elsewhere with the example's rules; use --config");
     }

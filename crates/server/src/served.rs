@@ -9,9 +9,11 @@ use tollgate::rules::{Rules, RulesFile};
 use tollgate::{Decision, Limiter, Scope};
 
 use crate::lifecycle::Lifecycle;
+use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::probe::Probe;
 use crate::secret::Secret;
+use crate::traces::Traces;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -27,6 +29,10 @@ pub(crate) struct Served {
     pub(crate) is_ready_without_store: bool,
     /// `None` if the store is memory.
     pub(crate) probe: Option<Probe>,
+    /// `None` unless somebody collects them.
+    pub(crate) traces: Option<Traces>,
+    /// Requests that came to a 5xx, for the log.
+    pub(crate) failures: Sparingly,
     limits: ArcSwap<Limits>,
 }
 
@@ -86,6 +92,8 @@ impl Served {
             operator_token: None,
             is_ready_without_store: false,
             probe: None,
+            traces: None,
+            failures: Sparingly::default(),
             limits: ArcSwap::default(),
         }
     }

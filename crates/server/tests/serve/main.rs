@@ -1,12 +1,15 @@
 //! The server, as a process of its own, over real sockets.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod check;
+mod collector;
 mod eventually;
 mod fleet;
 mod grpc;
 mod kept;
 mod lifecycle;
+mod logs;
 mod readiness;
 mod server;
+mod traces;

@@ -1,10 +1,10 @@
 //! Starts a server on free ports, and stops it.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::blocking::{Client, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,6 +30,17 @@ impl Server {
 
     /// And with variables of the environment.
     pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Server {
+        let (mut server, stderr) = Server::start_unread(flags, variables);
+        let collected = Arc::clone(&server.log);
+        server.reader = Some(std::thread::spawn(move || collect(stderr, &collected)));
+        server
+    }
+
+    /// Whose log is read by the caller, or by nobody.
+    pub(crate) fn start_unread(
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (Server, BufReader<ChildStderr>) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
             .args(flags)
@@ -43,15 +54,26 @@ impl Server {
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let (url, grpc) = addresses(&mut stderr, &log);
-        let collected = Arc::clone(&log);
-        let reader = std::thread::spawn(move || collect(stderr, &collected));
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
-        Server { child, url, grpc, log, reader: Some(reader), client }
+        (Server { child, url, grpc, log, reader: None, client }, stderr)
     }
 
     /// What it wrote to standard error so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until the log has what it should: a minute at most.
+    pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let log = self.log();
+            if is_there(&log) {
+                return log;
+            }
+            assert!(Instant::now() < until, "the log never had it: {log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -65,7 +87,9 @@ impl Server {
     /// Waits until it is gone; what it wrote, and how it ended.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
-        self.reader.take().unwrap().join().unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         (status, self.log())
     }
 
@@ -100,24 +124,27 @@ impl Drop for Server {
     }
 }
 
-/// From the lines that say where it listens. If there are none, the server could not start.
+/// From the line that says where it listens. If there is none, the server could not start.
 fn addresses(stderr: &mut impl BufRead, log: &Mutex<String>) -> (String, String) {
-    let parse = |line: &str| {
-        let from_http = line.get(line.find("http://")?..)?;
-        let (http, grpc) = from_http.trim_end().split_once(", gRPC ")?;
-        Some((http.to_owned(), grpc.to_owned()))
-    };
-    let mut log = log.lock().unwrap();
-    loop {
-        // There may be warnings before it.
-        let mut line = String::new();
-        let is_over = stderr.read_line(&mut line).unwrap() == 0;
-        log.push_str(&line);
-        match parse(&line) {
-            Some(addresses) => return addresses,
-            None => assert!(!is_over, "the server did not start: {log}"),
+    let mut line = String::new();
+    while stderr.read_line(&mut line).unwrap() > 0 {
+        log.lock().unwrap().push_str(&line);
+        if let Some(addresses) = parse(&line) {
+            return addresses;
         }
+        line.clear();
     }
+    panic!("the server did not start: {}", log.lock().unwrap())
+}
+
+/// `tollgate 0.1.0: http://127.0.0.1:40123, gRPC 127.0.0.1:40124`, or an object with both.
+fn parse(line: &str) -> Option<(String, String)> {
+    if let Ok(object) = serde_json::from_str::<Value>(line) {
+        return Some((object["http"].as_str()?.to_owned(), object["grpc"].as_str()?.to_owned()));
+    }
+    let from_http = line.get(line.find("http://")?..)?;
+    let (http, grpc) = from_http.trim_end().split_once(", gRPC ")?;
+    Some((http.to_owned(), grpc.to_owned()))
 }
 
 fn collect(stderr: impl BufRead, log: &Mutex<String>) {

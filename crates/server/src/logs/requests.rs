@@ -1,0 +1,48 @@
+//! Lines about requests. Nothing of what a client sent is in them.
+
+use std::time::Instant;
+
+use hyper::{Request, StatusCode};
+
+use super::Sparingly;
+use crate::route;
+
+/// What a line about a request needs, if there is to be one.
+#[derive(Debug)]
+pub(crate) struct RequestLine {
+    method: &'static str,
+    route: &'static str,
+    begun: Instant,
+}
+
+impl RequestLine {
+    /// `None` unless the log has lines for requests.
+    pub(crate) fn begin<B>(request: &Request<B>) -> Option<RequestLine> {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return None;
+        }
+        let method = route::method(request.method());
+        let route = route::of(request.uri().path()).unwrap_or("other");
+        Some(RequestLine { method, route, begun: Instant::now() })
+    }
+
+    pub(crate) fn answered(self, status: StatusCode) {
+        let RequestLine { method, route, begun } = self;
+        let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        tracing::debug!(method, endpoint = route, status = status.as_u16(), took_us, "request");
+    }
+}
+
+impl Sparingly {
+    /// A request came to nothing because of this server or its store.
+    pub(crate) fn failed(&self, status: StatusCode) {
+        if let Some(left_out) = self.again(Instant::now()) {
+            let status = status.as_u16();
+            tracing::warn!(status, left_out, "a request failed; left out are others before it");
+        }
+    }
+}
+
+pub(super) fn say_left_out(left_out: u64) {
+    tracing::warn!(left_out, "requests failed, after the last of which this was said");
+}

@@ -1,0 +1,168 @@
+//! A collector of traces: takes what is sent to it, or does not.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+
+/// What a collector answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Takes,
+    /// With 500.
+    Fails,
+    /// Never.
+    Silent,
+    /// When it has another manner.
+    Later,
+}
+
+/// A collector on a free port.
+pub(crate) struct Collector {
+    /// `http://127.0.0.1:40125`.
+    pub(crate) url: String,
+    taken: Arc<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    requests: Mutex<Vec<Request>>,
+    came: Condvar,
+    manner: Mutex<Option<Manner>>,
+    changed: Condvar,
+}
+
+#[derive(Clone)]
+struct Request {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Collector {
+    pub(crate) fn start(manner: Manner) -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let taken = Arc::<Taken>::default();
+        *taken.manner.lock().unwrap() = Some(manner);
+        let shared = Arc::clone(&taken);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let taken = Arc::clone(&shared);
+                std::thread::spawn(move || taken.serve(&stream));
+            }
+        });
+        Collector { url, taken }
+    }
+
+    /// From here on.
+    pub(crate) fn set(&self, manner: Manner) {
+        *self.taken.manner.lock().unwrap() = Some(manner);
+        self.taken.changed.notify_all();
+    }
+
+    /// Waits until there are so many spans; all of them.
+    pub(crate) fn spans(&self, count: usize) -> Vec<Span> {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut requests = self.taken.requests.lock().unwrap();
+        loop {
+            let spans: Vec<_> = requests.iter().flat_map(spans).collect();
+            if spans.len() >= count {
+                return spans;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{} of {count} spans came", spans.len());
+            requests = self.taken.came.wait_timeout(requests, left).unwrap().0;
+        }
+    }
+
+    /// The attributes of whoever sent the first.
+    pub(crate) fn resource(&self) -> Vec<KeyValue> {
+        let requests = self.taken.requests.lock().unwrap();
+        let decoded = ExportTraceServiceRequest::decode(requests[0].body.as_slice()).unwrap();
+        decoded.resource_spans[0].resource.clone().unwrap().attributes
+    }
+
+    /// The heads of the requests, and their bodies, with what is no text replaced.
+    pub(crate) fn texts(&self) -> Vec<(String, String)> {
+        let requests = self.taken.requests.lock().unwrap();
+        let text = |request: &Request| {
+            (request.head.clone(), String::from_utf8_lossy(&request.body).into_owned())
+        };
+        requests.iter().map(text).collect()
+    }
+}
+
+impl Taken {
+    fn serve(&self, stream: &TcpStream) {
+        let mut reader = BufReader::new(stream);
+        while let Some(request) = read(&mut reader) {
+            let status = match self.manner() {
+                Manner::Fails => "500 Oh",
+                Manner::Takes | Manner::Later => {
+                    self.keep(request);
+                    "200 OK"
+                }
+                Manner::Silent => {
+                    // Until whoever waits for an answer has enough of it.
+                    let _ = reader.read_to_end(&mut Vec::new());
+                    return;
+                }
+            };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            if (&*stream).write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits while it is to be later.
+    fn manner(&self) -> Manner {
+        let is_later = |manner: &mut Option<Manner>| *manner == Some(Manner::Later);
+        let manner = self.manner.lock().unwrap();
+        self.changed.wait_while(manner, is_later).unwrap().unwrap()
+    }
+
+    fn keep(&self, request: Request) {
+        self.requests.lock().unwrap().push(request);
+        self.came.notify_all();
+    }
+}
+
+fn read(reader: &mut impl BufRead) -> Option<Request> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+    })?;
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request { head, body })
+}
+
+fn spans(request: &Request) -> Vec<Span> {
+    let decoded = ExportTraceServiceRequest::decode(request.body.as_slice()).unwrap();
+    let scopes = decoded.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+    scopes.flat_map(|scope| scope.spans).collect()
+}
+
+/// An attribute as text; `None` if there is none of that name.
+pub(crate) fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.key == name)?;
+    let AnyValue { value } = found.value.clone()?;
+    Some(match value? {
+        Value::StringValue(text) => text,
+        Value::BoolValue(is) => is.to_string(),
+        Value::IntValue(number) => number.to_string(),
+        other => format!("{other:?}"),
+    })
+}

@@ -1,0 +1,310 @@
+//! What is logged, and what is not.
+
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::collector::{Collector, Manner};
+use crate::server::Server;
+
+/// Everything that any crate has to say.
+const ALL: &str = "trace,axum=trace,hyper=trace,hyper_util=trace,notify=trace,opentelemetry=trace,\
+                   redis=trace,reqwest=trace,rustls=trace,tokio=trace,tonic=trace,tower=trace";
+
+const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
+
+/// A file of limits that lives as long as it is kept.
+fn config(text: &str) -> (tempfile::NamedTempFile, String) {
+    let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    (file, path)
+}
+
+fn count(log: &str, text: &str) -> usize {
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
+/// Stops it at once.
+fn stop(server: Server) -> String {
+    server.signal(Signal::TERM);
+    let (status, log) = server.wait();
+    assert!(status.success(), "{status}: {log}");
+    log
+}
+
+#[test]
+fn a_server_says_where_it_listens_in_three_lines() {
+    let server = Server::start(&["--drain-delay", "0s"]);
+    let log = stop(server);
+    let lines: Vec<&str> = log.lines().collect();
+    assert!(lines[0].starts_with("tollgate ") && lines[0].contains(": http://127.0.0.1:"));
+    assert_eq!(lines[1], "store: memory");
+    assert_eq!(lines[2], "3 rules, 6 limits: of the example; give your own with --config");
+    assert!(lines[3].contains("INFO") && lines[3].contains("told to stop"), "{log}");
+    assert!(lines[4].ends_with("stopped"), "{log}");
+    assert_eq!(lines.len(), 5, "{log}");
+}
+
+#[test]
+fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
+    let flags = ["--log-format", "json", "--log", ALL, "--drain-delay", "0s"];
+    let server = Server::start(&flags);
+    server.check(CHECK);
+    let (http, grpc) = (server.url.clone(), server.grpc.clone());
+    let log = stop(server);
+    let objects: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let start = objects.iter().find(|object| object["message"] == "started").unwrap();
+    assert_eq!((start["http"].as_str(), start["grpc"].as_str()), (Some(&*http), Some(&*grpc)));
+    assert_eq!((&start["store"], &start["config"]), (&"memory".into(), &"example".into()));
+    assert_eq!((&start["rules"], &start["limits"]), (&3.into(), &6.into()));
+    assert_eq!(start["level"], "INFO");
+    let request = objects.iter().find(|object| object["message"] == "request").unwrap();
+    assert_eq!((&request["method"], &request["endpoint"]), (&"POST".into(), &"/v1/check".into()));
+    assert_eq!((&request["status"], &request["level"]), (&200.into(), &"DEBUG".into()));
+    assert!(request["took_us"].is_u64(), "{request}");
+}
+
+#[test]
+fn a_thousand_denials_leave_no_line() {
+    let server = Server::start(&["--drain-delay", "0s"]);
+    let body = r#"{"limit":"login","key":"a","cost":6}"#;
+    for _ in 0..1_000 {
+        assert_eq!(server.check(body)["allowed"], false);
+    }
+    let log = stop(server);
+    assert_eq!(log.lines().count(), 5, "three of the start, two of the end: {log}");
+}
+
+#[test]
+fn other_crates_are_heard_if_they_are_asked_for() {
+    // Whoever sends traces says so in detail.
+    let collector = Collector::start(Manner::Takes);
+    let start = |filter| {
+        let flags = ["--log", filter, "--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
+        let server = Server::start(&flags);
+        server.check(CHECK);
+        stop(server)
+    };
+    let log = start("debug");
+    let request = "request method=\"POST\" endpoint=\"/v1/check\" status=200 took_us=";
+    assert_eq!(count(&log, request), 1, "{log}");
+    assert_eq!(count(&log, " hyper_util::"), 0, "{log}");
+    let log = start("hyper_util=debug");
+    assert_eq!(count(&log, request), 0, "{log}");
+    assert!(count(&log, " hyper_util::") > 0, "{log}");
+}
+
+#[test]
+fn a_bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--grpc-listen",
+            "127.0.0.1:0",
+            "--log",
+            "debgu",
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.starts_with("error: --log: `debgu` is no level; use off, error,"), "{error}");
+}
+
+#[test]
+fn an_outage_of_the_store_is_two_lines() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let url = format!("redis://{}", redis.addr());
+    let server = Server::start(&["--store", &url, "--drain-delay", "0s"]);
+    let address = redis.addr().to_string();
+    assert_eq!(server.check(CHECK)["allowed"], true);
+    redis.kill();
+    let mut decided = 0;
+    let until = Instant::now() + Duration::from_secs(60);
+    while count(&server.log(), "the store fails") == 0 {
+        server.check(CHECK);
+        decided += 1;
+        assert!(Instant::now() < until, "{}", server.log());
+    }
+    redis.restart().unwrap();
+    while count(&server.log(), "the store answers again") == 0 {
+        server.check(CHECK);
+        assert!(Instant::now() < until, "{}", server.log());
+    }
+    let log = stop(server);
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("the store")).collect();
+    let [fails, answers] = lines[..] else { panic!("{log}") };
+    assert!(fails.contains("WARN") && fails.contains(&address), "{log}");
+    assert!(fails.contains("failure=\"") && !fails.contains("failure=\"unknown"), "{log}");
+    assert!(answers.contains("INFO") && answers.contains(&address), "{log}");
+    let without = answers.split_once("decided_without=").unwrap().1;
+    assert!(without.parse::<u64>().unwrap() >= decided, "{decided}: {log}");
+    assert_eq!(count(&log, "WARN") + count(&log, "ERROR"), 1, "{log}");
+}
+
+#[test]
+fn failed_requests_are_told_once_a_second_and_every_one_is_counted() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let url = format!("redis://{}", redis.addr());
+    drop(redis);
+    let text = "defaults: { on_store_failure: closed }\nlimits: { free: token-bucket capacity=60 refill=1/s }\nrules: []\n";
+    let (_file, path) = config(text);
+    let flags = ["--store", &url, "--config", &path, "--log-format", "json", "--drain-delay", "0s"];
+    let server = Server::start(&flags);
+    let begun = Instant::now();
+    for _ in 0..300 {
+        assert_eq!(server.post("/v1/check", CHECK).send().unwrap().status(), 503);
+    }
+    // Each line is a request, or tells only of those that were left out.
+    let told = |log: &str| {
+        let objects = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
+        let lines = objects.filter(|object| object["left_out"].is_u64());
+        let each =
+            lines.map(|line| line["left_out"].as_u64().unwrap() + u64::from(line["status"] == 503));
+        each.collect::<Vec<u64>>()
+    };
+    let log = server.wait_for_log(|log| told(log).iter().sum::<u64>() >= 300);
+    let lines = told(&log);
+    assert_eq!(lines.iter().sum::<u64>(), 300, "{log}");
+    assert!(lines.len() as u64 <= begun.elapsed().as_secs() + 2, "{log}");
+}
+
+#[test]
+fn secrets_are_in_no_log() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let (_file, path) =
+        config("limits: { free: token-bucket capacity=60 refill=1/s }\nrules: []\n");
+    let collector = Collector::start(Manner::Fails);
+    let store = format!("redis://hidden-user:hidden-password@{}", redis.addr());
+    let variables = [
+        ("TOLLGATE_OPERATOR_TOKEN", "hidden-operator-token"),
+        ("TOLLGATE_RECEIPT_SECRET", "hidden-receipt-secret"),
+        ("TOLLGATE_OTLP_ENDPOINT", &*collector.url),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer hidden-header"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("TOLLGATE_STORE", &store),
+    ];
+    for format in ["text", "json"] {
+        let flags = ["--log", ALL, "--log-format", format, "--config", &path];
+        let flags = [&flags[..], &["--drain-delay", "0s"]].concat();
+        let server = Server::start_with(&flags, &variables);
+        let authorized = server.post("/v1/check", CHECK).bearer_auth("hidden-operator-token");
+        let answer = authorized.send().unwrap().text().unwrap();
+        let log = server.wait_for_log(|log| {
+            count(log, "the store fails") > 0 || {
+                server.post("/v1/check", CHECK).send().unwrap();
+                false
+            }
+        });
+        server.wait_for_log(|log| count(log, "traces are not delivered") > 0);
+        server.signal(Signal::TERM);
+        let (_, rest) = server.wait();
+        for text in [answer, log, rest] {
+            assert!(!text.contains("hidden"), "{text}");
+        }
+    }
+    let bad = [
+        ("--store", "redis://hidden-user:hidden-password@127.0.0.1:x"),
+        ("--store", "redis+oops://hidden-user:hidden-password@127.0.0.1"),
+        ("--otlp-endpoint", "http://hidden-user:hidden-password@127.0.0.1"),
+    ];
+    for (flag, url) in bad {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", flag, url])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.starts_with(&format!("error: {flag}")), "{error}");
+        assert!(!error.contains("hidden"), "{error}");
+    }
+}
+
+#[test]
+fn what_a_client_sends_is_nowhere_raw_in_the_log() {
+    let hostile = "x\nforged\r\u{1b}[2J";
+    let body = format!("{{\"limit\":{0},\"key\":{0}}}", Value::from(hostile));
+    let known = format!("{{\"limit\":\"free\",\"key\":{}}}", Value::from(hostile));
+    for format in ["text", "json"] {
+        let flags = ["--log", ALL, "--log-format", format, "--drain-delay", "0s"];
+        let server = Server::start(&flags);
+        assert_eq!(server.post("/v1/check", body.as_str()).send().unwrap().status(), 404);
+        server.check(&known);
+        server.post("/v1/check", hostile).send().unwrap();
+        server.get("/v1/limits/x%0Aforged%1B%5B2J").send().unwrap();
+        let address = server.url.strip_prefix("http://").unwrap();
+        for raw in [
+            format!("GET /{hostile} HTTP/1.1\r\nhost: a\r\n\r\n"),
+            format!(
+                "GET / HTTP/1.1\r\nhost: a\r\nx-{hostile}: {hostile}\r\nconnection: close\r\n\r\n"
+            ),
+            format!("{hostile} / HTTP/1.1\r\nhost: a\r\n\r\n"),
+        ] {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(raw.as_bytes()).unwrap();
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        let log = stop(server);
+        let controls: Vec<char> = log.chars().filter(|letter| letter.is_control()).collect();
+        assert!(controls.iter().all(|&letter| letter == '\n'), "{log:?}");
+        assert!(!log.lines().any(|line| line.starts_with("forged")), "{log}");
+    }
+}
+
+#[test]
+fn a_server_whose_log_is_closed_goes_on() {
+    let (server, stderr) = Server::start_unread(&["--log", "debug", "--drain-delay", "0s"], &[]);
+    drop(stderr);
+    for _ in 0..100 {
+        server.check(CHECK);
+    }
+    server.signal(Signal::TERM);
+    assert!(server.wait().0.success());
+}
+
+#[test]
+fn lines_that_found_no_room_are_counted() {
+    let flags = ["--log", "debug", "--log-format", "json", "--drain-delay", "0s"];
+    let (server, mut stderr) = Server::start_unread(&flags, &[]);
+    // At more than 150 bytes each, more than a pipe and a mebibyte.
+    let requests = 4 * 2_000;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..requests / 4).for_each(|_| drop(server.check(CHECK))));
+        }
+    });
+    let (mut written, mut left_out) = (0, 0);
+    let mut line = String::new();
+    while written + left_out < requests && stderr.read_line(&mut line).unwrap() > 0 {
+        let object: Value = serde_json::from_str(&line).expect(&line);
+        written += u64::from(object["message"] == "request");
+        left_out += object["left_out"].as_u64().unwrap_or(0);
+        line.clear();
+    }
+    assert_eq!(written + left_out, requests);
+    assert!(left_out > 0);
+}
+
+#[test]
+fn a_server_whose_log_nobody_reads_goes_on_and_ends() {
+    let (server, stderr) = Server::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
+    let long = "a".repeat(1_000);
+    // More than a pipe takes: the rest of them would wait.
+    for _ in 0..300 {
+        server.post("/v1/check", long.as_str()).send().unwrap();
+        server.check(CHECK);
+    }
+    server.signal(Signal::TERM);
+    assert!(server.wait().0.success());
+    drop(stderr);
+}
