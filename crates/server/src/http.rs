@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 
 pub(crate) use problem::Problem;
 
+use crate::metrics;
 use crate::served::Served;
 
 /// The whole API.
@@ -23,5 +24,6 @@ pub(crate) fn router(served: Arc<Served>) -> Router {
         .route("/v1/check", post(check::check))
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
+        .route("/metrics", get(metrics::page))
         .with_state(served)
 }

@@ -1,14 +1,146 @@
 //! What Prometheus is told.
+//!
+//! - `requests`: what is recorded of every request; `endpoint`: what it asked for
+//! - `state`: what is read when somebody asks: decisions, the store, rules, connections
+//! - `process`: what the system says of this process
+//! - `text`: how it is written
 
+mod endpoint;
+mod process;
+mod requests;
+mod state;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use metrics::{Histogram, Key, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+pub(crate) use endpoint::Endpoint;
+use requests::Requests;
+use text::Text;
+
+use crate::http::Problem;
 use crate::served::Served;
 
-/// What was counted so far.
-#[derive(Debug, Default)]
-pub(crate) struct Metrics {}
+/// From what a decision in memory takes to what nobody should wait for.
+const BOUNDS_SECONDS: [f64; 16] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0,
+];
+
+/// Times are kept one by one until they are sorted into their buckets: at 100,000 requests a second
+/// 20,000 of them, of 16 bytes, wait for that.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
+
+const STORE_CALLS: &str = "tollgate_store_call_duration_seconds";
+
+/// Nobody filters by it.
+const METADATA: Metadata<'static> = Metadata::new("tollgate", Level::INFO, None);
+
+/// What is counted while the server runs. What others count is read when somebody asks for it.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    recorder: PrometheusRecorder,
+    recorded: PrometheusHandle,
+    requests: Requests,
+    /// `None` in memory: to take the time would cost more than the decision.
+    store_calls: Option<Histogram>,
+    started: SystemTime,
+    /// Who holds it writes the page: at most one at a time, however many ask.
+    writing: tokio::sync::Mutex<()>,
+}
 
 impl Metrics {
+    /// For a server on a `memory` or another store.
+    pub(crate) fn new(store: &'static str) -> Metrics {
+        // OK because there are bounds: that they are missing is the only error.
+        let builder = PrometheusBuilder::new().set_buckets(&BOUNDS_SECONDS).unwrap_or_default();
+        let recorder = builder.build_recorder();
+        let store_calls = (store != "memory").then(|| {
+            let help = "How long decisions waited for the store. Remembered refusals do not wait.";
+            recorder.describe_histogram(STORE_CALLS.into(), None, help.into());
+            let key = Key::from_parts(STORE_CALLS, &[("store", store)]);
+            recorder.register_histogram(&key, &METADATA)
+        });
+        Metrics {
+            requests: Requests::new(&recorder, store),
+            recorded: recorder.handle(),
+            recorder,
+            store_calls,
+            started: SystemTime::now(),
+            writing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Counts a request that was answered.
+    pub(crate) fn request(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
+        self.requests.count(&self.recorder, endpoint, status, took);
+    }
+
+    /// Awaits a decision, and takes the time if a store across the network was asked.
+    pub(crate) async fn store_call<T>(&self, call: impl IntoFuture<Output = T>) -> T {
+        let Some(calls) = &self.store_calls else { return call.await };
+        let began = Instant::now();
+        let mut call = pin!(call.into_future());
+        // What is there at once was remembered.
+        if let Poll::Ready(told) = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await
+        {
+            return told;
+        }
+        let told = call.await;
+        calls.record(began.elapsed());
+        told
+    }
+
     /// The text that Prometheus reads.
-    pub(crate) fn render(&self, _served: &Served) -> String {
-        String::new()
+    pub(crate) fn render(&self, served: &Served) -> String {
+        let mut text = Text::new(self.recorded.render());
+        state::write(&mut text, served, self.started);
+        process::write(&mut text, self.started);
+        text.into_string()
+    }
+}
+
+/// Sorts recorded times into their buckets for as long as the server runs, so that they take no more room
+/// when nobody asks for them.
+pub(crate) async fn upkeep(served: Arc<Served>) {
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        served.metrics.recorded.run_upkeep();
+    }
+}
+
+/// What the server counts, as Prometheus reads it
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "operations",
+    responses((status = 200, description = "The text format of Prometheus", body = String, content_type = "text/plain"))
+)]
+pub(crate) async fn page(State(served): State<Arc<Served>>) -> Response {
+    let shared = Arc::clone(&served);
+    let _alone = served.metrics.writing.lock().await;
+    // With thousands of rules it takes milliseconds, which others should not wait.
+    match tokio::task::spawn_blocking(move || shared.metrics.render(&shared)).await {
+        Ok(text) => {
+            let format = HeaderValue::from_static("text/plain; version=0.0.4");
+            ([(CONTENT_TYPE, format)], text).into_response()
+        }
+        // The server is about to end.
+        Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no metrics now; ask again")
+            .into_response(),
     }
 }

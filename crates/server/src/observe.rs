@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -13,6 +14,7 @@ use pin_project_lite::pin_project;
 use tower::Service;
 
 use crate::logs::RequestLine;
+use crate::metrics::Endpoint;
 use crate::served::Served;
 use crate::traces::RequestSpan;
 
@@ -39,36 +41,41 @@ impl Service<Request<Body>> for Observed {
     }
 
     fn call(&mut self, request: Request<Body>) -> Observing {
+        let began = Instant::now();
+        let endpoint = Endpoint::of(request.uri().path());
         let served = Arc::clone(&self.served);
         let traces = served.traces.as_ref();
         let span = traces.map(|traces| traces.request(&request, served.store));
         let line = RequestLine::begin(&request);
-        Observing { answer: self.router.call(request), span, line, served }
+        Observing { answer: self.router.call(request), served, endpoint, began, span, line }
     }
 }
 
 pin_project! {
-    /// A request that is being answered.
+    /// An answer on its way. One that nobody waits for any more is not counted.
     pub(crate) struct Observing {
         #[pin]
         answer: RouteFuture<Infallible>,
+        served: Arc<Served>,
+        endpoint: Endpoint,
+        began: Instant,
         // Of those that are traced.
         span: Option<RequestSpan>,
         // If the log has lines for requests.
         line: Option<RequestLine>,
-        served: Arc<Served>,
     }
 }
 
 impl Future for Observing {
     type Output = Result<Response<Body>, Infallible>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let entered = this.span.as_ref().map(RequestSpan::enter);
-        let answer = ready!(this.answer.poll(cx))?;
+        let answer = ready!(this.answer.poll(context))?;
         drop(entered);
         let status = answer.status();
+        this.served.metrics.request(*this.endpoint, status, this.began.elapsed());
         if let Some(span) = this.span.take() {
             span.answered(status);
         }

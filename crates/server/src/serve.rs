@@ -19,7 +19,7 @@ use crate::probe::Probe;
 use crate::served::Served;
 use crate::stop::{Drain, Signals};
 use crate::traces::{self, Traces};
-use crate::{grpc, http, logs};
+use crate::{grpc, http, logs, metrics};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
@@ -63,6 +63,7 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
+    tokio::spawn(metrics::upkeep(Arc::clone(&served)));
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone()));
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone()));
 

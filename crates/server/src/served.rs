@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::AHashMap;
 use arc_swap::ArcSwap;
-use tollgate::rules::{Rules, RulesFile};
+use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Limiter, Scope};
 
 use crate::lifecycle::Lifecycle;
@@ -54,25 +54,41 @@ pub(crate) struct Named {
 /// How often a limit that was asked for by its name decided what.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) allowed: AtomicU64,
-    pub(crate) denied: AtomicU64,
-    /// Of those, how many were decided without the store, which failed.
-    pub(crate) degraded: AtomicU64,
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    /// Beside those: decided without the store, which failed.
+    degraded_allowed: AtomicU64,
+    degraded_denied: AtomicU64,
     /// The store failed, and so did the check.
-    pub(crate) failed: AtomicU64,
+    failed: AtomicU64,
 }
 
 impl Tally {
     pub(crate) fn count(&self, decision: &Decision) {
-        let outcome = if decision.is_allowed() { &self.allowed } else { &self.denied };
+        let outcome = match (decision.is_allowed(), decision.is_degraded()) {
+            (true, false) => &self.allowed,
+            (false, false) => &self.denied,
+            (true, true) => &self.degraded_allowed,
+            (false, true) => &self.degraded_denied,
+        };
         outcome.fetch_add(1, Ordering::Relaxed);
-        if decision.is_degraded() {
-            self.degraded.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     pub(crate) fn count_failure(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As rules have them.
+    pub(crate) fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut counts = Counts::default();
+        counts.degraded_allowed = read(&self.degraded_allowed);
+        counts.degraded_denied = read(&self.degraded_denied);
+        counts.degraded = counts.degraded_allowed + counts.degraded_denied;
+        counts.allowed = read(&self.allowed) + counts.degraded_allowed;
+        counts.denied = read(&self.denied) + counts.degraded_denied;
+        counts.failed = read(&self.failed);
+        counts
     }
 }
 
@@ -88,7 +104,7 @@ impl Served {
             file,
             store,
             lifecycle,
-            metrics: Metrics::default(),
+            metrics: Metrics::new(store),
             operator_token: None,
             is_ready_without_store: false,
             probe: None,

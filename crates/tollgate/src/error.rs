@@ -134,6 +134,25 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Every [kind](Self::kind).
+    pub const KINDS: [&'static str; 7] =
+        ["unreachable", "timeout", "refused", "corrupt", "gone", "breaker_open", "overloaded"];
+
+    /// Which of them it is, in a word: `timeout`. To count by, and stable.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            StoreError::Unreachable { .. } => "unreachable",
+            StoreError::Timeout { .. } => "timeout",
+            StoreError::Refused { .. } => "refused",
+            StoreError::Corrupt { .. } => "corrupt",
+            StoreError::Gone => "gone",
+            StoreError::BreakerOpen { .. } => "breaker_open",
+            StoreError::Overloaded { .. } => "overloaded",
+        }
+    }
+}
+
 #[cfg(feature = "redis")]
 impl StoreError {
     /// What the server said.
@@ -151,4 +170,25 @@ impl StoreError {
 fn in_one_line(text: &str) -> String {
     let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
     text.trim().chars().map(printable).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_of_one_of_the_kinds_and_every_kind_is_one() {
+        let (server, problem) = (String::from("a"), String::from("b"));
+        let (after, again_in) = (Duration::from_millis(10), Duration::from_millis(10));
+        let errors = [
+            StoreError::Unreachable { server: server.clone(), problem: problem.clone() },
+            StoreError::Timeout { server: server.clone(), after },
+            StoreError::Refused { problem: problem.clone() },
+            StoreError::Corrupt { key: server.clone() },
+            StoreError::Gone,
+            StoreError::BreakerOpen { server, again_in, failure: problem },
+            StoreError::Overloaded { waiting: 1 },
+        ];
+        assert_eq!(errors.map(|error| error.kind()), StoreError::KINDS);
+    }
 }

@@ -11,6 +11,8 @@ pub struct Health {
     /// How many requests servers failed to decide so far, whatever became of them. A check of several
     /// limits on different servers is several.
     pub failed: u64,
+    /// The same by [kind](StoreError::kind): every one, also those of which there were none.
+    pub failed_by_kind: Vec<(&'static str, u64)>,
     /// Why the last of those failed.
     pub last_failure: Option<StoreError>,
 }

@@ -58,7 +58,7 @@ pub(super) async fn check(
         serde_json::from_slice(&body).map_err(|error| Problem::bad_request(error.to_string()))?;
     let limit = served.limit(&asked.limit).ok_or_else(|| Problem::unknown_limit(&asked.limit))?;
     let check = limit.scope.check(asked.key.as_bytes()).cost(asked.cost.unwrap_or(1));
-    let decided = traces::store(&served, check).await;
+    let decided = served.metrics.store_call(traces::store(&served, check)).await;
     let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
     limit.tally.count(&decision);
     traces::decided(&asked.limit, &decision);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use reqwest::blocking::{Client, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -99,6 +100,10 @@ impl Server {
 
     pub(crate) fn delete(&self, path: &str) -> RequestBuilder {
         self.client.delete(format!("{}{path}", self.url))
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.url))
     }
 
     /// With a body of JSON, or of what is not.

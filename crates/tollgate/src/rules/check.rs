@@ -16,7 +16,6 @@ use super::key::push_part;
 use super::plan::{Plan, Rule, Spent};
 use super::request::Request;
 use super::ruling::Ruling;
-use super::tally::Outcome;
 use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
@@ -218,7 +217,7 @@ impl Found {
         if let Err(Error::Store(_)) = together {
             let charged = self.matched.iter().filter(|matched| matched.scope().is_some());
             let enforced = charged.filter(|matched| !matched.rule.is_shadow);
-            enforced.for_each(|matched| matched.rule.tally.count(Outcome::Failed));
+            enforced.for_each(|matched| matched.rule.tally.count_failure());
         }
         Ok(Ruling::counted(self, together?))
     }

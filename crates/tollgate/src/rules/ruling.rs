@@ -7,7 +7,7 @@ use tollgate_core::{Limit, Retry, Verdict};
 
 use super::check::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
-use super::tally::Outcome;
+use super::tally::{DecidedBy, Outcome};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -35,10 +35,7 @@ impl Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
-                part.rule().tally.count(outcome);
-            }
-            if part.decision.is_some_and(Decision::is_degraded) {
-                part.rule().tally.count(Outcome::Degraded);
+                part.rule().tally.count(outcome, part.decided_by());
             }
         }
         ruling
@@ -216,6 +213,13 @@ impl<'r> RulePart<'r> {
     /// lets nobody make: then the store was not asked.
     pub fn decision(&self) -> Option<&'r Decision> {
         self.decision
+    }
+
+    fn decided_by(&self) -> DecidedBy {
+        match self.decision.is_some_and(Decision::is_degraded) {
+            true => DecidedBy::Policy,
+            false => DecidedBy::Store,
+        }
     }
 
     fn outcome(&self) -> Option<Outcome> {

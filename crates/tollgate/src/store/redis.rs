@@ -148,8 +148,13 @@ impl Redis {
     }
 
     pub(crate) fn health(&self) -> Health {
-        let (failed, last_failure) = self.servers.shared().failed();
-        Health { servers: self.servers.health(), failed, last_failure }
+        let failed = self.servers.shared().failed();
+        Health {
+            servers: self.servers.health(),
+            failed: failed.count_in_all(),
+            failed_by_kind: failed.by_kind(),
+            last_failure: failed.last,
+        }
     }
 
     pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {

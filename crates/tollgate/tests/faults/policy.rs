@@ -440,6 +440,8 @@ async fn health_counts_every_failure_and_names_the_last() {
         let _ = scope.check("a").await;
         assert_eq!(failed(), before + 1, "{policy:?}");
         let last = limiter.health().unwrap().last_failure;
+        let by_kind = limiter.health().unwrap().failed_by_kind;
+        assert_eq!(by_kind.iter().find(|(kind, _)| *kind == "timeout").unwrap().1, 1);
         let name = server.url();
         let timeout = StoreError::Timeout { server: name.clone(), after: deadline };
         assert!(last.as_ref().is_some_and(|last| same(last, &timeout)), "{last:?}");
@@ -456,6 +458,8 @@ async fn health_counts_every_failure_and_names_the_last() {
             want += 8;
             assert_eq!(failed(), want, "{policy:?}, round {round}");
         }
+        let by_kind = limiter.health().unwrap().failed_by_kind;
+        assert_eq!(by_kind.iter().map(|(_, count)| count).sum::<u64>(), want, "{by_kind:?}");
         let last = limiter.health().unwrap().last_failure.unwrap();
         // On a slow machine the last may have been the probe.
         let is_named =

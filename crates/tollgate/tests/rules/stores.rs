@@ -88,6 +88,19 @@ rules:
     let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
     assert_eq!((of("closed").failed, of("open").failed, of("local").failed), (3, 1, 1));
     assert_eq!((of("open").degraded, of("watching").failed), (40, 0));
+    // And how those came out.
+    let degraded = |name: &str| {
+        let counts = of(name);
+        let parts =
+            (counts.degraded_allowed, counts.degraded_denied, counts.degraded_shadow_denied);
+        let all = (counts.allowed, counts.denied, counts.shadow_denied);
+        assert_eq!(parts, all, "{name}: without a server there are no others");
+        assert_eq!(counts.degraded, parts.0 + parts.1 + parts.2, "{name}");
+        parts
+    };
+    // With `local` all are decided on the share.
+    assert_eq!((degraded("open"), degraded("local")), ((22, 18, 0), (2, 18, 0)));
+    assert_eq!((degraded("closed"), degraded("watching")), ((0, 0, 0), (23, 0, 18)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

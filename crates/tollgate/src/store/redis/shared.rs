@@ -24,8 +24,33 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) denials: Denials,
     policy: Policy,
-    /// How many requests no server decided, and why the last.
-    failed: Mutex<(u64, Option<StoreError>)>,
+    failed: Mutex<Failed>,
+}
+
+/// How many requests no server decided, and why the last.
+#[derive(Clone, Default)]
+pub(super) struct Failed {
+    /// In the order of [`StoreError::KINDS`].
+    by_kind: [u64; StoreError::KINDS.len()],
+    pub(super) last: Option<StoreError>,
+}
+
+impl Failed {
+    fn count(&mut self, error: &StoreError) {
+        let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
+        if let Some(count) = kind.and_then(|at| self.by_kind.get_mut(at)) {
+            *count += 1;
+        }
+        self.last = Some(error.clone());
+    }
+
+    pub(super) fn count_in_all(&self) -> u64 {
+        self.by_kind.iter().sum()
+    }
+
+    pub(super) fn by_kind(&self) -> Vec<(&'static str, u64)> {
+        StoreError::KINDS.into_iter().zip(self.by_kind).collect()
+    }
 }
 
 /// For limiters that are made outside a runtime of several threads: one thread for all of them.
@@ -71,16 +96,13 @@ impl Shared {
         on_failure: OnFailure,
         error: StoreError,
     ) -> Result<Reply, StoreError> {
-        {
-            let mut failed = self.failed.lock();
-            *failed = (failed.0 + 1, Some(error.clone()));
-        }
+        self.failed.lock().count(&error);
         let now_us = request.at_us().unwrap_or_else(|| self.clock.now_us());
         self.policy.decide(on_failure, request, now_us).ok_or(error)
     }
 
     /// How many requests no server decided, and why the last.
-    pub(super) fn failed(&self) -> (u64, Option<StoreError>) {
+    pub(super) fn failed(&self) -> Failed {
         self.failed.lock().clone()
     }
 }

@@ -1,0 +1,147 @@
+//! What is read when somebody asks: what others count, and how things are.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tollgate::rules::Counts;
+use tollgate::{BreakerState, Health};
+
+use super::text::{Kind, Text};
+use crate::lifecycle::Phase;
+use crate::served::Served;
+
+pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
+    decisions(text, served);
+    keys(text, served);
+    if let Some(health) = served.limiter().health() {
+        store(text, &health);
+    }
+    rules(text, served, started);
+    let closed = ["first_byte", "request", "idle", "evicted"].map(|reason| (reason, 0));
+    connections(text, &Connected { open: 0, accepted: 0, closed });
+    let help = "1 while the server is about to stop, and wants no more requests.";
+    let is_draining = served.lifecycle.phase() > Phase::Serving;
+    text.single("tollgate_draining", Kind::Gauge, help, u8::from(is_draining));
+    text.metric("tollgate_build_info", Kind::Gauge, "1, and which version it is.");
+    text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+}
+
+fn decisions(text: &mut Text, served: &Served) {
+    let help = "What rules decided; degraded is without the store, which failed.";
+    text.metric("tollgate_decisions_total", Kind::Counter, help);
+    for (name, counts) in served.rules.counts() {
+        for Outcome { outcome, degraded, count } in outcomes(&counts) {
+            let (domain, rule) = (("domain", name.domain()), ("rule", name.name()));
+            text.sample(&[domain, rule, ("outcome", outcome), ("degraded", degraded)], count);
+        }
+    }
+    let help = "What limits decided that were asked for by their names; degraded as above.";
+    text.metric("tollgate_limit_decisions_total", Kind::Counter, help);
+    for (name, limit) in served.limits() {
+        let all = outcomes(&limit.tally.counts());
+        // Who asks for a limit does not only watch.
+        for Outcome { outcome, degraded, count } in
+            all.into_iter().filter(|of| of.outcome != "shadow_denied")
+        {
+            let labels = [("limit", &*name), ("outcome", outcome), ("degraded", degraded)];
+            text.sample(&labels, count);
+        }
+    }
+}
+
+struct Outcome {
+    outcome: &'static str,
+    degraded: &'static str,
+    count: u64,
+}
+
+/// Every decision is in one of them.
+fn outcomes(counts: &Counts) -> [Outcome; 7] {
+    let of = |outcome, degraded, count| Outcome { outcome, degraded, count };
+    // OK because degraded ones are among all of them.
+    [
+        of("allowed", "false", counts.allowed - counts.degraded_allowed),
+        of("allowed", "true", counts.degraded_allowed),
+        of("denied", "false", counts.denied - counts.degraded_denied),
+        of("denied", "true", counts.degraded_denied),
+        of("shadow_denied", "false", counts.shadow_denied - counts.degraded_shadow_denied),
+        of("shadow_denied", "true", counts.degraded_shadow_denied),
+        of("failed", "false", counts.failed),
+    ]
+}
+
+fn keys(text: &mut Text, served: &Served) {
+    let (limiter, usage) = (served.limiter(), served.limiter().usage());
+    let help = "Keys in the memory of this server; none if the store is elsewhere.";
+    text.single("tollgate_keys", Kind::Gauge, help, usage.keys);
+    let help = "Memory that these keys take, used or not.";
+    text.single("tollgate_key_bytes", Kind::Gauge, help, usage.bytes);
+    let help = "Checks that shared a state with others, for want of memory for their keys.";
+    text.single("tollgate_overflowed_total", Kind::Counter, help, usage.overflowed);
+    let help = "Requests that wait in line for their turn.";
+    text.single("tollgate_waiting", Kind::Gauge, help, limiter.waiting());
+}
+
+fn store(text: &mut Text, health: &Health) {
+    let help = "Requests that the store failed to decide, whatever became of them.";
+    text.metric("tollgate_store_errors_total", Kind::Counter, help);
+    for (kind, count) in &health.failed_by_kind {
+        text.sample(&[("kind", kind)], count);
+    }
+    let help = "1 for how a server's breaker is: open, the server is not asked.";
+    text.metric("tollgate_store_breaker", Kind::Gauge, help);
+    for server in &health.servers {
+        let states = [
+            ("closed", BreakerState::Closed),
+            ("open", BreakerState::Open),
+            ("half_open", BreakerState::HalfOpen),
+        ];
+        for (name, state) in states {
+            let labels = [("server", &*server.server), ("state", name)];
+            text.sample(&labels, u8::from(server.breaker == state));
+        }
+    }
+    let help = "Charges that wait to be sent to a server.";
+    text.metric("tollgate_store_waiting", Kind::Gauge, help);
+    for server in &health.servers {
+        text.sample(&[("server", &server.server)], server.waiting);
+    }
+}
+
+fn rules(text: &mut Text, served: &Served, started: SystemTime) {
+    let help = "1 for the first rules, one more whenever they are replaced.";
+    text.single("tollgate_rules_generation", Kind::Gauge, help, served.rules.generation());
+    let status = served.file.as_ref().map(|file| file.status());
+    let (reloads, failures, since) = match &status {
+        Some(status) => (status.reloads, status.failures, status.since),
+        None => (0, 0, started),
+    };
+    let help = "How often the rules were read again, and taken over (ok) or refused (failed).";
+    text.metric("tollgate_rules_reloads_total", Kind::Counter, help);
+    text.sample(&[("result", "ok")], reloads);
+    text.sample(&[("result", "failed")], failures);
+    let help = "Since when the rules decide, in seconds since 1970.";
+    let name = "tollgate_rules_loaded_timestamp_seconds";
+    text.single(name, Kind::Gauge, help, unix_seconds(since));
+}
+
+/// How many connections there are and were, and why the server closed some.
+struct Connected {
+    open: u64,
+    accepted: u64,
+    closed: [(&'static str, u64); 4],
+}
+
+fn connections(text: &mut Text, seen: &Connected) {
+    text.single("tollgate_connections", Kind::Gauge, "Connections that are open.", seen.open);
+    let help = "Connections that were accepted.";
+    text.single("tollgate_connections_total", Kind::Counter, help, seen.accepted);
+    let help = "Connections that the server closed for what their clients did not do in time.";
+    text.metric("tollgate_connections_closed_total", Kind::Counter, help);
+    for (reason, count) in seen.closed {
+        text.sample(&[("reason", reason)], count);
+    }
+}
+
+pub(super) fn unix_seconds(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

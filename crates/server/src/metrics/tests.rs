@@ -1,0 +1,169 @@
+//! What the page says of rules, limits and the store, without a socket.
+
+use std::time::Duration;
+
+use tollgate::Limiter;
+use tollgate::rules::{Attributes, Config, Rules};
+use tollgate_launcher::{Flavour, Launch};
+
+use super::*;
+use crate::lifecycle;
+
+#[allow(dead_code)]
+#[path = "../../tests/serve/prometheus.rs"]
+mod prometheus;
+
+use prometheus::Page;
+
+const RULES: &str = "
+limits:
+  two: fixed-window limit=2 window=366d
+rules:
+  - { name: open, domain: api, when: { is: open }, key: [who], limit: two, on_store_failure: open }
+  - { name: closed, domain: api, when: { is: closed }, key: [who], limit: two, on_store_failure: closed }
+  - name: local
+    domain: api
+    when: { is: local }
+    key: [who]
+    limit: two
+    on_store_failure: { local: { processes: 2 } }
+  - { name: watching, domain: api, when: { is: local }, key: [who], limit: two, shadow: true }
+  - { name: blocking, domain: api, when: { is: bad }, key: [], limit: block }
+";
+
+fn served(limiter: &Limiter, rules: &str, store: &'static str) -> Arc<Served> {
+    let rules = Rules::new(limiter, &Config::parse("rules.yaml", rules).unwrap()).unwrap();
+    let (_, lifecycle) = lifecycle::lifecycle();
+    Arc::new(Served::new(rules, None, store, lifecycle))
+}
+
+fn page(served: &Served) -> Page {
+    Page::parse(&served.metrics.render(served))
+}
+
+/// Who was refused is refused for a while without asking the store, which is why it matters who.
+async fn check(served: &Served, who: &str, is: &str, times: usize) {
+    let request = Attributes::new().with("who", who).with("is", is);
+    for _ in 0..times {
+        // What comes of it, the page must tell.
+        let _ = served.rules.check("api", &request).await;
+    }
+}
+
+/// Of a rule: allowed, denied, shadow denied by the store; the same without it; failed.
+fn decided(page: &Page, rule: &str) -> [u64; 7] {
+    let outcomes = ["allowed", "denied", "shadow_denied"];
+    let by_store = outcomes.map(|outcome| (outcome, "false"));
+    let degraded = outcomes.map(|outcome| (outcome, "true"));
+    let all = [&by_store[..], &degraded[..], &[("failed", "false")]].concat();
+    let counts = all.into_iter().map(|(outcome, degraded)| {
+        let labels =
+            [("domain", "api"), ("rule", rule), ("outcome", outcome), ("degraded", degraded)];
+        page.value("tollgate_decisions_total", &labels) as u64
+    });
+    counts.collect::<Vec<_>>().try_into().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_decision_of_a_rule_is_in_one_outcome() {
+    let mut server = Launch::new(Flavour::Redis).start().unwrap();
+    // Long, so that on a busy machine nothing is decided too late.
+    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    let limiter = builder.deadline(Duration::from_secs(5)).build().unwrap();
+    let served = served(&limiter, RULES, "redis");
+    check(&served, "a", "open", 5).await;
+    check(&served, "a", "closed", 1).await;
+    check(&served, "a", "local", 3).await;
+    check(&served, "a", "bad", 4).await;
+    let before = page(&served);
+    assert_eq!(decided(&before, "open"), [2, 3, 0, 0, 0, 0, 0]);
+    assert_eq!(decided(&before, "closed"), [1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(decided(&before, "local"), [2, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(decided(&before, "watching"), [2, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(decided(&before, "blocking"), [0, 4, 0, 0, 0, 0, 0]);
+    assert_eq!(before.value("tollgate_store_errors_total", &[]), 0.0);
+
+    server.kill();
+    let failures = 7 + 3 + 4;
+    check(&served, "b", "open", 7).await;
+    check(&served, "b", "closed", 3).await;
+    check(&served, "b", "local", 4).await;
+    check(&served, "b", "bad", 1).await;
+    let after = page(&served);
+    assert_eq!(decided(&after, "open"), [2, 3, 0, 7, 0, 0, 0]);
+    assert_eq!(decided(&after, "closed"), [1, 0, 0, 0, 0, 0, 3]);
+    // Half of two.
+    assert_eq!(decided(&after, "local"), [2, 1, 0, 1, 3, 0, 0]);
+    assert_eq!(decided(&after, "watching"), [2, 0, 1, 1, 0, 3, 0]);
+    assert_eq!(decided(&after, "blocking"), [0, 5, 0, 0, 0, 0, 0]);
+    assert_eq!(after.value("tollgate_store_errors_total", &[]), f64::from(failures));
+    // Who comes while it is left alone is told so.
+    let kind = |kind: &str| after.value("tollgate_store_errors_total", &[("kind", kind)]);
+    assert!(kind("unreachable") >= 1.0 && kind("breaker_open") >= 1.0, "{after:?}");
+    let breaker = |state: &str| after.value("tollgate_store_breaker", &[("state", state)]);
+    assert_eq!(breaker("closed") + breaker("open") + breaker("half_open"), 1.0);
+    assert_eq!(breaker("closed"), 0.0);
+    assert_eq!(after.value("tollgate_store_waiting", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn a_rule_that_is_gone_is_not_told_of_any_more() {
+    let served = served(&Limiter::memory(), RULES, "memory");
+    check(&served, "b", "open", 3).await;
+    assert_eq!(decided(&page(&served), "open")[..2], [2, 1]);
+    let fewer = RULES.lines().filter(|line| !line.contains("closed")).collect::<Vec<_>>();
+    let config = Config::parse("rules.yaml", fewer.join("\n")).unwrap();
+    served.rules.replace(&config).unwrap();
+    let page = page(&served);
+    assert_eq!(decided(&page, "open")[..2], [2, 1], "the others go on");
+    assert!(
+        !page.series().iter().any(|series| series.contains("\"rule\": \"closed\"")),
+        "{page:?}"
+    );
+    assert_eq!(page.value("tollgate_rules_generation", &[]), 2.0);
+}
+
+#[tokio::test]
+async fn names_with_quotes_and_backslashes_stay_apart() {
+    let domains = ["a\"b", "a\\b", "a\\\\b", "a\\\"b", "a\\nb", "a{b},c=\"d"];
+    let mut rules = String::from("limits: { two: fixed-window limit=2 window=1d }\nrules:\n");
+    for domain in domains {
+        rules += &format!("  - {{ name: it, domain: {domain:?}, key: [], limit: two }}\n");
+    }
+    let page = page(&served(&Limiter::memory(), &rules, "memory"));
+    for domain in domains {
+        assert_eq!(page.value("tollgate_decisions_total", &[("domain", domain)]), 0.0);
+    }
+}
+
+#[tokio::test]
+async fn only_what_waited_for_a_store_is_a_call() {
+    let calls = |metrics: &Metrics| {
+        let page = Page::parse(&metrics.recorded.render());
+        page.value("tollgate_store_call_duration_seconds_count", &[("store", "redis")])
+    };
+    let metrics = Metrics::new("redis");
+    assert_eq!(metrics.store_call(std::future::ready(1)).await, 1);
+    assert_eq!(calls(&metrics), 0.0, "it was there at once");
+    assert_eq!(metrics.store_call(tokio::task::yield_now()).await, ());
+    assert_eq!(calls(&metrics), 1.0);
+    let metrics = Metrics::new("memory");
+    metrics.store_call(tokio::task::yield_now()).await;
+    assert!(!metrics.recorded.render().contains("store_call"), "no time is taken in memory");
+}
+
+#[tokio::test]
+async fn a_time_is_in_the_bucket_of_its_bound() {
+    let metrics = Metrics::new("memory");
+    let took = Duration::from_micros(100);
+    metrics.request(Endpoint::Check, StatusCode::OK, took);
+    metrics.request(Endpoint::Check, StatusCode::IM_A_TEAPOT, took + Duration::from_nanos(1));
+    let page = Page::parse(&metrics.recorded.render());
+    let count = |le: &str| {
+        let labels = [("endpoint", "check"), ("store", "memory"), ("le", le)];
+        page.value("tollgate_request_duration_seconds_bucket", &labels)
+    };
+    assert_eq!((count("0.00005"), count("0.0001"), count("0.00025")), (0.0, 1.0, 2.0));
+    let status = |status| page.value("tollgate_requests_total", &[("status", status)]);
+    assert_eq!((status("200"), status("4xx")), (1.0, 1.0));
+}

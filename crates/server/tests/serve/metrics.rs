@@ -1,0 +1,320 @@
+//! `GET /metrics`.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use rustix::process::Signal;
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::prometheus::Page;
+use crate::server::Server;
+
+/// How long a server may take to notice something.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const RULES: &str = "
+limits:
+  two: fixed-window limit=2 window=366d
+  other: fixed-window limit=2 window=366d
+rules:
+  - { name: kept, domain: api, key: [], limit: two }
+  - { name: dropped, domain: api, key: [], limit: other }
+";
+
+pub(crate) fn scrape(server: &Server) -> Page {
+    let response = server.get("/metrics").send().unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4");
+    Page::parse(&response.text().unwrap())
+}
+
+/// Asks until it is so.
+fn until(server: &Server, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
+    let began = Instant::now();
+    loop {
+        let page = scrape(server);
+        if holds(&page) {
+            return page;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}: {page:#?}");
+    }
+}
+
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    std::fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+/// Of a limit: allowed and denied by the store, the same without it, failed.
+fn decided(page: &Page, limit: &str) -> [u64; 5] {
+    let outcomes = [
+        ("allowed", "false"),
+        ("denied", "false"),
+        ("allowed", "true"),
+        ("denied", "true"),
+        ("failed", "false"),
+    ];
+    outcomes.map(|(outcome, degraded)| {
+        let labels = [("limit", limit), ("outcome", outcome), ("degraded", degraded)];
+        page.value("tollgate_limit_decisions_total", &labels) as u64
+    })
+}
+
+#[test]
+fn every_metric_is_there_with_its_meaning_and_kind() {
+    let store = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &store.url()]);
+    server.check(r#"{"limit":"free","key":"a"}"#);
+    // A request is counted once it was answered, as is this one.
+    scrape(&server);
+    let page = scrape(&server);
+    let wanted = [
+        ("tollgate_decisions_total", "counter"),
+        ("tollgate_limit_decisions_total", "counter"),
+        ("tollgate_request_duration_seconds", "histogram"),
+        ("tollgate_requests_total", "counter"),
+        ("tollgate_store_call_duration_seconds", "histogram"),
+        ("tollgate_store_errors_total", "counter"),
+        ("tollgate_store_breaker", "gauge"),
+        ("tollgate_store_waiting", "gauge"),
+        ("tollgate_waiting", "gauge"),
+        ("tollgate_keys", "gauge"),
+        ("tollgate_key_bytes", "gauge"),
+        ("tollgate_overflowed_total", "counter"),
+        ("tollgate_rules_generation", "gauge"),
+        ("tollgate_rules_reloads_total", "counter"),
+        ("tollgate_rules_loaded_timestamp_seconds", "gauge"),
+        ("tollgate_build_info", "gauge"),
+        ("tollgate_draining", "gauge"),
+        ("tollgate_connections", "gauge"),
+        ("tollgate_connections_total", "counter"),
+        ("tollgate_connections_closed_total", "counter"),
+        ("process_resident_memory_bytes", "gauge"),
+        ("process_cpu_seconds_total", "counter"),
+        ("process_open_fds", "gauge"),
+        ("process_start_time_seconds", "gauge"),
+    ];
+    let mut kinds: Vec<_> = page.kinds.iter().map(|(name, kind)| (&**name, &**kind)).collect();
+    let mut wanted = wanted.to_vec();
+    kinds.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(kinds, wanted);
+    for name in page.kinds.keys().filter(|name| page.kinds[*name] != "histogram") {
+        assert!(page.of(name).next().is_some(), "{name} has no number");
+    }
+    assert_eq!(page.value("tollgate_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
+    let breaker = |state| page.value("tollgate_store_breaker", &[("state", state)]);
+    assert_eq!((breaker("closed"), breaker("open"), breaker("half_open")), (1.0, 0.0, 0.0));
+    let server = page.of("tollgate_store_waiting").next().unwrap();
+    assert_eq!(server.labels["server"], store.addr().to_string());
+    assert_eq!(
+        page.value("tollgate_store_call_duration_seconds_count", &[("store", "redis")]),
+        1.0
+    );
+}
+
+#[test]
+fn numbers_of_the_process_are_its_own() {
+    let server = Server::start(&[]);
+    let page = scrape(&server);
+    let pid = server.pid().as_raw_pid();
+    let megabytes = page.value("process_resident_memory_bytes", &[]) / f64::from(1 << 20);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let want: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!((megabytes - want / 1024.0).abs() < 16.0, "{megabytes}, {line}");
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    assert_eq!(page.value("process_open_fds", &[]), open as f64);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let age = now.as_secs_f64() - page.value("process_start_time_seconds", &[]);
+    assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
+    let age = now.as_secs_f64() - page.value("tollgate_rules_loaded_timestamp_seconds", &[]);
+    assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
+    // What it takes to decide is more than a tick, some time.
+    let began = Instant::now();
+    while scrape(&server).value("process_cpu_seconds_total", &[]) == 0.0 {
+        assert!(began.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn every_check_of_a_limit_is_in_one_outcome() {
+    let mut store = Launch::new(Flavour::Redis).start().unwrap();
+    let closed = RULES.replace("rules:", "defaults: { on_store_failure: closed }\nrules:");
+    let (_directory, rules) = file(RULES);
+    let (_other, closed) = file(&closed);
+    let flags = |rules: &PathBuf| {
+        let rules = rules.to_str().unwrap().to_owned();
+        ["--store".to_owned(), store.url(), "--config".to_owned(), rules]
+    };
+    let start = |flags: [String; 4]| Server::start(&flags.each_ref().map(String::as_str));
+    let (open, closed) = (start(flags(&rules)), start(flags(&closed)));
+    let check = |server: &Server, key: &str, times: usize| {
+        for _ in 0..times {
+            let body = format!(r#"{{"limit":"two","key":"{key}"}}"#);
+            server.post("/v1/check", body).send().unwrap();
+        }
+    };
+    // Until they are connected, which on a busy machine takes longer than a check may.
+    for server in [&open, &closed] {
+        until(server, "a store that answers", |page| {
+            check(server, "warm", 1);
+            page.value("tollgate_store_call_duration_seconds_count", &[]) >= 20.0
+        });
+    }
+    let before = [&open, &closed].map(|server| (decided(&scrape(server), "two"), server));
+    store.kill();
+    check(&open, "a", 5);
+    let too_much = open.check(r#"{"limit":"two","key":"a","cost":3}"#);
+    assert_eq!(too_much["allowed"], false);
+    check(&closed, "a", 4);
+    let grown = before.map(|(before, server)| {
+        let after = decided(&scrape(server), "two");
+        [0, 1, 2, 3, 4].map(|at| after[at] - before[at])
+    });
+    assert_eq!(grown, [[0, 0, 5, 1, 0], [0, 0, 0, 0, 4]]);
+    let page = scrape(&closed);
+    assert_eq!(decided(&page, "other"), [0; 5]);
+    assert!(page.value("tollgate_store_errors_total", &[]) >= 4.0);
+    assert_eq!(
+        page.value("tollgate_requests_total", &[("endpoint", "check"), ("status", "503")]),
+        decided(&page, "two")[4] as f64
+    );
+}
+
+#[test]
+fn checks_in_memory_are_exact() {
+    let (_directory, rules) = file(RULES);
+    let server = Server::start(&["--config", rules.to_str().unwrap()]);
+    for key in ["a", "a", "a", "a", "b"] {
+        server.check(&format!(r#"{{"limit":"two","key":"{key}"}}"#));
+    }
+    server.post("/v1/check", "{").send().unwrap();
+    server.post("/v1/check", r#"{"limit":"unknown","key":"a"}"#).send().unwrap();
+    let page = scrape(&server);
+    assert_eq!(decided(&page, "two"), [3, 2, 0, 0, 0]);
+    assert_eq!(page.value("tollgate_limit_decisions_total", &[]), 5.0);
+    assert_eq!(page.value("tollgate_keys", &[]), 2.0);
+    assert!(page.value("tollgate_key_bytes", &[]) > 0.0);
+    assert_eq!(page.value("tollgate_overflowed_total", &[]), 0.0);
+    let status = |status| {
+        let labels = [("endpoint", "check"), ("status", status)];
+        page.value("tollgate_requests_total", &labels)
+    };
+    assert_eq!((status("200"), status("400"), status("404")), (5.0, 1.0, 1.0));
+    let labels = [("endpoint", "check"), ("store", "memory")];
+    assert_eq!(page.value("tollgate_request_duration_seconds_count", &labels), 7.0);
+    assert!(!page.kinds.contains_key("tollgate_store_call_duration_seconds"));
+}
+
+#[test]
+fn what_clients_invent_adds_no_series() {
+    let server = Server::start(&[]);
+    // One of each kind first.
+    let methods =
+        ["GET", "POST", "INVENTED"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
+    let invent = |number: usize| {
+        let body = match number % 4 {
+            0 => format!(r#"{{"limit":"free","key":"k{number}"}}"#),
+            1 => format!(r#"{{"limit":"l{number}","key":"a"}}"#),
+            2 => format!(r#"{{"domain":"d{number}","attributes":{{"a{number}":"b"}}}}"#),
+            _ => format!("{number} \" \\ \n"),
+        };
+        server.post("/v1/check", body).send().unwrap();
+        let path = match number % 4 {
+            0 => format!("/p{number}"),
+            1 => format!("/v1/limits/l{number}"),
+            2 => format!("/v1/limits/l{number}/keys/k%22%0A%5C{number}"),
+            _ => format!("/v1/check/{number}?q={number}"),
+        };
+        let method = if number < 12 { &methods[number / 4] } else { &methods[number % 3] };
+        server.request(method.clone(), &path).send().unwrap();
+    };
+    (0..12).for_each(invent);
+    scrape(&server);
+    let before = scrape(&server).series();
+    (12..5_012).for_each(invent);
+    let page = scrape(&server);
+    assert_eq!(page.series(), before);
+    assert_eq!(page.value("tollgate_requests_total", &[("endpoint", "check")]), 5_012.0);
+}
+
+#[test]
+fn reloads_are_counted_and_what_is_gone_is_not_told_of() {
+    let (_directory, path) = file(RULES);
+    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    server.check(r#"{"limit":"two","key":"a"}"#);
+    server.check(r#"{"limit":"other","key":"a"}"#);
+    let reloads =
+        |page: &Page, result| page.value("tollgate_rules_reloads_total", &[("result", result)]);
+    let first = scrape(&server);
+    assert_eq!((reloads(&first, "ok"), reloads(&first, "failed")), (0.0, 0.0));
+    assert_eq!(first.value("tollgate_rules_generation", &[]), 1.0);
+    let fewer = RULES.lines().filter(|line| !line.contains("dropped") && !line.contains("other"));
+    std::fs::write(&path, fewer.collect::<Vec<_>>().join("\n")).unwrap();
+    let page = until(&server, "a reload", |page| reloads(page, "ok") >= 1.0);
+    assert_eq!(page.value("tollgate_rules_generation", &[]), 1.0 + reloads(&page, "ok"));
+    let since = "tollgate_rules_loaded_timestamp_seconds";
+    assert!(page.value(since, &[]) > first.value(since, &[]));
+    assert_eq!(decided(&page, "two")[0], 1, "what stays goes on");
+    assert!(!page.series().iter().any(|series| series.contains("dropped")), "{page:#?}");
+    assert!(page.of("tollgate_limit_decisions_total").all(|of| of.labels["limit"] == "two"));
+    std::fs::write(&path, "limits: nonsense").unwrap();
+    let bad = until(&server, "a refused reload", |page| reloads(page, "failed") >= 1.0);
+    assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are as they were");
+}
+
+#[test]
+fn who_is_about_to_stop_says_so() {
+    let server = Server::start(&["--drain-delay", "20s"]);
+    assert_eq!(scrape(&server).value("tollgate_draining", &[]), 0.0);
+    server.signal(Signal::TERM);
+    until(&server, "draining", |page| page.value("tollgate_draining", &[]) == 1.0);
+}
+
+/// Requests in one go on one connection, each answered with 404.
+fn ask(server: &Server, times: usize) {
+    const AT_ONCE: usize = 1_000;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = "GET /x HTTP/1.1\r\nhost: a\r\n\r\n".repeat(AT_ONCE);
+    let mut buffer = vec![0; 1 << 16];
+    for _ in 0..times / AT_ONCE {
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut answered, mut last) = (0, Vec::new());
+        while answered < AT_ONCE {
+            let read = stream.read(&mut buffer).unwrap();
+            assert!(read > 0, "the server hung up");
+            last.extend_from_slice(&buffer[..read]);
+            // The start of an answer may be split: what may be one is looked at again.
+            let text = String::from_utf8_lossy(&last);
+            answered += text.matches("HTTP/1.1 404").count();
+            let keep = last.len().saturating_sub("HTTP/1.1 404".len() - 1);
+            last.drain(..keep);
+        }
+    }
+}
+
+fn resident_bytes(server: &Server) -> u64 {
+    let status = format!("/proc/{}/status", server.pid().as_raw_pid());
+    let status = std::fs::read_to_string(status).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn what_nobody_asks_for_takes_no_more_memory() {
+    let server = Server::start(&[]);
+    ask(&server, 64_000);
+    let before = resident_bytes(&server);
+    ask(&server, 320_000);
+    let grown = resident_bytes(&server).saturating_sub(before);
+    // Kept one by one they would take 16 bytes each.
+    assert!(grown < 3 << 20, "{grown} bytes more");
+    assert_eq!(scrape(&server).value("tollgate_requests_total", &[("status", "404")]), 384_000.0);
+}

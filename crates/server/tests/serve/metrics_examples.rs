@@ -1,0 +1,224 @@
+//! The dashboard and the alerts ask for what the server tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::metrics::scrape;
+use crate::prometheus::Page;
+use crate::server::Server;
+
+const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json");
+const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
+
+/// What Prometheus adds by itself.
+const ADDED: [&str; 3] = ["instance", "job", "le"];
+
+/// The values that every label of every metric has.
+type Told = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+fn told() -> Told {
+    let store = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &store.url()]);
+    server.check(r#"{"limit":"free","key":"a"}"#);
+    let page: Page = scrape(&server);
+    let mut told = Told::new();
+    for sample in page.samples {
+        let labels = told.entry(sample.name).or_default();
+        for (label, value) in sample.labels {
+            labels.entry(label).or_default().insert(value);
+        }
+    }
+    told
+}
+
+/// A metric in an expression, and the labels that it is chosen by.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    metric: String,
+    /// `outcome`, `=`, `denied`.
+    by: Vec<(String, String, String)>,
+}
+
+fn is_word(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'
+}
+
+/// What an expression asks for: words that begin as ours do.
+fn asked(expression: &str) -> Vec<Asked> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(start) = rest.find(is_word) {
+        let word = &rest[start..];
+        let end = word.find(|letter| !is_word(letter)).unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        rest = after;
+        if word.starts_with("tollgate_") || word.starts_with("process_") {
+            let by =
+                after.strip_prefix('{').map(|inner| matchers(inner.split_once('}').unwrap().0));
+            found.push(Asked { metric: word.to_owned(), by: by.unwrap_or_default() });
+        }
+        if let Some(inner) = rest.strip_prefix('{') {
+            rest = inner.split_once('}').unwrap().1;
+        }
+    }
+    found
+}
+
+fn matchers(inner: &str) -> Vec<(String, String, String)> {
+    let each = inner.split(',').map(str::trim).map(|matcher| {
+        let end = matcher.find(|letter| !is_word(letter)).unwrap();
+        let (label, rest) = matcher.split_at(end);
+        let (operator, value) = rest.split_once('"').unwrap();
+        let value = value.strip_suffix('"').unwrap();
+        (label.to_owned(), operator.to_owned(), value.to_owned())
+    });
+    each.collect()
+}
+
+/// The labels of `by (…)` and `on (…)`.
+fn grouped(expression: &str) -> Vec<String> {
+    let mut labels = Vec::new();
+    for opening in ["by (", "on ("] {
+        for part in expression.split(opening).skip(1) {
+            let inner = part.split_once(')').unwrap().0;
+            labels.extend(inner.split(',').map(|label| label.trim().to_owned()));
+        }
+    }
+    labels
+}
+
+/// The labels of `{{label}}` and `{{ $labels.label }}`.
+fn shown(text: &str) -> Vec<String> {
+    let parts = text.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0.trim());
+    let labels = parts.filter(|part| !part.starts_with("$value"));
+    labels.map(|part| part.strip_prefix("$labels.").unwrap_or(part).to_owned()).collect()
+}
+
+fn check(told: &Told, expression: &str, texts: &[&str]) {
+    let metrics = asked(expression);
+    assert!(!metrics.is_empty(), "asks for nothing: {expression}");
+    let mut labels: BTreeSet<&str> = ADDED.into();
+    for Asked { metric, by } in &metrics {
+        let own = told.get(metric).unwrap_or_else(|| panic!("no {metric}: {expression}"));
+        labels.extend(own.keys().map(String::as_str));
+        for (label, operator, value) in by {
+            if ADDED.contains(&&**label) {
+                continue;
+            }
+            let values = own.get(label).unwrap_or_else(|| panic!("no {label}: {expression}"));
+            match &**operator {
+                "=" | "!=" => assert!(values.contains(value), "no {label}={value}: {expression}"),
+                _ if value.starts_with('$') => {}
+                _ => assert!(value.split('|').all(|value| values.contains(value)), "{expression}"),
+            }
+        }
+    }
+    let shown = texts.iter().flat_map(|text| shown(text));
+    for label in grouped(expression).into_iter().chain(shown) {
+        assert!(labels.contains(&*label), "no label {label}: {expression}");
+    }
+}
+
+/// Every object in a document.
+fn objects<'v>(value: &'v Value, found: &mut Vec<&'v serde_json::Map<String, Value>>) {
+    match value {
+        Value::Object(object) => {
+            found.push(object);
+            object.values().for_each(|value| objects(value, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| objects(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let (told, mut all) = (told(), Vec::new());
+    objects(&dashboard, &mut all);
+    let mut used = BTreeSet::new();
+    let mut count = 0;
+    for target in all.iter().filter(|object| object.contains_key("expr")) {
+        let expression = target["expr"].as_str().unwrap();
+        check(&told, expression, &[target["legendFormat"].as_str().unwrap()]);
+        used.extend(asked(expression).into_iter().map(|asked| asked.metric));
+        count += 1;
+    }
+    assert!(count >= 20, "{count}");
+    // Of every metric there is something to see.
+    let base = |name: &str| {
+        let suffixes = ["_bucket", "_sum", "_count"].iter();
+        let of = suffixes.filter_map(|end| name.strip_suffix(end)).next();
+        of.unwrap_or(name).to_owned()
+    };
+    let used: BTreeSet<_> = used.iter().map(|name| base(name)).collect();
+    let missing = told.keys().map(|name| base(name)).filter(|name| !used.contains(name));
+    assert_eq!(missing.collect::<Vec<_>>(), ["process_start_time_seconds"]);
+}
+
+#[test]
+fn the_dashboard_can_be_imported_with_any_data_source() {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    assert!(variables.iter().any(|of| of["name"] == "datasource" && of["type"] == "datasource"));
+    let (told, mut all) = (told(), Vec::new());
+    for variable in variables.iter().filter(|of| of["type"] == "query") {
+        let query = variable["query"]["query"].as_str().unwrap();
+        let (expression, label) = query.rsplit_once(", ").unwrap();
+        let label = format!("{{{{{}}}}}", label.strip_suffix(')').unwrap());
+        check(&told, expression, &[&label]);
+    }
+    let names: Vec<_> = variables.iter().map(|of| of["name"].as_str().unwrap()).collect();
+    let known: Vec<_> = names.iter().map(|name| format!("${name}")).collect();
+    objects(&dashboard, &mut all);
+    let mut ids = BTreeSet::new();
+    for object in all {
+        if let Some(source) = object.get("datasource") {
+            assert_eq!(source["uid"], "${datasource}", "{source}");
+        }
+        if let Some(id) = object.get("id") {
+            assert!(ids.insert(id.as_u64().unwrap()), "panel {id} is there twice");
+            assert!(object.contains_key("gridPos") && object.contains_key("title"), "{id}");
+        }
+        if let Some(expression) = object.get("expr").and_then(Value::as_str) {
+            let variables = expression.split('$').skip(1).map(|part| {
+                let end = part.find(|letter| !is_word(letter)).unwrap_or(part.len());
+                format!("${}", &part[..end])
+            });
+            for variable in variables.filter(|name| name != "$__rate_interval") {
+                assert!(known.contains(&variable), "{variable} in {expression}");
+            }
+        }
+    }
+}
+
+#[test]
+fn alerts_ask_for_what_there_is() {
+    let (told, mut names) = (told(), BTreeSet::new());
+    for alert in ALERTS.split("- alert: ").skip(1) {
+        let name = alert.lines().next().unwrap();
+        assert!(names.insert(name), "{name} is there twice");
+        let expression = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap();
+        let texts: Vec<_> = alert.lines().filter(|line| line.contains("{{")).collect();
+        assert!(alert.contains("summary: ") && alert.contains("severity: "), "{name}");
+        check(&told, expression, &texts);
+    }
+    assert!(names.len() >= 8, "{names:?}");
+}
+
+#[test]
+fn an_expression_is_read_as_it_is_meant() {
+    let expression = r#"sum by (a) (rate(tollgate_x_total{a="b", c!~"d|e"}[5m])) / process_y > 3"#;
+    let by =
+        |label: &str, operator: &str, value: &str| (label.into(), operator.into(), value.into());
+    let x = Asked {
+        metric: "tollgate_x_total".into(),
+        by: vec![by("a", "=", "b"), by("c", "!~", "d|e")],
+    };
+    let y = Asked { metric: "process_y".into(), by: Vec::new() };
+    assert_eq!(asked(expression), [x, y]);
+    assert_eq!(grouped(expression), ["a"]);
+    assert_eq!(shown("{{a}} {{ $labels.b }} {{ $value | humanize }}"), ["a", "b"]);
+}
