@@ -6,7 +6,7 @@
 //!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
 //!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
 //!   - `http`: the API; `grpc`: the other port
-//!   - `metrics`, `logs`, `traces`: what operators see; `route`: what a request asks for, in words of ours
+//!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
 //!   - `secret`: what is not shown
 //! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
@@ -18,6 +18,7 @@ mod ask;
 mod check;
 mod cli;
 mod complete;
+mod endpoint;
 mod explain;
 mod grpc;
 mod healthy;
@@ -29,7 +30,6 @@ mod metrics;
 mod observe;
 mod probe;
 mod replay;
-mod route;
 mod secret;
 mod serve;
 mod served;

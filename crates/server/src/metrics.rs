@@ -1,11 +1,10 @@
 //! What Prometheus is told.
 //!
-//! - `requests`: what is recorded of every request; `endpoint`: what it asked for
+//! - `requests`: what is recorded of every request
 //! - `state`: what is read when somebody asks: decisions, the store, rules, connections
 //! - `process`: what the system says of this process
 //! - `text`: how it is written
 
-mod endpoint;
 mod process;
 mod requests;
 mod state;
@@ -26,10 +25,10 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use metrics::{Histogram, Key, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-pub(crate) use endpoint::Endpoint;
 use requests::Requests;
 use text::Text;
 
+use crate::endpoint::Endpoint;
 use crate::http::Problem;
 use crate::served::Served;
 

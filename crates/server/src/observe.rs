@@ -13,8 +13,8 @@ use hyper::{Request, Response};
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use crate::endpoint::Endpoint;
 use crate::logs::RequestLine;
-use crate::metrics::Endpoint;
 use crate::served::Served;
 use crate::traces::RequestSpan;
 

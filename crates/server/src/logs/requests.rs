@@ -5,7 +5,7 @@ use std::time::Instant;
 use hyper::{Request, StatusCode};
 
 use super::Sparingly;
-use crate::route;
+use crate::endpoint::{self, Endpoint};
 
 /// What a line about a request needs, if there is to be one.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ impl RequestLine {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return None;
         }
-        let method = route::method(request.method());
-        let route = route::of(request.uri().path()).unwrap_or("other");
+        let method = endpoint::method(request.method());
+        let route = Endpoint::of(request.uri().path()).route().unwrap_or("other");
         Some(RequestLine { method, route, begun: Instant::now() })
     }
 

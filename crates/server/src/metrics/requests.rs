@@ -7,7 +7,8 @@ use hyper::StatusCode;
 use metrics::{Counter, Histogram, Key, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::{Endpoint, METADATA};
+use super::METADATA;
+use crate::endpoint::Endpoint;
 
 const DURATION: &str = "tollgate_request_duration_seconds";
 const COUNT: &str = "tollgate_requests_total";

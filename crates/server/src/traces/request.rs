@@ -9,7 +9,7 @@ use tollgate::Decision;
 use tollgate::rules::Ruling;
 
 use super::{Traces, parent};
-use crate::route;
+use crate::endpoint::{self, Endpoint};
 use crate::served::Served;
 
 /// A request that is traced. It is over when this is dropped.
@@ -21,8 +21,8 @@ pub(crate) struct RequestSpan {
 impl Traces {
     /// Begins the span of a request.
     pub(crate) fn request<B>(&self, request: &Request<B>, store: &'static str) -> RequestSpan {
-        let method = route::method(request.method());
-        let route = route::of(request.uri().path());
+        let method = endpoint::method(request.method());
+        let route = Endpoint::of(request.uri().path()).route();
         let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
         let mut attributes = Vec::with_capacity(4);
         attributes.push(KeyValue::new("http.request.method", method));

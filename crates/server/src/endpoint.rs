@@ -1,11 +1,14 @@
-//! What a request asks for, as far as metrics go.
+//! What a request asks for, in words of ours: of a fixed set, whatever clients send.
 
-/// What a request asks for: one of a few, whatever clients send.
+use hyper::Method;
+
+/// What a request asks for: one of a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Check,
     Batch,
     Limits,
+    Limit,
     Keys,
     Refund,
     Healthz,
@@ -17,10 +20,11 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(super) const ALL: [Endpoint; 10] = [
+    pub(crate) const ALL: [Endpoint; 11] = [
         Endpoint::Check,
         Endpoint::Batch,
         Endpoint::Limits,
+        Endpoint::Limit,
         Endpoint::Keys,
         Endpoint::Refund,
         Endpoint::Healthz,
@@ -48,17 +52,19 @@ impl Endpoint {
     fn of_a_limit(path: &str) -> Option<Endpoint> {
         let mut parts = path.strip_prefix("/v1/limits/")?.split('/');
         match [parts.next(), parts.next(), parts.next(), parts.next()] {
-            [Some(name), None, None, None] if !name.is_empty() => Some(Endpoint::Limits),
+            [Some(name), None, None, None] if !name.is_empty() => Some(Endpoint::Limit),
             [Some(name), Some("keys"), Some(_), None] if !name.is_empty() => Some(Endpoint::Keys),
             _ => None,
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// What metrics call it.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Check => "check",
             Endpoint::Batch => "batch",
             Endpoint::Limits => "limits",
+            Endpoint::Limit => "limit",
             Endpoint::Keys => "keys",
             Endpoint::Refund => "refund",
             Endpoint::Healthz => "healthz",
@@ -67,6 +73,39 @@ impl Endpoint {
             Endpoint::Openapi => "openapi",
             Endpoint::Other => "other",
         }
+    }
+
+    /// Its path, in which a part in braces stands for any; `None` if it is none of the API's.
+    pub(crate) fn route(self) -> Option<&'static str> {
+        Some(match self {
+            Endpoint::Check => "/v1/check",
+            Endpoint::Batch => "/v1/check/batch",
+            Endpoint::Limits => "/v1/limits",
+            Endpoint::Limit => "/v1/limits/{name}",
+            Endpoint::Keys => "/v1/limits/{name}/keys/{key}",
+            Endpoint::Refund => "/v1/refund",
+            Endpoint::Healthz => "/healthz",
+            Endpoint::Readyz => "/readyz",
+            Endpoint::Metrics => "/metrics",
+            Endpoint::Openapi => "/openapi.json",
+            Endpoint::Other => return None,
+        })
+    }
+}
+
+/// The method, if it is a common one.
+pub(crate) fn method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::TRACE => "TRACE",
+        Method::CONNECT => "CONNECT",
+        _ => "_OTHER",
     }
 }
 
@@ -82,7 +121,7 @@ mod tests {
             ("/v1/check/batch", Endpoint::Batch),
             ("/v1/limits", Endpoint::Limits),
             ("/v1/limits/", Endpoint::Other),
-            ("/v1/limits/free", Endpoint::Limits),
+            ("/v1/limits/free", Endpoint::Limit),
             ("/v1/limits/free/", Endpoint::Other),
             ("/v1/limits/free/keys", Endpoint::Other),
             ("/v1/limits/free/keys/", Endpoint::Keys),
@@ -102,6 +141,20 @@ mod tests {
         for (path, want) in table {
             assert_eq!(Endpoint::of(path), want, "{path}");
         }
+    }
+
+    #[test]
+    fn the_route_of_an_endpoint_is_one_of_it() {
+        for endpoint in Endpoint::ALL {
+            let route = endpoint.route().unwrap_or("/nowhere");
+            assert_eq!(Endpoint::of(route), endpoint);
+        }
+    }
+
+    #[test]
+    fn an_invented_method_is_none_of_ours() {
+        assert_eq!(method(&Method::POST), "POST");
+        assert_eq!(method(&Method::from_bytes(b"STEAL").unwrap()), "_OTHER");
     }
 
     #[test]
