@@ -82,7 +82,7 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 
 # RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
 .PHONY: fuzz
-fuzz: ## a fuzzer on the configuration's parser, on forwarding headers and on a server's hints, for FUZZ_SECONDS each
+fuzz: ## a fuzzer on the configuration's parser, on forwarding headers, on a server's hints and on receipts, for FUZZ_SECONDS each
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -95,6 +95,9 @@ fuzz: ## a fuzzer on the configuration's parser, on forwarding headers and on a 
 	mkdir -p fuzz/corpus/hints
 	printf '\001\0007\n\001"a";r=0;t=5\n\0020\n\0031700000000\n' > fuzz/corpus/hints/all
 	RUSTC_BOOTSTRAP=1 cargo fuzz run hints -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/receipts
+	printf '\0010123456789abcdef\004free\007user:42\003\300\204\075\002\005\006' > fuzz/corpus/receipts/one
+	RUSTC_BOOTSTRAP=1 cargo fuzz run receipts -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
 .PHONY: bench
 bench: servers ## instructions per decision, time per check and per request, ours beside the peers

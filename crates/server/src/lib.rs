@@ -7,6 +7,7 @@
 //!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
 //!   - `http`: the API; `grpc`: the other port
 //!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
+//!   - `receipt`: what was charged, as text, and giving it back once
 //!   - `secret`: what is not shown
 //! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
@@ -29,6 +30,7 @@ mod logs;
 mod metrics;
 mod observe;
 mod probe;
+mod receipt;
 mod replay;
 mod secret;
 mod serve;
@@ -44,6 +46,15 @@ use clap::Parser;
 use tollgate::rules::{Config, LoadError};
 
 use cli::{Cli, Command};
+
+/// What a fuzzer tries.
+#[doc(hidden)]
+pub mod fuzz {
+    /// Whatever is sent as a receipt, or could be signed as one.
+    pub fn receipt(input: &[u8]) {
+        crate::receipt::fuzz(input);
+    }
+}
 
 /// Could not do what was asked: a bad flag, a bad file. Denied requests are not failures.
 const FAILURE: u8 = 2;

@@ -16,6 +16,7 @@ use crate::listener::{self, Bounds};
 use crate::logs::{Log, Start};
 use crate::observe::Observed;
 use crate::probe::Probe;
+use crate::receipt::Receipts;
 use crate::served::Served;
 use crate::stop::{Drain, Signals};
 use crate::traces::{self, Traces};
@@ -104,6 +105,9 @@ fn served(
         }
     };
     let mut served = Served::new(rules, file, store, lifecycle);
+    if let Some(secret) = &args.receipt_secret {
+        served.receipts = Receipts::signed_with(secret);
+    }
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;

@@ -12,6 +12,7 @@ use crate::lifecycle::Lifecycle;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::probe::Probe;
+use crate::receipt::Receipts;
 use crate::secret::Secret;
 use crate::traces::Traces;
 
@@ -25,6 +26,7 @@ pub(crate) struct Served {
     pub(crate) store: &'static str,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
+    pub(crate) receipts: Receipts,
     pub(crate) operator_token: Option<Secret>,
     pub(crate) is_ready_without_store: bool,
     /// `None` if the store is memory.
@@ -105,6 +107,7 @@ impl Served {
             store,
             lifecycle,
             metrics: Metrics::new(store),
+            receipts: Receipts::default(),
             operator_token: None,
             is_ready_without_store: false,
             probe: None,

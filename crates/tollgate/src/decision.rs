@@ -107,6 +107,27 @@ impl Decision {
         self.checked.decision.verdict
     }
 
+    /// What was charged, to be written down and made again by [`Receipt::of`]; `None` if nothing was.
+    ///
+    /// ```
+    /// # use tollgate::{Limit, Limiter, Receipt};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let decision = jobs.check("user:42").cost(3).now()?;
+    /// let written = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
+    ///
+    /// // Later, and once: whoever refunds it twice takes back what others were charged.
+    /// if let Some((cost, place)) = written {
+    ///     assert_eq!(jobs.refund_now("user:42", Receipt::of(cost, place))?, 3);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn receipt(&self) -> Option<&Receipt> {
+        self.checked.receipt.as_ref()
+    }
+
     /// Takes the receipt, with which the charge can be refunded; `None` if nothing was charged.
     pub fn into_receipt(self) -> Option<Receipt> {
         self.checked.receipt

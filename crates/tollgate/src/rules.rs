@@ -130,6 +130,15 @@ impl Rules {
         self.plan().limits.get(name).cloned()
     }
 
+    /// Where keys are kept that a limit or a rule of this [name](Scope::name) was charged: `free`, or
+    /// `api/per-client`. `None` if there is none any more. Of a rule that spends several limits it is the
+    /// first: a key has one state under all of them.
+    pub fn scope(&self, name: &str) -> Option<Scope> {
+        let plan = self.plan();
+        let of_rule = || plan.scopes.get(name).and_then(|&spent| plan.spends.get(spent)?.scope());
+        plan.limits.get(name).or_else(of_rule).cloned()
+    }
+
     /// Every limit of the file, in alphabetical order of their names.
     pub fn limits(&self) -> Vec<(String, Limit)> {
         let plan = self.plan();

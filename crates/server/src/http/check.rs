@@ -33,6 +33,8 @@ pub(crate) struct DecisionJson {
     retry_after_us: Option<u64>,
     reset_after_us: u64,
     delay_us: u64,
+    /// With which it can be given back; null if nothing was charged, or if the key is very long.
+    receipt: Option<String>,
 }
 
 impl From<&Decision> for DecisionJson {
@@ -45,6 +47,7 @@ impl From<&Decision> for DecisionJson {
             retry_after_us: decided.retry_after_us(),
             reset_after_us: decided.reset_after_us,
             delay_us: decided.delay_us(),
+            receipt: None,
         }
     }
 }
@@ -62,5 +65,6 @@ pub(super) async fn check(
     let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
     limit.tally.count(&decision);
     traces::decided(&asked.limit, &decision);
-    Ok(Json(DecisionJson::from(&decision)))
+    let receipt = served.receipts.of_limit(&limit.scope, asked.key.as_bytes(), &decision);
+    Ok(Json(DecisionJson { receipt, ..DecisionJson::from(&decision) }))
 }

@@ -32,6 +32,11 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// The same in other words.
+    pub(crate) fn saying(self, detail: impl Into<String>) -> Problem {
+        Problem { detail: detail.into(), ..self }
+    }
+
     pub(crate) fn unknown_limit(name: &str) -> Problem {
         let detail = format!("there is no limit `{}`; GET /v1/limits lists them", shown(name));
         Problem::new(StatusCode::NOT_FOUND, detail)

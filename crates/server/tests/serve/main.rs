@@ -14,5 +14,6 @@ mod metrics;
 mod metrics_examples;
 mod prometheus;
 mod readiness;
+mod refund;
 mod server;
 mod traces;

@@ -178,10 +178,7 @@ pub(super) struct Matched {
 
 impl Matched {
     pub(super) fn scope(&self) -> Option<&Scope> {
-        match &*self.spent {
-            Spent::Limit { scope, .. } => Some(scope),
-            Spent::Nothing | Spent::Blocked => None,
-        }
+        self.spent.scope()
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub(super) rules: Vec<Arc<Rule>>,
     /// What rules spend, each once.
     pub(super) spends: Vec<Arc<Spent>>,
+    /// What rules spend first, by the names that their scopes have.
+    pub(super) scopes: Map<Box<str>, SpentId>,
     /// Where in `rules` those of a domain are, and how to find them.
     pub(super) domains: Map<Box<str>, Domain>,
     pub(super) limits: Map<Box<str>, Scope>,
@@ -161,10 +163,17 @@ pub(super) enum Mismatch<'r> {
     NoKey(&'r [(AttributeId, Box<str>)]),
 }
 
-#[cfg(feature = "tower")]
 impl Spent {
+    pub(super) fn scope(&self) -> Option<&Scope> {
+        match self {
+            Spent::Limit { scope, .. } => Some(scope),
+            Spent::Nothing | Spent::Blocked => None,
+        }
+    }
+
+    #[cfg(feature = "tower")]
     fn is_shaping(&self) -> bool {
-        matches!(self, Spent::Limit { scope, .. } if scope.is_shaping())
+        self.scope().is_some_and(Scope::is_shaping)
     }
 }
 

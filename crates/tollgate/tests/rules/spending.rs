@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tollgate::Receipt;
 use tollgate::rules::Attributes;
 
 use crate::setup::{Fixture, attributes, refuser};
@@ -224,4 +225,28 @@ fn a_limit_by_its_name_has_nothing_to_do_with_what_rules_spend_of_it() {
     let small = rules.rules.limit("small").unwrap();
     assert_eq!(small.check("").now().unwrap().remaining(), 2);
     assert!(rules.rules.limit("unheard-of").is_none());
+}
+
+#[test]
+fn what_was_charged_is_found_again_by_the_name_of_its_scope() {
+    let rules = fixture(
+        "rules:
+  - { name: each, domain: api, key: [ip], limit: { by: tier, tiers: { pro: large }, default: allow } }
+  - { name: none, domain: api, key: [ip], limit: block, when: { path: /admin } }
+",
+    );
+    let ruling = rules.check(&[("ip", "a"), ("tier", "pro")]);
+    let part = ruling.rules().next().unwrap();
+    let (name, key) = (part.scope().unwrap().name(), part.key());
+    let receipt = part.decision().unwrap().receipt().unwrap();
+    let receipt = Receipt::of(receipt.cost(), receipt.place());
+
+    let found = rules.rules.scope(name).unwrap();
+    assert_eq!(found.name(), "api/each");
+    assert_eq!(found.peek(key).now().unwrap().remaining(), 9);
+    assert_eq!(found.refund_now(key, receipt).unwrap(), 1);
+    assert_eq!(rules.rules.scope("small").unwrap().name(), "small");
+    for none in ["api/none", "each", "api/small", ""] {
+        assert!(rules.rules.scope(none).is_none(), "{none}");
+    }
 }

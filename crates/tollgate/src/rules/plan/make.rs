@@ -51,6 +51,12 @@ impl Plan {
         for domain in domains.values_mut() {
             domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
         }
+        let mut scopes = Map::default();
+        for (id, scope) in spends.iter().map(|spent| spent.scope()).enumerate() {
+            if let Some(scope) = scope {
+                scopes.entry(scope.name().into()).or_insert(id);
+            }
+        }
         let scope = |limit: &config::NamedLimit| {
             let scope = limiter.scope(&limit.name, limit.limit)?;
             let scope = on_terms(scope, config.on_store_failure, config.deadline);
@@ -75,6 +81,7 @@ impl Plan {
             names,
             rules,
             spends,
+            scopes,
             domains,
             limits,
         })

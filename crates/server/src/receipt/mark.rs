@@ -1,0 +1,114 @@
+//! Marks: which receipts were given back, remembered by the limiter itself.
+//!
+//! A mark is a charge to a bucket of one, under the receipt's id. It is there for all servers that share the
+//! store, goes away by itself, and is as bounded as any key. How long it stays depends on the receipt alone, so
+//! all servers look for it under the same limit.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use tollgate::{Error, Limiter, OnFailure, Receipt, Scope};
+use tollgate_core::{MAX_FILL_US, Place, Rate, TokenBucket};
+
+/// What the marks are under. No limit and no rule of a file has a space in its name.
+const NAME: &str = "refunded receipts";
+
+/// Half a minute, and how often that is doubled, up to the 100 years that the slowest bucket takes.
+const SHORTEST_LOG2_US: u32 = 25;
+const LENGTHS: usize = 28;
+
+/// Longer than a check may take: to give up on a mark is to give up the receipt.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Where marks are, by how long they stay. Kept, so that none of their limits makes room for others, and its
+/// marks go on under one that is shorter.
+#[derive(Debug)]
+pub(super) struct Marks {
+    scopes: [OnceLock<Scope>; LENGTHS],
+}
+
+/// A mark that was set.
+pub(super) struct Mark {
+    scope: Scope,
+    receipt: Receipt,
+    /// When, by the store's clock, and until when it stays.
+    pub(super) at_us: u64,
+    pub(super) until_us: u64,
+}
+
+/// What comes of setting a mark.
+pub(super) enum Set {
+    Now(Mark),
+    /// It was there.
+    Before,
+    /// There is no memory for one.
+    NoRoom,
+}
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks { scopes: [const { OnceLock::new() }; LENGTHS] }
+    }
+}
+
+impl Marks {
+    /// Sets a mark that stays at least so long, unless it is set.
+    pub(super) async fn set(
+        &self,
+        limiter: &Limiter,
+        id: &[u8],
+        at_least_us: u64,
+    ) -> Result<Set, Error> {
+        let scope = self.scope(limiter, at_least_us)?;
+        let decision = scope.check(id).await?;
+        let lasts_us = decision.decided().reset_after_us;
+        let Some(receipt) = decision.into_receipt() else { return Ok(Set::Before) };
+        let Place::Bucket { over_us: until_us, .. } = receipt.place() else {
+            // Not reached: the limit is a bucket.
+            return Ok(Set::Before);
+        };
+        let at_us = until_us.saturating_sub(lasts_us);
+        let mark = Mark { scope, receipt, at_us, until_us };
+        if mark.shares_its_place() {
+            mark.take_back(id).await?;
+            return Ok(Set::NoRoom);
+        }
+        Ok(Set::Now(mark))
+    }
+
+    fn scope(&self, limiter: &Limiter, at_least_us: u64) -> Result<Scope, Error> {
+        let log2 = at_least_us.checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros);
+        let step = log2.saturating_sub(SHORTEST_LOG2_US).min(LENGTHS as u32 - 1);
+        // OK because the step is below the number of scopes.
+        let kept = &self.scopes[step as usize];
+        if let Some(scope) = kept.get() {
+            return Ok(scope.clone());
+        }
+        let lasts_us = (1 << (SHORTEST_LOG2_US + step)).min(MAX_FILL_US);
+        let bucket = TokenBucket::new(1, Rate::new(1, Duration::from_micros(lasts_us))?)?;
+        let scope = limiter.scope(NAME, bucket)?.on_failure(OnFailure::Closed).deadline(DEADLINE);
+        Ok(kept.get_or_init(|| scope).clone())
+    }
+}
+
+impl Mark {
+    /// Whether it may be where all keys are for which a store in memory has no room: others would not see it
+    /// once there is. No mark has the empty id, so that is where one looks with it.
+    fn shares_its_place(&self) -> bool {
+        // On a server there is room or an error.
+        self.scope.peek(b"").now().is_ok_and(|decision| !decision.is_allowed())
+    }
+
+    /// Takes it back: the receipt is as good as before.
+    pub(super) async fn take_back(self, id: &[u8]) -> Result<(), Error> {
+        self.scope.refund(id, self.receipt).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+impl Marks {
+    /// How many limits they take.
+    pub(super) fn made(&self) -> usize {
+        self.scopes.iter().filter(|scope| scope.get().is_some()).count()
+    }
+}

@@ -1,0 +1,127 @@
+//! What one limit was charged, in bytes.
+//!
+//! Texts are their length and themselves, numbers seven bits a byte, the lowest first: 300 is `ac 02`.
+
+use std::fmt;
+
+use tollgate::{Decision, Receipt, Scope};
+use tollgate_core::{Cost, Place};
+
+const IN_WINDOW: u8 = 0;
+const IN_LOG: u8 = 1;
+const IN_BUCKET: u8 = 2;
+
+/// What one limit was charged.
+#[derive(Clone, PartialEq)]
+pub(super) struct Part<'p> {
+    /// The name of the limit, or of the rule.
+    pub(super) scope: &'p str,
+    pub(super) key: &'p [u8],
+    pub(super) cost: Cost,
+    pub(super) place: Place,
+    /// How long after the charge something of it may be left.
+    pub(super) lasts_us: u64,
+}
+
+impl<'p> Part<'p> {
+    /// `None` if nothing was charged.
+    pub(super) fn of(scope: &'p Scope, key: &'p [u8], decision: &Decision) -> Option<Part<'p>> {
+        let receipt = decision.receipt()?;
+        let (cost, place) = (receipt.cost(), receipt.place());
+        let lasts_us = match place {
+            // The window that follows a counter's still counts what is in it.
+            Place::Window { window_us, .. } => window_us.saturating_mul(2),
+            // By then all is back, and this with it.
+            Place::Entry { .. } | Place::Bucket { .. } => decision.decided().reset_after_us,
+        };
+        Some(Part { scope: scope.name(), key, cost, place, lasts_us })
+    }
+
+    pub(super) fn receipt(&self) -> Receipt {
+        Receipt::of(self.cost, self.place)
+    }
+
+    /// From when on nothing of it is left, or is taken to be: a log whose window was made longer since
+    /// still has it.
+    pub(super) fn until_us(&self) -> u64 {
+        match self.place {
+            Place::Window { start_us, .. } => start_us.saturating_add(self.lasts_us),
+            Place::Entry { at_us } => at_us.saturating_add(self.lasts_us),
+            Place::Bucket { over_us, .. } => over_us,
+        }
+    }
+
+    pub(super) fn write(&self, bytes: &mut Vec<u8>) {
+        write_text(bytes, self.scope.as_bytes());
+        write_text(bytes, self.key);
+        write_number(bytes, self.cost.units());
+        write_number(bytes, self.lasts_us);
+        let (kind, first, second) = match self.place {
+            Place::Window { start_us, window_us } => (IN_WINDOW, start_us, window_us),
+            Place::Entry { at_us } => (IN_LOG, at_us, 0),
+            Place::Bucket { charged, over_us } => (IN_BUCKET, charged, over_us),
+        };
+        bytes.push(kind);
+        write_number(bytes, first);
+        write_number(bytes, second);
+    }
+
+    /// The first part that these are, of which the rest is left.
+    pub(super) fn read(bytes: &mut &'p [u8]) -> Option<Part<'p>> {
+        let scope = str::from_utf8(read_text(bytes)?).ok()?;
+        let key = read_text(bytes)?;
+        let cost = Cost::new(read_number(bytes)?).ok()?;
+        let lasts_us = read_number(bytes)?;
+        let kind = *bytes.split_off_first()?;
+        let (first, second) = (read_number(bytes)?, read_number(bytes)?);
+        let place = match kind {
+            IN_WINDOW => Place::Window { start_us: first, window_us: second },
+            IN_LOG => Place::Entry { at_us: first },
+            IN_BUCKET => Place::Bucket { charged: first, over_us: second },
+            _ => return None,
+        };
+        Some(Part { scope, key, cost, place, lasts_us })
+    }
+}
+
+/// Without the key, which may be a secret.
+impl fmt::Debug for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scope, cost) = (self.scope, self.cost.units());
+        f.debug_struct("Part").field("scope", &scope).field("cost", &cost).finish_non_exhaustive()
+    }
+}
+
+fn write_text(bytes: &mut Vec<u8>, text: &[u8]) {
+    write_number(bytes, text.len() as u64);
+    bytes.extend_from_slice(text);
+}
+
+fn read_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let length = usize::try_from(read_number(bytes)?).ok()?;
+    bytes.split_off(..length)
+}
+
+fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let byte = *bytes.split_off_first()?;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}

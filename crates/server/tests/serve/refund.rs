@@ -1,0 +1,223 @@
+//! `POST /v1/refund`.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tollgate_launcher::{Flavour, Launch, Proxy, Server as Redis};
+
+use crate::server::Server;
+
+/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+const LIMITS: [(&str, &str); 6] = [
+    ("fixed", "fixed-window limit=100 window=366d"),
+    ("log", "sliding-window-log limit=100 window=366d"),
+    ("counter", "sliding-window-counter limit=100 window=366d"),
+    ("token", "token-bucket capacity=100 refill=1/300d"),
+    ("policing", "leaky-bucket capacity=100 leak=1/300d mode=policing"),
+    ("shaping", "leaky-bucket capacity=100 leak=1/300d mode=shaping"),
+];
+
+const SECRET: (&str, &str) = ("TOLLGATE_RECEIPT_SECRET", "known to all of these servers");
+
+/// A file of limits that no server is too slow for.
+fn file(limits: &[(&str, &str)]) -> NamedTempFile {
+    let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(yaml(limits).as_bytes()).unwrap();
+    file
+}
+
+fn yaml(limits: &[(&str, &str)]) -> String {
+    let limits: Vec<_> =
+        limits.iter().map(|(name, limit)| format!("  {name}: {limit}\n")).collect();
+    let defaults = "defaults: { on_store_failure: closed, deadline: 30s }\n";
+    format!("{defaults}limits:\n{}", limits.concat())
+}
+
+fn launch() -> Redis {
+    Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Server {
+    fn with_limits(file: &NamedTempFile, flags: &[&str], variables: &[(&str, &str)]) -> Server {
+        let path = file.path().to_str().unwrap();
+        Server::start_with(&[&["--config", path], flags].concat(), variables)
+    }
+
+    /// The receipt of a charge, and what remains.
+    fn charge(&self, limit: &str, cost: u64) -> (String, u64) {
+        let asked = json!({ "limit": limit, "key": "user:42", "cost": cost });
+        let decision = self.check(&asked.to_string());
+        let receipt = decision["receipt"].as_str().unwrap_or_else(|| panic!("{decision}"));
+        (receipt.to_owned(), decision["remaining"].as_u64().unwrap())
+    }
+
+    fn refund(&self, receipt: &str) -> (u16, Value) {
+        self.ask_refund(json!({ "receipt": receipt }).to_string())
+    }
+
+    fn ask_refund(&self, body: String) -> (u16, Value) {
+        let response = self.post("/v1/refund", body).send().unwrap();
+        let status = response.status().as_u16();
+        (status, serde_json::from_str(&response.text().unwrap()).unwrap())
+    }
+}
+
+#[test]
+fn a_refund_gives_back_exactly_and_once() {
+    let file = file(&LIMITS);
+    let server = Server::with_limits(&file, &[], &[]);
+    for (limit, _) in LIMITS {
+        let (_, remaining) = server.charge(limit, 30);
+        assert_eq!(remaining, 70, "{limit}");
+        let (receipt, remaining) = server.charge(limit, 3);
+        assert_eq!(remaining, 67, "{limit}");
+        assert_eq!(server.refund(&receipt), (200, json!({ "refunded": 3 })), "{limit}");
+        let (status, problem) = server.refund(&receipt);
+        assert_eq!(
+            (status, &problem["detail"]),
+            (409, &json!("it was refunded before")),
+            "{limit}"
+        );
+        assert_eq!(server.charge(limit, 1).1, 69, "{limit}");
+    }
+}
+
+#[test]
+fn a_refusal_has_no_receipt() {
+    let file = file(&LIMITS);
+    let server = Server::with_limits(&file, &[], &[]);
+    let decision = server.check(r#"{"limit":"fixed","key":"a","cost":101}"#);
+    assert_eq!((&decision["allowed"], &decision["receipt"]), (&json!(false), &Value::Null));
+    let long = json!({ "limit": "fixed", "key": "k".repeat(4_000) });
+    let decision = server.check(&long.to_string());
+    assert_eq!((&decision["allowed"], &decision["receipt"]), (&json!(true), &Value::Null));
+}
+
+#[test]
+fn what_is_no_receipt_is_refused_in_the_same_words() {
+    let file = file(&LIMITS);
+    let server = Server::with_limits(&file, &[], &[SECRET]);
+    let other = Server::with_limits(&file, &[], &[]);
+    let (receipt, _) = server.charge("fixed", 3);
+    let of_another = other.charge("fixed", 3).0;
+    let forged = [
+        String::new(),
+        "none".to_owned(),
+        "né".to_owned(),
+        receipt.to_lowercase(),
+        format!("{receipt}A"),
+        receipt[1..].to_owned(),
+        of_another,
+        "A".repeat(100_000),
+    ];
+    for forged in forged {
+        let (status, problem) = server.refund(&forged);
+        let detail = problem["detail"].as_str().unwrap();
+        assert_eq!(status, 400, "{forged}");
+        assert!(detail.starts_with("this is no receipt of this server"), "{forged}: {detail}");
+    }
+    for body in ["", "{}", "[]", "null", r#"{"receipt":1}"#, r#"{"receipt":"a","key":"b"}"#] {
+        assert_eq!(server.ask_refund(body.to_owned()).0, 400, "{body}");
+    }
+    assert_eq!(server.refund(&receipt).1, json!({ "refunded": 3 }));
+}
+
+#[test]
+fn of_many_who_ask_at_once_one_is_given_something() {
+    let redis = launch();
+    let (file, url) = (file(&LIMITS), redis.url());
+    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let servers = [start(), start()];
+    for (limit, _) in LIMITS {
+        let [one, other] = &servers;
+        one.charge(limit, 10);
+        let (receipt, _) = one.charge(limit, 3);
+        let answers: Vec<_> = thread::scope(|scope| {
+            let (servers, receipt) = (&servers, &receipt);
+            let ask = |at: usize| scope.spawn(move || servers[at % 2].refund(receipt));
+            let asking: Vec<_> = (0..16).map(ask).collect();
+            asking.into_iter().map(|asking| asking.join().unwrap()).collect()
+        });
+        let mut by_status: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
+        by_status.sort_unstable();
+        let mut want = vec![409; 16];
+        want[0] = 200;
+        assert_eq!(by_status, want, "{limit}: {answers:?}");
+        assert!(answers.contains(&(200, json!({ "refunded": 3 }))), "{limit}: {answers:?}");
+        assert_eq!(other.charge(limit, 1).1, 89, "{limit}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_gone_is_said_and_one_that_was_changed_gives_back() {
+    let one = file(&[("kept", "fixed-window limit=100 window=366d"), ("gone", LIMITS[0].1)]);
+    let server = Server::with_limits(&one, &[], &[]);
+    let (kept, gone) = (server.charge("kept", 60).0, server.charge("gone", 3).0);
+    let changed = yaml(&[("kept", "fixed-window limit=50 window=366d")]);
+    std::fs::write(one.path(), changed).unwrap();
+    // The file is followed.
+    let is_gone = || {
+        server.post("/v1/check", r#"{"limit":"gone","key":"a"}"#).send().unwrap().status() == 404
+    };
+    while !is_gone() {
+        thread::yield_now();
+    }
+    let (status, problem) = server.refund(&gone);
+    assert_eq!((status, &problem["detail"]), (404, &json!("its limit is no longer there")));
+    let refused = server.check(r#"{"limit":"kept","key":"user:42"}"#);
+    assert_eq!(refused["allowed"], false);
+    assert_eq!(server.refund(&kept), (200, json!({ "refunded": 50 })));
+    assert_eq!(server.charge("kept", 1).1, 49);
+}
+
+#[test]
+fn without_its_store_a_server_says_when_to_ask_again() {
+    let mut redis = launch();
+    let (file, url) = (file(&LIMITS), redis.url());
+    let server = Server::with_limits(&file, &["--store", &url], &[]);
+    let (receipt, _) = server.charge("fixed", 3);
+    redis.kill();
+    let body = json!({ "receipt": receipt }).to_string();
+    let response = server.post("/v1/refund", body).send().unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    assert!(response.headers().contains_key("retry-after"));
+    let problem = response.text().unwrap();
+    assert!(problem.contains("the store of limits"), "{problem}");
+    assert!(!problem.contains("127.0.0.1"), "{problem}");
+}
+
+#[test]
+fn a_refund_goes_on_when_the_client_hangs_up() {
+    let redis = launch();
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    let (file, proxied, direct) = (file(&LIMITS), proxy.url(), redis.url());
+    let server = Server::with_limits(&file, &["--store", &proxied], &[SECRET]);
+    let other = Server::with_limits(&file, &["--store", &direct], &[SECRET]);
+    let (receipt, _) = server.charge("fixed", 3);
+    // Long enough for the server to see the client go while the mark is on its way.
+    proxy.delay(|| Duration::from_millis(300));
+    let passed = proxy.scripts_passed();
+    let body = json!({ "receipt": receipt }).to_string();
+    let head =
+        format!("POST /v1/refund HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    let mut client = TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    client.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    let wait = || assert!(Instant::now() < until, "it did not come to that");
+    while proxy.scripts_passed() == passed {
+        wait();
+        thread::yield_now();
+    }
+    drop(client);
+    // What costs too much is refused and charges nothing.
+    let look = r#"{"limit":"fixed","key":"user:42","cost":101}"#;
+    while other.check(look)["remaining"] != 100 {
+        wait();
+    }
+    assert_eq!(other.refund(&receipt).0, 409);
+}
