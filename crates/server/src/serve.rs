@@ -52,9 +52,10 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
         // The first requests find a connection; and if there is none, the log says so.
         probe.is_answered().await;
     }
-    let http = bind(args.listen, "--listen").await?;
-    let grpc = bind(args.grpc_listen, "--grpc-listen").await?;
+    let http = bind(args.listen, "--listen")?;
+    let grpc = bind(args.grpc_listen, "--grpc-listen")?;
     announce(args, log, &served, &http, &grpc)?;
+    listener::allow_open_files(args.max_connections);
     tokio::spawn(logs::watch(Arc::clone(&served)));
 
     let api = Observed::new(http::router(Arc::clone(&served)), Arc::clone(&served));
@@ -65,7 +66,8 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
         idle: args.idle_timeout,
     };
     tokio::spawn(metrics::upkeep(Arc::clone(&served)));
-    let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone()));
+    let connections = Arc::clone(&served.connections);
+    let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone()));
 
     let finished = async {
@@ -136,8 +138,8 @@ fn limiter(args: &ServeArgs) -> anyhow::Result<Limiter> {
     builder.deadline(args.store_deadline).build().context("--store")
 }
 
-async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.map_err(|error| {
+fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    listener::listen(address).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::AddrInUse => "stop what listens there, or choose another port",
             ErrorKind::AddrNotAvailable => "choose one of this machine, or 0.0.0.0 for all",

@@ -9,6 +9,7 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Limiter, Scope};
 
 use crate::lifecycle::Lifecycle;
+use crate::listener::Connections;
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::probe::Probe;
@@ -27,6 +28,7 @@ pub(crate) struct Served {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) receipts: Receipts,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) operator_token: Option<Secret>,
     pub(crate) is_ready_without_store: bool,
     /// `None` if the store is memory.
@@ -108,6 +110,7 @@ impl Served {
             lifecycle,
             metrics: Metrics::new(store),
             receipts: Receipts::default(),
+            connections: Arc::default(),
             operator_token: None,
             is_ready_without_store: false,
             probe: None,

@@ -7,6 +7,7 @@ use tollgate::{BreakerState, Health};
 
 use super::text::{Kind, Text};
 use crate::lifecycle::Phase;
+use crate::listener::Connections;
 use crate::served::Served;
 
 pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
@@ -16,8 +17,7 @@ pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
         store(text, &health);
     }
     rules(text, served, started);
-    let closed = ["first_byte", "request", "idle", "evicted"].map(|reason| (reason, 0));
-    connections(text, &Connected { open: 0, accepted: 0, closed });
+    connections(text, &served.connections);
     let help = "1 while the server is about to stop, and wants no more requests.";
     let is_draining = served.lifecycle.phase() > Phase::Serving;
     text.single("tollgate_draining", Kind::Gauge, help, u8::from(is_draining));
@@ -124,21 +124,14 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
     text.single(name, Kind::Gauge, help, unix_seconds(since));
 }
 
-/// How many connections there are and were, and why the server closed some.
-struct Connected {
-    open: u64,
-    accepted: u64,
-    closed: [(&'static str, u64); 4],
-}
-
-fn connections(text: &mut Text, seen: &Connected) {
-    text.single("tollgate_connections", Kind::Gauge, "Connections that are open.", seen.open);
+fn connections(text: &mut Text, seen: &Connections) {
+    text.single("tollgate_connections", Kind::Gauge, "Connections that are open.", seen.open());
     let help = "Connections that were accepted.";
-    text.single("tollgate_connections_total", Kind::Counter, help, seen.accepted);
+    text.single("tollgate_connections_total", Kind::Counter, help, seen.accepted());
     let help = "Connections that the server closed for what their clients did not do in time.";
     text.metric("tollgate_connections_closed_total", Kind::Counter, help);
-    for (reason, count) in seen.closed {
-        text.sample(&[("reason", reason)], count);
+    for (reason, count) in seen.closed() {
+        text.sample(&[("reason", reason.name())], count);
     }
 }
 

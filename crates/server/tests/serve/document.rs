@@ -63,7 +63,8 @@ fn every_command_of_the_guide_prints_what_it_shows() {
                 None => shown += line.trim_end(),
             }
         }
-        let script = script.replace("http://127.0.0.1:8080", &server.url).replace("curl ", "curl -s ");
+        let script =
+            script.replace("http://127.0.0.1:8080", &server.url).replace("curl ", "curl -s ");
         let run = Command::new("bash")
             .args(["-c", &script])
             .env("PATH", &path)
@@ -74,7 +75,10 @@ fn every_command_of_the_guide_prints_what_it_shows() {
         let said = String::from_utf8_lossy(&run.stderr);
         let pairs = printed.split(SEPARATOR).zip(shown.split(SEPARATOR));
         for (printed, shown) in pairs {
-            assert!(is_like(printed, shown), "{script}\nprinted {printed}\nshown   {shown}\n{said}");
+            assert!(
+                is_like(printed, shown),
+                "{script}\nprinted {printed}\nshown   {shown}\n{said}"
+            );
         }
         assert_eq!(printed.matches(SEPARATOR).count(), shown.matches(SEPARATOR).count());
     }

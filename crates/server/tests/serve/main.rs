@@ -4,6 +4,8 @@
 
 mod check;
 mod collector;
+mod connections;
+mod document;
 mod eventually;
 mod fleet;
 mod grpc;

@@ -1,0 +1,80 @@
+//! How many connections there are and were, and why they were closed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many connections there are and were.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    open: AtomicU64,
+    accepted: AtomicU64,
+    first_byte: AtomicU64,
+    request: AtomicU64,
+    idle: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// Why the server closed a connection that its client had not done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It said nothing.
+    FirstByte,
+    /// Its request did not end.
+    Request,
+    /// No further request came, or an answer was not read.
+    Idle,
+    /// It was silent, and others had no room.
+    Evicted,
+}
+
+impl Reason {
+    const ALL: [Reason; 4] = [Reason::FirstByte, Reason::Request, Reason::Idle, Reason::Evicted];
+
+    /// As metrics name it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Reason::FirstByte => "first_byte",
+            Reason::Request => "request",
+            Reason::Idle => "idle",
+            Reason::Evicted => "evicted",
+        }
+    }
+}
+
+impl Connections {
+    /// How many are open now.
+    pub(crate) fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// How many were accepted since the start.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// How many the server closed, by reason.
+    pub(crate) fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn count_opened(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.open.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_gone(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_closed(&self, reason: Reason) {
+        self.of(reason).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn of(&self, reason: Reason) -> &AtomicU64 {
+        match reason {
+            Reason::FirstByte => &self.first_byte,
+            Reason::Request => &self.request,
+            Reason::Idle => &self.idle,
+            Reason::Evicted => &self.evicted,
+        }
+    }
+}

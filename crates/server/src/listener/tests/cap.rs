@@ -1,0 +1,78 @@
+//! At most so many connections.
+
+use super::*;
+
+#[test]
+fn the_connection_that_was_silent_longest_makes_room() {
+    let listening = Listening::start(Bounds { max_connections: 3, ..AMPLE });
+    let connect = |accepted| {
+        let client = listening.client();
+        until("accepted", || listening.connections.accepted() == accepted);
+        client
+    };
+    let [mut kept, mut first, mut second] = [1, 2, 3].map(connect);
+    // It was there first, but was silent last.
+    kept.get("/");
+    assert!(kept.answer().ends_with("hello"));
+
+    let mut newcomers = [&mut first, &mut second].map(|longest| {
+        let mut newcomer = listening.client();
+        newcomer.get("/");
+        assert!(newcomer.answer().ends_with("hello"));
+        longest.is_closed();
+        newcomer
+    });
+    for client in newcomers.iter_mut().chain([&mut kept]) {
+        client.get("/");
+        assert!(client.answer().ends_with("hello"));
+    }
+    assert_eq!(listening.closed(Reason::Evicted), 2);
+    assert_eq!(listening.connections.open(), 3);
+}
+
+#[test]
+fn who_is_served_is_not_closed_for_another() {
+    let listening = Listening::start(Bounds { max_connections: 2, ..AMPLE });
+    let [mut first, mut second] = [listening.client(), listening.client()];
+    first.get("/slow");
+    second.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n");
+    second.send("a");
+    until("accepted", || listening.connections.accepted() == 2);
+
+    let mut newcomer = listening.client();
+    newcomer.get("/");
+    newcomer.hears_nothing_for(SHORT);
+    second.send("bc");
+    assert!(second.answer().ends_with("\r\n\r\n3"));
+    // Now it is silent, and makes room.
+    assert!(newcomer.answer().ends_with("hello"));
+    second.is_closed();
+    listening.gate.add_permits(1);
+    assert!(first.answer().ends_with("slow"));
+    assert_eq!(listening.closed(Reason::Evicted), 1);
+}
+
+#[test]
+fn a_place_is_free_when_its_client_has_left() {
+    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+    let mut first = listening.client();
+    first.get("/slow");
+    until("accepted", || listening.connections.accepted() == 1);
+    let mut next = listening.client();
+    next.get("/");
+    drop(first);
+    assert!(next.answer().ends_with("hello"));
+    assert_eq!(listening.closed(Reason::Evicted), 0);
+}
+
+#[test]
+fn many_that_come_and_go_leave_nothing_behind() {
+    let listening = Listening::start(Bounds { max_connections: 4, ..AMPLE });
+    for _ in 0..200 {
+        let mut client = listening.client();
+        client.get("/");
+        assert!(client.answer().ends_with("hello"));
+    }
+    until("gone", || listening.connections.open() == 0);
+    assert_eq!(listening.connections.accepted(), 200);
+}

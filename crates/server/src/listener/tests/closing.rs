@@ -1,0 +1,112 @@
+//! What becomes of connections when the server is to go.
+
+use super::*;
+
+#[test]
+fn every_answer_closes_its_connection_while_the_server_drains() {
+    let listening = Listening::start(AMPLE);
+    let mut kept = listening.client();
+    kept.get("/");
+    assert!(!kept.answer().contains("connection: close"));
+    listening.phase.send_replace(Phase::Draining);
+    let mut new = listening.client();
+    for client in [&mut kept, &mut new] {
+        client.get("/");
+        let answer = client.answer();
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+        assert!(answer.ends_with("hello"));
+        client.is_closed();
+    }
+}
+
+#[test]
+fn a_connection_that_is_idle_stays_while_the_server_drains() {
+    let listening = Listening::start(AMPLE);
+    let mut kept = listening.client();
+    kept.get("/");
+    kept.answer();
+    listening.phase.send_replace(Phase::Draining);
+    kept.hears_nothing_for(SHORT);
+}
+
+#[test]
+fn what_is_silent_is_closed_and_what_is_in_flight_is_finished() {
+    let listening = Listening::start(AMPLE);
+    let [mut silent, mut idle, mut half, mut slow] = std::array::from_fn(|_| listening.client());
+    for client in [&mut idle, &mut half] {
+        client.get("/");
+        client.answer();
+    }
+    half.send("GET / HTTP/1.1\r\n");
+    slow.get("/slow");
+    until("accepted", || listening.connections.accepted() == 4);
+
+    listening.phase.send_replace(Phase::Closing);
+    silent.is_closed();
+    idle.is_closed();
+    until("closed", || listening.connections.open() == 2);
+    assert!(!listening.serving.is_finished());
+    half.send("host: a\r\n\r\n");
+    assert!(half.answer().contains("connection: close\r\n"));
+    half.is_closed();
+    listening.gate.add_permits(1);
+    assert!(slow.answer().contains("connection: close\r\n"));
+    slow.is_closed();
+    listening.finish();
+}
+
+#[test]
+fn a_connection_whose_answer_was_on_its_way_is_closed_after_it() {
+    let listening = Listening::start(AMPLE);
+    let [mut idle, mut client] = [listening.client(), listening.client()];
+    client.get("/big");
+    // It has its head, which promises to keep the connection.
+    let mut head = [0; 12];
+    client.stream.read_exact(&mut head).unwrap();
+    listening.phase.send_replace(Phase::Closing);
+    idle.is_closed();
+    let rest = client.rest();
+    assert!(rest.len() > BIG_BYTES);
+    assert!(!rest.contains("connection: close"));
+    listening.finish();
+}
+
+#[test]
+fn who_was_connected_but_not_yet_accepted_is_answered() {
+    let mut clients = Vec::new();
+    let listening = Listening::start_after(AMPLE, |address, phase| {
+        for _ in 0..50 {
+            let mut client = Client::connect(address);
+            client.get("/");
+            clients.push(client);
+        }
+        phase.send_replace(Phase::Closing);
+    });
+    for mut client in clients {
+        assert!(client.answer().contains("connection: close\r\n"));
+    }
+    let address = listening.address;
+    listening.finish();
+    let refused = TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn the_cap_holds_for_who_is_accepted_last() {
+    let mut clients = Vec::new();
+    let listening =
+        Listening::start_after(Bounds { max_connections: 2, ..AMPLE }, |address, phase| {
+            for _ in 0..6 {
+                let mut client = Client::connect(address);
+                client.get("/slow");
+                clients.push(client);
+            }
+            phase.send_replace(Phase::Closing);
+        });
+    until("accepted", || listening.connections.accepted() == 2);
+    listening.gate.add_permits(6);
+    for mut client in clients {
+        assert!(client.answer().ends_with("slow"));
+    }
+    listening.finish();
+}

@@ -1,0 +1,124 @@
+//! A connection's progress, as its socket, its requests and the accept loop see it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::progress::Progress;
+use super::{Bounds, Reason};
+
+/// The shortest nap of a connection's timer, however short the bounds are.
+const SHORTEST_NAP: Duration = Duration::from_millis(5);
+
+/// A connection's progress. One lock a connection, held for a few instructions: nobody waits for it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    progress: Mutex<Progress>,
+    bounds: Bounds,
+    /// The server closes, and the connection has yet to hear of it.
+    is_called: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+/// What a connection's timer finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Its time is up; for no reason of its own if the server closes.
+    Up(Option<Reason>),
+    /// Nothing is to be done before then.
+    AgainAt(Instant),
+}
+
+impl Watch {
+    pub(super) fn new(bounds: Bounds, now: Instant) -> Watch {
+        Watch {
+            progress: Mutex::new(Progress::new(now)),
+            bounds,
+            is_called: AtomicBool::new(false),
+            task: Mutex::new(None),
+        }
+    }
+
+    /// Whom to wake for the last call.
+    pub(super) fn runs_in(&self, task: &Waker) {
+        *self.task.lock() = Some(task.clone());
+    }
+
+    /// Tells the connection that the server closes. How long it has left is counted from when it hears of it: before
+    /// that it may not have had the time to read what its client had sent.
+    pub(super) fn last_call(&self) {
+        self.is_called.store(true, Ordering::Release);
+        if let Some(task) = &*self.task.lock() {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Whether the last call came since it was asked.
+    pub(super) fn hears_last_call(&self) -> bool {
+        // Read first, which is cheap: every poll asks.
+        let is_called =
+            self.is_called.load(Ordering::Relaxed) && self.is_called.swap(false, Ordering::Acquire);
+        if is_called {
+            self.with(|progress| progress.last_call(Instant::now()));
+        }
+        is_called
+    }
+
+    /// Tells or asks how far it is.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        change(&mut self.progress.lock())
+    }
+
+    /// Whether its time is up, or when to look again.
+    ///
+    /// Nobody wakes the timer when another bound begins to count, so it wakes often enough by itself: whatever
+    /// begins after this look lasts at least the shorter of the two bounds that can begin. With 10 s for a request
+    /// and 75 s between them, an idle connection is looked at every 10 s, and closed at 75 s sharp.
+    pub(super) fn look(&self, now: Instant) -> Look {
+        let nap = self.bounds.request.min(self.bounds.idle).max(SHORTEST_NAP);
+        match self.progress.lock().deadline(&self.bounds) {
+            Some((at, reason)) if at <= now => Look::Up(reason),
+            Some((at, _)) => Look::AgainAt(at.min(now + nap)),
+            None => Look::AgainAt(now + nap),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        max_connections: 1,
+        first_byte: Duration::from_secs(25),
+        request: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+    };
+
+    #[test]
+    fn a_timer_that_naps_misses_no_bound() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let watch = Watch::new(BOUNDS, start);
+        assert_eq!(watch.look(at(0)), Look::AgainAt(at(10)));
+        assert_eq!(watch.look(at(20)), Look::AgainAt(at(25)));
+        assert_eq!(watch.look(at(25)), Look::Up(Some(Reason::FirstByte)));
+        // It began right after a look, and is up no earlier than the next.
+        watch.with(|progress| progress.received(at(1)));
+        assert_eq!(watch.look(at(10)), Look::AgainAt(at(11)));
+        assert_eq!(watch.look(at(11)), Look::Up(Some(Reason::Request)));
+        watch.with(|progress| progress.complete());
+        assert_eq!(watch.look(at(100)), Look::AgainAt(at(110)));
+    }
+
+    #[test]
+    fn a_timer_does_not_spin_even_if_the_bounds_are_nothing() {
+        let start = Instant::now();
+        let bounds = Bounds { request: Duration::ZERO, idle: Duration::ZERO, ..BOUNDS };
+        let watch = Watch::new(bounds, start);
+        watch.with(|progress| progress.complete());
+        assert_eq!(watch.look(start), Look::AgainAt(start + SHORTEST_NAP));
+    }
+}

@@ -1,0 +1,204 @@
+//! A socket, a request's body and an answer's, which tell how far their connection is.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::watch::Watch;
+
+/// A socket.
+pub(super) struct Wire {
+    stream: TcpStream,
+    watch: Arc<Watch>,
+    /// Something was written since all was out.
+    is_dirty: bool,
+    /// The client will send nothing more.
+    has_ended: bool,
+}
+
+impl Wire {
+    pub(super) fn new(stream: TcpStream, watch: Arc<Watch>) -> Wire {
+        Wire { stream, watch, is_dirty: false, has_ended: false }
+    }
+
+    /// The socket, unless the client has left it.
+    pub(super) fn into_open_stream(self) -> Option<TcpStream> {
+        (!self.has_ended).then_some(self.stream)
+    }
+
+    fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match written {
+            Poll::Ready(Ok(_)) => {
+                self.is_dirty = true;
+                self.watch.with(|progress| progress.wrote());
+            }
+            Poll::Ready(Err(_)) => self.has_ended = true,
+            Poll::Pending => self.watch.with(|progress| progress.stalled(Instant::now())),
+        }
+        written
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        if read.is_err() || buffer.filled().len() == before {
+            self.has_ended = true;
+            return Poll::Ready(read);
+        }
+        // Under one lock: who was chosen to be closed is not heard any more.
+        let is_over = self.watch.with(|progress| {
+            progress.received(Instant::now());
+            progress.is_over()
+        });
+        Poll::Ready(if is_over { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) })
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    /// hyper flushes when it has written all it has, and a socket keeps nothing back.
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !std::mem::take(&mut self.is_dirty) {
+            return Poll::Ready(Ok(()));
+        }
+        let is_over = self.watch.with(|progress| {
+            progress.flushed(Instant::now());
+            progress.is_over()
+        });
+        Poll::Ready(if is_over { Err(ErrorKind::ConnectionAborted.into()) } else { Ok(()) })
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A request's body, which tells when it is complete, or when nobody reads it any more.
+struct Arriving {
+    body: Incoming,
+    /// Until it has told.
+    watch: Option<Arc<Watch>>,
+}
+
+/// A request's body, on its way.
+pub(super) fn arriving(body: Incoming, watch: &Arc<Watch>) -> Body {
+    if body.is_end_stream() {
+        watch.with(|progress| progress.complete());
+        return Body::empty();
+    }
+    // If it was pipelined, its head was read long ago.
+    watch.with(|progress| progress.received(Instant::now()));
+    Body::new(Arriving { body, watch: Some(Arc::clone(watch)) })
+}
+
+impl Arriving {
+    fn tell(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            watch.with(|progress| progress.body_complete());
+        }
+    }
+}
+
+impl hyper::body::Body for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() {
+            self.tell();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+/// An answer's body, which tells when its last byte is taken.
+pub(super) struct Leaving {
+    body: Body,
+    watch: Arc<Watch>,
+}
+
+impl Leaving {
+    pub(super) fn new(body: Body, watch: Arc<Watch>) -> Leaving {
+        watch.with(|progress| progress.answered());
+        Leaving { body, watch }
+    }
+}
+
+impl hyper::body::Body for Leaving {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// hyper drops a body as soon as it has all of it.
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.watch.with(|progress| progress.taken(Instant::now()));
+    }
+}
