@@ -44,11 +44,12 @@ fn a_server_says_where_it_listens_in_three_lines() {
     let log = stop(server);
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0].starts_with("tollgate ") && lines[0].contains(": http://127.0.0.1:"));
-    assert_eq!(lines[1], "store: memory");
+    assert_eq!(lines[1], "store: memory, at most 64 MiB");
     assert_eq!(lines[2], "3 rules, 6 limits: of the example; give your own with --config");
     assert!(lines[3].contains("INFO") && lines[3].contains("told to stop"), "{log}");
-    assert!(lines[4].ends_with("stopped"), "{log}");
-    assert_eq!(lines.len(), 5, "{log}");
+    assert!(lines[4].contains("INFO") && lines[4].contains("closing"), "{log}");
+    assert!(lines[5].contains("stopped: everything in flight was answered"), "{log}");
+    assert_eq!(lines.len(), 6, "{log}");
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
         log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let start = objects.iter().find(|object| object["message"] == "started").unwrap();
     assert_eq!((start["http"].as_str(), start["grpc"].as_str()), (Some(&*http), Some(&*grpc)));
-    assert_eq!((&start["store"], &start["config"]), (&"memory".into(), &"example".into()));
+    assert_eq!((&start["store"], &start["config"]), (&"memory, at most 64 MiB".into(), &"example".into()));
     assert_eq!((&start["rules"], &start["limits"]), (&3.into(), &6.into()));
     assert_eq!(start["level"], "INFO");
     let request = objects.iter().find(|object| object["message"] == "request").unwrap();
@@ -79,7 +80,7 @@ fn a_thousand_denials_leave_no_line() {
         assert_eq!(server.check(body)["allowed"], false);
     }
     let log = stop(server);
-    assert_eq!(log.lines().count(), 5, "three of the start, two of the end: {log}");
+    assert_eq!(log.lines().count(), 6, "three of the start, three of the end: {log}");
 }
 
 #[test]

@@ -266,7 +266,7 @@ fn assert_told_once(log: &str) {
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("traces")).collect();
     let [line] = lines[..] else { panic!("{} lines: {log}", lines.len()) };
     assert!(line.contains("WARN") && line.contains("traces are not delivered"), "{line}");
-    assert_eq!(log.lines().count(), 6, "{log}");
+    assert_eq!(log.lines().count(), 7, "{log}");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_collector_that_never_answers_is_told_of_once_and_holds_nobody_up() {
     // The end does not wait for so long as an answer may take.
     let log = without_collector(&collector.url, "60000");
     assert_eq!(log.lines().filter(|line| line.contains("traces were lost")).count(), 1, "{log}");
-    assert_eq!(log.lines().count(), 6, "{log}");
+    assert_eq!(log.lines().count(), 7, "{log}");
 }
 
 #[test]
