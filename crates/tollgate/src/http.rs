@@ -26,8 +26,7 @@ pub(crate) use head::Findings;
 pub use head::{Peer, RequestHead};
 pub use headers::HeaderFamilies;
 pub(crate) use headers::{Ready, Told};
-pub use identity::Identity;
-pub(crate) use identity::NOWHERE;
+pub use identity::{Identity, NOWHERE};
 #[cfg(feature = "jwt")]
 pub use jwt::{Claims, InvalidToken, Jwt, JwtError, JwtKey};
 pub use outcome::{Outcome, Policy};

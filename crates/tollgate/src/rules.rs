@@ -33,6 +33,8 @@ mod tally;
 mod yaml;
 
 use std::fmt;
+#[cfg(feature = "tower")]
+use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
 
@@ -58,7 +60,7 @@ pub use tally::Counts;
 
 use crate::error::Error;
 #[cfg(feature = "tower")]
-use crate::http::Identity;
+use crate::http::{ClientAddress, Identity, Ipv6Prefix};
 use crate::limiter::Limiter;
 use crate::scope::Scope;
 
@@ -162,6 +164,29 @@ impl Rules {
     /// 1 for the first rules, one more whenever they are replaced.
     pub fn generation(&self) -> u64 {
         self.inner.plan.load().generation
+    }
+
+    /// A client's address as keys have it, with IPv6 grouped as the file says under `identity`: for whoever
+    /// makes [`Attributes`] without the middleware.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # use tollgate::rules::{Attributes, Config, Rules};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::parse("rules.yaml", "identity: { ipv6_prefix: 48 }\nrules: []")?;
+    /// let rules = Rules::new(&Limiter::memory(), &config)?;
+    /// let address = rules.client_address("2001:db8:12:34ff::1".parse()?);
+    /// assert_eq!(address.as_str(), "2001:db8:12::/48");
+    /// let request = Attributes::new().with("ip", address.as_str());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tower")]
+    pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        match self.as_of_now().identity() {
+            Some(identity) => identity.client_address(ip),
+            None => ClientAddress::of(ip, Ipv6Prefix::default()),
+        }
     }
 
     /// The limiter whose limits they spend.

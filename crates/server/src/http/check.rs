@@ -1,70 +1,146 @@
 //! `POST /v1/check`: decides a request.
 
 use std::borrow::Cow;
+use std::future::IntoFuture;
 use std::sync::Arc;
 
-use axum::Json;
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
-use tollgate::Decision;
+use axum::response::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde::Serialize;
+use tollgate::rules::RulesAnswer;
+use tollgate::{Answer, Decision};
 
 use super::Problem;
-use crate::served::Served;
+use super::asked::{Asked, Of};
+use super::body::JsonBody;
+use super::decision::{DecisionJson, RulingJson};
+use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
+use crate::served::{Named, Served};
 use crate::traces;
 
-/// A request to be decided.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CheckRequest<'a> {
-    #[serde(borrow)]
-    limit: Cow<'a, str>,
-    #[serde(borrow)]
-    key: Cow<'a, str>,
-    cost: Option<u64>,
+/// The longest body of a check.
+const MAX_BYTES: usize = 64 << 10;
+
+/// What a decision takes, as a rule.
+const ANSWER_BYTES: usize = 160;
+
+/// Decides a request, and charges it if it is allowed
+///
+/// Of a limit by its name, or of all rules of a domain that apply to the request: those are charged together,
+/// or none is. A refusal is an answer too, and costs nothing. At most 64 KiB.
+#[utoipa::path(
+    post,
+    path = "/v1/check",
+    tag = "decisions",
+    request_body(content = CheckRequest, examples(
+        ("a limit" = (value = json!({"limit": "free", "key": "user:42", "cost": 1}))),
+        ("rules" = (value = json!({
+            "domain": "api",
+            "attributes": {"method": "GET", "path": "/reports", "ip": "203.0.113.9", "api_key": "k_123"}
+        }))),
+    )),
+    responses(
+        (status = 200, description = "Allowed, or not.", body = CheckAnswer, example = json!({
+            "allowed": true, "limit": 60, "remaining": 59,
+            "retry_after_us": null, "reset_after_us": 1_000_000, "delay_us": 0,
+            "receipt": "AQb2…"
+        })),
+        (
+            status = 404, description = "There is no such limit, or no rule of that domain.",
+            body = Problem, content_type = "application/problem+json"
+        ),
+        BodyProblems,
+        StoreProblems,
+    ),
+)]
+pub(super) async fn check(
+    State(served): State<Arc<Served>>,
+    JsonBody(body): JsonBody<MAX_BYTES>,
+) -> Result<Response, Problem> {
+    let mut answer = Vec::with_capacity(ANSWER_BYTES);
+    let sent = Sent::new(Asked::decode(&body)?, &served)?;
+    sent.answer(&served, &mut answer).await?;
+    Ok(json(answer))
 }
 
-/// What was decided.
-#[derive(Debug, Serialize)]
-pub(crate) struct DecisionJson {
-    allowed: bool,
-    limit: u64,
-    remaining: u64,
-    retry_after_us: Option<u64>,
-    reset_after_us: u64,
-    delay_us: u64,
-    /// With which it can be given back; null if nothing was charged, or if the key is very long.
-    receipt: Option<String>,
+/// A check on its way to the store.
+pub(super) enum Sent<'a> {
+    Limit { named: Arc<Named>, key: Cow<'a, str>, answer: Answer<Decision> },
+    Rules(RulesAnswer),
 }
 
-impl From<&Decision> for DecisionJson {
-    fn from(decision: &Decision) -> DecisionJson {
-        let decided = decision.decided();
-        DecisionJson {
-            allowed: decided.is_allowed(),
-            limit: decided.limit,
-            remaining: decided.remaining,
-            retry_after_us: decided.retry_after_us(),
-            reset_after_us: decided.reset_after_us,
-            delay_us: decided.delay_us(),
-            receipt: None,
+impl<'a> Sent<'a> {
+    /// Sends it; the store may take its time to answer.
+    pub(super) fn new(asked: Asked<'a>, served: &Served) -> Result<Sent<'a>, Problem> {
+        let Asked { of, cost, max_wait } = asked;
+        match of {
+            Of::Limit { name, key } => {
+                let named = served.limit(&name).ok_or_else(|| Problem::unknown_limit(&name))?;
+                let mut check = named.scope.check(key.as_bytes());
+                if let Some(cost) = cost {
+                    check = check.cost(cost);
+                }
+                if let Some(max_wait) = max_wait {
+                    check = check.max_wait(max_wait);
+                }
+                let answer = check.into_future();
+                Ok(Sent::Limit { named, key, answer })
+            }
+            Of::Rules { domain, request } => {
+                if !served.rules.has_domain(&domain) {
+                    return Err(Problem::unknown_domain(&domain));
+                }
+                let attributes = request.into_attributes(&served.rules);
+                let mut check = served.rules.check(&domain, &attributes);
+                if let Some(cost) = cost {
+                    check = check.cost(cost);
+                }
+                if let Some(max_wait) = max_wait {
+                    check = check.max_wait(max_wait);
+                }
+                Ok(Sent::Rules(check.into_future()))
+            }
         }
+    }
+
+    /// Appends what was decided.
+    pub(super) async fn answer(self, served: &Served, to: &mut Vec<u8>) -> Result<(), Problem> {
+        match self {
+            Sent::Limit { named, key, answer } => {
+                let decided = served.metrics.store_call(traces::store(served, answer)).await;
+                let decision = decided.inspect_err(|_| named.tally.count_failure())?;
+                named.tally.count(&decision);
+                if served.traces.is_some() {
+                    traces::decided(named.scope.name(), &decision);
+                }
+                let receipt = served.receipts.of_limit(&named.scope, key.as_bytes(), &decision);
+                append(to, &DecisionJson::from(&decision).with_receipt(receipt));
+            }
+            Sent::Rules(answer) => {
+                let ruling = served.metrics.store_call(traces::store(served, answer)).await?;
+                if served.traces.is_some() {
+                    traces::ruled(&ruling);
+                }
+                let receipt = served.receipts.of_ruling(&ruling);
+                append(to, &RulingJson::from(&ruling).with_receipt(receipt));
+            }
+        }
+        Ok(())
     }
 }
 
-/// Decides a request, and charges it if it is allowed.
-pub(super) async fn check(
-    State(served): State<Arc<Served>>,
-    body: Bytes,
-) -> Result<Json<DecisionJson>, Problem> {
-    let asked: CheckRequest<'_> =
-        serde_json::from_slice(&body).map_err(|error| Problem::bad_request(error.to_string()))?;
-    let limit = served.limit(&asked.limit).ok_or_else(|| Problem::unknown_limit(&asked.limit))?;
-    let check = limit.scope.check(asked.key.as_bytes()).cost(asked.cost.unwrap_or(1));
-    let decided = served.metrics.store_call(traces::store(&served, check)).await;
-    let decision = decided.inspect_err(|_| limit.tally.count_failure())?;
-    limit.tally.count(&decision);
-    traces::decided(&asked.limit, &decision);
-    let receipt = served.receipts.of_limit(&limit.scope, asked.key.as_bytes(), &decision);
-    Ok(Json(DecisionJson { receipt, ..DecisionJson::from(&decision) }))
+/// Appends JSON.
+pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
+    // OK because memory takes all of it, and structs of texts and numbers have a JSON.
+    let _ = serde_json::to_writer(to, answer);
+}
+
+/// An answer of JSON.
+pub(super) fn json(body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
 }

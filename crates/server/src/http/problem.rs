@@ -1,74 +1,167 @@
 //! Why there is no answer (RFC 9457).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{Method, StatusCode};
 use serde::Serialize;
 use tollgate::{Error, StoreError};
+use utoipa::ToSchema;
+
+/// About the most bytes of a client's own text that it is told again.
+const SHOWN: usize = 64;
+
+/// About the most bytes of a decoder's message, which may have any amount of the client's text.
+const MESSAGE: usize = 400;
 
 /// Why there is no answer: what is wrong, and what to do.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Problem {
+    /// `about:blank`: the status says it.
     #[serde(rename = "type")]
     kind: &'static str,
+    /// What the status means.
+    #[schema(example = "Bad Request")]
     title: &'static str,
+    /// The status of the answer, or that of this request of a batch.
+    #[schema(minimum = 400, maximum = 599, example = 400)]
     status: u16,
-    detail: String,
+    /// What is wrong, where, and what to do.
+    #[schema(value_type = String, max_length = 1024, example = "cost is 0; use at least 1")]
+    detail: Cow<'static, str>,
     #[serde(skip)]
     retry_after: Option<Duration>,
 }
 
 impl Problem {
-    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let (kind, status, detail) = ("about:blank", status.as_u16(), detail.into());
         Problem { kind, title, status, detail, retry_after: None }
     }
 
-    pub(crate) fn bad_request(detail: impl Into<String>) -> Problem {
+    pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// The same in other words.
-    pub(crate) fn saying(self, detail: impl Into<String>) -> Problem {
+    pub(crate) fn saying(self, detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem { detail: detail.into(), ..self }
+    }
+
+    /// What is no JSON, or not the JSON that is wanted: `line 1 column 9: unknown field `costs`, …`.
+    pub(crate) fn in_json(error: &serde_json::Error) -> Problem {
+        let message = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let message = message.strip_suffix(&place).unwrap_or(&message);
+        let remedy = if error.is_data() { "" } else { "; send JSON" };
+        let (line, column, message) = (error.line(), error.column(), cut(message, MESSAGE));
+        Problem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
     }
 
     pub(crate) fn unknown_limit(name: &str) -> Problem {
         let detail = format!("there is no limit `{}`; GET /v1/limits lists them", shown(name));
         Problem::new(StatusCode::NOT_FOUND, detail)
     }
+
+    pub(super) fn unknown_domain(domain: &str) -> Problem {
+        let detail = format!(
+            "there are no rules of a domain `{}`; add some to the server's configuration",
+            shown(domain)
+        );
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(super) fn unknown_path(path: &str) -> Problem {
+        let detail = format!("there is no `{}`; GET /openapi.json lists what is", shown(path));
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    pub(super) fn bad_path() -> Problem {
+        Problem::bad_request("the path is no UTF-8 once it is decoded; percent-encode UTF-8")
+    }
+
+    pub(super) fn wrong_method(method: &Method) -> Problem {
+        let method = shown(method.as_str());
+        let detail = format!("`{method}` does not go with this path; use one that Allow lists");
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+    }
+
+    pub(super) fn no_json() -> Problem {
+        let detail = "the body must be JSON; send it with Content-Type: application/json";
+        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    }
+
+    pub(super) fn too_long(most: usize) -> Problem {
+        let detail = format!("the body is too long; send at most {most} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    }
+
+    pub(super) fn too_slow() -> Problem {
+        let detail = "the body did not come in time; send it at once";
+        Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+    }
+
+    /// For whoever shows the wrong token, or none.
+    pub(super) fn no_operator() -> Problem {
+        let detail = "only operators may do this; send `Authorization: Bearer <token>` \
+                      with the token that the server was started with";
+        Problem::new(StatusCode::UNAUTHORIZED, detail)
+    }
+
+    /// For whoever asks from elsewhere, where there is no token to show.
+    pub(super) fn not_local() -> Problem {
+        let detail = "only operators may do this: on the server's own machine, without a proxy, \
+                      at a loopback address; from elsewhere, start it with --operator-token";
+        Problem::new(StatusCode::FORBIDDEN, detail)
+    }
 }
 
 /// What a client sent, short enough and printable.
 pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(64).flat_map(char::escape_debug).collect();
-    if text.chars().nth(64).is_some() {
-        shown.push('…');
+    cut(text, SHOWN)
+}
+
+/// About so many bytes of it, printable.
+fn cut(text: &str, most: usize) -> String {
+    let mut shown = String::new();
+    for letter in text.chars() {
+        if shown.len() >= most {
+            shown.push('…');
+            break;
+        }
+        match letter {
+            // They are part of messages, and harmless.
+            '"' | '\'' | '\\' => shown.push(letter),
+            _ => shown.extend(letter.escape_debug()),
+        }
     }
     shown
 }
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
-        match &error {
-            // What went wrong is for the log: it may name servers.
-            Error::Store(problem) => {
-                let detail = "the store of limits does not answer, and this limit is closed then";
-                let retry_after = match problem {
-                    StoreError::BreakerOpen { again_in, .. } => *again_in,
-                    _ => Duration::from_secs(1),
-                };
-                let retry_after = Some(retry_after);
-                Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        let Error::Store(problem) = &error else {
+            return Problem::bad_request(error.to_string());
+        };
+        // What went wrong is for the log: it may name servers.
+        let (detail, retry_after) = match problem {
+            StoreError::Corrupt { .. } => {
+                ("what the store has of this key is no state of this limit; reset the key", None)
             }
-            _ => Problem::bad_request(error.to_string()),
-        }
+            StoreError::BreakerOpen { again_in, .. } => (FAILED, Some(*again_in)),
+            _ => (FAILED, Some(Duration::from_secs(1))),
+        };
+        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 }
+
+const FAILED: &str = "the store of limits does not answer, and nothing is decided without it; \
+                      come back later";
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
@@ -78,6 +171,9 @@ impl IntoResponse for Problem {
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_micros().div_ceil(1_000_000).max(1);
             if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
@@ -85,5 +181,44 @@ impl IntoResponse for Problem {
             }
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_sent_is_told_again_short_and_printable() {
+        for (sent, want) in [
+            ("free", "free"),
+            ("a\nb\u{1b}[31m\0", "a\\nb\\u{1b}[31m\\0"),
+            ("say \"it's\"", "say \"it's\""),
+            ("\u{202e}", "\\u{202e}"),
+        ] {
+            assert_eq!(shown(sent), want);
+        }
+        assert_eq!(shown(&"x".repeat(64)), "x".repeat(64));
+        assert_eq!(shown(&"x".repeat(60_000)), format!("{}…", "x".repeat(64)));
+        assert!(shown(&"\0".repeat(60_000)).len() < 80);
+        assert!(shown(&"\u{10ffff}".repeat(60_000)).len() < 80);
+    }
+
+    #[test]
+    fn a_store_that_fails_is_a_503_that_says_when_to_come_back_and_names_no_server() {
+        let server = "10.0.0.1:6379".to_owned();
+        let again_in = Duration::from_millis(2_001);
+        let failure = "refused".to_owned();
+        let open = StoreError::BreakerOpen { server: server.clone(), again_in, failure };
+        let gone = StoreError::Unreachable { server, problem: "refused".to_owned() };
+        let corrupt = StoreError::Corrupt { key: "tollgate:free".to_owned() };
+        for (error, want) in [(open, Some("3")), (gone, Some("1")), (corrupt, None)] {
+            let problem = Problem::from(Error::from(error));
+            assert!(!problem.detail.contains("10.0.0.1"), "{problem:?}");
+            let response = problem.into_response();
+            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+            let retry_after = response.headers().get(RETRY_AFTER);
+            assert_eq!(retry_after.map(|value| value.to_str().unwrap()), want);
+        }
     }
 }

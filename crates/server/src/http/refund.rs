@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Problem;
+use super::body::JsonBody;
+use super::openapi::{BodyProblems, StoreProblems};
 use crate::receipt::Unrefunded;
 use crate::served::Served;
+
+/// The longest body of a refund: a receipt has at most 4 KiB.
+const MAX_BYTES: usize = 8 << 10;
 
 /// A receipt to be given back.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -44,18 +48,24 @@ pub(crate) struct Refunded {
     request_body = RefundRequest,
     responses(
         (status = 200, description = "What came back", body = Refunded),
-        (status = 400, description = "No receipt of this server", content_type = "application/problem+json"),
-        (status = 404, description = "Its limit is no longer there", content_type = "application/problem+json"),
-        (status = 409, description = "It was refunded before", content_type = "application/problem+json"),
-        (status = 503, description = "The store failed", content_type = "application/problem+json"),
-    )
+        (
+            status = 404, description = "Its limit is no longer there.",
+            body = Problem, content_type = "application/problem+json"
+        ),
+        (
+            status = 409, description = "It was refunded before.",
+            body = Problem, content_type = "application/problem+json"
+        ),
+        BodyProblems,
+        StoreProblems,
+    ),
 )]
 pub(super) async fn refund(
     State(served): State<Arc<Served>>,
-    body: Bytes,
+    JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Json<Refunded>, Problem> {
     let asked: RefundRequest =
-        serde_json::from_slice(&body).map_err(|error| Problem::bad_request(error.to_string()))?;
+        serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
     // On its own: a client that hangs up would otherwise leave a receipt half taken.
     let refunding = async move { served.receipts.refund(&served.rules, &asked.receipt).await };
     match tokio::spawn(refunding).await {

@@ -87,7 +87,6 @@ pub(crate) fn decided(limit: &str, decision: &Decision) {
 }
 
 /// Tells the request's span what the rules decided, and which of them refused.
-#[expect(dead_code, reason = "for checks by rules")]
 pub(crate) fn ruled(ruling: &Ruling) {
     tell(|told| {
         told.denied += i64::from(!ruling.is_allowed());

@@ -63,7 +63,10 @@ fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
         log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
     let start = objects.iter().find(|object| object["message"] == "started").unwrap();
     assert_eq!((start["http"].as_str(), start["grpc"].as_str()), (Some(&*http), Some(&*grpc)));
-    assert_eq!((&start["store"], &start["config"]), (&"memory, at most 64 MiB".into(), &"example".into()));
+    assert_eq!(
+        (&start["store"], &start["config"]),
+        (&"memory, at most 64 MiB".into(), &"example".into())
+    );
     assert_eq!((&start["rules"], &start["limits"]), (&3.into(), &6.into()));
     assert_eq!(start["level"], "INFO");
     let request = objects.iter().find(|object| object["message"] == "request").unwrap();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod batch;
 mod check;
 mod collector;
 mod connections;
@@ -9,11 +10,15 @@ mod document;
 mod eventually;
 mod fleet;
 mod grpc;
+mod hostile;
 mod kept;
 mod lifecycle;
+mod limits;
 mod logs;
 mod metrics;
 mod metrics_examples;
+mod openapi;
+mod operators;
 mod prometheus;
 mod readiness;
 mod refund;

@@ -165,13 +165,18 @@ impl Identity {
         self
     }
 
+    /// The text of a client's address in keys.
+    pub(crate) fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        ClientAddress::of(ip, self.ipv6_prefix)
+    }
+
     #[inline]
     pub(super) fn address(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
         let client = match &self.proxies {
             Some(proxies) => proxies.client(peer, headers),
             None => peer,
         };
-        ClientAddress::of(client, self.ipv6_prefix)
+        self.client_address(client)
     }
 
     pub(super) fn trusts(&self, peer: IpAddr) -> bool {
@@ -179,8 +184,8 @@ impl Identity {
     }
 }
 
-/// What all share whose address is not known.
-pub(crate) const NOWHERE: &str = "unknown";
+/// What `ip` is for all whose address is not known: they are limited together, and escape no rule.
+pub const NOWHERE: &str = "unknown";
 
 impl<'r> RequestHead<'r> {
     /// The request as rules see it, as far as they ask.

@@ -1,0 +1,23 @@
+//! What fuzzers try; no part of the API.
+
+use crate::http::{Asked, Problem, asked_by_batch};
+
+/// Reads the body of a check; if it is wrong, what its client is told.
+pub fn check(body: &[u8]) -> Result<(), String> {
+    Asked::decode(body).map(drop).map_err(told)
+}
+
+/// Reads the body of a batch, and each of its checks.
+pub fn batch(body: &[u8]) -> Result<Vec<Result<(), String>>, String> {
+    let each = asked_by_batch(body).map_err(told)?;
+    Ok(each.map(|asked| asked.map(drop).map_err(told)).collect())
+}
+
+/// Reads whatever is sent as a receipt, or could be signed as one.
+pub fn receipt(input: &[u8]) {
+    crate::receipt::fuzz(input);
+}
+
+fn told(problem: Problem) -> String {
+    serde_json::to_string(&problem).unwrap_or_default()
+}

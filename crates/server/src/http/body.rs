@@ -1,0 +1,163 @@
+//! Bodies of requests: JSON, and no longer than they may be.
+
+use std::error::Error;
+use std::io;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{FromRequest, Request};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+
+use super::Problem;
+
+/// A body that says it is JSON, of at most `MOST` bytes.
+///
+/// A form that a browser sends by itself cannot say so: nobody's page charges for its visitors.
+pub(super) struct JsonBody<const MOST: usize>(pub(super) Bytes);
+
+impl<S: Send + Sync, const MOST: usize> FromRequest<S> for JsonBody<MOST> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<JsonBody<MOST>, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::no_json());
+        }
+        read(request.into_body(), MOST).await.map(JsonBody)
+    }
+}
+
+/// `application/json`, whatever its parameters.
+fn is_json(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// The whole of it. What says that it is too long is not even begun.
+async fn read(mut body: Body, most: usize) -> Result<Bytes, Problem> {
+    if body.size_hint().lower() > most as u64 {
+        return Err(Problem::too_long(most));
+    }
+    let first = next(&mut body).await?.unwrap_or_default();
+    if first.len() > most {
+        return Err(Problem::too_long(most));
+    }
+    // As a rule that is all there is, and nothing is copied.
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut all = BytesMut::from(first);
+    while let Some(data) = next(&mut body).await? {
+        // OK because neither is longer than a body in memory.
+        if all.len() + data.len() > most {
+            return Err(Problem::too_long(most));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(all.freeze())
+}
+
+/// What comes next; trailers say nothing.
+async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| unread(&error))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// It came too slowly, or its client is gone.
+fn unread(error: &axum::Error) -> Problem {
+    let mut source = error.source();
+    while let Some(error) = source {
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::TimedOut) {
+            return Problem::too_slow();
+        }
+        source = error.source();
+    }
+    Problem::bad_request("the body was cut off; send all that Content-Length says")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use axum::response::IntoResponse;
+    use hyper::StatusCode;
+    use hyper::body::Frame;
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    /// A body that comes in pieces, and then to an end or to nothing.
+    struct Pieces(VecDeque<io::Result<&'static [u8]>>);
+
+    impl HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+            let data = |piece| Frame::data(Bytes::from_static(piece));
+            Poll::Ready(self.0.pop_front().map(|piece| piece.map(data)))
+        }
+    }
+
+    fn read_all(pieces: Vec<io::Result<&'static [u8]>>, most: usize) -> Result<Bytes, StatusCode> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let read = runtime.block_on(read(Body::new(Pieces(pieces.into())), most));
+        read.map_err(|problem| problem.into_response().status())
+    }
+
+    #[test]
+    fn pieces_come_together_up_to_the_bound() {
+        assert_eq!(read_all(vec![], 4).unwrap(), "");
+        assert_eq!(read_all(vec![Ok(b"ab"), Ok(b""), Ok(b"cd")], 4).unwrap(), "abcd");
+        let one_more = read_all(vec![Ok(b"ab"), Ok(b"cd"), Ok(b"e")], 4);
+        assert_eq!(one_more, Err(StatusCode::PAYLOAD_TOO_LARGE));
+        assert_eq!(read_all(vec![Ok(b"abcde")], 4), Err(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+
+    #[test]
+    fn a_million_pieces_are_not_copied_for_each_of_them() {
+        // That would be 500 GB.
+        let pieces = (0..1 << 20).map(|_| Ok(&b" "[..])).collect();
+        assert_eq!(read_all(pieces, 1 << 20).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_body_that_breaks_off_is_its_clients_fault() {
+        let gone = || Err(io::ErrorKind::UnexpectedEof.into());
+        assert_eq!(read_all(vec![Ok(b"ab"), gone()], 4), Err(StatusCode::BAD_REQUEST));
+        let slow = || Err(io::ErrorKind::TimedOut.into());
+        assert_eq!(read_all(vec![Ok(b"ab"), slow()], 4), Err(StatusCode::REQUEST_TIMEOUT));
+    }
+
+    #[test]
+    fn only_what_says_json_is_json() {
+        for (content_type, want) in [
+            ("application/json", true),
+            ("Application/JSON ; charset=utf-8", true),
+            ("application/jsonp", false),
+            ("application/problem+json", false),
+            ("text/plain", false),
+            ("text/plain; application/json", false),
+            ("application/x-www-form-urlencoded", false),
+            ("multipart/form-data", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            assert_eq!(is_json(&headers), want, "{content_type}");
+        }
+        assert!(!is_json(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,218 @@
+//! What was decided, as JSON.
+
+use serde::Serialize;
+use tollgate::http::Outcome;
+use tollgate::rules::{RulePart, Ruling};
+use tollgate::{Decision, Entry};
+use utoipa::ToSchema;
+
+/// What a limit decided.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Decision)]
+pub(super) struct DecisionJson {
+    /// Whether the request may go.
+    allowed: bool,
+    /// The limit's size: its `limit` or `capacity`.
+    #[schema(example = 60)]
+    limit: u64,
+    /// The largest cost that would be allowed at this same instant.
+    #[schema(example = 59)]
+    remaining: u64,
+    /// How long a refused request must wait, exactly; null if it was allowed, and if waiting cannot help.
+    #[schema(required)]
+    retry_after_us: Option<u64>,
+    /// How long until nothing is spent any more, exactly.
+    #[schema(example = 1_000_000)]
+    reset_after_us: u64,
+    /// How long an allowed request should wait before it goes; 0 except from a shaping limit.
+    delay_us: u64,
+    /// The store failed, and this was decided without it.
+    #[serde(skip_serializing_if = "is_false")]
+    degraded: bool,
+    /// A refusal of up to a second ago, remembered.
+    #[serde(skip_serializing_if = "is_false")]
+    cached: bool,
+    /// With which the charge can be given back; absent if nothing was charged, and if it would be very long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    receipt: Option<String>,
+    /// The charges that count, oldest first, if they were asked for; none unless it is a log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    entries: Option<Vec<EntryJson>>,
+}
+
+/// A charge in a log.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Entry)]
+pub(super) struct EntryJson {
+    /// When, in microseconds since the Unix epoch.
+    at_us: u64,
+    /// The units.
+    #[schema(minimum = 1)]
+    cost: u64,
+}
+
+/// What rules decided: every one that applies was charged, or none.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Ruling)]
+pub(super) struct RulingJson<'r> {
+    /// Whether the request may go.
+    allowed: bool,
+    /// The size of the tightest limit; null if none applies.
+    #[schema(required, example = 60)]
+    limit: Option<u64>,
+    /// How many more such requests fit at this instant; null if no rule limits them.
+    #[schema(required, example = 59)]
+    remaining: Option<u64>,
+    /// How long a refused request must wait, exactly; null if it was allowed, and if waiting cannot help.
+    #[schema(required)]
+    retry_after_us: Option<u64>,
+    /// How long until nothing is spent of any limit that can refuse.
+    reset_after_us: u64,
+    /// How long an allowed request should wait before it goes.
+    delay_us: u64,
+    /// The store failed, and one or more of the rules were decided without it.
+    #[serde(skip_serializing_if = "is_false")]
+    degraded: bool,
+    /// A refusal of up to a second ago, remembered.
+    #[serde(skip_serializing_if = "is_false")]
+    cached: bool,
+    /// The rule that refuses; of several, the one to wait for longest.
+    #[schema(required)]
+    rule: Option<&'r str>,
+    /// Which rules decided: 1 for the first, one more whenever they are replaced.
+    #[schema(minimum = 1, example = 1)]
+    generation: u64,
+    /// Every rule that applies, in the order of the file.
+    #[schema(max_items = 256)]
+    rules: Vec<RuleJson<'r>>,
+    /// With which the charge can be given back; absent if nothing was charged, and if it would be very long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    receipt: Option<String>,
+}
+
+/// One rule's part. One that lets such requests go, or none of them, has no limit.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Rule)]
+pub(super) struct RuleJson<'r> {
+    /// The rule's name.
+    #[schema(example = "per-client")]
+    rule: &'r str,
+    /// The name of the limit that it spends.
+    #[schema(required, example = "free")]
+    limit_name: Option<&'r str>,
+    /// What the request costs.
+    #[schema(minimum = 1, example = 1)]
+    cost: u64,
+    /// Whether it only watches, and refuses nothing.
+    shadow: bool,
+    /// Whether it has nothing against the request; another may.
+    allowed: bool,
+    /// The limit's size.
+    #[schema(required, example = 60)]
+    limit: Option<u64>,
+    /// The largest cost that it would allow at this same instant.
+    #[schema(required, example = 59)]
+    remaining: Option<u64>,
+    /// How long it refuses such a request; null if it does not, and if waiting cannot help.
+    #[schema(required)]
+    retry_after_us: Option<u64>,
+    /// How long until nothing is spent of it.
+    #[schema(required)]
+    reset_after_us: Option<u64>,
+    /// How long it delays the request.
+    #[schema(required)]
+    delay_us: Option<u64>,
+}
+
+// Serde hands over references.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl From<&Decision> for DecisionJson {
+    fn from(decision: &Decision) -> DecisionJson {
+        let decided = decision.decided();
+        DecisionJson {
+            allowed: decided.is_allowed(),
+            limit: decided.limit,
+            remaining: decided.remaining,
+            retry_after_us: decided.retry_after_us(),
+            reset_after_us: decided.reset_after_us,
+            delay_us: decided.delay_us(),
+            degraded: decision.is_degraded(),
+            cached: decision.is_cached(),
+            receipt: None,
+            entries: None,
+        }
+    }
+}
+
+impl DecisionJson {
+    pub(super) fn with_receipt(self, receipt: Option<String>) -> DecisionJson {
+        DecisionJson { receipt, ..self }
+    }
+
+    pub(super) fn with_entries(self, entries: &[Entry]) -> DecisionJson {
+        let entry = |entry: &Entry| EntryJson { at_us: entry.at_us, cost: entry.cost.units() };
+        DecisionJson { entries: Some(entries.iter().map(entry).collect()), ..self }
+    }
+}
+
+impl<'r> From<&'r Ruling> for RulingJson<'r> {
+    fn from(ruling: &'r Ruling) -> RulingJson<'r> {
+        let verdict = ruling.verdict();
+        let tightest = Outcome::of_rules(ruling).tightest();
+        let mut decisions = ruling.rules().filter_map(|part| part.decision());
+        RulingJson {
+            allowed: verdict.is_allowed(),
+            limit: tightest.map(|policy| policy.decision().limit()),
+            remaining: ruling.remaining(),
+            retry_after_us: verdict.retry_after_us(),
+            reset_after_us: micros(ruling.reset_after()),
+            delay_us: verdict.delay_us(),
+            degraded: ruling.is_degraded(),
+            cached: decisions.any(Decision::is_cached),
+            rule: ruling.refused_by().map(|part| part.name().name()),
+            generation: ruling.generation(),
+            rules: ruling.rules().map(RuleJson::from).collect(),
+            receipt: None,
+        }
+    }
+}
+
+impl<'r> RulingJson<'r> {
+    pub(super) fn with_receipt(self, receipt: Option<String>) -> RulingJson<'r> {
+        RulingJson { receipt, ..self }
+    }
+}
+
+/// They were microseconds before.
+fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl<'r> From<RulePart<'r>> for RuleJson<'r> {
+    fn from(part: RulePart<'r>) -> RuleJson<'r> {
+        let decided = part.decision().map(Decision::decided);
+        RuleJson {
+            rule: part.name().name(),
+            limit_name: part.limit_name(),
+            cost: part.cost(),
+            shadow: part.is_shadow(),
+            allowed: part.is_allowed(),
+            limit: part.limit().map(|limit| limit.size()),
+            remaining: decided.map(|decided| decided.remaining),
+            retry_after_us: decided.and_then(|decided| decided.retry_after_us()),
+            reset_after_us: decided.map(|decided| decided.reset_after_us),
+            delay_us: decided.map(|decided| decided.delay_us()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What bodies are like that are read and written by hand.
+
+use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, Schema, SchemaFormat, Type};
+use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Ref, RefOr};
+use utoipa::{PartialSchema, ToSchema};
+
+use crate::http::asked::MAX_ATTRIBUTES;
+use crate::http::batch::MAX_REQUESTS;
+use crate::http::decision::{DecisionJson, RulingJson};
+
+/// What was decided, by a limit or by rules.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) enum CheckAnswer {
+    Limit(DecisionJson),
+    Rules(RulingJson<'static>),
+}
+
+/// Each in its place.
+pub(in crate::http) struct BatchAnswer;
+
+impl PartialSchema for BatchAnswer {
+    fn schema() -> RefOr<Schema> {
+        let [answer, problem] = ["CheckAnswer", "Problem"].map(Ref::from_schema_name);
+        array(OneOfBuilder::new().item(answer).item(problem).into())
+    }
+}
+
+impl ToSchema for BatchAnswer {}
+
+/// Of a limit by its name, or by the rules of a domain.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) enum CheckRequest {
+    Limit(CheckLimit),
+    Rules(CheckRules),
+}
+
+/// Each decided by itself.
+pub(in crate::http) struct BatchRequest;
+
+impl PartialSchema for BatchRequest {
+    fn schema() -> RefOr<Schema> {
+        array(Ref::from_schema_name("CheckRequest").into())
+    }
+}
+
+impl ToSchema for BatchRequest {}
+
+fn array(items: RefOr<Schema>) -> RefOr<Schema> {
+    let array = ArrayBuilder::new().items(items);
+    array.min_items(Some(1)).max_items(Some(MAX_REQUESTS)).into()
+}
+
+/// A request to a limit.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct CheckLimit {
+    /// The limit's name.
+    #[schema(example = "free")]
+    limit: String,
+    /// Who is limited: any text, also an empty one.
+    #[schema(example = "user:42")]
+    key: String,
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = max_wait_us)]
+    max_wait_us: Option<u64>,
+}
+
+/// A request that rules decide. At most 64 attributes in all.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct CheckRules {
+    /// Whose rules.
+    #[schema(example = "api")]
+    domain: String,
+    #[schema(schema_with = attributes, required = false)]
+    attributes: (),
+    #[schema(schema_with = verified, required = false)]
+    verified: (),
+    #[schema(schema_with = said, required = false)]
+    said: (),
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = max_wait_us)]
+    max_wait_us: Option<u64>,
+}
+
+fn cost() -> Schema {
+    let about = "The units that it spends: 1, or what the rules say, unless said here.";
+    whole(1, about).into()
+}
+
+fn max_wait_us() -> Schema {
+    whole(0, "The longest delay that is accepted from a shaping limit; a longer one is a refusal.")
+        .into()
+}
+
+fn whole(least: u64, about: &str) -> ObjectBuilder {
+    ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(least))
+        .maximum(Some(tollgate_core::MAX_UNITS))
+        .description(Some(about))
+}
+
+fn attributes() -> Schema {
+    let about = "What the caller knows of the request: `method`, `path`, `ip`, `header.x-…`. An `api_key` and \
+                 what a token says (`jwt.…`) count only if the rules know the key.";
+    texts(about).property("ip", address()).into()
+}
+
+fn verified() -> Schema {
+    let about = "What the caller has itself verified of who sent it: `api_key`, `jwt.sub`, `tier`.";
+    texts(about).property("ip", address()).into()
+}
+
+fn said() -> Schema {
+    texts("What the client says of the request, as in a header. No key is made of it.").into()
+}
+
+fn texts(about: &str) -> ObjectBuilder {
+    let text = ObjectBuilder::new().schema_type(Type::String).build();
+    ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .description(Some(about))
+        .max_properties(Some(MAX_ATTRIBUTES))
+        .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(text.into()))))
+}
+
+/// Without a port.
+fn address() -> Schema {
+    let of = |format: &str| {
+        let format = SchemaFormat::Custom(format.to_owned());
+        ObjectBuilder::new().schema_type(Type::String).format(Some(format))
+    };
+    AnyOfBuilder::new().item(of("ipv4")).item(of("ipv6")).into()
+}

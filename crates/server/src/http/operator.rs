@@ -1,0 +1,159 @@
+//! Who may look at keys, and forget them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use hyper::HeaderMap;
+use hyper::header::{AUTHORIZATION, FORWARDED, HOST, HeaderName, VIA};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use tollgate::http::Peer;
+
+use super::Problem;
+use crate::served::Served;
+
+/// What a proxy adds: it speaks for somebody else.
+const FORWARDING: [HeaderName; 4] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+/// Whoever asks shows the operators' token; or, if there is none, asks from this very machine.
+pub(super) struct Operator;
+
+impl FromRequestParts<Arc<Served>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        served: &Arc<Served>,
+    ) -> Result<Operator, Problem> {
+        match &served.operator_token {
+            Some(token) if bearer(&parts.headers).is_some_and(|shown| token.is(shown)) => {
+                Ok(Operator)
+            }
+            Some(_) => Err(Problem::no_operator()),
+            None if is_local(parts) => Ok(Operator),
+            None => Err(Problem::not_local()),
+        }
+    }
+}
+
+/// The token of `Authorization: Bearer <token>`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
+}
+
+/// Whether somebody on this machine asks for itself: no proxy for others, and no page in a browser whose name was
+/// made to point here.
+fn is_local(parts: &Parts) -> bool {
+    let peer = parts.extensions.get().is_some_and(|Peer(peer)| is_loopback(peer.ip()));
+    let is_forwarded = FORWARDING.iter().any(|name| parts.headers.contains_key(name));
+    let target = parts.uri.host().is_none_or(is_local_name);
+    let hosts = parts.headers.get_all(HOST).iter().all(|host| {
+        let authority = Authority::try_from(host.as_bytes());
+        authority.is_ok_and(|authority| is_local_name(authority.host()))
+    });
+    peer && !is_forwarded && target && hosts
+}
+
+fn is_local_name(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(is_loopback)
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn parts(peer: Option<&str>, uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let request = Request::builder().uri(uri);
+        let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
+        let (mut parts, ()) = request.body(()).unwrap().into_parts();
+        if let Some(peer) = peer {
+            parts.extensions.insert(Peer(peer.parse().unwrap()));
+        }
+        parts
+    }
+
+    #[test]
+    fn only_loopback_peers_are_local() {
+        for (peer, want) in [
+            (Some("127.0.0.1:4711"), true),
+            (Some("127.8.9.10:4711"), true),
+            (Some("[::1]:4711"), true),
+            (Some("[::ffff:127.0.0.1]:4711"), true),
+            (Some("10.0.0.1:4711"), false),
+            (Some("[::ffff:10.0.0.1]:4711"), false),
+            (Some("[2001:db8::1]:4711"), false),
+            (None, false),
+        ] {
+            assert_eq!(
+                is_local(&parts(peer, "/", &[("host", "localhost:8080")])),
+                want,
+                "{peer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_loopback_names_are_local() {
+        for (host, want) in [
+            ("localhost", true),
+            ("LocalHost:8080", true),
+            ("127.0.0.1:8080", true),
+            ("[::1]:8080", true),
+            ("[::1]", true),
+            ("[::ffff:127.0.0.1]:80", true),
+            ("rebound.example:8080", false),
+            ("localhost.example", false),
+            ("127.0.0.1.example", false),
+            ("10.0.0.1", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            let peer = Some("127.0.0.1:4711");
+            assert_eq!(is_local(&parts(peer, "/", &[("host", host)])), want, "{host}");
+        }
+        let peer = Some("127.0.0.1:4711");
+        assert!(is_local(&parts(peer, "/", &[])), "HTTP/1.0 has no Host");
+        assert!(is_local(&parts(peer, "http://localhost/", &[])));
+        assert!(!is_local(&parts(peer, "http://rebound.example/", &[("host", "localhost")])));
+        assert!(!is_local(&parts(peer, "/", &[("host", "localhost"), ("host", "a.example")])));
+    }
+
+    #[test]
+    fn whom_a_proxy_speaks_for_is_not_local() {
+        for name in ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"] {
+            let headers = [("host", "localhost"), (name, "127.0.0.1")];
+            assert!(!is_local(&parts(Some("127.0.0.1:4711"), "/", &headers)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_token_follows_its_scheme() {
+        for (value, want) in [
+            ("Bearer s3cret", Some("s3cret")),
+            ("bearer  s3cret", Some("s3cret")),
+            ("Bearer ", Some("")),
+            ("Basic s3cret", None),
+            ("Bearers3cret", None),
+            ("s3cret", None),
+            ("", None),
+        ] {
+            let parts = parts(None, "/", &[("authorization", value)]);
+            assert_eq!(bearer(&parts.headers), want.map(str::as_bytes), "{value}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! `GET /openapi.json`, and whether the server does what it says.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use crate::server::{Server, body_of};
+
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let server = Server::start(&[]);
+    body_of(server.get("/openapi.json").send().unwrap())
+});
+
+/// Whether an answer is what the document says; panics with what is wrong otherwise.
+pub(crate) fn valid(schema: &str, answer: &Value) {
+    let of = format!("#/components/schemas/{schema}");
+    let schema = json!({"$ref": of, "components": DOCUMENT["components"]});
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let wrong: Vec<_> = validator.iter_errors(answer).map(|error| error.to_string()).collect();
+    assert!(wrong.is_empty(), "{of}: {answer}: {wrong:?}");
+}
+
+#[test]
+fn the_document_is_whole() {
+    let document = &*DOCUMENT;
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["info"]["title"], "Tollgate");
+    for (path, methods) in [
+        ("/v1/check", &["post"][..]),
+        ("/v1/check/batch", &["post"]),
+        ("/v1/limits", &["get"]),
+        ("/v1/limits/{name}", &["get"]),
+        ("/v1/limits/{name}/keys/{key}", &["get", "delete"]),
+        ("/v1/limits/{name}/keys/", &["get", "delete"]),
+        ("/openapi.json", &["get"]),
+    ] {
+        let own: Vec<_> = document["paths"][path].as_object().unwrap().keys().collect();
+        assert_eq!(own.len(), methods.len(), "{path}");
+        for method in methods {
+            let operation = &document["paths"][path][method];
+            assert!(operation["summary"].is_string(), "{method} {path}");
+            let responses = operation["responses"].as_object().unwrap();
+            for (status, response) in responses.iter().filter(|(status, _)| status.starts_with('4'))
+            {
+                let content = &response["content"]["application/problem+json"]["schema"]["$ref"];
+                assert_eq!(content, "#/components/schemas/Problem", "{method} {path} {status}");
+            }
+        }
+    }
+    let scheme = &document["components"]["securitySchemes"]["operator"];
+    assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
+    let keys = &document["paths"]["/v1/limits/{name}/keys/{key}"]["delete"];
+    assert_eq!(keys["security"], json!([{"operator": []}]));
+    assert!(keys["responses"]["401"]["headers"]["WWW-Authenticate"].is_object());
+    assert!(keys["responses"]["503"]["headers"]["Retry-After"].is_object());
+}
+
+#[test]
+fn bodies_are_bounded_and_closed() {
+    let schemas = &DOCUMENT["components"]["schemas"];
+    for (name, schema) in schemas.as_object().unwrap() {
+        if schema["type"] == "object" {
+            assert_eq!(schema["additionalProperties"], false, "{name}");
+        }
+    }
+    assert_eq!(schemas["BatchRequest"]["maxItems"], 1_000);
+    assert_eq!(schemas["BatchRequest"]["minItems"], 1);
+    let cost = &schemas["CheckLimit"]["properties"]["cost"];
+    assert_eq!((&cost["minimum"], &cost["maximum"]), (&json!(1), &json!((1_u64 << 53) - 1)));
+    assert_eq!(schemas["CheckRules"]["properties"]["attributes"]["maxProperties"], 64);
+    assert_eq!(schemas["CheckRules"]["required"], json!(["domain"]));
+    assert_eq!(schemas["CheckLimit"]["required"], json!(["limit", "key"]));
+}
+
+#[test]
+fn examples_are_what_they_are_examples_of_and_work() {
+    let server = Server::start(&[]);
+    for (path, of) in [("/v1/check", "CheckRequest"), ("/v1/check/batch", "BatchRequest")] {
+        let body = &DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"];
+        let named = body["examples"].as_object().into_iter().flatten().map(|(_, it)| &it["value"]);
+        let examples: Vec<_> = named.chain(body.get("example")).collect();
+        assert!(!examples.is_empty(), "{path}");
+        for example in examples {
+            valid(of, example);
+            let response = server.post(path, example.to_string()).send().unwrap();
+            assert_eq!(response.status(), 200, "{example}");
+        }
+    }
+    let answer =
+        &DOCUMENT["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]["application/json"];
+    valid("CheckAnswer", &answer["example"]);
+}
+
+/// What schemathesis need not check.
+const SETTINGS: &str = r#"
+# A key that was forgotten has spent nothing, and can be looked at.
+[checks]
+use_after_free.enabled = false
+
+# What is wrong with one request of a batch is answered in its place.
+[[operations]]
+include-path = "/v1/check/batch"
+checks.negative_data_rejection.enabled = false
+"#;
+
+/// Everything that the document allows is answered as it says, and everything else refused.
+#[test]
+fn schemathesis_finds_nothing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let st = root.join(".tools/schemathesis/bin/st");
+    assert!(st.exists(), "{} is not there; run `make schemathesis`", st.display());
+    let token = "0123456789abcdef0123456789abcdef";
+    let server = Server::start(&["--operator-token", token]);
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("schemathesis.toml"), SETTINGS).unwrap();
+    // One worker: Python may not parse its own source in two threads at a time.
+    let output = Command::new(st)
+        .current_dir(directory.path())
+        .arg("run")
+        .arg(format!("{}/openapi.json", server.url))
+        .args(["--header", &format!("Authorization: Bearer {token}")])
+        .args(["--seed", "1", "--max-examples", "25", "--workers", "1"])
+        .args(["--generation-database", "none", "--warnings", "off", "--no-color"])
+        .output()
+        .unwrap();
+    let (out, err) = (&output.stdout, &output.stderr);
+    let said = [String::from_utf8_lossy(out), String::from_utf8_lossy(err)].concat();
+    assert!(output.status.success(), "{said}\n{}", server.log());
+    server.check(r#"{"limit":"free","key":"user:42"}"#);
+}
