@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
@@ -25,6 +26,9 @@ use crate::{grpc, http, logs, metrics};
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
 
+/// How long the end waits for what does not end by itself.
+const MAX_END: Duration = Duration::from_secs(1);
+
 /// The most servers of a store that are named.
 const MAX_NAMED: usize = 8;
 
@@ -35,8 +39,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.context("no threads to serve with; raise the limit of the system")?;
     let outcome = runtime.block_on(serve(args, &log, traces.clone()));
-    // Not waited for: the name of a store that is being looked up, a file that is being read.
-    runtime.shutdown_background();
+    // What was cut is over then, with its span. The name of a store that is being looked up, or a file that is
+    // being read, is not waited for.
+    runtime.shutdown_timeout(MAX_END);
     if let Some(traces) = traces {
         traces.stop();
     }
@@ -93,9 +98,7 @@ fn served(
     let probe = Probe::new(&limiter)?;
     let (rules, file, following) = match &args.config {
         Some(path) => {
-            let file = RulesFile::open(&limiter, path).map_err(|problems| {
-                anyhow!("--config has problems; nothing is served\n{problems}")
-            })?;
+            let file = RulesFile::open(&limiter, path)?;
             let following = file.follow().and_then(Following::and_on_hangup);
             let following = following.context("--config cannot be followed")?;
             (file.rules().clone(), Some(file), Some(following))
@@ -133,7 +136,7 @@ fn limiter(args: &ServeArgs) -> anyhow::Result<Limiter> {
     if args.store == "memory" {
         return Ok(builder.build());
     }
-    let builder = builder.redis(&args.store).context("--store, which is not `memory`")?;
+    let builder = builder.redis(&args.store).context("--store")?;
     let builder = builder.prefix(&args.store_prefix).context("--store-prefix")?;
     builder.deadline(args.store_deadline).build().context("--store")
 }

@@ -16,6 +16,7 @@ const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Whether requests should be sent here.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Readiness {
     /// Whether requests should be sent here.
     ready: bool,
@@ -28,6 +29,7 @@ pub(crate) struct Readiness {
     limits: usize,
     phase: PhaseName,
     /// Why the file of rules as it is now was refused: older rules decide.
+    #[schema(required)]
     rules_problem: Option<String>,
 }
 

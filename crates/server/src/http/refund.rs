@@ -22,11 +22,13 @@ const MAX_BYTES: usize = 8 << 10;
 #[serde(deny_unknown_fields)]
 pub(crate) struct RefundRequest {
     /// As a decision had it.
+    #[schema(max_length = 4096)]
     receipt: String,
 }
 
 /// What came back.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Refunded {
     /// How many more units remain now, over all limits of the receipt; 0 if they had come back by themselves.
     refunded: u64,

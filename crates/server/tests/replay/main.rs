@@ -205,7 +205,8 @@ fn a_terminal_on_standard_error_sees_how_far_it_is() {
 #[test]
 fn memory_is_bounded_by_the_keys_not_the_trace() {
     let lines = std::env::var("SOAK_LINES").map_or(300_000, |lines| lines.parse().unwrap());
-    const MAX_RESIDENT_KIB: u64 = 16 * 1024;
+    // Most of it is the program itself, unoptimized.
+    const MAX_RESIDENT_KIB: u64 = 24 * 1024;
     let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut decisions = child.stdout.take().unwrap();

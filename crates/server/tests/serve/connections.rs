@@ -80,8 +80,9 @@ fn the_bounds_are_those_of_the_flags() {
     ];
     for (flags, sent, bound) in cases {
         let server = Server::start(flags);
-        let mut stream = connect(&server);
+        // Before: the server may see the connection first.
         let start = Instant::now();
+        let mut stream = connect(&server);
         stream.write_all(sent.as_bytes()).unwrap();
         let answer = rest(&mut stream);
         assert_eq!(answer.is_empty(), !sent.ends_with("\r\n\r\n"), "{flags:?}: {answer}");

@@ -200,7 +200,7 @@ fn refused(flags: &[&str]) -> String {
 fn a_bad_file_at_the_start_is_refused_with_all_that_is_wrong() {
     let file = File::new("limits:\n  free: token-bucket capacity=0 refill=1/d\n  pro: nonsense\n");
     let error = refused(&["--config", file.path()]);
-    assert!(error.contains("--config") && error.contains("limits.yaml:2:"), "{error}");
+    assert!(error.contains("limits.yaml:2:"), "{error}");
     assert!(error.contains("limits.yaml:3:") && error.contains("2 errors"), "{error}");
 }
 
@@ -221,7 +221,7 @@ fn an_address_that_is_taken_is_refused_with_its_flag() {
 fn a_store_that_cannot_be_is_refused_without_its_password() {
     for store in ["redis://user:geheim@", "postgres://user:geheim@localhost", "memroy"] {
         let error = refused(&["--store", store]);
-        assert!(error.starts_with("error: --store, which is not `memory`: "), "{error}");
+        assert!(error.starts_with("error: --store: "), "{error}");
         assert!(!error.contains("geheim"), "{error}");
     }
     let error = refused(&["--store", "redis://127.0.0.1", "--store-prefix", "a b"]);

@@ -112,7 +112,7 @@ fn what_is_no_receipt_is_refused_in_the_same_words() {
         format!("{receipt}A"),
         receipt[1..].to_owned(),
         of_another,
-        "A".repeat(100_000),
+        "A".repeat(8_000),
     ];
     for forged in forged {
         let (status, problem) = server.refund(&forged);
@@ -120,6 +120,7 @@ fn what_is_no_receipt_is_refused_in_the_same_words() {
         assert_eq!(status, 400, "{forged}");
         assert!(detail.starts_with("this is no receipt of this server"), "{forged}: {detail}");
     }
+    assert_eq!(server.refund(&"A".repeat(100_000)).0, 413);
     for body in ["", "{}", "[]", "null", r#"{"receipt":1}"#, r#"{"receipt":"a","key":"b"}"#] {
         assert_eq!(server.ask_refund(body.to_owned()).0, 400, "{body}");
     }
@@ -203,8 +204,10 @@ fn a_refund_goes_on_when_the_client_hangs_up() {
     proxy.delay(|| Duration::from_millis(300));
     let passed = proxy.scripts_passed();
     let body = json!({ "receipt": receipt }).to_string();
-    let head =
-        format!("POST /v1/refund HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/refund HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let mut client = TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
