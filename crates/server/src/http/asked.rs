@@ -117,14 +117,13 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// As rules see it.
+    /// As rules see it, and as the middleware would have it.
     ///
-    /// Who a client is counts as a claim, unless its caller has verified it. Whoever brings a claim and no
-    /// address is at the one that all have whose address is not known: inventing keys escapes no rule.
+    /// Who a client is counts as a claim, and what is in a header as said, unless its caller has verified it. Whoever
+    /// has no address is at the one that all have whose address is not known: that escapes no rule.
     pub(super) fn into_attributes(self, rules: &Rules) -> Attributes<'a> {
         let Request { attributes, verified, said } = self;
         let has_ip = attributes.value("ip").or(verified.value("ip")).is_some();
-        let has_claim = attributes.0.iter().chain(&said.0).any(|(name, _)| is_identity(name));
         let mut request = Attributes::new();
         for (name, value) in said.0 {
             request = match is_identity(&name) {
@@ -133,21 +132,32 @@ impl<'a> Request<'a> {
             };
         }
         for (name, value) in attributes.0 {
-            request = match is_identity(&name) {
-                true => request.claimed(name, value),
-                false => known(request, rules, name, value),
+            request = match &*name {
+                own if is_identity(own) => request.claimed(name, value),
+                own if is_of_the_client(own, &value) => request.said(name, value),
+                _ => known(request, rules, name, value),
             };
         }
         for (name, value) in verified.0 {
             request = known(request, rules, name, value);
         }
-        if has_claim && !has_ip { request.with("ip", NOWHERE) } else { request }
+        if has_ip { request } else { request.with("ip", NOWHERE) }
     }
 }
 
 /// Whether it says who a client is.
 fn is_identity(name: &str) -> bool {
     name == "api_key" || name.starts_with("jwt.")
+}
+
+/// Whether the client could have put anything there: a header, or a method of its own.
+fn is_of_the_client(name: &str, value: &str) -> bool {
+    let is_common = || {
+        let common =
+            ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
+        common.contains(&value)
+    };
+    name.starts_with("header.") || (name == "method" && !is_common())
 }
 
 /// Something that is known of a request; an address as keys have it.

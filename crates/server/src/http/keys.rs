@@ -83,13 +83,12 @@ pub(super) async fn peek(
     security(("operator" = [])),
 )]
 pub(super) async fn reset(
-    _: Operator,
+    operator: Operator,
     State(served): State<Arc<Served>>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    scope(&served, &name)?.reset(&key).await?;
-    Ok(StatusCode::NO_CONTENT)
+    forget(&scope(&served, &name)?, &key, operator).await
 }
 
 /// How the empty key stands: what a request would come to. Charges nothing
@@ -135,18 +134,25 @@ pub(super) async fn peek_empty(
     security(("operator" = [])),
 )]
 pub(super) async fn reset_empty(
-    _: Operator,
+    operator: Operator,
     State(served): State<Arc<Served>>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    scope(&served, &name)?.reset("").await?;
-    Ok(StatusCode::NO_CONTENT)
+    forget(&scope(&served, &name)?, "", operator).await
 }
 
 fn scope(served: &Served, name: &str) -> Result<Scope, Problem> {
     let named = served.limit(name).ok_or_else(|| Problem::unknown_limit(name))?;
     Ok(named.scope.clone())
+}
+
+/// Forgives what a key has spent, and says so: somebody may ask who it was. The key may be a secret.
+async fn forget(scope: &Scope, key: &str, operator: Operator) -> Result<StatusCode, Problem> {
+    scope.reset(key).await?;
+    let (limit, peer) = (scope.name(), operator.peer());
+    tracing::info!(limit, peer, "an operator reset a key");
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn look_at(

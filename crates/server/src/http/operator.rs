@@ -4,25 +4,38 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, FORWARDED, HOST, HeaderName, VIA};
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Uri, Version};
 use tollgate::http::Peer;
 
 use super::Problem;
 use crate::served::Served;
 
-/// What a proxy adds: it speaks for somebody else.
-const FORWARDING: [HeaderName; 4] = [
-    FORWARDED,
-    VIA,
-    HeaderName::from_static("x-forwarded-for"),
-    HeaderName::from_static("x-real-ip"),
+/// How the names of headers begin that a proxy adds: it speaks for somebody else.
+const FORWARDING: [&str; 8] = [
+    "forwarded",
+    "via",
+    "x-forwarded",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-",
+    "x-envoy-",
 ];
 
 /// Whoever asks shows the operators' token; or, if there is none, asks from this very machine.
-pub(super) struct Operator;
+pub(super) struct Operator {
+    peer: Option<Peer>,
+}
+
+impl Operator {
+    /// From where it asks, for the log.
+    pub(super) fn peer(&self) -> String {
+        self.peer.map_or_else(|| "unknown".to_owned(), |Peer(peer)| peer.to_string())
+    }
+}
 
 impl FromRequestParts<Arc<Served>> for Operator {
     type Rejection = Problem;
@@ -32,13 +45,12 @@ impl FromRequestParts<Arc<Served>> for Operator {
         served: &Arc<Served>,
     ) -> Result<Operator, Problem> {
         match &served.operator_token {
-            Some(token) if bearer(&parts.headers).is_some_and(|shown| token.is(shown)) => {
-                Ok(Operator)
-            }
-            Some(_) => Err(Problem::no_operator()),
-            None if is_local(parts) => Ok(Operator),
-            None => Err(Problem::not_local()),
+            Some(token) if bearer(&parts.headers).is_some_and(|shown| token.is(shown)) => {}
+            Some(_) => return Err(Problem::no_operator()),
+            None if is_local(parts) => {}
+            None => return Err(Problem::not_local()),
         }
+        Ok(Operator { peer: parts.extensions.get().copied() })
     }
 }
 
@@ -49,17 +61,28 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
-/// Whether somebody on this machine asks for itself: no proxy for others, and no page in a browser whose name was
-/// made to point here.
+/// Whether somebody on this machine asks for itself: no proxy for others, as far as one can be told, and no page of
+/// another site in a browser, or one whose name was made to point here.
 fn is_local(parts: &Parts) -> bool {
-    let peer = parts.extensions.get().is_some_and(|Peer(peer)| is_loopback(peer.ip()));
-    let is_forwarded = FORWARDING.iter().any(|name| parts.headers.contains_key(name));
-    let target = parts.uri.host().is_none_or(is_local_name);
-    let hosts = parts.headers.get_all(HOST).iter().all(|host| {
-        let authority = Authority::try_from(host.as_bytes());
-        authority.is_ok_and(|authority| is_local_name(authority.host()))
-    });
-    peer && !is_forwarded && target && hosts
+    let headers = &parts.headers;
+    parts.extensions.get().is_some_and(|Peer(peer)| is_loopback(peer.ip()))
+        // nginx passes requests on by HTTP/1.0, unless told otherwise.
+        && parts.version == Version::HTTP_11
+        && !headers.keys().any(is_forwarding)
+        && parts.uri.host().is_none_or(is_local_name)
+        && headers.contains_key(HOST)
+        && headers.get_all(HOST).iter().all(|host| {
+            let authority = Authority::try_from(host.as_bytes());
+            authority.is_ok_and(|authority| is_local_name(authority.host()))
+        })
+        && headers.get_all(ORIGIN).iter().all(|origin| {
+            let origin = Uri::try_from(origin.as_bytes());
+            origin.is_ok_and(|origin| origin.host().is_some_and(is_local_name))
+        })
+}
+
+fn is_forwarding(name: &HeaderName) -> bool {
+    FORWARDING.iter().any(|beginning| name.as_str().starts_with(beginning))
 }
 
 fn is_local_name(host: &str) -> bool {
@@ -127,17 +150,45 @@ mod tests {
             assert_eq!(is_local(&parts(peer, "/", &[("host", host)])), want, "{host}");
         }
         let peer = Some("127.0.0.1:4711");
-        assert!(is_local(&parts(peer, "/", &[])), "HTTP/1.0 has no Host");
-        assert!(is_local(&parts(peer, "http://localhost/", &[])));
+        assert!(!is_local(&parts(peer, "/", &[])), "HTTP/1.1 has a Host");
+        assert!(is_local(&parts(peer, "http://localhost/", &[("host", "localhost")])));
         assert!(!is_local(&parts(peer, "http://rebound.example/", &[("host", "localhost")])));
         assert!(!is_local(&parts(peer, "/", &[("host", "localhost"), ("host", "a.example")])));
     }
 
     #[test]
     fn whom_a_proxy_speaks_for_is_not_local() {
-        for name in ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"] {
+        let peer = Some("127.0.0.1:4711");
+        for name in [
+            "Forwarded",
+            "X-Forwarded-For",
+            "X-Forwarded-Proto",
+            "X-Real-IP",
+            "Via",
+            "True-Client-IP",
+            "CF-Connecting-IP",
+            "X-Envoy-External-Address",
+        ] {
             let headers = [("host", "localhost"), (name, "127.0.0.1")];
-            assert!(!is_local(&parts(Some("127.0.0.1:4711"), "/", &headers)), "{name}");
+            assert!(!is_local(&parts(peer, "/", &headers)), "{name}");
+        }
+        let mut of_nginx = parts(peer, "/", &[("host", "127.0.0.1:8080")]);
+        assert!(is_local(&of_nginx));
+        of_nginx.version = Version::HTTP_10;
+        assert!(!is_local(&of_nginx));
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_not_local() {
+        for (origin, want) in [
+            ("http://127.0.0.1:8080", true),
+            ("http://localhost:8080", true),
+            ("https://elsewhere.example", false),
+            ("null", false),
+            ("", false),
+        ] {
+            let headers = [("host", "127.0.0.1:8080"), ("origin", origin)];
+            assert_eq!(is_local(&parts(Some("127.0.0.1:4711"), "/", &headers)), want, "{origin}");
         }
     }
 

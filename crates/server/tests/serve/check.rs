@@ -141,7 +141,7 @@ fn rules_say_the_cost_unless_the_caller_does() {
 #[test]
 fn where_no_rule_applies_everything_goes() {
     let file = rules(
-        "limits: { a: fixed-window limit=1 window=1h }\nrules: [{ name: r, domain: d, key: [ip], limit: a }]",
+        "limits: { a: fixed-window limit=1 window=1h }\nrules: [{ name: r, domain: d, key: [user], limit: a }]",
     );
     let own = Server::start(&["--config", file.path().to_str().unwrap()]);
     let answer = check(&own, json!({"domain": "d"}));
@@ -168,6 +168,39 @@ fn an_api_key_counts_if_the_rules_know_it() {
     let said =
         json!({"domain": "api", "attributes": {"ip": "203.0.113.9"}, "said": {"api_key": "x4"}});
     assert_eq!(ask(said), 56, "what is said of who one is, is a claim too");
+}
+
+/// As in the middleware: one that did not apply would be no limit at all.
+#[test]
+fn whoever_has_no_address_shares_a_quota_with_all_who_have_none() {
+    let file = rules(
+        "limits: { a: fixed-window limit=10 window=366d }\nrules: [{ name: r, domain: d, key: [ip], limit: a }]",
+    );
+    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let none = json!({"domain": "d"});
+    let said = json!({"domain": "d", "said": {"ip": "203.0.113.9"}});
+    let verified = json!({"domain": "d", "verified": {"api_key": "k_1"}});
+    for (body, want) in [(none, 9), (said, 8), (verified, 7)] {
+        assert_eq!(left(&server, body), want);
+    }
+}
+
+#[test]
+fn what_clients_write_themselves_makes_no_key() {
+    let file = rules(
+        "limits: { a: fixed-window limit=10 window=366d }\n\
+         rules:\n\
+         - { name: r, domain: d, when: { header.x-user: present }, key: [{ first_of: [header.x-user, method, ip] }], limit: a }",
+    );
+    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let ask = |attributes: Value| json!({"domain": "d", "attributes": attributes});
+    for (user, method, want) in [("a", "STEAL", 9), ("b", "STEAL2", 8)] {
+        assert_eq!(left(&server, ask(json!({"header.x-user": user, "method": method}))), want);
+    }
+    let common = ask(json!({"header.x-user": "c", "method": "GET"}));
+    assert_eq!(left(&server, common), 9, "there are few that are common");
+    let vouched = json!({"domain": "d", "verified": {"header.x-user": "a"}});
+    assert_eq!(left(&server, vouched), 9);
 }
 
 #[test]
