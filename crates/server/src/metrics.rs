@@ -12,10 +12,7 @@ mod state;
 mod tests;
 mod text;
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::State;
@@ -87,19 +84,16 @@ impl Metrics {
         self.requests.count(&self.recorder, endpoint, status, took);
     }
 
-    /// Awaits a decision, and takes the time if a store across the network was asked.
-    pub(crate) async fn store_call<T>(&self, call: impl IntoFuture<Output = T>) -> T {
-        let Some(calls) = &self.store_calls else { return call.await };
-        let began = Instant::now();
-        let mut call = pin!(call.into_future());
-        // What is there at once was remembered.
-        if let Poll::Ready(told) = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await
-        {
-            return told;
+    /// When a store across the network is asked; in memory it would take longer to read the clock than to decide.
+    pub(crate) fn store_call(&self) -> Option<Instant> {
+        self.store_calls.as_ref().map(|_| Instant::now())
+    }
+
+    /// Takes the time of a call that is answered now.
+    pub(crate) fn store_answered(&self, called: Option<Instant>) {
+        if let (Some(calls), Some(called)) = (&self.store_calls, called) {
+            calls.record(called.elapsed());
         }
-        let told = call.await;
-        calls.record(began.elapsed());
-        told
     }
 
     /// The text that Prometheus reads.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ahash::AHashMap;
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Limiter, Scope};
 
@@ -38,6 +39,8 @@ pub(crate) struct Served {
     /// Requests that came to a 5xx, for the log.
     pub(crate) failures: Sparingly,
     limits: ArcSwap<Limits>,
+    /// Who holds it makes them again.
+    making_limits: Mutex<()>,
 }
 
 /// The limits of the rules of one generation, by their names.
@@ -117,6 +120,7 @@ impl Served {
             traces: None,
             failures: Sparingly::default(),
             limits: ArcSwap::default(),
+            making_limits: Mutex::default(),
         }
     }
 
@@ -143,9 +147,10 @@ impl Served {
         limits
     }
 
-    /// The limits of the rules as they are now. Who looks for one while they are replaced may make them a
-    /// second time, which changes nothing.
+    /// The limits of the rules as they are now.
     fn limits_anew(&self) -> Arc<Limits> {
+        // One at a time: two would give a new limit two tallies.
+        let _alone = self.making_limits.lock();
         let before = self.limits.load_full();
         // First: if the rules are replaced now, it is done again.
         let generation = self.rules.generation();

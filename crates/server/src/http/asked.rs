@@ -50,8 +50,7 @@ pub(super) struct Request<'a> {
 impl<'a> Asked<'a> {
     /// From the body of a check, or one of a batch's.
     pub(crate) fn decode(json: &'a [u8]) -> Result<Asked<'a>, Problem> {
-        // An array would be taken for the fields in their order.
-        if json.trim_ascii_start().first() != Some(&b'{') {
+        if !is_object(json) {
             return Err(Problem::bad_request(format!("a check is an object; {FORMS}")));
         }
         let fields = serde_json::from_slice(json).map_err(|error| Problem::in_json(&error))?;
@@ -143,6 +142,11 @@ impl<'a> Request<'a> {
         }
         if has_ip { request } else { request.with("ip", NOWHERE) }
     }
+}
+
+/// Whether it begins as an object. Serde would take an array for the fields in their order.
+pub(super) fn is_object(json: &[u8]) -> bool {
+    json.trim_ascii_start().first() == Some(&b'{')
 }
 
 /// Whether it says who a client is.

@@ -1,5 +1,6 @@
 //! `POST /v1/check/batch`: decides many requests at once.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,12 +15,17 @@ use super::body::JsonBody;
 use super::check::{Sent, append, json};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
 use crate::served::Served;
+use crate::traces;
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The most requests of a batch.
 pub(super) const MAX_REQUESTS: usize = 1_000;
+
+/// How many of a batch are on their way at a time. A store across the network takes as many at once; the others'
+/// deadlines begin when it is their turn, or a batch could be late by being long.
+const IN_FLIGHT: usize = 64;
 
 /// What a decision takes in a batch, as a rule.
 const ANSWER_BYTES: usize = 128;
@@ -44,23 +50,26 @@ pub(super) async fn batch(
     State(served): State<Arc<Served>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    // All are on their way before the first is waited for.
-    let sent: Vec<_> = each(&body)?.map(|asked| Sent::new(asked?, &served)).collect();
-    let mut answers = Vec::with_capacity(sent.len() * ANSWER_BYTES);
-    answers.push(b'[');
-    for (number, sent) in sent.into_iter().enumerate() {
-        if number > 0 {
-            answers.push(b',');
+    let asked = each(&body)?;
+    let mut answers = Vec::with_capacity(asked.len() * ANSWER_BYTES);
+    let answering = async {
+        let mut coming = asked.map(|asked| Sent::new(asked?, &served));
+        let mut sent: VecDeque<_> = coming.by_ref().take(IN_FLIGHT).collect();
+        answers.push(b'[');
+        while let Some(first) = sent.pop_front() {
+            let answered = match first {
+                Ok(first) => first.answer(&served, &mut answers).await,
+                Err(problem) => Err(problem),
+            };
+            if let Err(problem) = answered {
+                append(&mut answers, &problem);
+            }
+            sent.extend(coming.next());
+            answers.push(if sent.is_empty() { b']' } else { b',' });
         }
-        let answered = match sent {
-            Ok(sent) => sent.answer(&served, &mut answers).await,
-            Err(problem) => Err(problem),
-        };
-        if let Err(problem) = answered {
-            append(&mut answers, &problem);
-        }
-    }
-    answers.push(b']');
+        Ok::<_, Problem>(())
+    };
+    traces::store(&served, answering).await?;
     Ok(json(answers))
 }
 

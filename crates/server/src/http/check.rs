@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -61,12 +62,19 @@ pub(super) async fn check(
 ) -> Result<Response, Problem> {
     let mut answer = Vec::with_capacity(ANSWER_BYTES);
     let sent = Sent::new(Asked::decode(&body)?, &served)?;
-    sent.answer(&served, &mut answer).await?;
+    traces::store(&served, sent.answer(&served, &mut answer)).await?;
     Ok(json(answer))
 }
 
 /// A check on its way to the store.
-pub(super) enum Sent<'a> {
+pub(super) struct Sent<'a> {
+    to: To<'a>,
+    /// When, if that is across the network.
+    at: Option<Instant>,
+}
+
+/// Who decides it.
+enum To<'a> {
     Limit { named: Arc<Named>, key: Cow<'a, str>, answer: Answer<Decision> },
     Rules(RulesAnswer),
 }
@@ -75,7 +83,8 @@ impl<'a> Sent<'a> {
     /// Sends it; the store may take its time to answer.
     pub(super) fn new(asked: Asked<'a>, served: &Served) -> Result<Sent<'a>, Problem> {
         let Asked { of, cost, max_wait } = asked;
-        match of {
+        let at = served.metrics.store_call();
+        let to = match of {
             Of::Limit { name, key } => {
                 let named = served.limit(&name).ok_or_else(|| Problem::unknown_limit(&name))?;
                 let mut check = named.scope.check(key.as_bytes());
@@ -86,7 +95,7 @@ impl<'a> Sent<'a> {
                     check = check.max_wait(max_wait);
                 }
                 let answer = check.into_future();
-                Ok(Sent::Limit { named, key, answer })
+                To::Limit { named, key, answer }
             }
             Of::Rules { domain, request } => {
                 if !served.rules.has_domain(&domain) {
@@ -100,30 +109,37 @@ impl<'a> Sent<'a> {
                 if let Some(max_wait) = max_wait {
                     check = check.max_wait(max_wait);
                 }
-                Ok(Sent::Rules(check.into_future()))
+                To::Rules(check.into_future())
             }
-        }
+        };
+        Ok(Sent { to, at })
     }
 
     /// Appends what was decided.
     pub(super) async fn answer(self, served: &Served, to: &mut Vec<u8>) -> Result<(), Problem> {
-        match self {
-            Sent::Limit { named, key, answer } => {
-                let decided = served.metrics.store_call(traces::store(served, answer)).await;
+        let Served { metrics, receipts, traces, .. } = served;
+        match self.to {
+            To::Limit { named, key, answer } => {
+                let decided = answer.await;
+                if !decided.as_ref().is_ok_and(Decision::is_cached) {
+                    metrics.store_answered(self.at);
+                }
                 let decision = decided.inspect_err(|_| named.tally.count_failure())?;
                 named.tally.count(&decision);
-                if served.traces.is_some() {
+                if traces.is_some() {
                     traces::decided(named.scope.name(), &decision);
                 }
-                let receipt = served.receipts.of_limit(&named.scope, key.as_bytes(), &decision);
+                let receipt = receipts.of_limit(&named.scope, key.as_bytes(), &decision);
                 append(to, &DecisionJson::from(&decision).with_receipt(receipt));
             }
-            Sent::Rules(answer) => {
-                let ruling = served.metrics.store_call(traces::store(served, answer)).await?;
-                if served.traces.is_some() {
+            To::Rules(answer) => {
+                let ruled = answer.await;
+                metrics.store_answered(self.at);
+                let ruling = ruled?;
+                if traces.is_some() {
                     traces::ruled(&ruling);
                 }
-                let receipt = served.receipts.of_ruling(&ruling);
+                let receipt = receipts.of_ruling(&ruling);
                 append(to, &RulingJson::from(&ruling).with_receipt(receipt));
             }
         }

@@ -114,6 +114,12 @@ pub(super) struct RuleJson<'r> {
     shadow: bool,
     /// Whether it has nothing against the request; another may.
     allowed: bool,
+    /// It was decided without the store, which failed.
+    #[serde(skip_serializing_if = "is_false")]
+    degraded: bool,
+    /// A refusal of up to a second ago, remembered.
+    #[serde(skip_serializing_if = "is_false")]
+    cached: bool,
     /// The limit's size.
     #[schema(required, example = 60)]
     limit: Option<u64>,
@@ -208,6 +214,8 @@ impl<'r> From<RulePart<'r>> for RuleJson<'r> {
             cost: part.cost(),
             shadow: part.is_shadow(),
             allowed: part.is_allowed(),
+            degraded: part.decision().is_some_and(Decision::is_degraded),
+            cached: part.decision().is_some_and(Decision::is_cached),
             limit: part.limit().map(|limit| limit.size()),
             remaining: decided.map(|decided| decided.remaining),
             retry_after_us: decided.and_then(|decided| decided.retry_after_us()),

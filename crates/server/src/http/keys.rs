@@ -17,7 +17,7 @@ use super::Problem;
 use super::decision::DecisionJson;
 use super::openapi::{OperatorProblems, PathProblems, StoreProblems};
 use super::operator::Operator;
-use super::problem::shown;
+use super::problem::told;
 use crate::served::Served;
 
 /// What to look for.
@@ -161,7 +161,9 @@ async fn look_at(
     look: Result<Query<Look>, QueryRejection>,
 ) -> Result<Json<DecisionJson>, Problem> {
     let Query(look) = look.map_err(|error| {
-        let detail = format!("{}; use such as ?cost=1&entries=true", shown(&error.body_text()));
+        let problem = error.body_text();
+        let problem = problem.split_once(": ").map_or(&*problem, |(_, problem)| problem);
+        let detail = format!("{}; use such as ?cost=1&entries=true", told(problem));
         Problem::bad_request(detail)
     })?;
     let decision = scope.peek(key).cost(look.cost.unwrap_or(1)).await?;

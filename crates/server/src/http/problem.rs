@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
@@ -33,7 +33,13 @@ pub(crate) struct Problem {
     /// What is wrong, where, and what to do.
     #[schema(value_type = String, max_length = 1024, example = "cost is 0; use at least 1")]
     detail: Cow<'static, str>,
-    #[serde(skip)]
+    /// How long to wait before asking again, if that helps.
+    #[serde(
+        rename = "retry_after_us",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "micros"
+    )]
+    #[schema(value_type = u64, nullable = false, required = false)]
     retry_after: Option<Duration>,
 }
 
@@ -59,7 +65,7 @@ impl Problem {
         let place = format!(" at line {} column {}", error.line(), error.column());
         let message = message.strip_suffix(&place).unwrap_or(&message);
         let remedy = if error.is_data() { "" } else { "; send JSON" };
-        let (line, column, message) = (error.line(), error.column(), cut(message, MESSAGE));
+        let (line, column, message) = (error.line(), error.column(), told(message));
         Problem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
     }
 
@@ -121,9 +127,19 @@ impl Problem {
     }
 }
 
+fn micros<S: Serializer>(wait: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    let wait_us = wait.unwrap_or_default().as_micros();
+    to.serialize_u64(u64::try_from(wait_us).unwrap_or(u64::MAX))
+}
+
 /// What a client sent, short enough and printable.
 pub(crate) fn shown(text: &str) -> String {
     cut(text, SHOWN)
+}
+
+/// A decoder's message, short enough and printable.
+pub(super) fn told(message: &str) -> String {
+    cut(message, MESSAGE)
 }
 
 /// About so many bytes of it, printable.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Problem;
+use super::asked::is_object;
 use super::body::JsonBody;
 use super::openapi::{BodyProblems, StoreProblems};
 use crate::receipt::Unrefunded;
@@ -66,6 +67,9 @@ pub(super) async fn refund(
     State(served): State<Arc<Served>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Json<Refunded>, Problem> {
+    if !is_object(&body) {
+        return Err(Problem::bad_request("a refund is an object; send {\"receipt\":\"…\"}"));
+    }
     let asked: RefundRequest =
         serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
     // On its own: a client that hangs up would otherwise leave a receipt half taken.

@@ -1,5 +1,7 @@
 //! `POST /v1/check/batch`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
@@ -77,7 +79,7 @@ fn a_batch_may_be_longer_than_a_check() {
 }
 
 #[test]
-fn all_are_on_their_way_to_the_store_at_once() {
+fn many_are_on_their_way_to_the_store_at_once() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let file = rules(
@@ -129,4 +131,22 @@ fn what_the_store_fails_to_decide_is_a_problem_in_its_place() {
     let (status, detail) = problem(response);
     assert_eq!(status, 503);
     assert!(!detail.contains("127.0.0.1"), "{detail}");
+}
+
+/// All at once, the last would be late only because the first were before them, and then let go by an open limit.
+#[test]
+fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    proxy.delay(|| Duration::from_millis(50));
+    let file = rules("limits: { few: sliding-window-log limit=5 window=366d }\nrules: []");
+    let (path, store) = (file.path().to_str().unwrap(), proxy.url());
+    let flags = ["--config", path, "--store", &store, "--store-deadline", "400ms"];
+    let server = Server::start(&flags);
+    // Different keys: a refusal that is remembered would need no store.
+    let key = |number: usize| json!({"limit": "few", "key": format!("user:{number}"), "cost": 5});
+    let body: Vec<_> = (0..1_000).map(key).collect();
+    let answers = batch(&server, &body.into());
+    assert_eq!(answers.len(), 1_000);
+    assert!(answers.iter().all(|answer| answer["remaining"] == 0 && answer["degraded"].is_null()));
 }

@@ -190,7 +190,7 @@ fn what_clients_write_themselves_makes_no_key() {
     let file = rules(
         "limits: { a: fixed-window limit=10 window=366d }\n\
          rules:\n\
-         - { name: r, domain: d, when: { header.x-user: present }, key: [{ first_of: [header.x-user, method, ip] }], limit: a }",
+         - { name: r, domain: d, key: [{ first_of: [header.x-user, method, ip] }], limit: a }",
     );
     let server = Server::start(&["--config", file.path().to_str().unwrap()]);
     let ask = |attributes: Value| json!({"domain": "d", "attributes": attributes});

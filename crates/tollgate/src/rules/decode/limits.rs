@@ -114,7 +114,7 @@ impl<'n> Limits<'n> {
     pub(super) fn warn_of_unused(&self, report: &mut Report) {
         for limit in self.found.iter().filter(|limit| !limit.is_used) {
             let message = format!("no rule spends limit `{}`", limit.name);
-            report.warn(limit.at, message, "name it in a rule, or remove it");
+            report.warn(limit.at, message, "name it in a rule, unless it is asked for by its name");
         }
     }
 
