@@ -11,11 +11,18 @@ use serde::Deserialize;
 
 const MAX_BYTES: usize = 64 * 1024;
 const CONNECT: Duration = Duration::from_secs(2);
-const IN_ALL: Duration = Duration::from_secs(10);
+
+/// How long an answer is waited for in all, and what to do if there is none then.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    pub(crate) in_all: Duration,
+    pub(crate) remedy: &'static str,
+}
 
 /// A server that is asked.
 pub(crate) struct Asked {
     url: Url,
+    wait: Wait,
     /// As it is named in messages.
     name: String,
     client: Client,
@@ -29,7 +36,7 @@ pub(crate) struct Answer {
 
 impl Asked {
     /// `http://127.0.0.1:8080`, or one behind a gateway: `https://example.com/limits`.
-    pub(crate) fn at(text: &str) -> anyhow::Result<Asked> {
+    pub(crate) fn at(text: &str, wait: Wait) -> anyhow::Result<Asked> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let url =
             url.context("--server: no URL of a server; use http://127.0.0.1:8080, or https")?;
@@ -41,13 +48,13 @@ impl Asked {
         );
         let client = Client::builder()
             .connect_timeout(CONNECT)
-            .timeout(IN_ALL)
+            .timeout(wait.in_all)
             .redirect(Policy::none())
             .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
         // A proxy has another loopback.
         let client = if is_here(&url) { client.no_proxy() } else { client };
         let name = url.as_str().trim_end_matches('/').to_owned();
-        Ok(Asked { client: client.build().context("the HTTP client")?, url, name })
+        Ok(Asked { client: client.build().context("the HTTP client")?, url, wait, name })
     }
 
     /// Whether what is sent can be read on the way: it is not encrypted, and leaves this machine.
@@ -113,10 +120,9 @@ impl Asked {
             }
             (true, true) => (format!("does not accept a connection within {CONNECT:?}"), START),
             (false, true) => (format!("cannot be reached: {cause}"), START),
-            (true, false) => (
-                format!("did not answer within {IN_ALL:?}"),
-                "the request may be charged or not; see how the server does",
-            ),
+            (true, false) => {
+                (format!("did not answer within {:?}", self.wait.in_all), self.wait.remedy)
+            }
             (false, false) => (
                 format!("did not answer: {cause}"),
                 "see that it is a Tollgate, and that http or https is right",

@@ -5,6 +5,7 @@
 mod words;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use reqwest::StatusCode;
@@ -12,10 +13,15 @@ use reqwest::header::{AUTHORIZATION, HeaderValue};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::ask::{Answer, Asked, segment};
+use crate::ask::{Answer, Asked, Wait, segment};
 use crate::cli::{CheckArgs, Format};
 use crate::secret::Secret;
 use crate::{print, print_error};
+
+const WAIT: Wait = Wait {
+    in_all: Duration::from_secs(10),
+    remedy: "the request may be charged or not; see how the server does",
+};
 
 /// What the server decided; of its answer, what people are told.
 #[derive(Debug, Deserialize)]
@@ -31,7 +37,7 @@ struct Decision {
 }
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let server = Asked::at(&args.server.url)?;
+    let server = Asked::at(&args.server.url, WAIT)?;
     let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));

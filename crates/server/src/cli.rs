@@ -6,9 +6,10 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
 
 pub(crate) use check::{CheckArgs, HealthyArgs};
@@ -21,6 +22,44 @@ pub(crate) use serve::{LogFormat, ServeArgs};
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+}
+
+/// What `tollgate` itself takes, without a command.
+const OWN_FLAGS: [&str; 4] = ["-h", "--help", "-V", "--version"];
+
+/// What is not given up for an empty variable: a server would be less safe than its operator believes.
+const NEVER_EMPTY: [&str; 3] = ["operator_token", "receipt_secret", "store"];
+
+impl Cli {
+    /// From the command line and the environment. What is wrong with them ends the process.
+    pub(crate) fn read() -> Cli {
+        let arguments = with_command(std::env::args_os());
+        let mut command = Cli::command().mut_subcommands(|it| it.mut_args(without_empty_variable));
+        let matches = command.clone().get_matches_from(arguments);
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+}
+
+/// Without a command, it is `serve`: `tollgate --config limits.yaml` is `tollgate serve --config limits.yaml`.
+fn with_command(mut arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    // A system may start a process without even its name.
+    let name = arguments.next().unwrap_or_else(|| "tollgate".into());
+    let mut rest = arguments.peekable();
+    let is_flag = |first: &OsString| {
+        first.as_encoded_bytes().starts_with(b"-") && !OWN_FLAGS.iter().any(|own| first == own)
+    };
+    let serve = rest.peek().is_none_or(is_flag).then(|| "serve".into());
+    [name].into_iter().chain(serve).chain(rest).collect()
+}
+
+/// An empty variable is one that is not set, as in `TOLLGATE_CONFIG=${CONFIG:-}`.
+fn without_empty_variable(arg: Arg) -> Arg {
+    let is_empty = |variable: &OsStr| std::env::var_os(variable).is_some_and(|it| it.is_empty());
+    let is_unset = arg.get_env().is_some_and(is_empty);
+    match is_unset && !NEVER_EMPTY.contains(&arg.get_id().as_str()) {
+        true => arg.env(None),
+        false => arg,
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +115,13 @@ pub(crate) struct ReplayArgs {
     /// instead of redis for TLS. The decisions are the same. Every run has keys of its own
     /// there, `tollgate:replay:<random>:…`, which expire by themselves, an hour after their quota
     /// is whole again. Give a password in the environment, where other users do not see it.
-    #[arg(long, env = "TOLLGATE_STORE", default_value = "memory", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "TOLLGATE_STORE",
+        default_value = "memory",
+        hide_env_values = true,
+        value_parser = store
+    )]
     pub(crate) store: String,
 
     /// The trace, as CSV with the header `at_us,key,cost`; `-` is standard input
@@ -130,6 +175,12 @@ pub(crate) enum Format {
     Human,
     /// For programs
     Json,
+}
+
+/// Unlike a variable that is not set, one that is empty is no word for memory: each server would count for itself.
+fn store(text: &str) -> Result<String, &'static str> {
+    let store = Some(text.to_owned()).filter(|store| !store.is_empty());
+    store.ok_or("empty; unset it, or use memory or a URL")
 }
 
 fn attribute(text: &str) -> Result<(String, String), String> {

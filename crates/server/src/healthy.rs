@@ -1,12 +1,17 @@
 //! `tollgate healthy`: whether a server answers.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use reqwest::StatusCode;
 
-use crate::ask::Asked;
+use crate::ask::{Asked, Wait};
 use crate::cli::HealthyArgs;
 use crate::print_error;
+
+/// Less than the image's HEALTHCHECK allows, so that it is said why.
+const WAIT: Wait =
+    Wait { in_all: Duration::from_secs(4), remedy: "see how the server does, or restart it" };
 
 /// 1 is what a container engine takes for unhealthy, whatever the reason; 2 it keeps for itself.
 pub(crate) fn run(args: &HealthyArgs) -> ExitCode {
@@ -20,7 +25,7 @@ pub(crate) fn run(args: &HealthyArgs) -> ExitCode {
 }
 
 fn answers(url: &str) -> anyhow::Result<()> {
-    let server = Asked::at(url)?;
+    let server = Asked::at(url, WAIT)?;
     let answer = server.ask(server.get("/healthz"))?;
     match answer.status {
         StatusCode::OK => Ok(()),

@@ -44,7 +44,6 @@ mod validate;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use tollgate::rules::{Config, LoadError};
 
 use cli::{Cli, Command};
@@ -54,11 +53,7 @@ const FAILURE: u8 = 2;
 
 /// Does what the command line says; without a command, serves.
 pub fn run() -> ExitCode {
-    let command = match Cli::parse().command {
-        Some(command) => Some(command),
-        None => Cli::parse_from(["tollgate", "serve"]).command,
-    };
-    let outcome = match command {
+    let outcome = match Cli::read().command {
         Some(Command::Serve(args)) => serve::run(&args).map(|()| ExitCode::SUCCESS),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Replay(args)) => replay::run(&args).map(|()| ExitCode::SUCCESS),

@@ -29,7 +29,8 @@ impl FromStr for Secret {
 
     fn from_str(text: &str) -> Result<Secret, &'static str> {
         match text.len() {
-            0..16 => Err(
+            0 => Err("empty; unset it, or use at least 16 letters"),
+            1..16 => Err(
                 "too easily guessed; use at least 16 letters, such as of `openssl rand -hex 32`",
             ),
             _ => Ok(Secret(text.to_owned())),

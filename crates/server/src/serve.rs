@@ -60,12 +60,12 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     let http = bind(args.listen, "--listen")?;
     let grpc = bind(args.grpc_listen, "--grpc-listen")?;
     announce(args, log, &served, &http, &grpc)?;
-    listener::allow_open_files(args.max_connections);
+    let max_connections = listener::allow_open_files(args.max_connections);
     tokio::spawn(logs::watch(Arc::clone(&served)));
 
     let api = Observed::new(http::router(Arc::clone(&served)), Arc::clone(&served));
     let bounds = Bounds {
-        max_connections: args.max_connections,
+        max_connections,
         first_byte: args.first_byte_timeout,
         request: args.request_timeout,
         idle: args.idle_timeout,

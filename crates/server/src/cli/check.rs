@@ -1,6 +1,7 @@
 //! The flags of `tollgate check` and `tollgate healthy`.
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 
 use super::Format;
 use crate::secret::Secret;
@@ -18,7 +19,7 @@ pub(crate) struct CheckArgs {
     pub(crate) cost: u64,
 
     /// Looks, and charges nothing; for operators
-    #[arg(long, env = "TOLLGATE_PEEK")]
+    #[arg(long, env = "TOLLGATE_PEEK", value_parser = BoolishValueParser::new())]
     pub(crate) peek: bool,
 
     #[command(flatten)]

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::secret::Secret;
@@ -31,6 +32,7 @@ pub(crate) struct ServeArgs {
         default_value = "memory",
         hide_env_values = true,
         value_name = "STORE",
+        value_parser = super::store,
         help_heading = "What is limited"
     )]
     pub(crate) store: String,
@@ -99,7 +101,7 @@ pub(crate) struct ServeArgs {
         long,
         env = "TOLLGATE_MAX_CONNECTIONS",
         hide_short_help = true,
-        default_value_t = 10_000,
+        default_value_t = 8_000,
         value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "Connections"
@@ -179,6 +181,7 @@ pub(crate) struct ServeArgs {
         long,
         env = "TOLLGATE_READY_WITHOUT_STORE",
         hide_short_help = true,
+        value_parser = BoolishValueParser::new(),
         help_heading = "Operations"
     )]
     pub(crate) ready_without_store: bool,

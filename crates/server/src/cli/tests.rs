@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command, CommandFactory};
 
-use super::Cli;
+use super::{Cli, NEVER_EMPTY, OWN_FLAGS, with_command};
 
 /// Every flag of every command, but those that clap adds.
 fn flags() -> Vec<(String, Arg)> {
@@ -61,4 +61,43 @@ fn every_command_and_flag_says_what_it_is_for_and_every_command_has_an_example()
     }
     let names: Vec<_> = tollgate.get_subcommands().map(Command::get_name).collect();
     assert_eq!(names[..2], ["serve", "check"], "what most people look for comes first");
+}
+
+#[test]
+fn without_a_command_it_serves() {
+    for (given, want) in [
+        ("tollgate", "tollgate serve"),
+        ("", "tollgate serve"),
+        ("tollgate --config a.yaml", "tollgate serve --config a.yaml"),
+        ("tollgate --config=a.yaml --help", "tollgate serve --config=a.yaml --help"),
+        ("tollgate --cofnig a.yaml", "tollgate serve --cofnig a.yaml"),
+        ("tollgate serve --config a.yaml", "tollgate serve --config a.yaml"),
+        ("tollgate check free k", "tollgate check free k"),
+        ("tollgate serv", "tollgate serv"),
+        ("tollgate --help", "tollgate --help"),
+        ("tollgate -h", "tollgate -h"),
+        ("tollgate --version", "tollgate --version"),
+        ("tollgate -V", "tollgate -V"),
+    ] {
+        let read = with_command(given.split_whitespace().map(Into::into));
+        assert_eq!(read.join(" ".as_ref()), want, "{given}");
+    }
+}
+
+#[test]
+fn what_tollgate_itself_takes_is_known() {
+    let mut tollgate = Cli::command();
+    tollgate.build();
+    let flags = tollgate.get_arguments().flat_map(|arg| {
+        [format!("-{}", arg.get_short().unwrap()), format!("--{}", arg.get_long().unwrap())]
+    });
+    assert_eq!(flags.collect::<Vec<_>>(), OWN_FLAGS);
+}
+
+#[test]
+fn what_is_never_empty_is_a_flag() {
+    let flags = flags();
+    for id in NEVER_EMPTY {
+        assert!(flags.iter().any(|(_, flag)| flag.get_id() == id), "{id}");
+    }
 }

@@ -74,7 +74,7 @@ impl Room {
             if self.full.is_due(Instant::now()) {
                 let cap = self.bounds.max_connections;
                 tracing::warn!(
-                    "{cap} connections are open, the most that --max-connections allows: \
+                    "{cap} connections are open, the most that there may be: \
                      silent ones are closed for new ones, and if none is silent, new ones wait"
                 );
             }

@@ -53,7 +53,7 @@ fn bad_flags_end_with_the_code_of_what_could_not_be_decided() {
         &["check", "free", "-k"],
         &["check", "free", "k", "--cots", "1"],
         &["serv"],
-        &["--config", "limits.yaml"],
+        &["--cofnig", "limits.yaml"],
     ] {
         let (code, stdout, stderr) = run(args);
         assert_eq!((code, stdout.as_str()), (2, ""), "{args:?}");

@@ -12,3 +12,4 @@ mod serve;
 #[allow(dead_code)]
 #[path = "../serve/server.rs"]
 mod server;
+mod variables;

@@ -72,6 +72,18 @@ fn tollgate_alone_serves_as_the_environment_says() {
     assert!(rest.contains("limits.yaml"), "{rest}");
 }
 
+/// As in `docker run tollgate --config /etc/tollgate/rules.yaml`.
+#[test]
+fn flags_alone_are_for_the_server() {
+    let (code, stdout, stderr) = ran(&mut tollgate(&["--config", "none.yaml"]));
+    assert_eq!((code, stdout.as_str()), (2, ""));
+    assert!(stderr.starts_with("error: none.yaml: cannot be read"), "{stderr}");
+    let (_, _, stderr) = ran(&mut tollgate(&["--cofnig", "none.yaml"]));
+    assert!(stderr.contains("a similar argument exists: '--config'"), "{stderr}");
+    let (code, stdout, _) = ran(&mut tollgate(&["--version"]));
+    assert_eq!((code, stdout.as_str()), (0, concat!("tollgate ", env!("CARGO_PKG_VERSION"), "\n")));
+}
+
 #[test]
 fn a_flag_counts_more_than_the_environment() {
     // Which the test's server is started with: on a free port of this machine.

@@ -7,7 +7,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::docker::exposed;
-use crate::files::{COMPOSE, assert_valid, compose, root, run, seconds, text, tool};
+use crate::files::{
+    COMPOSE, assert_valid, compose, is_any_decided_without_store, root, run, seconds, text, tool,
+};
 use crate::server::Server;
 
 const RULES: &str = "examples/compose/rules/rules.yaml";
@@ -73,6 +75,12 @@ fn its_rules_are_valid_and_where_the_server_looks_for_them() {
     let config = environment(&server);
     let file = of(&config, "TOLLGATE_CONFIG").strip_prefix(inside).unwrap();
     assert!(root().join("examples/compose").join(outside).join(&file[1..]).exists());
+}
+
+#[test]
+fn its_servers_are_ready_without_redis_if_rules_are_decided_without_it() {
+    assert!(is_any_decided_without_store(&text(RULES)));
+    assert_eq!(of(&environment(&service("tollgate-1")), "TOLLGATE_READY_WITHOUT_STORE"), "true");
 }
 
 #[test]

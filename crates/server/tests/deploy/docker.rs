@@ -1,9 +1,11 @@
 //! The image.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
-use crate::files::{root, run, text, tollgate, tool};
+use crate::files::{root, run, seconds, text, tollgate, tool};
 
 /// The rest of each line that begins with an instruction.
 fn instructions(name: &str) -> Vec<String> {
@@ -50,6 +52,22 @@ fn what_it_starts_and_how_it_is_asked_are_commands_that_exist() {
     }
     assert_eq!(instructions("STOPSIGNAL"), ["SIGTERM"]);
     assert!(is_nobody("65532"));
+}
+
+/// The engine would kill the question, and nobody knew why.
+#[test]
+fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
+    let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();
+    let timeout = healthcheck.split(' ').find_map(|word| word.strip_prefix("--timeout=")).unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let begun = Instant::now();
+    let output = tollgate(&["healthy", "--server", &url]).output().unwrap();
+    assert!(begun.elapsed().as_secs() < seconds(timeout), "{:?}", begun.elapsed());
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(": did not answer within 4s\n"), "{said}");
+    assert!(!said.contains("charged"), "{said}");
 }
 
 #[test]

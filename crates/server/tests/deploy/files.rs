@@ -49,7 +49,7 @@ pub(crate) fn kubernetes() -> &'static [Value] {
 }
 
 /// The documents of a file, with its anchors and merges resolved.
-fn yaml(path: &str) -> Vec<Value> {
+pub(crate) fn yaml(path: &str) -> Vec<Value> {
     let tools = root().join(".tools/deploy");
     assert!(tools.join("yaml").exists(), "PyYAML is missing: run `make deployment`");
     let read =
@@ -79,6 +79,29 @@ pub(crate) fn assert_valid(rules: &str) {
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert!(output.status.success());
+}
+
+/// Whether a rule of theirs is decided without the store: then a server should be ready without it.
+pub(crate) fn is_any_decided_without_store(rules: &str) -> bool {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, rules).unwrap();
+    let rules = &yaml(file.path().to_str().unwrap())[0];
+    let default = rules.pointer("/defaults/on_store_failure").cloned().unwrap_or("open".into());
+    let all = rules["rules"].as_array().unwrap().iter();
+    let mut policies = all.map(|rule| rule.get("on_store_failure").unwrap_or(&default));
+    policies.any(|policy| policy != "closed")
+}
+
+#[test]
+fn rules_are_decided_without_the_store_unless_they_say_otherwise() {
+    for (rules, want) in [
+        ("rules: [{}]", true),
+        ("{ defaults: { on_store_failure: closed }, rules: [{}] }", false),
+        ("{ defaults: { on_store_failure: open }, rules: [{ on_store_failure: closed }] }", false),
+        ("rules: [{ on_store_failure: closed }, { on_store_failure: { local: 3 } }]", true),
+    ] {
+        assert_eq!(is_any_decided_without_store(rules), want, "{rules}");
+    }
 }
 
 /// `15s` in seconds, as the files here write times.

@@ -1,9 +1,13 @@
 //! Three pods.
 
 use serde_json::{Value, json};
+use tollgate_launcher::{Flavour, Launch};
 
 use crate::docker::{exposed, is_nobody};
-use crate::files::{KUBERNETES, assert_valid, kubernetes, run, seconds, text, tool};
+use crate::files::{
+    KUBERNETES, assert_valid, is_any_decided_without_store, kubernetes, run, seconds, text,
+    tollgate, tool, yaml,
+};
 use crate::server::Server;
 
 fn resource(kind: &str) -> &'static Value {
@@ -62,7 +66,7 @@ fn ports_are_the_images_from_the_listener_to_the_service() {
     let listen = ["TOLLGATE_LISTEN", "TOLLGATE_GRPC_LISTEN"].map(of);
     assert_eq!(
         listen.to_vec(),
-        exposed().iter().map(|port| format!("0.0.0.0:{port}")).collect::<Vec<_>>()
+        exposed().iter().map(|port| format!("[::]:{port}")).collect::<Vec<_>>()
     );
     let service = resource("Service");
     for (at_service, at_container) in service["spec"]["ports"].as_array().unwrap().iter().zip(ports)
@@ -110,6 +114,7 @@ fn a_pod_that_is_stopped_is_given_the_time_to_drain_and_another_stands_in() {
 fn a_pod_may_do_no_more_than_it_must() {
     let pod = &resource("Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
+    assert_eq!(pod["enableServiceLinks"], false, "TOLLGATE_PORT is none of ours");
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert!(is_nobody(&pod["securityContext"]["runAsUser"].to_string()), "as in the image");
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -121,16 +126,21 @@ fn a_pod_may_do_no_more_than_it_must() {
     assert_eq!(container()["image"], concat!("tollgate:", env!("CARGO_PKG_VERSION")));
 }
 
-/// A server with the pods' variables, but for the rules' place and the store.
-fn server() -> Server {
+fn rules() -> &'static str {
+    resource("ConfigMap")["data"]["rules.yaml"].as_str().unwrap()
+}
+
+/// A server with the pods' variables, but for the rules' place, the secrets that are to be changed, and the store.
+fn server(store: &str) -> Server {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
-    std::fs::write(&path, resource("ConfigMap")["data"]["rules.yaml"].as_str().unwrap()).unwrap();
+    std::fs::write(&path, rules()).unwrap();
     let mut environment = environment();
     for (name, value) in &mut environment {
         match name.as_str() {
             "TOLLGATE_CONFIG" => *value = path.display().to_string(),
-            "TOLLGATE_STORE" => *value = "memory".to_owned(),
+            "TOLLGATE_STORE" => *value = store.to_owned(),
+            "TOLLGATE_OPERATOR_TOKEN" | "TOLLGATE_RECEIPT_SECRET" => *value = REAL.to_owned(),
             _ => {}
         }
     }
@@ -138,15 +148,85 @@ fn server() -> Server {
     Server::start_with(&[], &variables)
 }
 
+/// As `openssl rand -hex 32` makes them.
+const REAL: &str = "8f2e1c4a6b0d9e7f3a5c8b1d4e6f0a2c7b9d1e3f5a8c0b2d4e6f8a1c3b5d7e9f";
+
+#[test]
+fn no_pod_starts_with_the_secret_as_it_stands() {
+    let secrets = ["TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
+    for changed in [None, Some(secrets[0]), Some(secrets[1])] {
+        let mut serve = tollgate(&["serve"]);
+        serve.envs(secrets.map(|name| (name, of(name))));
+        serve.envs(changed.map(|name| (name, REAL)));
+        // It would end too, but for another reason.
+        serve.env("TOLLGATE_CONFIG", "/nowhere/rules.yaml");
+        let output = serve.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("too easily guessed"), "{changed:?}: {said}");
+    }
+}
+
+/// Or the Service would be empty, and nobody let go.
+#[test]
+fn pods_are_ready_without_the_store_if_rules_are_decided_without_it() {
+    assert!(is_any_decided_without_store(rules()));
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    redis.kill();
+    let server = server(&redis.url());
+    let ready = server.get(container()["readinessProbe"]["httpGet"]["path"].as_str().unwrap());
+    let ready = ready.send().unwrap();
+    assert_eq!(ready.status(), 200);
+    assert!(ready.text().unwrap().contains("unreachable"));
+    let decision = server.check(r#"{"domain":"api","attributes":{"ip":"203.0.113.9"}}"#);
+    assert_eq!((&decision["allowed"], &decision["degraded"]), (&json!(true), &json!(true)));
+}
+
+/// What is in comments, for whoever wants it.
+fn optional(kind: &str) -> String {
+    let text = text(KUBERNETES);
+    let documents = text.split("# ---\n").skip(1).map(|document| {
+        let lines = document.lines().map_while(|line| line.strip_prefix('#'));
+        // Until the words about the next one, which are not YAML.
+        let lines = lines.take_while(|line| !line.starts_with(" With "));
+        lines.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
+    });
+    let found = documents.into_iter().find(|it: &String| it.contains(&format!("kind: {kind}\n")));
+    found.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+#[test]
+fn its_network_policy_lets_services_and_prometheus_in() {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(&file, optional("NetworkPolicy")).unwrap();
+    let path = file.path().to_str().unwrap();
+    run(tool("kubernetes-validate").args(["--strict", "--quiet", path]));
+    let policy = &yaml(path)[0];
+    let labels = &resource("Deployment")["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(&policy["spec"]["podSelector"]["matchLabels"], labels);
+    assert_eq!(policy["metadata"]["namespace"], resource("Namespace")["metadata"]["name"]);
+    let ports = container()["ports"].as_array().unwrap().iter();
+    let ports: Vec<_> = ports.map(|port| json!({ "port": port["name"] })).collect();
+    let [services, prometheus] = &policy["spec"]["ingress"].as_array().unwrap()[..] else {
+        panic!("{policy}")
+    };
+    assert_eq!(services["ports"], json!(ports));
+    assert_eq!(prometheus["ports"], json!(ports[..1]));
+    for from in [services, prometheus] {
+        assert!(from["from"][0]["namespaceSelector"]["matchLabels"].is_object(), "{from}");
+    }
+    assert!(optional("ServiceMonitor").contains("port: http, path: /metrics"));
+}
+
 #[test]
 fn the_server_takes_its_environment() {
-    let decision = server().check(r#"{"limit":"login","key":"user:42"}"#);
+    let decision = server("memory").check(r#"{"limit":"login","key":"user:42"}"#);
     assert_eq!(decision["remaining"], 4);
 }
 
 #[test]
 fn the_server_has_what_probes_and_prometheus_ask_for() {
-    let server = server();
+    let server = server("memory");
     let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container()[probe]["httpGet"]);
     let paths = probes.map(|get| get["path"].as_str().unwrap());
     for path in paths.into_iter().chain(["/metrics"]) {

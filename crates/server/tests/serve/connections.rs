@@ -122,6 +122,7 @@ fn heads_that_are_too_large_are_answered_with_431() {
         stream.write_all(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap();
         let answer = rest(&mut stream);
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer:?}");
+        assert!(answer.ends_with("\r\n\r\n"), "it has no body: {answer:?}");
     }
     let mut stream = connect(&server);
     let enough = format!("{}x: {}\r\n", "x: y\r\n".repeat(98), "x".repeat(31 * 1024));

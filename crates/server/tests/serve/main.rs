@@ -23,4 +23,5 @@ mod prometheus;
 mod readiness;
 mod refund;
 mod server;
+mod system;
 mod traces;

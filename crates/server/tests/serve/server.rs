@@ -42,16 +42,18 @@ impl Server {
         flags: &[&str],
         variables: &[(&str, &str)],
     ) -> (Server, BufReader<ChildStderr>) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
-            .args(flags)
-            .env_clear()
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
+        // So few that a machine has files for them, and nothing is said of that.
+        command.args(flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
+        command.envs(variables.iter().copied());
+        Server::start_command(&mut command)
+    }
+
+    /// As a command that a test has put together.
+    pub(crate) fn start_command(command: &mut Command) -> (Server, BufReader<ChildStderr>) {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let (url, grpc) = addresses(&mut stderr, &log);

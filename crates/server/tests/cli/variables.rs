@@ -1,0 +1,84 @@
+//! What a variable may be, and what an empty one is.
+
+use crate::command::{ran, tollgate};
+use crate::server::Server;
+
+/// Readiness with a store that is not there.
+fn readiness(variable: &str) -> u16 {
+    let variables = [
+        ("TOLLGATE_STORE", "redis+unix:///nowhere.sock"),
+        ("TOLLGATE_READY_WITHOUT_STORE", variable),
+    ];
+    let server = Server::start_with(&[], &variables);
+    server.get("/readyz").send().unwrap().status().as_u16()
+}
+
+#[test]
+fn a_switch_is_on_or_off_in_many_words() {
+    for (word, want) in [
+        ("true", 200),
+        ("1", 200),
+        ("yes", 200),
+        ("on", 200),
+        ("ON", 200),
+        ("false", 503),
+        ("0", 503),
+        ("no", 503),
+        ("off", 503),
+        ("", 503),
+    ] {
+        assert_eq!(readiness(word), want, "`{word}`");
+    }
+}
+
+#[test]
+fn a_word_that_is_no_switch_is_refused() {
+    for (args, variable) in [
+        (&["serve"][..], "TOLLGATE_READY_WITHOUT_STORE"),
+        (&["check", "free", "k"], "TOLLGATE_PEEK"),
+    ] {
+        let (code, _, stderr) = ran(tollgate(args).env(variable, "maybe"));
+        assert_eq!(code, 2);
+        assert!(stderr.starts_with("error: invalid value 'maybe' for '--"), "{stderr}");
+    }
+}
+
+/// `X: ${X:-}` in a compose file.
+#[test]
+fn an_empty_variable_is_one_that_is_not_set() {
+    let (_, help, _) = ran(&mut tollgate(&["serve", "--help"]));
+    let words = help.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let variables = words.filter(|word| word.starts_with("TOLLGATE_"));
+    let never = ["TOLLGATE_STORE", "TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
+    let empty: Vec<_> = variables.filter(|it| !never.contains(it)).map(|it| (it, "")).collect();
+    assert!(empty.len() > 12, "{empty:?}");
+    let server = Server::start_with(&[], &empty);
+    assert_eq!(server.check(r#"{"limit":"free","key":"user:42"}"#)["remaining"], 59);
+    server.wait_for_log(|log| log.contains("memory, at most 64 MiB"));
+
+    let variables = ["TOLLGATE_COST", "TOLLGATE_PEEK", "TOLLGATE_FORMAT"];
+    let mut check = tollgate(&["check", "free", "user:42", "--server", &server.url]);
+    let (code, stdout, stderr) = ran(check.envs(variables.map(|it| (it, ""))));
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("allowed: 58 of 60 left"), "{stdout}");
+}
+
+/// Nobody means to have none, and would not see that there is none.
+#[test]
+fn an_empty_secret_or_store_is_refused() {
+    for (args, variable, flag) in [
+        (&["serve"][..], "TOLLGATE_OPERATOR_TOKEN", "--operator-token <TOKEN>"),
+        (&["serve"], "TOLLGATE_RECEIPT_SECRET", "--receipt-secret <SECRET>"),
+        (&["serve"], "TOLLGATE_STORE", "--store <STORE>"),
+        (&["check", "free", "k"], "TOLLGATE_OPERATOR_TOKEN", "--operator-token <TOKEN>"),
+        (
+            &["replay", "--limit", "fixed-window limit=1 window=1s", "/"],
+            "TOLLGATE_STORE",
+            "--store",
+        ),
+    ] {
+        let (code, stdout, stderr) = ran(tollgate(args).env(variable, ""));
+        assert_eq!((code, stdout.as_str()), (2, ""), "{variable}");
+        assert!(stderr.contains(flag) && stderr.contains(": empty; unset it"), "{stderr}");
+    }
+}
