@@ -2,6 +2,7 @@
 
 mod incoming;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -10,14 +11,14 @@ use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::Bounds;
+use crate::listener::{Bounds, Connections};
 use incoming::Incoming;
 
 /// What health is asked of, beside the whole server, which is called "".
 const SERVICE: &str = "tollgate";
 
-/// The most requests at a time on one connection.
-const MAX_STREAMS: u32 = 1_000;
+/// The most requests at a time on one connection. Who watches health does so for each of a few services.
+const MAX_STREAMS: u32 = 8;
 
 /// The most bytes of headers of a request, and of what is on its way on a connection.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
@@ -33,8 +34,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// So old, a connection is replaced: its client may find a server that was not there before.
 const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 
+/// Then it has so long to finish what it does: who only watches would go on for ever.
+const MAX_AGE_GRACE: Duration = Duration::from_secs(60);
+
 /// Serves gRPC until the server closes, and everything that is in flight then.
-pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, lifecycle: Lifecycle) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    bounds: Bounds,
+    lifecycle: Lifecycle,
+    connections: Arc<Connections>,
+) {
     let (mut reporter, health) = health_reporter();
     reporter.set_service_status(SERVICE, ServingStatus::Serving).await;
     let report = async {
@@ -56,9 +65,10 @@ pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, lifecycle: Life
         .http2_keepalive_interval(Some(ASK_EVERY))
         .http2_keepalive_timeout(Some(ANSWER_WITHIN))
         .max_connection_age(MAX_AGE)
+        .max_connection_age_grace(MAX_AGE_GRACE)
         .timeout(bounds.request)
         .add_service(health.max_decoding_message_size(MAX_QUESTION_BYTES));
-    let incoming = Incoming::new(listener, bounds, lifecycle.clone());
+    let incoming = Incoming::new(listener, bounds, lifecycle.clone(), connections);
     let served = server.serve_with_incoming_shutdown(incoming, lifecycle.reached(Phase::Closing));
     if let (Err(error), ()) = tokio::join!(served, report) {
         tracing::error!(%error, "gRPC has ended");

@@ -5,7 +5,7 @@
 //!   - `served`: what all requests share; `probe`: whether the store answers
 //!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
 //!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
-//!   - `http`: the API; `grpc`: the other port
+//!   - `http`: the API; `grpc`: the other port; `budget`: what requests may take in memory
 //!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
 //!   - `receipt`: what was charged, as text, and giving it back once
 //!   - `secret`: what is not shown
@@ -16,6 +16,7 @@
 //! - `complete`: what shells complete, and the manual
 
 mod ask;
+mod budget;
 mod check;
 mod cli;
 mod complete;

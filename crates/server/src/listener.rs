@@ -31,12 +31,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::sleep;
 use tower::Service;
 
-pub(crate) use connections::{Connections, Reason};
+pub(crate) use connections::{Connections, Port, Reason};
 pub(crate) use files::allow_open_files;
+pub(crate) use room::{Place, Room};
 
 use crate::lifecycle::{Lifecycle, Phase};
 use connection::connection;
-use room::Room;
 use seldom::Seldom;
 
 /// How long to wait when the system has no more files or memory for connections.
@@ -82,41 +82,39 @@ pub(crate) async fn serve<S>(
     let mut room = Room::new(bounds, connections);
     let mut failing = Seldom::default();
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
+    let start = |stream, peer, place: Place, room: &Room| {
+        let id = place.id();
+        let served = connection(stream, peer, service.clone(), lifecycle.clone(), place);
+        room.attach(id, tokio::spawn(served).abort_handle());
+    };
+    let mut waits = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = closing.as_mut() => break,
         };
-        match accepted {
-            Ok((stream, peer)) => admit(stream, peer, &service, &lifecycle, &mut room).await,
-            Err(error) => after(&error, &mut failing).await,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                after(&error, &mut failing).await;
+                continue;
+            }
+        };
+        tokio::select! {
+            place = room.enter() => start(stream, peer, place, &room),
+            () = closing.as_mut() => {
+                waits = Some((stream, peer));
+                break;
+            }
         }
     }
-    for (stream, peer) in pending(listener) {
-        admit(stream, peer, &service, &lifecycle, &mut room).await;
+    // First: who is silent makes room for who waits.
+    room.last_call();
+    for (stream, peer) in waits.into_iter().chain(pending(listener)) {
+        let place = room.enter().await;
+        start(stream, peer, place, &room);
     }
     room.close().await;
-}
-
-/// Finds room for a connection, and serves it from there on.
-async fn admit<S>(
-    stream: TcpStream,
-    peer: SocketAddr,
-    service: &S,
-    lifecycle: &Lifecycle,
-    room: &mut Room,
-) where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    S::Future: Send,
-{
-    let place = room.enter().await;
-    let id = place.id();
-    let served = connection(stream, peer, service.clone(), lifecycle.clone(), place);
-    room.attach(id, tokio::spawn(served).abort_handle());
 }
 
 /// Waits after an error of `accept`, unless it was that of one connection.

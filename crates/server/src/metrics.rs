@@ -130,7 +130,10 @@ pub(crate) async fn page(State(served): State<Arc<Served>>) -> Response {
     match tokio::task::spawn_blocking(move || shared.metrics.render(&shared)).await {
         Ok(text) => {
             let format = HeaderValue::from_static("text/plain; version=0.0.4");
-            ([(CONTENT_TYPE, format)], text).into_response()
+            match served.page_budget.body(text.into_bytes()) {
+                Ok(text) => ([(CONTENT_TYPE, format)], text).into_response(),
+                Err(exhausted) => Problem::from(exhausted).into_response(),
+            }
         }
         // The server is about to end.
         Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no metrics now; ask again")

@@ -73,7 +73,8 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     tokio::spawn(metrics::upkeep(Arc::clone(&served)));
     let connections = Arc::clone(&served.connections);
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
-    let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone()));
+    let connections = Arc::clone(&served.grpc_connections);
+    let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone(), connections));
 
     let finished = async {
         let _ = http.await;

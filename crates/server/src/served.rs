@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Limiter, Scope};
 
+use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
 use crate::lifecycle::Lifecycle;
-use crate::listener::Connections;
+use crate::listener::{Connections, Port};
 use crate::logs::Sparingly;
 use crate::metrics::Metrics;
 use crate::probe::Probe;
@@ -30,6 +31,7 @@ pub(crate) struct Served {
     pub(crate) metrics: Metrics,
     pub(crate) receipts: Receipts,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) grpc_connections: Arc<Connections>,
     pub(crate) operator_token: Option<Secret>,
     pub(crate) is_ready_without_store: bool,
     /// `None` if the store is memory.
@@ -38,6 +40,9 @@ pub(crate) struct Served {
     pub(crate) traces: Option<Traces>,
     /// Requests that came to a 5xx, for the log.
     pub(crate) failures: Sparingly,
+    /// What bodies and answers may take in memory; and pages about the server.
+    pub(crate) budget: Budget,
+    pub(crate) page_budget: Budget,
     limits: ArcSwap<Limits>,
     /// Who holds it makes them again.
     making_limits: Mutex<()>,
@@ -113,12 +118,15 @@ impl Served {
             lifecycle,
             metrics: Metrics::new(store),
             receipts: Receipts::default(),
-            connections: Arc::default(),
+            connections: Arc::new(Connections::new(Port::Http)),
+            grpc_connections: Arc::new(Connections::new(Port::Grpc)),
             operator_token: None,
             is_ready_without_store: false,
             probe: None,
             traces: None,
             failures: Sparingly::default(),
+            budget: Budget::new(REQUEST_BYTES),
+            page_budget: Budget::new(PAGE_BYTES),
             limits: ArcSwap::default(),
             making_limits: Mutex::default(),
         }

@@ -63,8 +63,9 @@ impl Drain {
         tracing::info!(signal, ?delay, "told to stop: not ready any more, but still answering");
         let stop = async {
             tokio::time::sleep(delay).await;
-            phase.send_replace(Phase::Closing);
+            // First: those that are idle may be gone at once.
             let connections = lifecycle.connections();
+            phase.send_replace(Phase::Closing);
             tracing::info!(connections, ?timeout, "closing: finishes what is in flight");
             match tokio::time::timeout(timeout, finished).await {
                 Ok(()) => End::Finished,

@@ -96,7 +96,10 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) grpc_listen: SocketAddr,
 
-    /// The most connections at a time, on each port; further ones wait until one is closed
+    /// The most connections at a time, on each port; for further ones, others are closed
+    ///
+    /// First those whose clients do not go on with a request or an answer, then those that never said anything,
+    /// then those between requests. If there are none of these, further ones wait.
     #[arg(
         long,
         env = "TOLLGATE_MAX_CONNECTIONS",
@@ -133,6 +136,8 @@ pub(crate) struct ServeArgs {
     pub(crate) request_timeout: Duration,
 
     /// How long a connection may be silent between requests, and a client take to read an answer
+    ///
+    /// And a second more for every 16 KiB of the answer that it has read.
     #[arg(
         long,
         env = "TOLLGATE_IDLE_TIMEOUT",

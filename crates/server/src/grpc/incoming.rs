@@ -10,13 +10,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 use tonic::codegen::tokio_stream::Stream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::lifecycle::{self, Lifecycle, Phase};
-use crate::listener::Bounds;
+use crate::listener::{Bounds, Connections, Place, Reason, Room};
 
 /// What every connection of HTTP/2 begins with is so long.
 const PREFACE_BYTES: usize = 24;
@@ -30,12 +29,17 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(listener: TcpListener, bounds: Bounds, lifecycle: Lifecycle) -> Incoming {
+    pub(super) fn new(
+        listener: TcpListener,
+        bounds: Bounds,
+        lifecycle: Lifecycle,
+        connections: Arc<Connections>,
+    ) -> Incoming {
         let (sender, accepted) = mpsc::channel(1);
         tokio::spawn(async move {
             let closing = lifecycle.clone();
             tokio::select! {
-                () = accept(listener, bounds, &lifecycle, sender) => {}
+                () = accept(listener, bounds, &lifecycle, connections, sender) => {}
                 () = closing.reached(Phase::Closing) => {}
             }
         });
@@ -51,17 +55,16 @@ impl Stream for Incoming {
     }
 }
 
-/// Accepts connections while there are not too many; returns when nobody wants them any more.
+/// Accepts connections, for each of which there is room before long; returns when nobody wants them any more.
 async fn accept(
     listener: TcpListener,
     bounds: Bounds,
     lifecycle: &Lifecycle,
+    connections: Arc<Connections>,
     sender: mpsc::Sender<Connection>,
 ) {
-    let most = usize::try_from(bounds.max_connections).unwrap_or(Semaphore::MAX_PERMITS);
-    let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-    // An error is that it was closed, which it never is.
-    while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+    let mut room = Room::new(bounds, connections);
+    loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -72,6 +75,7 @@ async fn accept(
         };
         // Answers are small. A connection that cannot be told so is about to end.
         let _ = stream.set_nodelay(true);
+        let place = room.enter().await;
         let connection = Connection {
             stream,
             beginning: Some(Beginning {
@@ -79,7 +83,7 @@ async fn accept(
                 deadline: Box::pin(tokio::time::sleep(bounds.first_byte)),
             }),
             _open: lifecycle.connected(),
-            _place: place,
+            place,
         };
         if sender.send(connection).await.is_err() {
             return;
@@ -93,7 +97,7 @@ pub(super) struct Connection {
     /// `None` once it has begun.
     beginning: Option<Beginning>,
     _open: lifecycle::Connected,
-    _place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 struct Beginning {
@@ -109,20 +113,38 @@ impl Beginning {
     }
 }
 
+impl Connection {
+    /// An error if it was closed for others. Asked before reads and writes: who does not read is not read from.
+    fn place_is_kept(&self, cx: &Context<'_>) -> io::Result<()> {
+        match self.place.is_over(cx) {
+            true => Err(ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.place_is_kept(cx)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let Some(mut beginning) = self.beginning.take() else { return read };
         if read.is_pending() && beginning.deadline.as_mut().poll(cx).is_ready() {
+            self.place.count_closed(Reason::FirstByte);
             return Poll::Ready(Err(ErrorKind::TimedOut.into()));
         }
         // OK because a buffer is never less full than before.
-        self.beginning = beginning.after(buffer.filled().len() - before);
+        let read_bytes = buffer.filled().len() - before;
+        self.beginning = beginning.after(read_bytes);
+        match self.beginning {
+            None => self.place.multiplexes(),
+            Some(_) if read_bytes > 0 => self.place.received(),
+            Some(_) => {}
+        }
         read
     }
 }
@@ -133,6 +155,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.place_is_kept(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -141,6 +164,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.place_is_kept(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
@@ -14,6 +15,7 @@ use super::asked::Asked;
 use super::body::JsonBody;
 use super::check::{Sent, append, json};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
+use crate::budget::{Held, SMALL_BYTES};
 use crate::served::Served;
 use crate::traces;
 
@@ -23,17 +25,23 @@ const MAX_BYTES: usize = 1 << 20;
 /// The most requests of a batch.
 pub(super) const MAX_REQUESTS: usize = 1_000;
 
-/// How many of a batch are on their way at a time. A store across the network takes as many at once; the others'
-/// deadlines begin when it is their turn, or a batch could be late by being long.
-const IN_FLIGHT: usize = 64;
-
-/// What a decision takes in a batch, as a rule.
+/// What a decision takes in a batch, as a rule; and what room there should be for one that is on its way, with rules.
 const ANSWER_BYTES: usize = 128;
+const ON_ITS_WAY_BYTES: usize = 1 << 10;
+
+/// The longest answer; what it has no room for is not decided. A thousand requests with twenty rules each take 5 MiB.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// How many are on their way at a time. A store across the network takes as many at once; the others' deadlines begin
+/// when it is their turn, or a batch could be late by being long.
+const AHEAD: usize = 64;
 
 /// Decides many requests, each by itself, in their order
 ///
 /// As `/v1/check` does, one by one, with one answer for each in its place. One that is wrong, or that the store
-/// fails to decide, has a problem in its place and does not disturb the others. At most 1 MiB.
+/// fails to decide, has a problem in its place and does not disturb the others. At most 1 MiB, and 8 MiB of
+/// answers: what comes after these is not decided, and says so in its place (413); as does what the server has no
+/// memory for at the moment (503).
 #[utoipa::path(
     post,
     path = "/v1/check/batch",
@@ -50,27 +58,76 @@ pub(super) async fn batch(
     State(served): State<Arc<Served>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let asked = each(&body)?;
-    let mut answers = Vec::with_capacity(asked.len() * ANSWER_BYTES);
+    let mut asked = each(&body)?;
+    let mut answers = Answers::new(&served, asked.len())?;
+    let mut sent = VecDeque::with_capacity(asked.len().min(AHEAD));
     let answering = async {
-        let mut coming = asked.map(|asked| Sent::new(asked?, &served));
-        let mut sent: VecDeque<_> = coming.by_ref().take(IN_FLIGHT).collect();
-        answers.push(b'[');
-        while let Some(first) = sent.pop_front() {
-            let answered = match first {
-                Ok(first) => first.answer(&served, &mut answers).await,
-                Err(problem) => Err(problem),
-            };
-            if let Err(problem) = answered {
-                append(&mut answers, &problem);
+        loop {
+            // Many are on their way before the first is waited for.
+            while sent.len() < AHEAD
+                && let Some(asked) = asked.next()
+            {
+                let room = answers.room_for_one_more(sent.len());
+                sent.push_back(room.and_then(|()| Sent::new(asked?, &served)));
             }
-            sent.extend(coming.next());
-            answers.push(if sent.is_empty() { b']' } else { b',' });
+            match sent.pop_front() {
+                Some(sent) => answers.push(&served, sent).await,
+                None => return Ok::<_, Problem>(()),
+            }
         }
-        Ok::<_, Problem>(())
     };
     traces::store(&served, answering).await?;
-    Ok(json(answers))
+    Ok(json(answers.into_body()))
+}
+
+/// What is answered so far, as JSON, and the memory that it holds.
+struct Answers {
+    json: Vec<u8>,
+    held: Held,
+}
+
+impl Answers {
+    /// For so many.
+    fn new(served: &Served, count: usize) -> Result<Answers, Problem> {
+        let mut held = served.budget.held();
+        // OK because there are 1,000 at most.
+        held.grow_to(count * ANSWER_BYTES)?;
+        let mut json = Vec::with_capacity(count * ANSWER_BYTES);
+        json.push(b'[');
+        Ok(Answers { json, held })
+    }
+
+    /// Before one is decided, so that what is decided is told. Others have not been answered yet.
+    fn room_for_one_more(&mut self, on_their_way: usize) -> Result<(), Problem> {
+        // OK because there are 64 at most.
+        let bytes = self.json.len() + (on_their_way + 1) * ON_ITS_WAY_BYTES;
+        if bytes > MAX_ANSWER_BYTES {
+            return Err(Problem::long_answer());
+        }
+        Ok(self.held.grow_to(bytes)?)
+    }
+
+    async fn push(&mut self, served: &Served, sent: Result<Sent<'_>, Problem>) {
+        if self.json.len() > 1 {
+            self.json.push(b',');
+        }
+        let answered = match sent {
+            Ok(sent) => sent.answer(served, &mut self.json).await,
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = answered {
+            append(&mut self.json, &problem);
+        }
+        self.held.keep(self.json.capacity());
+    }
+
+    fn into_body(mut self) -> Body {
+        self.json.push(b']');
+        match self.json.len() <= SMALL_BYTES {
+            true => Body::from(self.json),
+            false => self.held.body(self.json),
+        }
+    }
 }
 
 /// The requests of a batch, each right or wrong by itself.

@@ -2,28 +2,34 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
-use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 
 use super::Problem;
+use crate::budget::{Budget, SMALL_BYTES};
+use crate::served::Served;
 
 /// A body that says it is JSON, of at most `MOST` bytes.
 ///
 /// A form that a browser sends by itself cannot say so: nobody's page charges for its visitors.
 pub(super) struct JsonBody<const MOST: usize>(pub(super) Bytes);
 
-impl<S: Send + Sync, const MOST: usize> FromRequest<S> for JsonBody<MOST> {
+impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<JsonBody<MOST>, Problem> {
+    async fn from_request(
+        request: Request,
+        served: &Arc<Served>,
+    ) -> Result<JsonBody<MOST>, Problem> {
         if !is_json(request.headers()) {
             return Err(Problem::no_json());
         }
-        read(request.into_body(), MOST).await.map(JsonBody)
+        let read = read(request.into_body(), MOST, &served.budget).await;
+        read.map(JsonBody).map_err(Problem::unread)
     }
 }
 
@@ -34,8 +40,9 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// The whole of it. What says that it is too long is not even begun.
-async fn read(mut body: Body, most: usize) -> Result<Bytes, Problem> {
+/// The whole of it. What says that it is too long is not even begun. What is not small is paid for as it comes: a
+/// promise of much takes nothing.
+async fn read(mut body: Body, most: usize, budget: &Budget) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > most as u64 {
         return Err(Problem::too_long(most));
     }
@@ -44,18 +51,30 @@ async fn read(mut body: Body, most: usize) -> Result<Bytes, Problem> {
         return Err(Problem::too_long(most));
     }
     // As a rule that is all there is, and nothing is copied.
-    if body.is_end_stream() {
+    if body.is_end_stream() && first.len() <= SMALL_BYTES {
         return Ok(first);
     }
-    let mut all = BytesMut::from(first);
+    let mut held = budget.held();
+    held.grow_to(first.len())?;
+    let mut all = Vec::from(first);
     while let Some(data) = next(&mut body).await? {
         // OK because neither is longer than a body in memory.
-        if all.len() + data.len() > most {
+        let length = all.len() + data.len();
+        if length > most {
             return Err(Problem::too_long(most));
+        }
+        if length > all.capacity() {
+            // Twice as much as there is, so that not every piece copies all that came before it.
+            let room = (2 * length).max(SMALL_BYTES).min(most);
+            held.grow_to(room)?;
+            all.reserve_exact(room - all.len());
         }
         all.extend_from_slice(&data);
     }
-    Ok(all.freeze())
+    match all.capacity() <= SMALL_BYTES {
+        true => Ok(all.into()),
+        false => Ok(held.bytes(all)),
+    }
 }
 
 /// What comes next; trailers say nothing.
@@ -79,7 +98,7 @@ fn unread(error: &axum::Error) -> Problem {
         }
         source = error.source();
     }
-    Problem::bad_request("the body was cut off; send all that Content-Length says")
+    Problem::bad_request("the body broke off, or its chunks are malformed; send all of it")
 }
 
 #[cfg(test)]
@@ -113,7 +132,8 @@ mod tests {
 
     fn read_all(pieces: Vec<io::Result<&'static [u8]>>, most: usize) -> Result<Bytes, StatusCode> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let read = runtime.block_on(read(Body::new(Pieces(pieces.into())), most));
+        let budget = Budget::new(4 << 20);
+        let read = runtime.block_on(read(Body::new(Pieces(pieces.into())), most, &budget));
         read.map_err(|problem| problem.into_response().status())
     }
 
@@ -131,6 +151,30 @@ mod tests {
         // That would be 500 GB.
         let pieces = (0..1 << 20).map(|_| Ok(&b" "[..])).collect();
         assert_eq!(read_all(pieces, 1 << 20).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_not_small_is_paid_for_as_it_comes() {
+        let kib =
+            |count: usize| (0..count).map(|_| Ok(&[b' '; 1 << 10][..])).collect::<VecDeque<_>>();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let nothing = Budget::new(0);
+        let read = |pieces, budget| {
+            let read = read(Body::new(Pieces(pieces)), 1 << 20, budget);
+            let read = runtime.block_on(read);
+            read.map_err(|problem| problem.into_response().status())
+        };
+        assert_eq!(read(kib(4), &nothing).unwrap().len(), 4 << 10);
+        assert_eq!(read(kib(5), &nothing), Err(StatusCode::SERVICE_UNAVAILABLE));
+        let at_once = VecDeque::from([Ok(&[b' '; 5 << 10][..])]);
+        assert_eq!(read(at_once, &nothing), Err(StatusCode::SERVICE_UNAVAILABLE));
+
+        let one = Budget::new(1 << 20);
+        let body = read(kib(1024), &one).unwrap();
+        assert_eq!(body.len(), 1 << 20);
+        assert_eq!(read(kib(5), &one), Err(StatusCode::SERVICE_UNAVAILABLE));
+        drop(body);
+        assert_eq!(read(kib(1024), &one).unwrap().len(), 1 << 20);
     }
 
     #[test]

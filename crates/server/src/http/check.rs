@@ -63,7 +63,7 @@ pub(super) async fn check(
     let mut answer = Vec::with_capacity(ANSWER_BYTES);
     let sent = Sent::new(Asked::decode(&body)?, &served)?;
     traces::store(&served, sent.answer(&served, &mut answer)).await?;
-    Ok(json(answer))
+    Ok(json(served.budget.body_anyway(answer)))
 }
 
 /// A check on its way to the store.
@@ -154,8 +154,8 @@ pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
 }
 
 /// An answer of JSON.
-pub(super) fn json(body: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(body));
+pub(super) fn json(body: Body) -> Response {
+    let mut response = Response::new(body);
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::response::Response;
 use serde::Serialize;
 use tollgate::Limit;
 use utoipa::ToSchema;
 
 use super::Problem;
+use super::check::{append, json};
 use super::openapi::PathProblems;
 use crate::served::Served;
 
@@ -71,10 +73,12 @@ impl LimitJson {
     tag = "limits",
     responses((status = 200, description = "The limits.", body = LimitsJson)),
 )]
-pub(super) async fn limits(State(served): State<Arc<Served>>) -> Json<LimitsJson> {
+pub(super) async fn limits(State(served): State<Arc<Served>>) -> Result<Response, Problem> {
     let each = served.limits().into_iter();
     let limits = each.map(|(name, named)| LimitJson::new(&name, named.scope.limit()));
-    Json(LimitsJson { limits: limits.collect() })
+    let mut answer = Vec::new();
+    append(&mut answer, &LimitsJson { limits: limits.collect() });
+    Ok(json(served.page_budget.body(answer)?))
 }
 
 /// A limit, and the most that it admits

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
 use serde::{Serialize, Serializer};
 use tollgate::{Error, StoreError};
@@ -41,17 +41,25 @@ pub(crate) struct Problem {
     )]
     #[schema(value_type = u64, nullable = false, required = false)]
     retry_after: Option<Duration>,
+    /// The body was not read to its end, so no other request can follow it.
+    #[serde(skip)]
+    is_last: bool,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let (kind, status, detail) = ("about:blank", status.as_u16(), detail.into());
-        Problem { kind, title, status, detail, retry_after: None }
+        Problem { kind, title, status, detail, retry_after: None, is_last: false }
     }
 
     pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// The same, and the client is told that the connection ends here.
+    pub(super) fn unread(self) -> Problem {
+        Problem { is_last: true, ..self }
     }
 
     /// The same in other words.
@@ -110,6 +118,21 @@ impl Problem {
     pub(super) fn too_slow() -> Problem {
         let detail = "the body did not come in time; send it at once";
         Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
+    }
+
+    /// For whoever sends or asks for much while others do.
+    pub(crate) fn no_memory() -> Problem {
+        let detail = "bodies and answers take all the memory that they may; come back in a second, or send less at \
+                      a time: what is short is answered";
+        let retry_after = Some(Duration::from_secs(1));
+        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+
+    /// For what is not decided any more, because there is no room for its answer.
+    pub(super) fn long_answer() -> Problem {
+        let detail = "the answers before this one are as long as answers may be together, and this one is not \
+                      decided; send it again, in a smaller batch";
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// For whoever shows the wrong token, or none.
@@ -189,6 +212,9 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.is_last {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_micros().div_ceil(1_000_000).max(1);

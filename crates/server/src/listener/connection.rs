@@ -69,7 +69,7 @@ pub(super) async fn connection<S>(
         }
     }
     if let Some(stream) = connection.into_parts().io.into_inner().into_open_stream()
-        && place.watch.with(|progress| progress.leaves())
+        && place.watch.with(|progress| progress.leaves(Instant::now()))
     {
         let _ = timeout(LAST_WORDS, hear_out(stream)).await;
     }

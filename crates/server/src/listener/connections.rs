@@ -2,15 +2,33 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many connections there are and were.
-#[derive(Debug, Default)]
+/// How many connections of a port there are and were.
+#[derive(Debug)]
 pub(crate) struct Connections {
+    port: Port,
     open: AtomicU64,
     accepted: AtomicU64,
     first_byte: AtomicU64,
     request: AtomicU64,
     idle: AtomicU64,
     evicted: AtomicU64,
+}
+
+/// What a port speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    Http,
+    Grpc,
+}
+
+impl Port {
+    /// As metrics name it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Port::Http => "http",
+            Port::Grpc => "grpc",
+        }
+    }
 }
 
 /// Why the server closed a connection that its client had not done with.
@@ -22,7 +40,7 @@ pub(crate) enum Reason {
     Request,
     /// No further request came, or an answer was not read.
     Idle,
-    /// It was silent, and others had no room.
+    /// It was stuck, silent or idle, and others had no room.
     Evicted,
 }
 
@@ -41,6 +59,22 @@ impl Reason {
 }
 
 impl Connections {
+    pub(crate) fn new(port: Port) -> Connections {
+        Connections {
+            port,
+            open: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            first_byte: AtomicU64::new(0),
+            request: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn port(&self) -> Port {
+        self.port
+    }
+
     /// How many are open now.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)

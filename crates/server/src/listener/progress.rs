@@ -10,12 +10,42 @@ use super::{Bounds, Reason};
 /// may be on its way.
 pub(super) const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
+/// How long a request may take to arrive, and pause on its way, before its connection is closed for others: a packet
+/// that was lost is sent again after 200 ms.
+const ARRIVAL: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How long an answer may lie unread before its connection is closed for others.
+const UNREAD: Duration = Duration::from_secs(1);
+
+/// How many bytes of an answer a client has to read in a second, once it let the server wait.
+const PACE: u64 = 16 << 10;
+
 /// How far a connection is.
 #[derive(Debug)]
 pub(super) struct Progress {
     stage: Stage,
     /// Since when the server closes: there is no next request but what is on its way.
     last_call: Option<Instant>,
+    /// Whether it ever had an answer.
+    was_answered: bool,
+}
+
+/// Who is closed first if others have no room; of the same rank, who has been so for longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Spare {
+    pub(super) rank: Rank,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// In the middle of a request or of an answer, and its client does not go on.
+    Stuck,
+    /// It never said anything.
+    Silent,
+    /// Between requests. Its client has shown that it is one.
+    Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,15 +53,15 @@ enum Stage {
     /// Nothing has come yet.
     Fresh { since: Instant },
     /// Some of a request has come, but not its last byte.
-    Receiving { since: Instant },
+    Receiving { since: Instant, last: Instant },
     /// All of it has come. An answer takes the time that it takes.
     Working,
     /// The answer is on its way; `is_taken` when its last byte is ready to be written.
-    Sending { out: Out, is_taken: bool },
+    Sending { out: Out, is_taken: bool, behind: Option<Behind> },
     /// The answer is out, and nothing came since.
     Idle { since: Instant },
     /// The answer was the last, and the client is waited for to have read it.
-    Leaving,
+    Leaving { since: Instant },
     /// Closed, or about to be: nothing is read any more.
     Over,
 }
@@ -48,16 +78,45 @@ enum Out {
     All,
 }
 
+/// What a client has read since it first let the server wait, which began when it last had all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Behind {
+    since: Instant,
+    read_bytes: u64,
+}
+
+impl Behind {
+    /// Until when an answer that stalls may, if it may for so long at a time: each byte read buys its share of a
+    /// second, so that whoever reads a byte now and then does not keep it for ever.
+    fn until(self, stalled: Instant, time: Duration) -> Instant {
+        let bought = Duration::from_millis(self.read_bytes.saturating_mul(1000) / PACE);
+        // OK because nobody reads for as many years as fit.
+        (stalled + time).min(self.since + time + bought)
+    }
+}
+
 impl Progress {
     pub(super) fn new(now: Instant) -> Progress {
-        Progress { stage: Stage::Fresh { since: now }, last_call: None }
+        Progress { stage: Stage::Fresh { since: now }, last_call: None, was_answered: false }
     }
 
     /// Bytes of a request came, or its head was found in what came earlier. What comes while another is answered
     /// does not count: nobody knows yet whether it is a request, so that one's time begins after the answer.
     pub(super) fn received(&mut self, now: Instant) {
-        if let Stage::Fresh { .. } | Stage::Idle { .. } = self.stage {
-            self.stage = Stage::Receiving { since: now };
+        match &mut self.stage {
+            Stage::Fresh { .. } | Stage::Idle { .. } => {
+                self.stage = Stage::Receiving { since: now, last: now };
+            }
+            Stage::Receiving { last, .. } => *last = now,
+            _ => {}
+        }
+    }
+
+    /// It is one of HTTP/2, which has many requests at a time: its age is all that is known of it.
+    pub(super) fn multiplexes(&mut self, now: Instant) {
+        if self.stage != Stage::Over {
+            self.stage = Stage::Idle { since: now };
+            self.was_answered = true;
         }
     }
 
@@ -78,13 +137,13 @@ impl Progress {
     /// An answer is ready to be sent.
     pub(super) fn answered(&mut self) {
         if self.stage != Stage::Over {
-            self.stage = Stage::Sending { out: Out::Nothing, is_taken: false };
+            self.stage = Stage::Sending { out: Out::Nothing, is_taken: false, behind: None };
         }
     }
 
     /// The last of an answer was taken to be written.
     pub(super) fn taken(&mut self, now: Instant) {
-        if let Stage::Sending { out, is_taken } = &mut self.stage {
+        if let Stage::Sending { out, is_taken, .. } = &mut self.stage {
             *is_taken = true;
             if *out == Out::All {
                 self.sent(now);
@@ -93,9 +152,12 @@ impl Progress {
     }
 
     /// Bytes were written.
-    pub(super) fn wrote(&mut self) {
-        if let Stage::Sending { out, .. } = &mut self.stage {
+    pub(super) fn wrote(&mut self, bytes: usize) {
+        if let Stage::Sending { out, behind, .. } = &mut self.stage {
             *out = Out::Some;
+            if let Some(behind) = behind {
+                behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
+            }
         }
     }
 
@@ -103,7 +165,10 @@ impl Progress {
     pub(super) fn stalled(&mut self, now: Instant) {
         match &mut self.stage {
             Stage::Sending { out: Out::Stalled { .. }, .. } => {}
-            Stage::Sending { out, .. } => *out = Out::Stalled { since: now },
+            Stage::Sending { out, behind, .. } => {
+                *out = Out::Stalled { since: now };
+                behind.get_or_insert(Behind { since: now, read_bytes: 0 });
+            }
             _ => {}
         }
     }
@@ -113,20 +178,24 @@ impl Progress {
         match &mut self.stage {
             Stage::Sending { out: Out::Nothing, .. } => {}
             Stage::Sending { is_taken: true, .. } => self.sent(now),
-            Stage::Sending { out, .. } => *out = Out::All,
+            Stage::Sending { out, behind, .. } => {
+                *out = Out::All;
+                *behind = None;
+            }
             _ => {}
         }
     }
 
     fn sent(&mut self, now: Instant) {
+        self.was_answered = true;
         let is_last = self.last_call.is_some();
         self.stage = if is_last { Stage::Over } else { Stage::Idle { since: now } };
     }
 
     /// No request is expected any more. Whether the client is to be waited for.
-    pub(super) fn leaves(&mut self) -> bool {
+    pub(super) fn leaves(&mut self, now: Instant) -> bool {
         if self.stage != Stage::Over {
-            self.stage = Stage::Leaving;
+            self.stage = Stage::Leaving { since: now };
         }
         !self.is_over()
     }
@@ -139,12 +208,34 @@ impl Progress {
         }
     }
 
-    /// Ends it if it is silent. Whether it is over.
-    pub(super) fn end_if_silent(&mut self) -> bool {
-        if self.silent_since().is_some() {
+    /// Whether it may be closed for another, and before whom.
+    pub(super) fn spare(&self, now: Instant) -> Option<Spare> {
+        let (rank, since, until) = match self.stage {
+            Stage::Fresh { since } => (Rank::Silent, since, since + ON_ITS_WAY),
+            Stage::Receiving { since, last } => {
+                (Rank::Stuck, since, (since + ARRIVAL).min(last + PAUSE))
+            }
+            Stage::Sending {
+                out: Out::Stalled { since: stalled }, behind: Some(behind), ..
+            } => (Rank::Stuck, behind.since, behind.until(stalled, UNREAD)),
+            Stage::Leaving { since } => (Rank::Stuck, since, since + PAUSE),
+            Stage::Idle { since } => (Rank::Idle, since, since + ON_ITS_WAY),
+            Stage::Working | Stage::Sending { .. } | Stage::Over => return None,
+        };
+        (until <= now).then_some(Spare { rank, since })
+    }
+
+    /// Ends it if it may still be closed for what was seen. Whether it is over.
+    pub(super) fn end_if(&mut self, seen: Spare, now: Instant) -> bool {
+        if self.spare(now) == Some(seen) {
             self.stage = Stage::Over;
         }
         self.is_over()
+    }
+
+    /// Whether it takes up room and has yet to show that its client asks something.
+    pub(super) fn is_new(&self) -> bool {
+        !self.was_answered && !matches!(self.stage, Stage::Working | Stage::Over)
     }
 
     /// The server closes: what is silent ends soon, what is in flight after its answer.
@@ -163,11 +254,14 @@ impl Progress {
         }
         let (since, bound, reason) = match self.stage {
             Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
-            Stage::Receiving { since } => (since, bounds.request, Reason::Request),
-            Stage::Sending { out: Out::Stalled { since }, .. } | Stage::Idle { since } => {
-                (since, bounds.idle, Reason::Idle)
+            Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
+            Stage::Sending { out: Out::Stalled { since }, behind: Some(behind), .. } => {
+                return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
             }
-            Stage::Working | Stage::Sending { .. } | Stage::Leaving | Stage::Over => return None,
+            Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
+            Stage::Working | Stage::Sending { .. } | Stage::Leaving { .. } | Stage::Over => {
+                return None;
+            }
         };
         // OK because a bound is 24 hours at most.
         Some((since + bound, Some(reason)))
@@ -194,11 +288,13 @@ mod tests {
         BodyComplete,
         Answered,
         Taken,
+        /// What buys four seconds.
         Wrote,
+        WroteByte,
         Stalled,
         Flushed,
         Leaves,
-        EndIfSilent,
+        EndIfSpare,
         LastCall,
     }
     use Event::*;
@@ -225,11 +321,16 @@ mod tests {
                 BodyComplete => progress.body_complete(),
                 Answered => progress.answered(),
                 Taken => progress.taken(now),
-                Wrote => progress.wrote(),
+                Wrote => progress.wrote(4 * PACE as usize),
+                WroteByte => progress.wrote(1),
                 Stalled => progress.stalled(now),
                 Flushed => progress.flushed(now),
-                Leaves => drop(progress.leaves()),
-                EndIfSilent => drop(progress.end_if_silent()),
+                Leaves => drop(progress.leaves(now)),
+                EndIfSpare => {
+                    if let Some(spare) = progress.spare(now) {
+                        assert!(progress.end_if(spare, now));
+                    }
+                }
                 LastCall => progress.last_call(now),
             }
             let got = match progress.deadline(&BOUNDS) {
@@ -356,25 +457,155 @@ mod tests {
     }
 
     #[test]
-    fn only_a_silent_connection_is_ended_for_another() {
+    fn a_byte_of_an_answer_now_and_then_does_not_keep_it_for_ever() {
         table(&[
-            (1, EndIfSilent, OverNow),
+            (0, Complete, Unbounded),
+            (0, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (50, WroteByte, Unbounded),
+            (50, Stalled, Closed(76, Reason::Idle)),
+            // Four seconds for what was read, and a moment for the byte.
+            (60, Wrote, Unbounded),
+            (60, Stalled, Closed(80, Reason::Idle)),
+            (70, WroteByte, Unbounded),
+            (70, Stalled, Closed(80, Reason::Idle)),
+            // Who has read all there was begins anew.
+            (79, Wrote, Unbounded),
+            (79, Flushed, Unbounded),
+            (90, Wrote, Unbounded),
+            (90, Stalled, Closed(165, Reason::Idle)),
+        ]);
+    }
+
+    #[test]
+    fn who_is_served_is_not_ended_for_another() {
+        table(&[
+            (1, EndIfSpare, OverNow),
             (1, Received, OverNow),
             (1, Complete, OverNow),
             (1, Answered, OverNow),
         ]);
         table(&[
             (1, Received, Closed(11, Reason::Request)),
-            (1, EndIfSilent, Closed(11, Reason::Request)),
+            (1, EndIfSpare, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
-            (2, EndIfSilent, Unbounded),
-            (3, Answered, Unbounded),
-            (3, EndIfSilent, Unbounded),
-            (3, Taken, Unbounded),
-            (3, Wrote, Unbounded),
-            (3, Flushed, Closed(78, Reason::Idle)),
-            (3, EndIfSilent, OverNow),
+            (9, EndIfSpare, Unbounded),
+            (9, Answered, Unbounded),
+            (9, EndIfSpare, Unbounded),
+            (9, Taken, Unbounded),
+            (9, Wrote, Unbounded),
+            (9, Stalled, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (9, Flushed, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (10, EndIfSpare, OverNow),
         ]);
+    }
+
+    #[test]
+    fn who_does_not_go_on_with_a_request_or_an_answer_is_ended_for_another() {
+        table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
+        table(&[
+            (1, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (2, EndIfSpare, OverNow),
+        ]);
+        // A byte a second is not going on either.
+        table(&[
+            (1, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (3, WroteByte, Unbounded),
+            (3, Stalled, Closed(76, Reason::Idle)),
+            (3, EndIfSpare, OverNow),
+        ]);
+        table(&[(1, Leaves, Unbounded), (2, EndIfSpare, OverNow)]);
+    }
+
+    /// From how many milliseconds on it is spare, for what.
+    fn spare_from(progress: &Progress, start: Instant) -> Option<(u64, Rank)> {
+        (0..5_000).find_map(|ms| {
+            let spare = progress.spare(start + Duration::from_millis(ms))?;
+            Some((ms, spare.rank))
+        })
+    }
+
+    #[test]
+    fn what_takes_longer_than_it_should_is_spare() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut progress = Progress::new(start);
+        assert_eq!(spare_from(&progress, start), Some((100, Rank::Silent)));
+        progress.received(at(50));
+        assert_eq!(spare_from(&progress, start), Some((300, Rank::Stuck)));
+        progress.received(at(290));
+        assert_eq!(spare_from(&progress, start), Some((540, Rank::Stuck)));
+        progress.received(at(500));
+        assert_eq!(spare_from(&progress, start), Some((550, Rank::Stuck)));
+        progress.complete();
+        assert_eq!(spare_from(&progress, start), None);
+        progress.answered();
+        progress.stalled(at(600));
+        assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Stuck)));
+        progress.wrote(PACE as usize / 2);
+        assert_eq!(spare_from(&progress, start), None);
+        progress.stalled(at(1_400));
+        assert_eq!(spare_from(&progress, start), Some((2_100, Rank::Stuck)));
+        progress.taken(at(1_500));
+        progress.flushed(at(1_500));
+        assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Idle)));
+        assert!(!progress.leaves(at(1_600)) || progress.spare(at(1_849)).is_none());
+        assert_eq!(spare_from(&progress, start), Some((1_850, Rank::Stuck)));
+    }
+
+    #[test]
+    fn who_does_not_go_on_comes_before_who_said_nothing_and_both_before_who_asked() {
+        let [earlier, later] = [0, 1].map(|s| Instant::now() + Duration::from_secs(s));
+        let spare = |rank, since| Spare { rank, since };
+        let ranked = [
+            spare(Rank::Stuck, earlier),
+            spare(Rank::Stuck, later),
+            spare(Rank::Silent, earlier),
+            spare(Rank::Silent, later),
+            spare(Rank::Idle, earlier),
+            spare(Rank::Idle, later),
+        ];
+        assert!(ranked.is_sorted());
+    }
+
+    #[test]
+    fn a_request_that_went_on_since_it_was_seen_keeps_its_connection() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut progress = Progress::new(start);
+        progress.received(at(0));
+        let seen = progress.spare(at(260)).unwrap();
+        progress.received(at(270));
+        assert!(!progress.end_if(seen, at(280)));
+        progress.complete();
+        assert!(!progress.end_if(seen, at(900)));
+    }
+
+    #[test]
+    fn who_was_answered_is_not_new_nor_is_who_is_served() {
+        let now = Instant::now();
+        let mut progress = Progress::new(now);
+        assert!(progress.is_new());
+        progress.received(now);
+        assert!(progress.is_new());
+        progress.complete();
+        assert!(!progress.is_new());
+        progress.answered();
+        assert!(progress.is_new());
+        progress.wrote(1);
+        progress.taken(now);
+        progress.flushed(now);
+        assert!(!progress.is_new());
+        progress.received(now);
+        assert!(!progress.is_new());
+        let mut http2 = Progress::new(now);
+        http2.multiplexes(now);
+        assert!(!http2.is_new());
+        assert_eq!(spare_from(&http2, now), Some((100, Rank::Idle)));
     }
 
     #[test]
@@ -402,7 +633,7 @@ mod tests {
             (1, Leaves, Unbounded),
             (2, LastCall, Unbounded),
         ]);
-        table(&[(1, EndIfSilent, OverNow), (1, Leaves, OverNow)]);
+        table(&[(1, EndIfSpare, OverNow), (1, Leaves, OverNow)]);
     }
 
     #[test]
@@ -415,7 +646,7 @@ mod tests {
         assert_eq!(progress.silent_since(), None);
         progress.complete();
         progress.answered();
-        progress.wrote();
+        progress.wrote(1);
         progress.taken(later);
         assert_eq!(progress.silent_since(), None);
         progress.flushed(later);

@@ -1,7 +1,8 @@
 //! Who is connected, at most so many at a time.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
@@ -12,22 +13,25 @@ use tokio::time::timeout;
 
 use super::Bounds;
 use super::connections::{Connections, Reason};
-use super::progress::ON_ITS_WAY;
+use super::progress::{Rank, Spare};
 use super::seldom::Seldom;
 use super::watch::Watch;
 
-/// How many connections are looked at for one that is silent, before others get a turn.
-const LOOKS: usize = 256;
+/// How long what was seen of all connections is good, and when to look again if none may be closed. Looking at
+/// 10,000 takes about a millisecond.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// When to look again, if none was.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The part of the room that connections may take from idle ones before they were answered: an eighth. Newcomers that
+/// ask nothing do not drive out clients that did.
+const NEWCOMERS: usize = 8;
 
 /// Room for so many connections.
-pub(super) struct Room {
+pub(crate) struct Room {
     bounds: Bounds,
     shared: Arc<Shared>,
     next_id: u64,
     full: Seldom,
+    is_closing: bool,
 }
 
 struct Shared {
@@ -35,60 +39,65 @@ struct Shared {
     /// Told whenever a connection has gone.
     left: Notify,
     counts: Arc<Connections>,
+    /// How many of them may be new, if others are to be closed for them.
+    max_new: usize,
 }
 
 #[derive(Default)]
 struct Seats {
     by_id: AHashMap<u64, Seat>,
-    /// By when each was silent at last, as far as anybody looked: later is possible, earlier is not.
-    by_silence: BTreeSet<(Instant, u64)>,
+    /// Who may be closed, in this order, as of the last look.
+    spare: VecDeque<(Spare, u64)>,
+    /// How many were new then, and how many came since.
+    new: usize,
+    looked: Option<Instant>,
 }
 
 struct Seat {
-    filed: Instant,
     watch: Arc<Watch>,
-    /// From when it runs.
+    /// From when it runs, if it is to be ended from outside.
     task: Option<AbortHandle>,
 }
 
 /// A connection's place in the room. Dropped, it is free.
-pub(super) struct Place {
+pub(crate) struct Place {
     pub(super) watch: Arc<Watch>,
     id: u64,
     shared: Arc<Shared>,
 }
 
 impl Room {
-    pub(super) fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
-        let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts };
-        Room { bounds, shared: Arc::new(shared), next_id: 0, full: Seldom::default() }
+    pub(crate) fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
+        // OK because a u32 fits in usize where there are sockets.
+        let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
+        let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
+        let (full, is_closing) = (Seldom::default(), false);
+        Room { bounds, shared: Arc::new(shared), next_id: 0, full, is_closing }
     }
 
-    /// A place for one more. If there is none, the connection that has been silent longest is closed for it; if
-    /// none is silent, it waits until one is, or is gone.
-    pub(super) async fn enter(&mut self) -> Place {
+    /// A place for one more. If there is none, another connection is closed for it: one whose client does not go on
+    /// with a request or an answer, else one that never said anything, else one between requests. If there is none
+    /// of these either, it waits. Whoever does not want to wait any longer need not.
+    pub(crate) async fn enter(&mut self) -> Place {
         loop {
             if self.has_place() {
                 return self.take_place(Instant::now());
             }
             if self.full.is_due(Instant::now()) {
-                let cap = self.bounds.max_connections;
+                let (cap, port) = (self.bounds.max_connections, self.shared.counts.port().name());
                 tracing::warn!(
-                    "{cap} connections are open, the most that there may be: \
-                     silent ones are closed for new ones, and if none is silent, new ones wait"
+                    port,
+                    "{cap} connections are open, the most that there may be: those that are stuck, silent or \
+                     idle are closed for new ones, and if there are none, new ones wait"
                 );
             }
-            match self.shared.evict(Instant::now()) {
-                Some(task) => {
-                    task.abort();
-                    // It may hear of one that left earlier.
-                    while !self.has_place() {
-                        self.shared.left.notified().await;
-                    }
+            if self.shared.evict(Instant::now()) {
+                // It may hear of one that left earlier.
+                while !self.has_place() {
+                    self.shared.left.notified().await;
                 }
-                None => {
-                    let _ = timeout(LOOK_AGAIN, self.shared.left.notified()).await;
-                }
+            } else {
+                let _ = timeout(LOOK_AGAIN, self.shared.left.notified()).await;
             }
         }
     }
@@ -101,11 +110,17 @@ impl Room {
         }
     }
 
-    /// Waits until all are gone: those that are silent soon, the others when they have their answer.
-    pub(super) async fn close(self) {
+    /// Tells all, and whoever comes from now on, that there is no next request.
+    pub(super) fn last_call(&mut self) {
+        self.is_closing = true;
         for seat in self.shared.seats.lock().by_id.values() {
             seat.watch.last_call();
         }
+    }
+
+    /// Waits until all are gone: those that are silent soon, the others when they have their answer.
+    pub(super) async fn close(mut self) {
+        self.last_call();
         while !self.shared.seats.lock().by_id.is_empty() {
             self.shared.left.notified().await;
         }
@@ -121,9 +136,13 @@ impl Room {
         // OK because nobody accepts 2^64 connections.
         self.next_id += 1;
         let watch = Arc::new(Watch::new(self.bounds, now));
+        if self.is_closing {
+            watch.last_call();
+        }
         let mut seats = self.shared.seats.lock();
-        seats.by_id.insert(id, Seat { filed: now, watch: Arc::clone(&watch), task: None });
-        seats.by_silence.insert((now, id));
+        seats.by_id.insert(id, Seat { watch: Arc::clone(&watch), task: None });
+        // OK because nobody counts 2^64 connections.
+        seats.new += 1;
         drop(seats);
         self.shared.counts.count_opened();
         Place { watch, id, shared: Arc::clone(&self.shared) }
@@ -131,35 +150,73 @@ impl Room {
 }
 
 impl Shared {
-    /// Ends the connection that has been silent longest, if one of those looked at is. A connection that was busy
-    /// since it was last looked at is filed anew, so each look is O(log n), and no request pays for the order.
-    fn evict(&self, now: Instant) -> Option<AbortHandle> {
+    /// Ends the connection that is to be closed first, if one may be. Who that is, a look at all of them tells for a
+    /// moment, and the next are closed in that order: no request pays for it, nor does each new connection.
+    fn evict(&self, now: Instant) -> bool {
         let mut seats = self.seats.lock();
-        let Seats { by_id, by_silence } = &mut *seats;
-        for _ in 0..LOOKS {
-            let is_long = |(filed, _): &&(Instant, u64)| now.duration_since(*filed) >= ON_ITS_WAY;
-            let (filed, id) = *by_silence.first().filter(is_long)?;
-            by_silence.pop_first();
-            let Some(seat) = by_id.get_mut(&id) else { continue };
-            let since = seat.watch.with(|progress| progress.silent_since());
-            let is_longest = since.is_some_and(|since| since <= filed);
-            if is_longest && seat.watch.with(|progress| progress.end_if_silent()) {
-                self.counts.count_closed(Reason::Evicted);
-                return seat.task.take();
-            }
-            seat.filed = since.unwrap_or(now);
-            by_silence.insert((seat.filed, id));
+        if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
+            seats.look(now);
         }
-        None
+        let Seats { by_id, spare, new, .. } = &mut *seats;
+        while let Some((seen, id)) = spare.pop_front() {
+            if seen.rank == Rank::Idle && *new >= self.max_new {
+                spare.push_front((seen, id));
+                return false;
+            }
+            let Some(seat) = by_id.get_mut(&id) else { continue };
+            if seat.watch.with(|progress| progress.end_if(seen, now)) {
+                self.counts.count_closed(Reason::Evicted);
+                match seat.task.take() {
+                    Some(task) => task.abort(),
+                    None => seat.watch.wake(),
+                }
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Seats {
+    fn look(&mut self, now: Instant) {
+        let Seats { by_id, spare, new, looked } = self;
+        *looked = Some(now);
+        *new = 0;
+        spare.clear();
+        for (&id, seat) in by_id.iter() {
+            let (seen, is_new) =
+                seat.watch.with(|progress| (progress.spare(now), progress.is_new()));
+            // OK because they are as many as connections at most.
+            *new += usize::from(is_new);
+            spare.extend(seen.map(|seen| (seen, id)));
+        }
+        spare.make_contiguous().sort_unstable();
     }
 }
 
 impl Place {
+    /// Bytes of the beginning of a connection came.
+    pub(crate) fn received(&self) {
+        self.watch.with(|progress| progress.received(Instant::now()));
+    }
+
+    /// It has begun, with HTTP/2.
+    pub(crate) fn multiplexes(&self) {
+        self.watch.with(|progress| progress.multiplexes(Instant::now()));
+    }
+
+    /// Whether it is to end, because others have no room; if not, the task is woken when it is.
+    pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
+        // First: who ends it wakes the task after that.
+        self.watch.runs_in(context.waker());
+        self.watch.with(|progress| progress.is_over())
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn count_closed(&self, reason: Reason) {
+    pub(crate) fn count_closed(&self, reason: Reason) {
         self.shared.counts.count_closed(reason);
     }
 }
@@ -167,10 +224,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut seats = self.shared.seats.lock();
-        let seat = seats.by_id.remove(&self.id);
-        if let Some(seat) = &seat {
-            seats.by_silence.remove(&(seat.filed, self.id));
-        }
+        let _seat = seats.by_id.remove(&self.id);
         // Before what the seat holds is dropped: that may be the last of a task.
         drop(seats);
         self.shared.counts.count_gone();
@@ -180,17 +234,39 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use super::super::connections::Port;
     use super::*;
 
     fn room(max_connections: u32) -> Room {
         let minute = Duration::from_secs(60);
         let bounds = Bounds { max_connections, first_byte: minute, request: minute, idle: minute };
-        Room::new(bounds, Arc::default())
+        Room::new(bounds, Arc::new(Connections::new(Port::Http)))
     }
 
     fn evicted(room: &Room) -> u64 {
         let mut closed = room.shared.counts.closed();
         closed.find(|(reason, _)| *reason == Reason::Evicted).unwrap().1
+    }
+
+    /// So many, which came in this order a millisecond apart.
+    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<Place> {
+        let at = |ms| start + Duration::from_millis(ms);
+        (0..count).map(|ms| room.take_place(at(ms))).collect()
+    }
+
+    fn answered(place: &Place, now: Instant) {
+        place.watch.with(|progress| {
+            progress.received(now);
+            progress.complete();
+            progress.answered();
+            progress.wrote(1);
+            progress.taken(now);
+            progress.flushed(now);
+        });
+    }
+
+    fn is_over(place: &Place) -> bool {
+        place.watch.with(|progress| progress.is_over())
     }
 
     #[tokio::test]
@@ -200,8 +276,8 @@ mod tests {
         assert!(!room.has_place());
         drop(places);
         assert!(room.has_place());
-        let seats = room.shared.seats.lock();
-        assert!(seats.by_id.is_empty() && seats.by_silence.is_empty());
+        assert!(room.shared.seats.lock().by_id.is_empty());
+        assert!(!room.shared.evict(Instant::now()));
     }
 
     #[test]
@@ -209,28 +285,83 @@ mod tests {
         let mut room = room(1);
         let start = Instant::now();
         let _place = room.take_place(start);
-        room.shared.evict(start + ON_ITS_WAY - Duration::from_millis(1));
-        assert_eq!(evicted(&room), 0);
-        room.shared.evict(start + ON_ITS_WAY);
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(!room.shared.evict(at(99)));
+        assert!(room.shared.evict(at(99) + LOOK_AGAIN));
         assert_eq!(evicted(&room), 1);
         // It is on its way out, and not closed a second time.
-        room.shared.evict(start + 2 * ON_ITS_WAY);
+        assert!(!room.shared.evict(at(200)));
         assert_eq!(evicted(&room), 1);
     }
 
     #[test]
-    fn the_silent_one_among_many_is_found_a_few_looks_at_a_time() {
-        let mut room = room(1000);
+    fn who_is_stuck_goes_first_then_who_is_silent_then_who_is_idle_and_the_oldest_of_each() {
+        let mut room = room(6);
         let start = Instant::now();
-        let places: Vec<Place> = (0..LOOKS + 10).map(|_| room.take_place(start)).collect();
-        for place in &places[..LOOKS + 9] {
-            place.watch.with(|progress| progress.complete());
+        let places = enter(&mut room, start, 6);
+        let [idle, later_idle, silent, later_silent, stuck, later_stuck] = &places[..] else {
+            panic!("six")
+        };
+        let at = |ms| start + Duration::from_millis(ms);
+        answered(idle, at(10));
+        answered(later_idle, at(20));
+        stuck.watch.with(|progress| progress.received(at(30)));
+        later_stuck.watch.with(|progress| progress.received(at(40)));
+        for (ms, next) in
+            (1_000..).step_by(5).zip([stuck, later_stuck, silent, later_silent, idle, later_idle])
+        {
+            assert!(!is_over(next));
+            assert!(room.shared.evict(at(ms)));
+            assert!(is_over(next), "at {ms} ms");
         }
-        let now = start + ON_ITS_WAY;
-        room.shared.evict(now);
-        assert_eq!(evicted(&room), 0);
-        room.shared.evict(now);
-        assert_eq!(evicted(&room), 1);
-        assert!(places[LOOKS + 9].watch.with(|progress| progress.is_over()));
+        assert!(!room.shared.evict(at(2_000)));
+        assert_eq!(evicted(&room), 6);
+    }
+
+    #[test]
+    fn what_was_seen_is_not_held_against_who_went_on_since() {
+        let mut room = room(2);
+        let start = Instant::now();
+        let places = enter(&mut room, start, 2);
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(room.shared.evict(at(200)));
+        assert!(is_over(&places[0]));
+        places[1].watch.with(|progress| progress.received(at(201)));
+        assert!(!room.shared.evict(at(202)));
+        assert!(!is_over(&places[1]));
+    }
+
+    #[test]
+    fn newcomers_that_ask_nothing_take_an_eighth_from_those_who_did_and_then_wait() {
+        let mut room = room(16);
+        let start = Instant::now();
+        let kept = enter(&mut room, start, 16);
+        for place in &kept {
+            answered(place, start);
+        }
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut came = Vec::new();
+        for _ in 0..2 {
+            assert!(room.shared.evict(at(1_000)));
+            came.push(room.take_place(at(1_000)));
+        }
+        assert!(!room.shared.evict(at(1_001)));
+        // One is answered, and is no newcomer any more: that is seen at the next look.
+        answered(&came[0], at(1_002));
+        assert!(!room.shared.evict(at(1_003)));
+        assert!(room.shared.evict(at(1_000) + LOOK_AGAIN));
+        assert_eq!(kept.iter().filter(|place| is_over(place)).count(), 3);
+        // The other has been silent for long enough to go before those who asked.
+        assert!(room.shared.evict(at(1_200)));
+        assert!(is_over(&came[1]));
+    }
+
+    #[test]
+    fn who_comes_after_the_last_call_has_heard_it() {
+        let mut room = room(2);
+        let before = room.take_place(Instant::now());
+        room.last_call();
+        let after = room.take_place(Instant::now());
+        assert!(before.watch.hears_last_call() && after.watch.hears_last_call());
     }
 }

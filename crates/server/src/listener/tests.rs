@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::{Bounds, Connections, Reason, is_of_one_connection, serve};
+use super::{Bounds, Connections, Port, Reason, is_of_one_connection, serve};
 use crate::lifecycle::{Phase, lifecycle};
 
 /// Long enough for any machine; nothing takes that long.
@@ -59,7 +59,8 @@ impl Listening {
         let address = listener.local_addr().unwrap();
         let (phase, lifecycle) = lifecycle();
         before(address, &phase);
-        let (connections, gate) = (Arc::<Connections>::default(), Arc::new(Semaphore::new(0)));
+        let connections = Arc::new(Connections::new(Port::Http));
+        let gate = Arc::new(Semaphore::new(0));
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let served = serve(listener, router(&gate), bounds, lifecycle, Arc::clone(&connections));
         let serving = runtime.spawn(served);

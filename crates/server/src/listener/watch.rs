@@ -43,13 +43,21 @@ impl Watch {
 
     /// Whom to wake for the last call.
     pub(super) fn runs_in(&self, task: &Waker) {
-        *self.task.lock() = Some(task.clone());
+        let mut known = self.task.lock();
+        if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
+            *known = Some(task.clone());
+        }
     }
 
     /// Tells the connection that the server closes. How long it has left is counted from when it hears of it: before
     /// that it may not have had the time to read what its client had sent.
     pub(super) fn last_call(&self) {
         self.is_called.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Lets its task look again.
+    pub(super) fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
         }

@@ -35,9 +35,9 @@ impl Wire {
 
     fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(Ok(bytes)) => {
                 self.is_dirty = true;
-                self.watch.with(|progress| progress.wrote());
+                self.watch.with(|progress| progress.wrote(bytes));
             }
             Poll::Ready(Err(_)) => self.has_ended = true,
             Poll::Pending => self.watch.with(|progress| progress.stalled(Instant::now())),

@@ -17,7 +17,7 @@ pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
         store(text, &health);
     }
     rules(text, served, started);
-    connections(text, &served.connections);
+    connections(text, [&served.connections, &served.grpc_connections]);
     let help = "1 while the server is about to stop, and wants no more requests.";
     let is_draining = served.lifecycle.phase() > Phase::Serving;
     text.single("tollgate_draining", Kind::Gauge, help, u8::from(is_draining));
@@ -124,14 +124,22 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
     text.single(name, Kind::Gauge, help, unix_seconds(since));
 }
 
-fn connections(text: &mut Text, seen: &Connections) {
-    text.single("tollgate_connections", Kind::Gauge, "Connections that are open.", seen.open());
+fn connections(text: &mut Text, ports: [&Connections; 2]) {
+    text.metric("tollgate_connections", Kind::Gauge, "Connections that are open.");
+    for seen in ports {
+        text.sample(&[("port", seen.port().name())], seen.open());
+    }
     let help = "Connections that were accepted.";
-    text.single("tollgate_connections_total", Kind::Counter, help, seen.accepted());
+    text.metric("tollgate_connections_total", Kind::Counter, help);
+    for seen in ports {
+        text.sample(&[("port", seen.port().name())], seen.accepted());
+    }
     let help = "Connections that the server closed for what their clients did not do in time.";
     text.metric("tollgate_connections_closed_total", Kind::Counter, help);
-    for (reason, count) in seen.closed() {
-        text.sample(&[("reason", reason.name())], count);
+    for seen in ports {
+        for (reason, count) in seen.closed() {
+            text.sample(&[("port", seen.port().name()), ("reason", reason.name())], count);
+        }
     }
 }
 

@@ -164,3 +164,21 @@ async fn a_time_is_in_the_bucket_of_its_bound() {
     let status = |status| page.value("tollgate_requests_total", &[("status", status)]);
     assert_eq!((status("200"), status("4xx")), (1.0, 1.0));
 }
+
+#[tokio::test]
+async fn a_page_holds_what_it_takes_until_it_is_read_and_no_more_are_written_than_fit() {
+    let limits =
+        (0..100).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
+    let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
+    let limiter = Limiter::memory();
+    let mut served = served(&limiter, &limits, "memory");
+    // For one, which has about 50 KiB.
+    Arc::get_mut(&mut served).unwrap().page_budget = crate::budget::Budget::new(64 << 10);
+    let first = super::page(State(Arc::clone(&served))).await;
+    assert_eq!(first.status(), 200);
+    let second = super::page(State(Arc::clone(&served))).await;
+    assert_eq!(second.status(), 503);
+    assert_eq!(second.headers()["retry-after"], "1");
+    drop(first);
+    assert_eq!(super::page(State(served)).await.status(), 200);
+}

@@ -259,6 +259,29 @@ fn without_files_for_more_connections_those_that_are_open_are_served() {
     assert_eq!(log.matches("connections cannot be accepted").count(), 1, "{log}");
 }
 
+#[test]
+fn those_who_begin_and_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
+    let server = Server::start(&["--max-connections", "50"]);
+    let mut kept: Vec<_> = (0..5).map(|_| connect(&server)).collect();
+    kept.iter_mut().for_each(check);
+    let begin = |_| {
+        let mut stream = connect(&server);
+        stream.write_all(b"G").unwrap();
+        stream
+    };
+    let mut stuck: Vec<_> = (0..150).map(begin).collect();
+    let took = time(|| check(&mut connect(&server)));
+    assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
+    kept.iter_mut().for_each(check);
+    // The first were closed for others.
+    assert_eq!(rest(&mut stuck[0]), "");
+    // Now there is always room to be had, and soon.
+    stuck.extend((0..40).map(begin));
+    let took = time(|| check(&mut connect(&server)));
+    assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
+    kept.iter_mut().for_each(check);
+}
+
 const CROWD: usize = 1000;
 
 #[test]

@@ -13,6 +13,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::lifecycle::plain;
+use crate::metrics::scrape;
 use crate::server::Server;
 
 /// What a client of HTTP/2 says first, and then that it wants nothing special.
@@ -134,21 +135,64 @@ fn one_that_has_begun_may_be_silent() {
 }
 
 #[test]
-fn one_too_many_waits_until_another_is_closed() {
-    let server = Server::start(&["--max-connections", "1"]);
-    let mut stream = TcpStream::connect(&server.grpc).unwrap();
-    stream.write_all(PREFACE).unwrap();
-    let mut byte = [0];
-    stream.read_exact(&mut byte).unwrap();
+fn those_who_watch_do_not_keep_others_out() {
+    let server = Server::start(&["--max-connections", "5"]);
+    run(async {
+        let mut watchers = Vec::new();
+        for _ in 0..5 {
+            let mut client = client(&server).await;
+            let mut stream = watch(&mut client, "").await;
+            assert_eq!(next(&mut stream).await, Some(ServingStatus::Serving));
+            watchers.push((client, stream));
+        }
+        let mut new = client(&server).await;
+        assert_eq!(check(&mut new, "").await, Ok(ServingStatus::Serving));
+        // The oldest made room for it, and the others are there.
+        let (_, oldest) = &mut watchers[0];
+        assert!(oldest.message().await.is_err());
+        for (client, _) in &mut watchers[1..] {
+            assert_eq!(check(client, "").await, Ok(ServingStatus::Serving));
+        }
+    });
+    let page = scrape(&server);
+    let grpc = [("port", "grpc")];
+    assert_eq!(page.value("tollgate_connections_total", &grpc), 6.0);
+    let evicted = [("port", "grpc"), ("reason", "evicted")];
+    assert_eq!(page.value("tollgate_connections_closed_total", &evicted), 1.0);
+    assert_eq!(
+        page.value("tollgate_connections_closed_total", &[("port", "http"), evicted[1]]),
+        0.0
+    );
+    let log = server.wait_for_log(|log| log.contains("the most that --max-connections allows"));
+    assert!(plain(&log).contains("port=\"grpc\""), "{log}");
+}
 
-    let mut further = TcpStream::connect(&server.grpc).unwrap();
-    further.write_all(PREFACE).unwrap();
-    further.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    assert_eq!(further.read_exact(&mut byte).unwrap_err().kind(), ErrorKind::WouldBlock);
+#[test]
+fn those_who_never_begin_do_not_keep_others_out() {
+    let server = Server::start(&["--max-connections", "10", "--first-byte-timeout", "1m"]);
+    run(async {
+        let mut kept = client(&server).await;
+        assert_eq!(check(&mut kept, "").await, Ok(ServingStatus::Serving));
+        let begin = |sent| {
+            let mut stream = TcpStream::connect(&server.grpc).unwrap();
+            stream.write_all(&PREFACE[..sent]).unwrap();
+            stream
+        };
+        let _silent: Vec<_> = (0..10).map(|_| begin(0)).collect();
+        let _stuck: Vec<_> = (0..10).map(|_| begin(5)).collect();
+        let mut new = client(&server).await;
+        assert_eq!(check(&mut new, "").await, Ok(ServingStatus::Serving));
+        assert_eq!(check(&mut kept, "").await, Ok(ServingStatus::Serving));
+    });
+}
 
-    drop(stream);
-    further.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    further.read_exact(&mut byte).unwrap();
+#[test]
+fn one_who_does_not_begin_is_counted() {
+    let server = Server::start(&["--first-byte-timeout", "100ms"]);
+    read_to_the_end(TcpStream::connect(&server.grpc).unwrap());
+    let late = [("port", "grpc"), ("reason", "first_byte")];
+    assert_eq!(scrape(&server).value("tollgate_connections_closed_total", &late), 1.0);
+    assert_eq!(scrape(&server).value("tollgate_connections", &[("port", "grpc")]), 0.0);
 }
 
 #[test]
@@ -167,5 +211,5 @@ fn clients_are_told_how_much_they_may_send() {
         setting.map(|setting| u32::from_be_bytes(setting[2..].try_into().unwrap()))
     };
     let (streams, window_bytes, header_bytes) = (value(3), value(4), value(6));
-    assert_eq!((streams, window_bytes, header_bytes), (Some(1_000), Some(65_536), Some(16_384)));
+    assert_eq!((streams, window_bytes, header_bytes), (Some(8), Some(65_536), Some(16_384)));
 }

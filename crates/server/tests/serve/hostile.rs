@@ -198,6 +198,12 @@ fn a_body_that_breaks_off_harms_nobody() {
         let _ = stream.read_to_string(&mut answer);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }
+    let mut stream = connect(&server, "POST /v1/check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n");
+    stream.write_all(b"2\r\n{}zz\r\n").unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(answer.contains("or its chunks are malformed; send all of it"), "{answer}");
     assert_eq!(
         server.check(r#"{"limit":"free","key":"a"}"#)["remaining"],
         59,

@@ -15,6 +15,7 @@ mod kept;
 mod lifecycle;
 mod limits;
 mod logs;
+mod memory;
 mod metrics;
 mod metrics_examples;
 mod openapi;

@@ -23,12 +23,16 @@ type Responses = BTreeMap<String, RefOr<Response>>;
 
 impl IntoResponses for BodyProblems {
     fn responses() -> Responses {
-        problems(&[
+        let mut all = problems(&[
             (400, "It is wrong: the detail says where."),
             (408, "The body did not come in time."),
             (413, "The body is too long."),
             (415, "The body does not say that it is JSON."),
-        ])
+        ]);
+        let exhausted = problem("Bodies and answers take all the memory that they may.");
+        let exhausted = with_header(exhausted, "Retry-After", Type::Integer, "Seconds.");
+        all.extend([(503, exhausted)].map(of_status));
+        all
     }
 }
 
@@ -52,7 +56,10 @@ impl IntoResponses for OperatorProblems {
 
 impl IntoResponses for StoreProblems {
     fn responses() -> Responses {
-        let failed = problem("The store fails, and nothing is decided without it.");
+        let failed = problem(
+            "The store fails, and nothing is decided without it; or bodies and answers take all the memory \
+                              that they may.",
+        );
         let about = "Seconds, unless waiting does not help.";
         let failed = with_header(failed, "Retry-After", Type::Integer, about);
         [(503, failed)].map(of_status).into()

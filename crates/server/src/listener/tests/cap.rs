@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_connection_that_was_silent_longest_makes_room() {
+fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
     let listening = Listening::start(Bounds { max_connections: 3, ..AMPLE });
     let connect = |accepted| {
         let client = listening.client();
@@ -41,7 +41,7 @@ fn who_is_served_is_not_closed_for_another() {
 
     let mut newcomer = listening.client();
     newcomer.get("/");
-    newcomer.hears_nothing_for(SHORT);
+    newcomer.hears_nothing_for(Duration::from_millis(50));
     second.send("bc");
     assert!(second.answer().ends_with("\r\n\r\n3"));
     // Now it is silent, and makes room.
@@ -75,4 +75,51 @@ fn many_that_come_and_go_leave_nothing_behind() {
     }
     until("gone", || listening.connections.open() == 0);
     assert_eq!(listening.connections.accepted(), 200);
+}
+
+/// So many that send the beginning of a request, and no more of it.
+fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
+    let begin = |_| {
+        let mut client = listening.client();
+        client.send("G");
+        client
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
+    let listening = Listening::start(Bounds { max_connections: 50, ..AMPLE });
+    let mut kept: Vec<Client> = (0..5).map(|_| listening.client()).collect();
+    for client in &mut kept {
+        client.get("/");
+        client.answer();
+    }
+    kept[0].hears_nothing_for(SHORT);
+    let start = Instant::now();
+    let _stuck = stuck(&listening, 300);
+    let mut new = listening.client();
+    new.get("/");
+    assert!(new.answer().ends_with("hello"));
+    // The 255 before it took their turns, 45 at a time.
+    assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
+    for client in &mut kept {
+        client.get("/");
+        assert!(client.answer().ends_with("hello"));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_makes_room() {
+    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+    let mut unread = listening.client();
+    unread.get("/big");
+    until("accepted", || listening.connections.accepted() == 1);
+    let mut new = listening.client();
+    new.get("/");
+    let start = Instant::now();
+    assert!(new.answer().ends_with("hello"));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(listening.closed(Reason::Evicted), 1);
+    assert!(unread.rest().len() < BIG_BYTES);
 }

@@ -110,3 +110,24 @@ fn the_cap_holds_for_who_is_accepted_last() {
     }
     listening.finish();
 }
+
+#[test]
+fn the_end_is_heard_while_there_is_no_room() {
+    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+    let mut served = listening.client();
+    served.get("/slow");
+    until("accepted", || listening.connections.accepted() == 1);
+    let mut waits = listening.client();
+    waits.get("/");
+    waits.hears_nothing_for(SHORT);
+
+    listening.phase.send_replace(Phase::Closing);
+    until("nobody is let in", || match TcpStream::connect(listening.address) {
+        Ok(_) => false,
+        Err(error) => error.kind() == ErrorKind::ConnectionRefused,
+    });
+    listening.gate.add_permits(1);
+    assert!(served.answer().ends_with("slow"));
+    assert!(waits.answer().contains("connection: close\r\n"));
+    listening.finish();
+}

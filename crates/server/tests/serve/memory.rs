@@ -1,0 +1,165 @@
+//! What many clients can make the server keep.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::server::{Server, body_of};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The most that the server may take, in KiB: what requests may have, pages, keys, itself, and what an allocator
+/// keeps back.
+const CEILING_KIB: u64 = 160 << 10;
+
+/// From `/proc/PID/status`: the most there ever was.
+fn peak_kib(server: &Server) -> u64 {
+    let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Sends a batch of so many bytes, without the last so many.
+fn send(server: &Server, body: &[u8], without: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    let head = format!(
+        "POST /v1/check/batch HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // It may be closed before all of it is sent.
+    let _ = stream.write_all(&body[..body.len() - without]);
+    stream
+}
+
+/// What has come by now; nothing if the server still waits.
+fn answered(stream: &mut TcpStream) -> String {
+    stream.set_nonblocking(true).unwrap();
+    let mut bytes = [0; 4096];
+    let count = match stream.read(&mut bytes) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+        read => read.unwrap(),
+    };
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
+}
+
+fn assert_decides_at_once(server: &Server) {
+    for _ in 0..10 {
+        let start = Instant::now();
+        let decision = server.check(r#"{"limit":"partner","key":"honest"}"#);
+        assert_eq!(decision["allowed"], true);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn bodies_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_check_notices() {
+    let server = Server::start(&["--request-timeout", "1m"]);
+    let body = vec![b' '; 1 << 20];
+    let mut unfinished: Vec<_> = (0..300).map(|_| send(&server, &body, 1)).collect();
+    assert_decides_at_once(&server);
+    assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
+
+    let answers = unfinished.iter_mut().map(answered).filter(|answer| !answer.is_empty());
+    let answers: Vec<_> = answers.collect();
+    assert!((200..=250).contains(&answers.len()), "{} are refused", answers.len());
+    for answer in answers {
+        assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{answer}");
+        assert!(answer.contains("\r\nretry-after: 1\r\n"), "{answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+        assert!(answer.contains("\r\ncontent-type: application/problem+json\r\n"), "{answer}");
+        assert!(answer.contains("take all the memory that they may"), "{answer}");
+    }
+    // What they held is there again for others.
+    drop(unfinished);
+    let start = Instant::now();
+    while send_and_read(&server, &body).starts_with("HTTP/1.1 503") {
+        assert!(start.elapsed() < PATIENCE, "nothing was given back");
+    }
+}
+
+/// The first line of the answer to a whole body.
+fn send_and_read(server: &Server, body: &[u8]) -> String {
+    let mut stream = send(server, body, 0);
+    let mut bytes = [0; 64];
+    let count = stream.read(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
+}
+
+/// Of a domain with so many rules, all of which apply to everybody.
+fn many_rules(count: usize) -> tempfile::TempDir {
+    let mut config =
+        "limits:\n  partner: token-bucket capacity=1000000 refill=1/s\nrules:\n".to_owned();
+    for number in 0..count {
+        config += &format!("  - {{ name: rule-{number}, domain: d, key: [ip], limit: partner }}\n");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("limits.yaml"), config).unwrap();
+    directory
+}
+
+fn start_with_rules(count: usize) -> (Server, tempfile::TempDir) {
+    let directory = many_rules(count);
+    let path = directory.path().join("limits.yaml");
+    let flags = ["--config", path.to_str().unwrap(), "--idle-timeout", "1m"];
+    (Server::start(&flags), directory)
+}
+
+fn thousand() -> String {
+    json!(vec![json!({"domain": "d", "attributes": {"ip": "192.0.2.1"}}); 1_000]).to_string()
+}
+
+#[test]
+fn answers_that_nobody_reads_take_a_bounded_part_of_memory_and_no_small_check_notices() {
+    let (server, _rules) = start_with_rules(20);
+    let batch = thousand();
+    let mut unread: Vec<_> = (0..40).map(|_| send(&server, batch.as_bytes(), 0)).collect();
+    // Each is decided once its answer begins.
+    for stream in &mut unread {
+        stream.read_exact(&mut [0; 12]).unwrap();
+    }
+    assert_decides_at_once(&server);
+    assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
+
+    // Who would go beyond is told so: the whole batch, or what was not decided of it.
+    let response = server.post("/v1/check/batch", batch.clone()).send().unwrap();
+    let is_refused = response.status() == 503;
+    let answers = body_of(response);
+    assert!(is_refused || answers[999]["status"] == 503, "{}", answers[999]);
+    drop(unread);
+    let start = Instant::now();
+    loop {
+        let response = server.post("/v1/check/batch", batch.clone()).send().unwrap();
+        if response.status() == 200 && body_of(response)[999]["allowed"] == true {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing was given back");
+    }
+}
+
+#[test]
+fn what_a_long_answer_has_no_room_for_is_not_decided() {
+    let (server, _rules) = start_with_rules(60);
+    let response = server.post("/v1/check/batch", thousand()).send().unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(response.content_length().unwrap() < 10 << 20);
+    let answers = body_of(response);
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 1_000);
+    let decided = answers.iter().take_while(|answer| answer["allowed"] == true).count();
+    assert!((100..1_000).contains(&decided), "{decided}");
+    assert!(
+        answers[decided..].iter().all(|answer| answer["status"] == 413),
+        "{}",
+        answers[decided]
+    );
+    // Each rule has a count of its own, which gets one back a second.
+    let one = server.check(r#"{"domain":"d","attributes":{"ip":"192.0.2.1"}}"#);
+    let spent = 1_000_000 - one["rules"][0]["remaining"].as_u64().unwrap();
+    assert!(spent <= decided as u64 + 1, "{spent} spent by {decided}");
+}
