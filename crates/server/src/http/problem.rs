@@ -106,18 +106,14 @@ impl Problem {
     }
 
     pub(super) fn no_json() -> Problem {
-        let detail = "the body must be JSON; send it with Content-Type: application/json";
+        let detail = "the body must be JSON, as it is; send it with Content-Type: application/json, \
+                      and no Content-Encoding";
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     pub(super) fn too_long(most: usize) -> Problem {
         let detail = format!("the body is too long; send at most {most} bytes");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    }
-
-    pub(super) fn too_slow() -> Problem {
-        let detail = "the body did not come in time; send it at once";
-        Problem::new(StatusCode::REQUEST_TIMEOUT, detail)
     }
 
     /// For whoever sends or asks for much while others do.

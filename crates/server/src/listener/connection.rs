@@ -54,7 +54,8 @@ pub(super) async fn connection<S>(
         answer(service.clone(), request, peer, &place.watch, &lifecycle)
     });
     let mut connection = http1::Builder::new()
-        .half_close(false)
+        // Who has sent all it has to say may close its side and wait; and what is charged is told, and counted.
+        .half_close(true)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(&place.watch))), service);

@@ -1,12 +1,17 @@
 //! `POST /v1/check`.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use reqwest::blocking::Response;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
+use tollgate_launcher::{Flavour, Launch, Proxy};
 
+use crate::eventually::eventually;
 use crate::openapi::valid;
 use crate::server::{Server, body_of};
 
@@ -408,4 +413,35 @@ pub(crate) fn rules(text: &str) -> NamedTempFile {
     let file = NamedTempFile::with_suffix_in(".yaml", env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(file.path(), text).unwrap();
     file
+}
+
+/// It is legal to close one's side when all is said; and what is charged must be told.
+#[test]
+fn who_closes_its_side_is_answered_and_who_is_gone_is_counted() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    proxy.delay(|| Duration::from_millis(100));
+    let file = rules("limits: { few: fixed-window limit=5 window=366d }\nrules: []");
+    let (path, store) = (file.path().to_str().unwrap(), proxy.url());
+    let flags = ["--config", path, "--store", &store, "--store-deadline", "10s"];
+    let server = Server::start(&flags);
+    let ask = || {
+        let body = r#"{"limit":"few","key":"a"}"#;
+        let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n";
+        let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+        let length = body.len();
+        write!(stream, "{head}content-length: {length}\r\n\r\n{body}").unwrap();
+        stream
+    };
+    let mut half = ask();
+    half.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("200 OK") && answer.contains(r#""remaining":4"#), "{answer}");
+    drop(ask());
+    let counted =
+        r#"tollgate_limit_decisions_total{limit="few",outcome="allowed",degraded="false"} 2"#;
+    eventually("the one that is gone is counted", || {
+        server.get("/metrics").send().unwrap().text().unwrap().contains(counted).then_some(())
+    });
 }

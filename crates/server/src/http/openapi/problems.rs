@@ -25,7 +25,6 @@ impl IntoResponses for BodyProblems {
     fn responses() -> Responses {
         let mut all = problems(&[
             (400, "It is wrong: the detail says where."),
-            (408, "The body did not come in time."),
             (413, "The body is too long."),
             (415, "The body does not say that it is JSON."),
         ]);
