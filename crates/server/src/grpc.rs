@@ -1,21 +1,19 @@
 //! The gRPC port: the standard health service.
 
 mod incoming;
+mod report;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tonic::transport::Server;
-use tonic_health::ServingStatus;
 use tonic_health::server::health_reporter;
 
-use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::{Bounds, Connections};
+use crate::lifecycle::Phase;
+use crate::listener::Bounds;
+use crate::served::Served;
 use incoming::Incoming;
-
-/// What health is asked of, beside the whole server, which is called "".
-const SERVICE: &str = "tollgate";
 
 /// The most requests at a time on one connection. Who watches health does so for each of a few services.
 const MAX_STREAMS: u32 = 8;
@@ -38,25 +36,9 @@ const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 const MAX_AGE_GRACE: Duration = Duration::from_secs(60);
 
 /// Serves gRPC until the server closes, and everything that is in flight then.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    bounds: Bounds,
-    lifecycle: Lifecycle,
-    connections: Arc<Connections>,
-) {
-    let (mut reporter, health) = health_reporter();
-    reporter.set_service_status(SERVICE, ServingStatus::Serving).await;
-    let report = async {
-        lifecycle.reached(Phase::Draining).await;
-        for service in ["", SERVICE] {
-            reporter.set_service_status(service, ServingStatus::NotServing).await;
-        }
-        lifecycle.reached(Phase::Closing).await;
-        // Who watches is told that there is no more to come, and need not be waited for.
-        for service in ["", SERVICE] {
-            reporter.clear_service_status(service).await;
-        }
-    };
+pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, served: Arc<Served>) {
+    let lifecycle = &served.lifecycle;
+    let (reporter, health) = health_reporter();
     let server = Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
@@ -68,9 +50,10 @@ pub(crate) async fn serve(
         .max_connection_age_grace(MAX_AGE_GRACE)
         .timeout(bounds.request)
         .add_service(health.max_decoding_message_size(MAX_QUESTION_BYTES));
+    let connections = Arc::clone(&served.grpc_connections);
     let incoming = Incoming::new(listener, bounds, lifecycle.clone(), connections);
-    let served = server.serve_with_incoming_shutdown(incoming, lifecycle.reached(Phase::Closing));
-    if let (Err(error), ()) = tokio::join!(served, report) {
+    let ended = server.serve_with_incoming_shutdown(incoming, lifecycle.reached(Phase::Closing));
+    if let (Err(error), ()) = tokio::join!(ended, report::readiness(reporter, &served)) {
         tracing::error!(%error, "gRPC has ended");
     }
 }

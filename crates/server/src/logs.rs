@@ -30,7 +30,7 @@ use crate::cli::LogFormat;
 use crate::lifecycle::Phase;
 use crate::served::Served;
 use lines::{Form, Harmless, Lines};
-use store::StoreWatch;
+use store::{Look, StoreWatch};
 
 pub(crate) use requests::RequestLine;
 pub(crate) use sparingly::Sparingly;
@@ -41,8 +41,8 @@ const MAX_FLUSH: Duration = Duration::from_secs(1);
 /// How often it is looked how the store is.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The log of this process.
-#[derive(Debug)]
+/// The log of this process. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
     format: LogFormat,
     lines: Lines,
@@ -122,6 +122,11 @@ impl Log {
         self.lines.push(&format!("{rules} rules, {limits} limits: {from}\n"));
     }
 
+    /// How many lines were never written: there was no room for them.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lines.lost()
+    }
+
     /// Waits until everything is written, or for a second: whoever reads it may not.
     pub(crate) fn flush(&self) {
         self.lines.flush(MAX_FLUSH);
@@ -139,7 +144,7 @@ pub(crate) async fn watch(served: Arc<Served>) {
             () = served.lifecycle.reached(Phase::Closing) => return,
         }
         if let Some(health) = served.limiter().health() {
-            store.look(&(&health).into()).iter().for_each(store::News::say);
+            store.look(&Look::new(&health, &served)).iter().for_each(store::News::say);
         }
         if let Some(left_out) = served.failures.rest(Instant::now()) {
             requests::say_left_out(left_out);

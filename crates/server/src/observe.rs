@@ -82,8 +82,9 @@ impl Future for Observing {
         if let Some(line) = this.line.take() {
             line.answered(status);
         }
-        if status.is_server_error() {
-            this.served.failures.failed(status);
+        // That it is not ready is an answer.
+        if status.is_server_error() && *this.endpoint != Endpoint::Readyz {
+            this.served.failures.failed(*this.endpoint, status);
         }
         Poll::Ready(Ok(answer))
     }

@@ -1,9 +1,15 @@
 //! Whether the store across the network answers.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
+use tokio::time::MissedTickBehavior;
 use tollgate::{Error, Limit, Limiter, OnFailure, Scope};
+
+use crate::lifecycle::Phase;
+use crate::served::Served;
 
 /// With a space in it: no limit and no rule of a file can have that name.
 const SCOPE: &str = "tollgate readiness";
@@ -17,6 +23,9 @@ const DEADLINE: Duration = Duration::from_millis(500);
 /// The store is not asked again for so long, however many want to know.
 const FRESH: Duration = Duration::from_millis(100);
 
+/// And so often if nobody does.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
 /// Of several servers, each has some keys: one in 3,000 has none of 8 for each.
 const KEYS_OF_EACH: usize = 8;
 const MAX_KEYS: usize = 256;
@@ -25,17 +34,29 @@ const MAX_KEYS: usize = 256;
 /// answer.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    scope: Scope,
-    /// Who holds it asks, and the others wait for what comes of that.
-    last: Mutex<Option<Asked>>,
+    inner: Arc<Inner>,
 }
 
-/// What came of asking.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    /// When it was known.
-    at: Instant,
-    is_answered: bool,
+#[derive(Debug)]
+struct Inner {
+    scope: Scope,
+    /// When it was last known. Who holds it asks, and the others wait for what comes of that.
+    known: Mutex<Option<Instant>>,
+    /// What came of asking last.
+    is_answered: watch::Sender<bool>,
+    failures: parking_lot::Mutex<Failures>,
+}
+
+/// How many requests the store failed to decide, by kind.
+pub(crate) type ByKind = Vec<(&'static str, u64)>;
+
+/// What of the store's failures was asked by the probe, and is nobody's request.
+#[derive(Debug, Default)]
+struct Failures {
+    own: BTreeMap<&'static str, u64>,
+    /// What there was of others before the probe asked. While it asks nobody knows whose the further ones
+    /// are, and what was told once cannot be taken back.
+    of_others_before: Option<ByKind>,
 }
 
 impl Probe {
@@ -46,34 +67,59 @@ impl Probe {
         }
         let scope = limiter.scope(SCOPE, LIMIT.parse::<Limit>()?)?;
         let scope = scope.on_failure(OnFailure::Closed).deadline(DEADLINE);
-        Ok(Some(Probe { scope, last: Mutex::new(None) }))
+        let (known, failures) = Default::default();
+        let is_answered = watch::Sender::new(true);
+        Ok(Some(Probe { inner: Arc::new(Inner { scope, known, is_answered, failures }) }))
     }
 
     /// Whether every server of the store answers, as of at most 100 ms ago.
     pub(crate) async fn is_answered(&self) -> bool {
-        let now = Instant::now();
-        let mut last = self.last.lock().await;
-        if let Some(asked) = *last
-            && now.saturating_duration_since(asked.at) < FRESH
-        {
-            return asked.is_answered;
+        let (inner, now) = (Arc::clone(&self.inner), Instant::now());
+        // Whoever wants to know may go away before it is known, and what was asked has to be counted.
+        tokio::spawn(async move { inner.is_answered(now).await }).await.unwrap_or(false)
+    }
+
+    /// The same as of the last time that somebody asked; true if nobody did.
+    pub(crate) fn was_answered(&self) -> bool {
+        *self.inner.is_answered.borrow()
+    }
+
+    /// To wait for a change of that.
+    pub(crate) fn follow(&self) -> watch::Receiver<bool> {
+        self.inner.is_answered.subscribe()
+    }
+
+    /// How many requests the store failed to decide, by kind, without what was asked here.
+    pub(crate) fn failed_of_others(&self) -> ByKind {
+        let failures = self.inner.failures.lock();
+        let before = failures.of_others_before.clone();
+        before.unwrap_or_else(|| failures.of_others(&self.inner.scope))
+    }
+}
+
+impl Inner {
+    async fn is_answered(&self, now: Instant) -> bool {
+        let mut known = self.known.lock().await;
+        if known.is_some_and(|at| now.saturating_duration_since(at) < FRESH) {
+            return *self.is_answered.borrow();
         }
-        let answer = self.ask().await;
-        let was_answered = last.is_none_or(|asked| asked.is_answered);
-        match &answer {
-            Err(error) if was_answered => tracing::warn!(%error, "the store does not answer"),
-            Ok(()) if !was_answered => tracing::info!("the store answers again"),
-            _ => {}
-        }
-        let is_answered = answer.is_ok();
-        *last = Some(Asked { at: Instant::now(), is_answered });
+        self.failures.lock().begin(&self.scope);
+        let failed = self.ask().await;
+        self.failures.lock().end(&failed);
+        *known = Some(Instant::now());
+        let is_answered = failed.is_empty();
+        self.is_answered.send_if_modified(|before| {
+            let is_news = *before != is_answered;
+            *before = is_answered;
+            is_news
+        });
         is_answered
     }
 
     /// Looks at keys that are never charged. Of a cluster or of shards, at so many that every server is
     /// asked: their breakers tell less, as one that is open closes only when somebody asks, and one of a
-    /// node that was replaced never does.
-    async fn ask(&self) -> Result<(), Error> {
+    /// node that was replaced never does. Returns how each failed that did.
+    async fn ask(&self) -> Vec<Error> {
         let servers = self.scope.limiter().health().map_or(0, |health| health.servers.len());
         let keys = match servers {
             0 | 1 => 1,
@@ -82,9 +128,45 @@ impl Probe {
         let peek = |key: usize| self.scope.peek(&key.to_ne_bytes()).into_future();
         // All are on their way before the first is waited for.
         let answers: Vec<_> = (0..keys).map(peek).collect();
+        let mut failed = Vec::new();
         for answer in answers {
-            answer.await?;
+            failed.extend(answer.await.err());
         }
-        Ok(())
+        failed
+    }
+}
+
+impl Failures {
+    fn begin(&mut self, scope: &Scope) {
+        self.of_others_before = Some(self.of_others(scope));
+    }
+
+    fn end(&mut self, failed: &[Error]) {
+        for error in failed {
+            if let Error::Store(error) = error {
+                *self.own.entry(error.kind()).or_default() += 1;
+            }
+        }
+        self.of_others_before = None;
+    }
+
+    fn of_others(&self, scope: &Scope) -> ByKind {
+        let all = scope.limiter().health().map(|health| health.failed_by_kind).unwrap_or_default();
+        let own = |kind| self.own.get(kind).copied().unwrap_or(0);
+        all.into_iter().map(|(kind, count)| (kind, count.saturating_sub(own(kind)))).collect()
+    }
+}
+
+/// Asks every second until the server is about to close: a breaker that is open closes only when somebody
+/// asks, and those who follow should hear of it.
+pub(crate) async fn watch(served: Arc<Served>) {
+    let Some(probe) = &served.probe else { return };
+    let mut asks = tokio::time::interval(ASK_EVERY);
+    asks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = asks.tick() => probe.is_answered().await,
+            () = served.lifecycle.reached(Phase::Closing) => return,
+        };
     }
 }

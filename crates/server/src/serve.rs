@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use siphasher::sip::SipHasher13;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Limiter;
@@ -21,7 +22,7 @@ use crate::receipt::Receipts;
 use crate::served::Served;
 use crate::stop::{Drain, Signals};
 use crate::traces::{self, Traces};
-use crate::{grpc, http, logs, metrics};
+use crate::{grpc, http, logs, metrics, probe};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
@@ -52,20 +53,20 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::Result<()> {
     let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (served, following) = served(args, lifecycle.clone(), traces)?;
+    let (served, following) = served(args, log, lifecycle.clone(), traces)?;
     if let Some(probe) = &served.probe {
-        // The first requests find a connection; and if there is none, the log says so.
+        // The first requests find a connection.
         probe.is_answered().await;
     }
     let http = bind(args.listen, "--listen")?;
     let grpc = bind(args.grpc_listen, "--grpc-listen")?;
     announce(args, log, &served, &http, &grpc)?;
-    let max_connections = listener::allow_open_files(args.max_connections);
+    tokio::spawn(probe::watch(Arc::clone(&served)));
     tokio::spawn(logs::watch(Arc::clone(&served)));
 
     let api = Observed::new(http::router(Arc::clone(&served)), Arc::clone(&served));
     let bounds = Bounds {
-        max_connections,
+        max_connections: served.max_connections,
         first_byte: args.first_byte_timeout,
         request: args.request_timeout,
         idle: args.idle_timeout,
@@ -73,8 +74,7 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     tokio::spawn(metrics::upkeep(Arc::clone(&served)));
     let connections = Arc::clone(&served.connections);
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
-    let connections = Arc::clone(&served.grpc_connections);
-    let grpc = tokio::spawn(grpc::serve(grpc, bounds, lifecycle.clone(), connections));
+    let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));
 
     let finished = async {
         let _ = http.await;
@@ -90,6 +90,7 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
 /// The rules on their store; and what follows the file, for as long as it is kept.
 fn served(
     args: &ServeArgs,
+    log: &Log,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
 ) -> anyhow::Result<(Arc<Served>, Option<Following>)> {
@@ -118,6 +119,10 @@ fn served(
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;
     served.traces = traces;
+    served.log = Some(log.clone());
+    served.max_key_bytes = args.max_memory;
+    served.max_connections = listener::allow_open_files(args.max_connections);
+    served.example_hash = SipHasher13::new().hash(EXAMPLE.as_bytes());
     Ok((Arc::new(served), following))
 }
 

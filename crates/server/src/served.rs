@@ -7,14 +7,14 @@ use ahash::AHashMap;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
-use tollgate::{Decision, Limiter, Scope};
+use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Connections, Port};
-use crate::logs::Sparingly;
+use crate::logs::{Log, Sparingly};
 use crate::metrics::Metrics;
-use crate::probe::Probe;
+use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
 use crate::secret::Secret;
 use crate::traces::Traces;
@@ -25,6 +25,8 @@ pub(crate) struct Served {
     pub(crate) rules: Rules,
     /// Where the rules come from; `None` if they are the example's.
     pub(crate) file: Option<RulesFile>,
+    /// A hash of the rules that are from no file.
+    pub(crate) example_hash: u64,
     /// `memory` or `redis`.
     pub(crate) store: &'static str,
     pub(crate) lifecycle: Lifecycle,
@@ -38,11 +40,17 @@ pub(crate) struct Served {
     pub(crate) probe: Option<Probe>,
     /// `None` unless somebody collects them.
     pub(crate) traces: Option<Traces>,
+    /// `None` in tests.
+    pub(crate) log: Option<Log>,
     /// Requests that came to a 5xx, for the log.
     pub(crate) failures: Sparingly,
     /// What bodies and answers may take in memory; and pages about the server.
     pub(crate) budget: Budget,
     pub(crate) page_budget: Budget,
+    /// What keys in memory may take.
+    pub(crate) max_key_bytes: usize,
+    /// How many connections a port may have.
+    pub(crate) max_connections: u32,
     limits: ArcSwap<Limits>,
     /// Who holds it makes them again.
     making_limits: Mutex<()>,
@@ -104,6 +112,24 @@ impl Tally {
     }
 }
 
+/// How many decisions there were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Decisions {
+    pub(crate) all: u64,
+    /// Of those, how many the store failed, whatever became of them.
+    pub(crate) without_store: u64,
+}
+
+impl Decisions {
+    /// Those that came after these.
+    pub(crate) fn since(self, before: Decisions) -> Decisions {
+        Decisions {
+            all: self.all.saturating_sub(before.all),
+            without_store: self.without_store.saturating_sub(before.without_store),
+        }
+    }
+}
+
 impl Served {
     pub(crate) fn new(
         rules: Rules,
@@ -114,6 +140,7 @@ impl Served {
         Served {
             rules,
             file,
+            example_hash: 0,
             store,
             lifecycle,
             metrics: Metrics::new(store),
@@ -124,6 +151,9 @@ impl Served {
             is_ready_without_store: false,
             probe: None,
             traces: None,
+            log: None,
+            max_key_bytes: 0,
+            max_connections: 0,
             failures: Sparingly::default(),
             budget: Budget::new(REQUEST_BYTES),
             page_budget: Budget::new(PAGE_BYTES),
@@ -134,6 +164,42 @@ impl Served {
 
     pub(crate) fn limiter(&self) -> &Limiter {
         self.rules.limiter()
+    }
+
+    /// Whether requests should be sent here, as far as is known: nothing is asked.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_decided = self.is_store_answered() || self.is_ready_without_store;
+        self.lifecycle.phase() == Phase::Serving && is_decided
+    }
+
+    /// Whether the store answered when it was last asked; memory always does.
+    pub(crate) fn is_store_answered(&self) -> bool {
+        self.probe.as_ref().is_none_or(Probe::was_answered)
+    }
+
+    /// How many requests the store failed to decide.
+    pub(crate) fn failed_by_kind(&self, health: &Health) -> ByKind {
+        let probe = self.probe.as_ref();
+        probe.map_or_else(|| health.failed_by_kind.clone(), Probe::failed_of_others)
+    }
+
+    /// What rules and limits decided so far. Those that are gone are not in it.
+    pub(crate) fn decisions(&self) -> Decisions {
+        let rules = self.rules.counts().into_iter().map(|(_, counts)| counts);
+        let limits = self.limits().into_iter().map(|(_, named)| named.tally.counts());
+        rules.chain(limits).fold(Decisions::default(), |sum, counts| {
+            let decided = counts.allowed + counts.denied + counts.shadow_denied;
+            Decisions {
+                all: sum.all + decided + counts.failed,
+                without_store: sum.without_store + counts.degraded + counts.failed,
+            }
+        })
+    }
+
+    /// Of the rules that decide: 16 digits, the same on every server that has the same.
+    pub(crate) fn rules_hash(&self) -> String {
+        let hash = self.file.as_ref().map_or(self.example_hash, |file| file.status().hash);
+        format!("{hash:016x}")
     }
 
     /// A limit of the file by its name.

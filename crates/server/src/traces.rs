@@ -20,7 +20,10 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{BatchSpanProcessor, SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::{
+    BatchSpanProcessor, OTEL_BSP_MAX_QUEUE_SIZE, OTEL_BSP_MAX_QUEUE_SIZE_DEFAULT, SdkTracer,
+    SdkTracerProvider,
+};
 
 use delivery::{Counted, Delivery};
 use endpoint::Endpoint;
@@ -49,7 +52,7 @@ pub(crate) fn start(flag: Option<&str>) -> anyhow::Result<Option<Traces>> {
     let exporter = SpanExporter::builder().with_http().with_endpoint(url).build();
     let exporter =
         exporter.context("traces cannot be sent; see the variables OTEL_EXPORTER_OTLP_*")?;
-    let delivery = Delivery::new(shown);
+    let delivery = Delivery::new(shown, max_waiting());
     let batches = BatchSpanProcessor::builder(delivery.watched(exporter)).build();
     let provider = SdkTracerProvider::builder()
         .with_span_processor(Counted::new(batches, delivery.clone()))
@@ -60,7 +63,18 @@ pub(crate) fn start(flag: Option<&str>) -> anyhow::Result<Option<Traces>> {
     Ok(Some(Traces { provider, tracer, delivery }))
 }
 
+/// How many spans the queue holds, by the variable that says so.
+fn max_waiting() -> u64 {
+    let set = std::env::var(OTEL_BSP_MAX_QUEUE_SIZE).ok().and_then(|size| size.parse().ok());
+    set.unwrap_or(OTEL_BSP_MAX_QUEUE_SIZE_DEFAULT as u64)
+}
+
 impl Traces {
+    /// Spans that nobody will ever see: they were not taken, or found no room.
+    pub(crate) fn lost(&self) -> u64 {
+        self.delivery.lost()
+    }
+
     /// Sends what is left, for three seconds at most. Not inside a runtime.
     pub(crate) fn stop(&self) {
         // An error is that it took longer, or that it was not delivered: which is said.

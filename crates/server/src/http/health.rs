@@ -23,6 +23,8 @@ pub(crate) struct Readiness {
     store: StoreState,
     /// 1 for the first rules, one more whenever they are replaced.
     generation: u64,
+    /// Of the rules, 16 hexadecimal digits: the same on every server that has the same ones.
+    hash: String,
     /// How many rules there are.
     rules: usize,
     /// How many limits there are.
@@ -79,17 +81,17 @@ pub(super) async fn readyz(State(served): State<Arc<Served>>) -> (StatusCode, Js
         Some(probe) if probe.is_answered().await => StoreState::Reachable,
         Some(_) => StoreState::Unreachable,
     };
+    let ready = served.is_ready();
     let phase = match served.lifecycle.phase() {
         Phase::Serving => PhaseName::Serving,
         Phase::Draining | Phase::Closing => PhaseName::Draining,
     };
-    let is_decided = store != StoreState::Unreachable || served.is_ready_without_store;
-    let ready = phase == PhaseName::Serving && is_decided;
     let problem = served.file.as_ref().and_then(|file| file.status().problem);
     let readiness = Readiness {
         ready,
         store,
         generation: served.rules.generation(),
+        hash: served.rules_hash(),
         rules: served.rules.counts().len(),
         limits: served.limits().len(),
         phase,

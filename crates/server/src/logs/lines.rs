@@ -42,7 +42,10 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
+    /// Since it was last said.
     left_out: u64,
+    /// Since the start.
+    lost: u64,
     is_writing: bool,
 }
 
@@ -63,11 +66,17 @@ impl Lines {
         let mut state = self.queue.state.lock();
         if state.waiting.len() + line.len() > MAX_WAITING_BYTES {
             state.left_out += 1;
+            state.lost += 1;
             return;
         }
         state.waiting.extend_from_slice(line.as_bytes());
         drop(state);
         self.queue.changed.notify_all();
+    }
+
+    /// How many did not fit, since the start.
+    pub(super) fn lost(&self) -> u64 {
+        self.queue.state.lock().lost
     }
 
     /// Waits until everything is written, but no longer than that.

@@ -35,14 +35,16 @@ impl RequestLine {
 
 impl Sparingly {
     /// A request came to nothing because of this server or its store.
-    pub(crate) fn failed(&self, status: StatusCode) {
-        if let Some(left_out) = self.again(Instant::now()) {
-            let status = status.as_u16();
-            tracing::warn!(status, left_out, "a request failed; left out are others before it");
+    pub(crate) fn failed(&self, endpoint: Endpoint, status: StatusCode) {
+        let Some(left_out) = self.again(Instant::now()) else { return };
+        if left_out > 0 {
+            say_left_out(left_out);
         }
+        let (endpoint, status) = (endpoint.route().unwrap_or("other"), status.as_u16());
+        tracing::warn!(endpoint, status, "a request failed");
     }
 }
 
 pub(super) fn say_left_out(left_out: u64) {
-    tracing::warn!(left_out, "requests failed, after the last of which this was said");
+    tracing::warn!(left_out, "{left_out} more requests failed since, not logged one by one");
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use tollgate::{BreakerState, Health, StoreError};
 
+use crate::served::{Decisions, Served};
+
 /// So many looks in a row must find a server well: one that comes and goes is failing.
 const WELL_LOOKS: u32 = 3;
 
@@ -14,15 +16,29 @@ const QUIET_LOOKS: u32 = 60;
 #[derive(Debug)]
 pub(super) struct Look<'a> {
     servers: Vec<(&'a str, BreakerState)>,
+    /// Whether all of them answered when they were last asked whether they do.
+    is_answered: bool,
+    /// How many requests they failed to decide so far.
     failed: u64,
+    decisions: Decisions,
     last_failure: Option<&'a StoreError>,
 }
 
-impl<'a> From<&'a Health> for Look<'a> {
-    fn from(health: &'a Health) -> Look<'a> {
+impl<'a> Look<'a> {
+    pub(super) fn new(health: &'a Health, served: &Served) -> Look<'a> {
         let servers = health.servers.iter().map(|server| (server.server.as_str(), server.breaker));
-        let last_failure = health.last_failure.as_ref();
-        Look { servers: servers.collect(), failed: health.failed, last_failure }
+        Look {
+            servers: servers.collect(),
+            is_answered: served.is_store_answered(),
+            failed: served.failed_by_kind(health).iter().map(|(_, count)| count).sum(),
+            decisions: served.decisions(),
+            last_failure: health.last_failure.as_ref(),
+        }
+    }
+
+    /// Its breaker opens after some failures. If there is no other, it is known after the first.
+    fn is_well(&self, breaker: BreakerState) -> bool {
+        breaker == BreakerState::Closed && (self.is_answered || self.servers.len() > 1)
     }
 }
 
@@ -31,47 +47,52 @@ impl<'a> From<&'a Health> for Look<'a> {
 pub(super) struct StoreWatch {
     /// Those that fail, by their addresses.
     failing: BTreeMap<String, Failing>,
-    /// `Health::failed` when there was last nothing to be told of.
+    /// [`Look::failed`] when there was last nothing to be told of.
     told: u64,
     /// And at the last look.
     seen: u64,
+    /// [`Look::decisions`] before the failures that are not told yet.
+    decided_before: Decisions,
     quiet_looks: u32,
 }
 
 #[derive(Debug)]
 struct Failing {
-    /// `Health::failed` before it began.
+    /// [`Look::failed`] before it began.
     failed_before: u64,
     well_looks: u32,
 }
 
-/// What is to be told.
+/// What is to be told. Requests failed if the store failed to decide them, on any server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// A server has begun to fail.
     Fails { server: String, failure: String },
-    /// It answers again. So many requests failed meanwhile, on any server.
-    Answers { server: String, without: u64 },
+    /// It answers again. So many requests failed meanwhile.
+    Answers { server: String, failed: u64 },
+    /// It failed to the end: a cluster has lost it, or another took over.
+    Left { server: String, failed: u64 },
     /// Requests failed, but not so many that a server is left alone.
-    NowAndThen { without: u64, failure: String },
+    NowAndThen { failed: u64, failure: String },
+    /// Servers answer, but that they do not decide: of so many decisions most were made without them.
+    Mostly { failed: u64, of: u64, failure: String },
 }
 
 impl Default for StoreWatch {
     fn default() -> StoreWatch {
-        StoreWatch { failing: BTreeMap::new(), told: 0, seen: 0, quiet_looks: QUIET_LOOKS }
+        let (failing, told, seen, decided_before) = Default::default();
+        StoreWatch { failing, told, seen, decided_before, quiet_looks: QUIET_LOOKS }
     }
 }
 
 impl StoreWatch {
     /// What has changed since the last look.
     pub(super) fn look(&mut self, look: &Look<'_>) -> Vec<News> {
-        let mut news = Vec::new();
-        // A cluster may lose one.
-        self.failing.retain(|name, _| look.servers.iter().any(|server| server.0 == name));
+        let mut news = self.left(look);
         for &(server, breaker) in &look.servers {
-            news.extend(match breaker {
-                BreakerState::Closed => self.is_well(server, look),
-                BreakerState::Open | BreakerState::HalfOpen => self.is_failing(server, look),
+            news.extend(match look.is_well(breaker) {
+                true => self.is_well(server, look),
+                false => self.is_failing(server, look),
             });
         }
         if news.is_empty() && self.failing.is_empty() {
@@ -82,7 +103,20 @@ impl StoreWatch {
         if !news.is_empty() && self.failing.is_empty() {
             self.told = look.failed;
         }
+        if self.told == look.failed {
+            self.decided_before = look.decisions;
+        }
         news
+    }
+
+    fn left(&mut self, look: &Look<'_>) -> Vec<News> {
+        let is_there = |name: &str| look.servers.iter().any(|server| server.0 == name);
+        let left = self.failing.extract_if(.., |name, _| !is_there(name));
+        let news = left.map(|(server, failing)| News::Left {
+            server,
+            failed: look.failed.saturating_sub(failing.failed_before),
+        });
+        news.collect()
     }
 
     fn is_failing(&mut self, server: &str, look: &Look<'_>) -> Option<News> {
@@ -101,19 +135,22 @@ impl StoreWatch {
         if failing.well_looks < WELL_LOOKS {
             return None;
         }
-        let without = look.failed.saturating_sub(failing.failed_before);
+        let failed = look.failed.saturating_sub(failing.failed_before);
         self.failing.remove(server);
-        Some(News::Answers { server: server.to_owned(), without })
+        Some(News::Answers { server: server.to_owned(), failed })
     }
 
     /// Of failures before the last look: those since may be the first of many.
     fn now_and_then(&self, look: &Look<'_>) -> Option<News> {
-        let without = self.seen.saturating_sub(self.told);
-        if without == 0 || self.quiet_looks < QUIET_LOOKS {
+        if self.seen <= self.told || self.quiet_looks < QUIET_LOOKS {
             return None;
         }
-        let without = look.failed.saturating_sub(self.told);
-        Some(News::NowAndThen { without, failure: failure(look) })
+        let failure = failure(look);
+        let Decisions { all: of, without_store } = look.decisions.since(self.decided_before);
+        if without_store > of / 2 {
+            return Some(News::Mostly { failed: without_store, of, failure });
+        }
+        Some(News::NowAndThen { failed: look.failed.saturating_sub(self.told), failure })
     }
 }
 
@@ -128,11 +165,17 @@ impl News {
     pub(super) fn say(&self) {
         match self {
             News::Fails { server, failure } => tracing::warn!(server, failure, "the store fails"),
-            News::Answers { server, without } => {
-                tracing::info!(server, decided_without = without, "the store answers again");
+            News::Answers { server, failed } => {
+                tracing::info!(server, failed, "the store answers again");
             }
-            News::NowAndThen { without, failure } => {
-                tracing::warn!(decided_without = without, failure, "the store fails now and then");
+            News::Left { server, failed } => {
+                tracing::info!(server, failed, "what failed is no longer part of the store");
+            }
+            News::NowAndThen { failed, failure } => {
+                tracing::warn!(failed, failure, "the store fails now and then");
+            }
+            News::Mostly { failed, of, failure } => {
+                tracing::warn!(failed, of, failure, "the store answers, but fails most decisions");
             }
         }
     }
@@ -143,21 +186,38 @@ mod tests {
     use super::*;
     use BreakerState::{Closed, HalfOpen, Open};
 
-    /// Looks once for each row: the breakers of servers `a` and `b`, and how many requests failed so far.
-    fn looks(watch: &mut StoreWatch, rows: &[(BreakerState, BreakerState, u64)]) -> Vec<String> {
+    /// Looks at servers, of whose requests so many failed so far, and of how many decisions.
+    fn look(
+        watch: &mut StoreWatch,
+        servers: &[(&str, BreakerState)],
+        is_answered: bool,
+        (failed, all): (u64, u64),
+    ) -> Vec<String> {
         let failure = StoreError::Refused { problem: "busy".to_owned() };
-        let mut told = Vec::new();
-        for &(a, b, failed) in rows {
-            let servers = vec![("a", a), ("b", b)];
-            for news in watch.look(&Look { servers, failed, last_failure: Some(&failure) }) {
-                told.push(match news {
-                    News::Fails { server, failure } => format!("{server} fails: {failure}"),
-                    News::Answers { server, without } => format!("{server} answers, {without}"),
-                    News::NowAndThen { without, .. } => format!("now and then, {without}"),
-                });
-            }
-        }
-        told
+        let news = watch.look(&Look {
+            servers: servers.to_vec(),
+            is_answered,
+            failed,
+            decisions: Decisions { all, without_store: failed },
+            last_failure: Some(&failure),
+        });
+        let told = news.into_iter().map(|news| match news {
+            News::Fails { server, failure } => format!("{server} fails: {failure}"),
+            News::Answers { server, failed } => format!("{server} answers, {failed}"),
+            News::Left { server, failed } => format!("{server} left, {failed}"),
+            News::NowAndThen { failed, .. } => format!("now and then, {failed}"),
+            News::Mostly { failed, of, .. } => format!("{failed} of {of}"),
+        });
+        told.collect()
+    }
+
+    /// Looks once for each row: the breakers of servers `a` and `b`, and how many requests failed so far, of
+    /// very many.
+    fn looks(watch: &mut StoreWatch, rows: &[(BreakerState, BreakerState, u64)]) -> Vec<String> {
+        let each = rows.iter().flat_map(|&(a, b, failed)| {
+            look(watch, &[("a", a), ("b", b)], true, (failed, 1_000 * failed))
+        });
+        each.collect()
     }
 
     #[test]
@@ -201,11 +261,46 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_left_the_cluster_is_forgotten() {
+    fn a_server_that_left_the_cluster_is_told_of_once() {
         let mut watch = StoreWatch::default();
-        looks(&mut watch, &[(Open, Closed, 1)]);
-        let servers = vec![("b", Closed)];
-        assert_eq!(watch.look(&Look { servers, failed: 1, last_failure: None }), []);
-        assert_eq!(looks(&mut watch, &[(Closed, Closed, 1); 4]), [""; 0]);
+        looks(&mut watch, &[(Closed, Closed, 1), (Open, Closed, 3)]);
+        assert_eq!(look(&mut watch, &[("b", Closed)], true, (5, 10)), ["a left, 5"]);
+        assert_eq!(looks(&mut watch, &[(Closed, Closed, 5); 4]), [""; 0]);
+    }
+
+    #[test]
+    fn an_only_server_that_does_not_answer_fails_before_its_breaker_opens() {
+        let mut watch = StoreWatch::default();
+        let only = [("a", Closed)];
+        assert_eq!(look(&mut watch, &only, true, (0, 9)), [""; 0]);
+        let told = look(&mut watch, &only, false, (0, 9));
+        assert_eq!(told, ["a fails: the server refused: busy"]);
+        for _ in 1..WELL_LOOKS {
+            assert_eq!(look(&mut watch, &only, true, (0, 9)), [""; 0]);
+        }
+        assert_eq!(look(&mut watch, &only, true, (0, 9)), ["a answers, 0"]);
+        // Of two nobody knows which it is, until a breaker opens.
+        let two = [("a", Closed), ("b", Closed)];
+        assert_eq!(look(&mut watch, &two, false, (0, 9)), [""; 0]);
+    }
+
+    #[test]
+    fn a_store_that_answers_and_decides_nothing_fails_once_a_minute() {
+        let (mut watch, only) = (StoreWatch::default(), [("a", Closed)]);
+        // A good hour before it does not hide that.
+        for all in [100_000, 200_000] {
+            assert_eq!(look(&mut watch, &only, true, (0, all)), [""; 0]);
+        }
+        assert_eq!(look(&mut watch, &only, true, (3, 200_004)), [""; 0], "a breaker may open yet");
+        assert_eq!(look(&mut watch, &only, true, (6, 200_008)), ["6 of 8"]);
+        for second in 1..=60 {
+            assert_eq!(look(&mut watch, &only, true, (6 + second, 200_008 + second)), [""; 0]);
+        }
+        assert_eq!(look(&mut watch, &only, true, (67, 200_069)), ["61 of 61"]);
+        // Half of them is not most.
+        for second in 1..=60 {
+            look(&mut watch, &only, true, (67 + second, 200_069 + 2 * second));
+        }
+        assert_eq!(look(&mut watch, &only, true, (128, 200_191)), ["now and then, 61"]);
     }
 }

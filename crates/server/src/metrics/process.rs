@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::SystemTime;
 
+use rustix::process::{Resource, getrlimit};
+
 use super::state::unix_seconds;
 use super::text::{Kind, Text};
 
@@ -24,6 +26,11 @@ pub(super) fn write(text: &mut Text, started: SystemTime) {
         // One of them is the directory.
         let open = files.count().saturating_sub(1);
         text.single("process_open_fds", Kind::Gauge, "Files and connections that are open.", open);
+    }
+    // None is that there is no limit.
+    if let Some(most) = getrlimit(Resource::Nofile).current {
+        let help = "The most files and connections that may be open.";
+        text.single("process_max_fds", Kind::Gauge, help, most);
     }
 }
 

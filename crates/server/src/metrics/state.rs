@@ -8,16 +8,24 @@ use tollgate::{BreakerState, Health};
 use super::text::{Kind, Text};
 use crate::lifecycle::Phase;
 use crate::listener::Connections;
+use crate::logs::Log;
+use crate::probe::ByKind;
 use crate::served::Served;
+use crate::traces::Traces;
 
 pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
     decisions(text, served);
     keys(text, served);
     if let Some(health) = served.limiter().health() {
-        store(text, &health);
+        store(text, &health, &served.failed_by_kind(&health));
     }
     rules(text, served, started);
     connections(text, [&served.connections, &served.grpc_connections]);
+    let help = "The most connections that a port may have.";
+    text.single("tollgate_max_connections", Kind::Gauge, help, served.max_connections);
+    lost(text, served);
+    let help = "1 while requests should be sent here, as /readyz says.";
+    text.single("tollgate_ready", Kind::Gauge, help, u8::from(served.is_ready()));
     let help = "1 while the server is about to stop, and wants no more requests.";
     let is_draining = served.lifecycle.phase() > Phase::Serving;
     text.single("tollgate_draining", Kind::Gauge, help, u8::from(is_draining));
@@ -75,16 +83,18 @@ fn keys(text: &mut Text, served: &Served) {
     text.single("tollgate_keys", Kind::Gauge, help, usage.keys);
     let help = "Memory that these keys take, used or not.";
     text.single("tollgate_key_bytes", Kind::Gauge, help, usage.bytes);
+    let help = "The most memory that these keys may take.";
+    text.single("tollgate_key_bytes_max", Kind::Gauge, help, served.max_key_bytes);
     let help = "Checks that shared a state with others, for want of memory for their keys.";
     text.single("tollgate_overflowed_total", Kind::Counter, help, usage.overflowed);
     let help = "Requests that wait in line for their turn.";
     text.single("tollgate_waiting", Kind::Gauge, help, limiter.waiting());
 }
 
-fn store(text: &mut Text, health: &Health) {
+fn store(text: &mut Text, health: &Health, failed: &ByKind) {
     let help = "Requests that the store failed to decide, whatever became of them.";
     text.metric("tollgate_store_errors_total", Kind::Counter, help);
-    for (kind, count) in &health.failed_by_kind {
+    for (kind, count) in failed {
         text.sample(&[("kind", kind)], count);
     }
     let help = "1 for how a server's breaker is: open, the server is not asked.";
@@ -115,6 +125,13 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
         Some(status) => (status.reloads, status.failures, status.since),
         None => (0, 0, started),
     };
+    let help =
+        "1, and a hash of the rules that decide: the same on all servers that have the same.";
+    text.metric("tollgate_rules_info", Kind::Gauge, help);
+    text.sample(&[("hash", &served.rules_hash())], 1);
+    let help = "1 while the file of rules is one that was refused: older rules decide.";
+    let has_problem = status.as_ref().is_some_and(|status| status.problem.is_some());
+    text.single("tollgate_rules_problem", Kind::Gauge, help, u8::from(has_problem));
     let help = "How often the rules were read again, and taken over (ok) or refused (failed).";
     text.metric("tollgate_rules_reloads_total", Kind::Counter, help);
     text.sample(&[("result", "ok")], reloads);
@@ -122,6 +139,16 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
     let help = "Since when the rules decide, in seconds since 1970.";
     let name = "tollgate_rules_loaded_timestamp_seconds";
     text.single(name, Kind::Gauge, help, unix_seconds(since));
+}
+
+/// What should have been told elsewhere.
+fn lost(text: &mut Text, served: &Served) {
+    let help = "Lines of the log that were never written: it is read too slowly.";
+    let lines = served.log.as_ref().map_or(0, Log::lost);
+    text.single("tollgate_log_lines_lost_total", Kind::Counter, help, lines);
+    let help = "Spans that the collector did not take, or that found no room to wait for it.";
+    let spans = served.traces.as_ref().map_or(0, Traces::lost);
+    text.single("tollgate_spans_lost_total", Kind::Counter, help, spans);
 }
 
 fn connections(text: &mut Text, ports: [&Connections; 2]) {

@@ -29,6 +29,11 @@ struct Inner {
     delivered: AtomicU64,
     /// Spans that the collector did not take.
     failed: AtomicU64,
+    /// Spans that are queued or being sent, and how many that may be.
+    waiting: AtomicU64,
+    max_waiting: u64,
+    /// Spans that found no room.
+    dropped: AtomicU64,
     trouble: Mutex<Trouble>,
 }
 
@@ -42,9 +47,30 @@ struct Trouble {
 }
 
 impl Delivery {
-    pub(super) fn new(endpoint: String) -> Delivery {
-        let (ended, delivered, failed, trouble) = Default::default();
-        Delivery { inner: Arc::new(Inner { endpoint, ended, delivered, failed, trouble }) }
+    /// To an endpoint, with a queue of so many spans.
+    pub(super) fn new(endpoint: String, max_waiting: u64) -> Delivery {
+        let (ended, delivered, failed, waiting, dropped, trouble) = Default::default();
+        let inner =
+            Inner { endpoint, ended, delivered, failed, waiting, max_waiting, dropped, trouble };
+        Delivery { inner: Arc::new(inner) }
+    }
+
+    /// Spans that nobody will ever see.
+    pub(super) fn lost(&self) -> u64 {
+        let Inner { failed, dropped, .. } = &*self.inner;
+        failed.load(Ordering::Relaxed) + dropped.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is room for one more, which then waits. The queue itself would drop it without a count.
+    fn wait(&self) -> bool {
+        let Inner { ended, waiting, max_waiting, dropped, .. } = &*self.inner;
+        ended.fetch_add(1, Ordering::Relaxed);
+        let has_room = waiting.fetch_add(1, Ordering::Relaxed) < *max_waiting;
+        if !has_room {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        has_room
     }
 
     /// What sends them, watched.
@@ -69,7 +95,8 @@ impl Delivery {
     }
 
     fn sent(&self, spans: u64, result: &OTelSdkResult, now: Instant) {
-        let Inner { endpoint, delivered, failed, trouble, .. } = &*self.inner;
+        let Inner { endpoint, delivered, failed, waiting, trouble, .. } = &*self.inner;
+        waiting.fetch_sub(spans, Ordering::Relaxed);
         let mut trouble = trouble.lock();
         let Err(error) = result else {
             delivered.fetch_add(spans, Ordering::Relaxed);
@@ -154,8 +181,9 @@ impl SpanProcessor for Counted {
     }
 
     fn on_end(&self, span: SpanData) {
-        self.delivery.inner.ended.fetch_add(1, Ordering::Relaxed);
-        self.batches.on_end(span);
+        if self.delivery.wait() {
+            self.batches.on_end(span);
+        }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -195,12 +223,15 @@ mod tests {
 
     #[test]
     fn what_is_left_out_ended_and_was_never_sent() {
-        let delivery = Delivery::new("http://a".to_owned());
-        delivery.inner.ended.store(9, Ordering::Relaxed);
+        let delivery = Delivery::new("http://a".to_owned(), 8);
+        let waits: Vec<bool> = (0..9).map(|_| delivery.wait()).collect();
+        assert_eq!(waits, [[true; 8].as_slice(), &[false]].concat());
+        assert_eq!(delivery.lost(), 1);
         delivery.sent(3, &Ok(()), Instant::now());
         let failure = OTelSdkError::InternalFailure("away".to_owned());
         delivery.sent(4, &Err(failure), Instant::now());
-        assert_eq!(delivery.left_out(), 2);
+        assert_eq!((delivery.left_out(), delivery.lost()), (2, 5));
+        assert!(delivery.wait(), "what was sent makes room");
         assert_eq!(delivery.inner.trouble.lock().ends(), Some(4));
     }
 }

@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tollgate_launcher::{Flavour, Launch};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -76,6 +77,34 @@ fn told_to_stop_it_does_not_serve_any_more() {
             assert_eq!(next(&mut stream).await, Some(ServingStatus::NotServing));
             assert_eq!(check(&mut client, service).await, Ok(ServingStatus::NotServing));
         }
+    });
+}
+
+#[test]
+fn without_its_store_it_does_not_serve_unless_it_may() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let strict = Server::start(&["--store", &redis.url()]);
+    let relaxed = Server::start(&["--store", &redis.url(), "--ready-without-store"]);
+    run(async {
+        let mut client = client(&strict).await;
+        let mut streams = [watch(&mut client, "").await, watch(&mut client, "tollgate").await];
+        for stream in &mut streams {
+            while next(stream).await != Some(ServingStatus::Serving) {}
+        }
+        redis.kill();
+        for stream in &mut streams {
+            assert_eq!(next(stream).await, Some(ServingStatus::NotServing));
+        }
+        redis.restart().unwrap();
+        for stream in &mut streams {
+            assert_eq!(next(stream).await, Some(ServingStatus::Serving));
+        }
+        redis.kill();
+    });
+    relaxed.wait_for_log(|log| log.contains("the store fails"));
+    run(async {
+        let mut client = client(&relaxed).await;
+        assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
     });
 }
 

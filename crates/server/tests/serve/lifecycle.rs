@@ -52,6 +52,9 @@ fn told_to_stop_it_is_unready_and_still_decides_until_it_is_told_again() {
         (status == 503).then_some(readiness)
     });
     assert_eq!((&readiness["ready"], &readiness["phase"]), (&false.into(), &"draining".into()));
+    for _ in 0..3 {
+        assert_eq!(readyz(&server).0, 503);
+    }
     assert_eq!(server.check(BODY)["remaining"], 59);
     assert_eq!(server.get("/healthz").send().unwrap().text().unwrap(), "ok");
     server.signal(Signal::INT);
@@ -60,6 +63,7 @@ fn told_to_stop_it_is_unready_and_still_decides_until_it_is_told_again() {
     assert_eq!(status.code(), Some(0));
     assert!(plain(&log).contains("told to stop"), "{log}");
     assert!(plain(&log).contains("stopped at once"), "{log}");
+    assert!(!log.contains("a request failed"), "that it is not ready is no failure: {log}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod metrics;
 mod metrics_examples;
 mod openapi;
 mod operators;
+mod outage;
 mod prometheus;
 mod readiness;
 mod refund;

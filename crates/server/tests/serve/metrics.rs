@@ -43,6 +43,18 @@ fn until(server: &Server, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
     }
 }
 
+fn problem(page: &Page) -> f64 {
+    page.value("tollgate_rules_problem", &[])
+}
+
+/// Of the rules.
+fn hash(page: &Page) -> String {
+    let info: Vec<_> = page.of("tollgate_rules_info").collect();
+    let [info] = info[..] else { panic!("{info:?}") };
+    assert_eq!(info.value, 1.0);
+    info.labels["hash"].clone()
+}
+
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
@@ -89,7 +101,15 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
         ("tollgate_rules_generation", "gauge"),
         ("tollgate_rules_reloads_total", "counter"),
         ("tollgate_rules_loaded_timestamp_seconds", "gauge"),
+        ("tollgate_rules_info", "gauge"),
+        ("tollgate_rules_problem", "gauge"),
         ("tollgate_build_info", "gauge"),
+        ("tollgate_ready", "gauge"),
+        ("tollgate_max_connections", "gauge"),
+        ("tollgate_key_bytes_max", "gauge"),
+        ("tollgate_log_lines_lost_total", "counter"),
+        ("tollgate_spans_lost_total", "counter"),
+        ("process_max_fds", "gauge"),
         ("tollgate_draining", "gauge"),
         ("tollgate_connections", "gauge"),
         ("tollgate_connections_total", "counter"),
@@ -130,6 +150,10 @@ fn numbers_of_the_process_are_its_own() {
     assert!((megabytes - want / 1024.0).abs() < 16.0, "{megabytes}, {line}");
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     assert_eq!(page.value("process_open_fds", &[]), open as f64);
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let most: f64 = most.split_whitespace().next().unwrap().parse().unwrap();
+    assert_eq!(page.value("process_max_fds", &[]), most);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let age = now.as_secs_f64() - page.value("process_start_time_seconds", &[]);
     assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
@@ -267,6 +291,36 @@ fn reloads_are_counted_and_what_is_gone_is_not_told_of() {
     std::fs::write(&path, "limits: nonsense").unwrap();
     let bad = until(&server, "a refused reload", |page| reloads(page, "failed") >= 1.0);
     assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are as they were");
+    // For as long as the file is bad, not only for a while.
+    assert_eq!((problem(&page), problem(&bad)), (0.0, 1.0));
+    assert_eq!(hash(&bad), hash(&page));
+    assert_ne!(hash(&first), hash(&page));
+    std::fs::write(&path, RULES).unwrap();
+    let good = until(&server, "a good file", |page| problem(page) == 0.0);
+    assert_eq!(hash(&good), hash(&first));
+}
+
+#[test]
+fn servers_with_the_same_rules_have_the_same_hash() {
+    let (_directory, one) = file(RULES);
+    let (_other_directory, other) = file(RULES);
+    let server = |path: &PathBuf| Server::start(&["--config", path.to_str().unwrap()]);
+    let (one, other) = (server(&one), server(&other));
+    let hash_of = hash(&scrape(&one));
+    assert_eq!(hash_of, hash(&scrape(&other)));
+    assert_eq!(crate::readiness::readyz(&one).1["hash"], hash_of.as_str());
+    let example = [Server::start(&[]), Server::start(&[])].map(|server| hash(&scrape(&server)));
+    assert_eq!(example[0], example[1]);
+    assert_ne!(example[0], "0000000000000000");
+}
+
+#[test]
+fn ceilings_are_told() {
+    let server = Server::start(&["--max-connections", "123", "--max-memory", "3MiB"]);
+    let page = scrape(&server);
+    assert_eq!(page.value("tollgate_max_connections", &[]), 123.0);
+    assert_eq!(page.value("tollgate_key_bytes_max", &[]), f64::from(3 << 20));
+    assert_eq!(page.value("tollgate_ready", &[]), 1.0);
 }
 
 #[test]
@@ -274,7 +328,8 @@ fn who_is_about_to_stop_says_so() {
     let server = Server::start(&["--drain-delay", "20s"]);
     assert_eq!(scrape(&server).value("tollgate_draining", &[]), 0.0);
     server.signal(Signal::TERM);
-    until(&server, "draining", |page| page.value("tollgate_draining", &[]) == 1.0);
+    let page = until(&server, "draining", |page| page.value("tollgate_draining", &[]) == 1.0);
+    assert_eq!(page.value("tollgate_ready", &[]), 0.0);
 }
 
 /// Requests in one go on one connection, each answered with 404.

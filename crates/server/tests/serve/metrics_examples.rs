@@ -10,6 +10,7 @@ use crate::prometheus::Page;
 use crate::server::Server;
 
 const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json");
+const MANUAL: &str = include_str!("../../../../docs/operations.md");
 const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
 
 /// What Prometheus adds by itself.
@@ -206,6 +207,34 @@ fn alerts_ask_for_what_there_is() {
         check(&told, expression, &texts);
     }
     assert!(names.len() >= 8, "{names:?}");
+}
+
+/// The names of alerts in a text.
+fn alerts_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.filter(|word| word.starts_with("Tollgate") && word.len() > "Tollgate".len()).collect()
+}
+
+#[test]
+fn the_manual_wakes_somebody_for_what_is_critical() {
+    let severity = |wanted: &str| {
+        let all = ALERTS.split("- alert: ").skip(1);
+        let of = all.filter(|alert| alert.contains(&format!("severity: {wanted} ")));
+        of.map(|alert| alert.lines().next().unwrap()).collect::<BTreeSet<_>>()
+    };
+    let paragraph = |start: &str| {
+        let text = MANUAL.split_once(start).unwrap_or_else(|| panic!("no {start}")).1;
+        text.split("\n\n").next().unwrap()
+    };
+    assert_eq!(alerts_in(paragraph("To wake somebody for: ")), severity("critical"));
+    assert_eq!(alerts_in(paragraph("For the morning: ")), severity("warning"));
+}
+
+#[test]
+fn an_open_breaker_is_one_that_is_not_closed() {
+    // One whose pause is over is half open until somebody asks.
+    let expression = r#"max by (instance, server) (tollgate_store_breaker{state="closed"}) == 0"#;
+    assert!(ALERTS.contains(&format!("expr: {expression}\n")));
 }
 
 #[test]

@@ -27,9 +27,12 @@ fn wait_for(server: &Server, status: u16) -> Value {
 #[test]
 fn memory_is_always_ready() {
     let server = Server::start(&[]);
+    let hash = readyz(&server).1["hash"].clone();
+    let digits = hash.as_str().unwrap();
+    assert!(digits.len() == 16 && digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{hash}");
     let readiness = json!({
         "ready": true, "store": "memory", "generation": 1, "rules": 3, "limits": 6,
-        "phase": "serving", "rules_problem": null,
+        "phase": "serving", "rules_problem": null, "hash": hash,
     });
     assert_eq!(readyz(&server), (200, readiness));
     let alive = server.get("/healthz").send().unwrap();
@@ -47,13 +50,19 @@ fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
     assert_eq!((&readiness["ready"], &readiness["store"]), (&false.into(), &"unreachable".into()));
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     assert_eq!(server.get("/healthz").send().unwrap().status(), 200);
+    server.wait_for_log(|log| log.contains("the store fails"));
     redis.restart().unwrap();
     assert_eq!(wait_for(&server, 200)["store"], "reachable");
+    server.wait_for_log(|log| {
+        // However often it is asked, it is said once each.
+        readyz(&server);
+        log.contains("the store answers again")
+    });
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
-    // Once each, however often it was asked.
-    assert_eq!(log.matches("the store does not answer").count(), 1, "{log}");
+    assert_eq!(log.matches("the store fails").count(), 1, "{log}");
     assert_eq!(log.matches("the store answers again").count(), 1, "{log}");
+    assert_eq!(log.matches("WARN").count(), 1, "{log}");
 }
 
 #[test]
@@ -72,8 +81,11 @@ fn it_starts_without_its_store_and_says_so() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     redis.kill();
     let server = Server::start(&["--store", &redis.url()]);
-    assert!(server.log().contains("the store does not answer"), "{}", server.log());
     assert_eq!(readyz(&server).0, 503);
+    let log = server.wait_for_log(|log| log.contains("the store "));
+    assert!(log.contains("the store fails"), "{log}");
+    let failure = format!("no connection to {}", redis.addr());
+    assert!(log.contains(&failure), "{log}");
     redis.restart().unwrap();
     wait_for(&server, 200);
 }

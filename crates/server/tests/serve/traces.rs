@@ -302,6 +302,8 @@ fn a_collector_that_is_back_is_told_of() {
     collector.set(Manner::Takes);
     server.check(CHECK);
     assert_eq!(collector.spans(1).len(), 1);
+    let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
+    assert_eq!(lost, 1.0);
     let log = stop(server);
     let told: Vec<&str> = log.lines().filter(|line| line.contains("traces")).collect();
     assert!(told.len() == 2 && told[1].contains("traces are delivered again"), "{log}");
@@ -317,13 +319,16 @@ fn spans_that_found_no_room_are_counted() {
     for _ in 0..100 {
         server.check(CHECK);
     }
+    let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
+    assert_eq!(lost, 90.0, "ten wait");
     collector.set(Manner::Takes);
     let log = stop(server);
     let lost = log.lines().find(|line| line.contains("traces were lost")).expect(&log);
     let lost = lost.split_once("lost=").unwrap().1.split_once(' ').unwrap().0;
     let lost: usize = lost.parse().unwrap();
     assert!((50..100).contains(&lost), "{log}");
-    assert_eq!(collector.spans(1).len() + lost, 100);
+    // The scrape is one too.
+    assert_eq!(collector.spans(1).len() + lost, 101);
 }
 
 #[test]

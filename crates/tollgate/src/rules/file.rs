@@ -4,6 +4,7 @@ mod follow;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::Hasher;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ahash::RandomState;
 use parking_lot::Mutex;
+use siphasher::sip::SipHasher13;
 
 pub use follow::Following;
 
@@ -73,6 +75,9 @@ pub struct Status {
     pub generation: u64,
     /// Since when they do.
     pub since: SystemTime,
+    /// A hash of their file and of those that it names: the same for the same contents, in any process. It
+    /// tells whether two servers decide by the same rules. What variables of the environment hold is not in it.
+    pub hash: u64,
     /// How often the file was read again and taken over.
     pub reloads: u64,
     /// How often it was read again and refused.
@@ -98,13 +103,14 @@ impl RulesFile {
     /// Reads rules for a limiter.
     pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
         let (path, hasher) = (path.into(), RandomState::new());
-        let (config, seen) = read(&path, &hasher);
+        let Read { config, seen, hash } = read(&path, &hasher);
         let config = config?;
         warn(&config);
         let rules = Rules::new(limiter, &config)?;
         let status = Status {
             generation: rules.generation(),
             since: SystemTime::now(),
+            hash,
             reloads: 0,
             failures: 0,
             problem: None,
@@ -123,9 +129,9 @@ impl RulesFile {
     /// A file with mistakes is not taken over: the rules are as they were.
     pub fn reload(&self) -> Result<u64, LoadError> {
         let mut seen = self.inner.seen.lock();
-        let config;
-        (config, *seen) = read(&self.inner.path, &self.inner.hasher);
-        self.take_over(config)
+        let read = read(&self.inner.path, &self.inner.hasher);
+        *seen = read.seen;
+        self.take_over(read.config, read.hash)
     }
 
     /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
@@ -139,12 +145,12 @@ impl RulesFile {
         if seen.iter().all(is_as_before) {
             return None;
         }
-        let config;
-        (config, *seen) = read(path, hasher);
-        Some(self.take_over(config))
+        let read = read(path, hasher);
+        *seen = read.seen;
+        Some(self.take_over(read.config, read.hash))
     }
 
-    fn take_over(&self, config: Result<Config, Problems>) -> Result<u64, LoadError> {
+    fn take_over(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
         let replaced = config.map_err(LoadError::from).and_then(|config| {
             warn(&config);
             Ok(self.inner.rules.replace(&config)?)
@@ -155,6 +161,7 @@ impl RulesFile {
                 tracing::info!(%file, generation, "rules reloaded");
                 (status.generation, status.since) = (*generation, SystemTime::now());
                 (status.reloads, status.problem) = (status.reloads + 1, None);
+                status.hash = hash;
             }
             Err(error) => {
                 let generation = status.generation;
@@ -196,14 +203,27 @@ fn warn(config: &Config) {
 }
 
 /// What a file says, and what was in it and in those that it names.
-fn read(path: &Path, hasher: &RandomState) -> (Result<Config, Problems>, Contents) {
-    let mut seen = Contents::new();
+struct Read {
+    config: Result<Config, Problems>,
+    seen: Contents,
+    /// Of all contents, in the order in which they were read.
+    hash: u64,
+}
+
+fn read(path: &Path, hasher: &RandomState) -> Read {
+    // Without a key, so that it is the same everywhere.
+    let (mut seen, mut hash) = (Contents::new(), SipHasher13::new());
     let config = Config::load_with(path, |path, max_bytes| {
         let bytes = load::read(path, max_bytes);
         seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
+        if let Ok(bytes) = &bytes {
+            // First how long it is: what is moved from one file to another makes a difference.
+            hash.write(&(bytes.len() as u64).to_le_bytes());
+            hash.write(bytes);
+        }
         bytes
     });
-    (config, seen)
+    Read { config, seen, hash: hash.finish() }
 }
 
 impl fmt::Debug for RulesFile {

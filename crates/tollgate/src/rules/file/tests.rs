@@ -36,3 +36,32 @@ fn a_file_that_is_too_large_is_refused_once() {
     assert!(file.reload_if_changed().is_none());
     assert_eq!(file.status().failures, 1);
 }
+
+#[test]
+fn the_same_contents_have_the_same_hash_wherever_they_are() {
+    let write = |text: &str, secret: &[u8]| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rules.yaml");
+        fs::write(&path, text).unwrap();
+        fs::write(directory.path().join("jwt.secret"), secret).unwrap();
+        (RulesFile::open(&Limiter::memory(), &path).unwrap(), path, directory)
+    };
+    let hash = |file: &RulesFile| file.status().hash;
+    let (one, path, directory) = write(TEXT, &[b'x'; 32]);
+    let (same, ..) = write(TEXT, &[b'x'; 32]);
+    assert_eq!(hash(&one), hash(&same));
+    assert_eq!(hash(&one), 15_350_502_809_603_369_471, "in any version");
+    let (other_secret, ..) = write(TEXT, &[b'y'; 32]);
+    let (other_text, ..) = write(&format!("{TEXT}#"), &[b'x'; 32]);
+    let different = [hash(&other_secret), hash(&other_text)];
+    assert!(!different.contains(&hash(&one)) && different[0] != different[1], "{different:?}");
+
+    // It is of the rules that decide, not of a file that was refused.
+    fs::write(&path, "nonsense").unwrap();
+    assert!(one.reload().is_err());
+    assert_eq!(hash(&one), hash(&same));
+    fs::write(&path, TEXT).unwrap();
+    fs::write(directory.path().join("jwt.secret"), [b'y'; 32]).unwrap();
+    one.reload().unwrap();
+    assert_eq!(hash(&one), hash(&other_secret));
+}

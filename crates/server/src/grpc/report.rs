@@ -1,0 +1,47 @@
+//! What the health service says: the same as `/readyz`.
+
+use std::future::pending;
+
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::lifecycle::Phase;
+use crate::probe::Probe;
+use crate::served::Served;
+
+/// What health is asked of: the whole server, which is called "", and its service.
+const SERVICES: [&str; 2] = ["", "tollgate"];
+
+/// Says whether the server is ready until it closes.
+pub(super) async fn readiness(mut reporter: HealthReporter, served: &Served) {
+    let lifecycle = &served.lifecycle;
+    // First: what changes after this is noticed.
+    let mut answers = served.probe.as_ref().map(Probe::follow);
+    loop {
+        set(&mut reporter, served).await;
+        let changed = async {
+            match &mut answers {
+                // An error is that there is no probe any more, and nothing to come.
+                Some(answers) => drop(answers.changed().await),
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = lifecycle.reached(Phase::Draining) => break,
+        }
+    }
+    set(&mut reporter, served).await;
+    lifecycle.reached(Phase::Closing).await;
+    // Who watches is told that there is no more to come, and need not be waited for.
+    for service in SERVICES {
+        reporter.clear_service_status(service).await;
+    }
+}
+
+async fn set(reporter: &mut HealthReporter, served: &Served) {
+    let status = if served.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+    for service in SERVICES {
+        reporter.set_service_status(service, status).await;
+    }
+}

@@ -1,0 +1,114 @@
+//! What operators see of a store that is away, and of one that is there and decides nothing.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::eventually::eventually;
+use crate::lifecycle::plain;
+use crate::metrics::scrape;
+use crate::readiness::readyz;
+use crate::server::Server;
+
+const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
+
+fn is_closed(server: &Server) -> bool {
+    scrape(server).value("tollgate_store_breaker", &[("state", "closed")]) == 1.0
+}
+
+fn lines<'l>(log: &'l str, text: &str) -> Vec<&'l str> {
+    log.lines().filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url()]);
+    assert!(is_closed(&server));
+    redis.kill();
+    eventually("the breaker opens", || {
+        server.check(CHECK);
+        (!is_closed(&server)).then_some(())
+    });
+    // Longer than any pause of it, with two requests a second.
+    let began = Instant::now();
+    let mut asked = 0;
+    while began.elapsed() < Duration::from_secs(5) {
+        if began.elapsed() >= asked * Duration::from_millis(500) {
+            server.check(CHECK);
+            asked += 1;
+        }
+        assert!(!is_closed(&server), "after {:?}", began.elapsed());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_server_that_nobody_asks_says_when_its_store_goes_and_comes() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url()]);
+    assert_eq!(scrape(&server).value("tollgate_ready", &[]), 1.0);
+    redis.kill();
+    server.wait_for_log(|log| log.contains("the store fails"));
+    eventually("the breaker opens", || (!is_closed(&server)).then_some(()));
+    assert_eq!(scrape(&server).value("tollgate_ready", &[]), 0.0);
+    redis.restart().unwrap();
+    let began = Instant::now();
+    eventually("the breaker closes", || is_closed(&server).then_some(()));
+    let log = plain(&server.wait_for_log(|log| log.contains("the store answers again")));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {log}", began.elapsed());
+    // No request of anybody failed.
+    assert!(lines(&log, "the store answers again")[0].ends_with(" failed=0"), "{log}");
+    assert_eq!(lines(&log, "the store").len(), 2, "{log}");
+    let page = scrape(&server);
+    assert_eq!(page.value("tollgate_store_errors_total", &[]), 0.0);
+    assert_eq!(page.value("tollgate_ready", &[]), 1.0);
+}
+
+#[test]
+fn errors_of_the_store_are_of_requests_and_never_fewer_than_before() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url()]);
+    assert_eq!(readyz(&server).0, 200);
+    let errors = || {
+        let page = scrape(&server);
+        let (all, refused) = ("tollgate_store_errors_total", [("kind", "unreachable")]);
+        (page.value(all, &[]), page.value(all, &refused))
+    };
+    redis.kill();
+    let (mut failed, mut last) = (0.0, errors());
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        failed += f64::from(u8::from(server.check(CHECK)["degraded"] == true));
+        readyz(&server);
+        let now = errors();
+        assert!(now.0 >= last.0 && now.1 >= last.1, "{now:?} after {last:?}");
+        last = now;
+    }
+    assert!(failed > 0.0);
+    eventually("every request is told of", || (errors().0 >= failed).then_some(()));
+    assert_eq!(errors().0, failed);
+}
+
+#[test]
+fn a_store_that_refuses_every_write_fails() {
+    let redis = Launch::new(Flavour::Redis).config("maxmemory", "1").start().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let rules = directory.path().join("rules.yaml");
+    fs::write(&rules, "limits: { free: token-bucket capacity=60 refill=1/s }").unwrap();
+    // Long, so that on a busy machine nothing is decided too late.
+    let flags = ["--store", &redis.url(), "--store-deadline", "5s"];
+    let server = Server::start(&[&flags[..], &["--config", rules.to_str().unwrap()]].concat());
+    for _ in 0..10 {
+        assert_eq!(server.check(CHECK)["degraded"], true);
+    }
+    let log = plain(&server.wait_for_log(|log| log.contains("fails most decisions")));
+    let told = log.split_once("the store answers, but fails most decisions failed=").unwrap().1;
+    let (failed, rest) = told.split_once(" of=").unwrap();
+    let (of, failure) = rest.split_once(" failure=").unwrap();
+    assert!(failed == of && failed.parse::<u64>().unwrap() > 0, "{log}");
+    assert!(failure.contains("OOM"), "{log}");
+    assert!(is_closed(&server) && readyz(&server).0 == 200, "it answers");
+}
