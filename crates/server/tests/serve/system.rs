@@ -40,10 +40,10 @@ fn without_files_for_all_clients_there_are_still_some_for_the_store() {
         server.check(CHECK).get("degraded").is_none().then_some(())
     });
     assert_eq!(server.get("/healthz").send().unwrap().status(), 200);
+    let mut rest = server.log();
     drop((crowd, server));
-    let mut rest = String::new();
     log.read_to_string(&mut rest).unwrap();
-    let warning = "--max-connections 10000: the system lets this process open 300 files, \
+    let warning = "--max-connections 8000: the system lets this process open 300 files, \
                    which are enough for 22 connections on each";
     assert_eq!(rest.matches(warning).count(), 1, "{rest}");
     assert!(!rest.contains("connections cannot be accepted"), "{rest}");

@@ -96,7 +96,7 @@ fn warnings_leave_a_file_valid() {
     let files = directory(&[("limits.yaml", ODD)]);
     let output = tollgate(files.path(), &["validate", "limits.yaml"]);
     let warning = "warning: limits.yaml:1:49: no rule spends limit `pro`
-  name it in a rule, or remove it
+  name it in a rule, unless it is asked for by its name
 1 warning
 ";
     assert_eq!(printed(&output), (Some(0), "limits.yaml: 2 limits, 1 rule\n", warning));
@@ -120,7 +120,7 @@ fn json_is_one_array_for_all_files() {
         },
         {
             "file": "odd.yaml", "line": 1, "column": 49, "severity": "warning",
-            "message": "no rule spends limit `pro`", "remedy": "name it in a rule, or remove it",
+            "message": "no rule spends limit `pro`", "remedy": "name it in a rule, unless it is asked for by its name",
         },
         {
             "file": "none.yaml", "line": null, "column": null, "severity": "error",
