@@ -2,10 +2,12 @@
 //!
 //! - `part`: what one limit was charged, in bytes
 //! - `refund`: gives it back, once; `mark`: remembers that it was
+//! - `life`: voids it when the store has lost that
 //!
-//! A receipt is a version, an id that no other has, its parts, and a signature of all that. It is signed, not
-//! encrypted: the key is in it, for who can read base64.
+//! A receipt is a version, an id that no other has, the life of the store, its parts, and a signature of all
+//! that. It is signed, not encrypted: the key is in it, for who can read base64.
 
+mod life;
 mod mark;
 mod part;
 mod refund;
@@ -19,11 +21,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use siphasher::sip128::SipHasher24;
 use subtle::ConstantTimeEq;
 use tollgate::rules::Ruling;
-use tollgate::{Decision, Scope};
+use tollgate::{Decision, Error, Limiter, Scope};
 
 use crate::secret::Secret;
+use life::Life;
 use mark::Marks;
-use part::Part;
+use part::{Part, read_number, write_number};
 pub(crate) use refund::Unrefunded;
 
 /// The longest that a receipt is, as text: a longer one is not given.
@@ -45,6 +48,7 @@ pub(crate) struct Receipts {
     /// An id is the process's number, and how many it wrote before.
     process: u64,
     written: AtomicU64,
+    life: Life,
     marks: Marks,
 }
 
@@ -54,12 +58,41 @@ struct Signed {
     bytes: Vec<u8>,
 }
 
+/// What a receipt says.
+struct Content<'s> {
+    id: &'s [u8; ID_BYTES],
+    /// Of the store, when it was charged.
+    life: u64,
+    parts: Vec<Part<'s>>,
+}
+
 impl Receipts {
-    /// Signed with a secret: whoever knows it can take them back.
-    pub(crate) fn signed_with(secret: &Secret) -> Receipts {
-        // Any length comes to the 16 bytes that a signer has.
-        let key = SipHasher24::new_with_key(b"tollgate receipt").hash(secret.as_bytes());
-        Receipts { signer: SipHasher24::new_with_key(&key.as_bytes()), ..Receipts::default() }
+    /// Of limits in memory: they end with the process, as the limits do, whatever else is known to others. What
+    /// was refunded is remembered in memory of its own: it takes none from keys, nor they from it.
+    pub(crate) fn in_memory(max_bytes: usize) -> Receipts {
+        Receipts { marks: Marks::within(max_bytes), ..Receipts::default() }
+    }
+
+    /// Of limits on servers that others share: whoever knows the secret can take them back.
+    pub(crate) fn on_servers(
+        limiter: &Limiter,
+        secret: Option<&Secret>,
+    ) -> Result<Receipts, Error> {
+        let mut receipts = Receipts { life: Life::of(limiter)?, ..Receipts::default() };
+        if let Some(secret) = secret {
+            receipts.signer = signer(secret);
+        }
+        Ok(receipts)
+    }
+
+    /// Asks the store what they are to be signed with: none are given before.
+    pub(crate) async fn learn(&self) -> Result<(), Error> {
+        self.life.learn().await.map(drop)
+    }
+
+    /// Learns it again when that changes, for ever.
+    pub(crate) async fn follow(&self) {
+        self.life.follow().await;
     }
 
     /// What a limit was charged; `None` if nothing was, or if its key is too long.
@@ -83,6 +116,7 @@ impl Receipts {
         bytes.push(VERSION);
         bytes.extend_from_slice(&self.process.to_le_bytes());
         bytes.extend_from_slice(&self.written.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        write_number(&mut bytes, self.life.name()?);
         let before = bytes.len();
         for part in parts {
             if part.key.len() > MAX_BYTES {
@@ -118,16 +152,23 @@ impl Receipts {
 }
 
 impl Signed {
-    /// The id and the parts; `None` if it is of a version that is not known here.
-    fn content(&self) -> Option<(&[u8; ID_BYTES], Vec<Part<'_>>)> {
+    /// `None` if it is of a version that is not known here.
+    fn content(&self) -> Option<Content<'_>> {
         let (&VERSION, rest) = self.bytes.split_first()? else { return None };
         let (id, mut rest) = rest.split_first_chunk::<ID_BYTES>()?;
+        let life = read_number(&mut rest)?;
         let mut parts = Vec::new();
         while !rest.is_empty() {
             parts.push(Part::read(&mut rest)?);
         }
-        Some((id, parts))
+        Some(Content { id, life, parts })
     }
+}
+
+/// Any length of a secret comes to the 16 bytes that a signer has.
+fn signer(secret: &Secret) -> SipHasher24 {
+    let key = SipHasher24::new_with_key(b"tollgate receipt").hash(secret.as_bytes());
+    SipHasher24::new_with_key(&key.as_bytes())
 }
 
 /// Signed with what this process alone knows.
@@ -139,6 +180,7 @@ impl Default for Receipts {
             signer: SipHasher24::new_with_keys(random.hash_one(0), random.hash_one(1)),
             process: random.hash_one(2),
             written: AtomicU64::new(0),
+            life: Life::Process,
             marks: Marks::default(),
         }
     }
@@ -158,10 +200,10 @@ pub(crate) fn fuzz(input: &[u8]) {
         assert!(receipts.read(text).is_none(), "a forgery");
     }
     let signed = Signed { bytes: input.to_vec() };
-    let Some((_, parts)) = signed.content() else { return };
+    let Some(Content { parts, .. }) = signed.content() else { return };
     let Some(text) = receipts.sign(parts.iter().cloned()) else { return };
     let again = receipts.read(&text);
-    let again = again.as_ref().and_then(Signed::content).map(|(_, parts)| parts);
+    let again = again.as_ref().and_then(Signed::content).map(|content| content.parts);
     assert_eq!(again, Some(parts));
 }
 

@@ -30,6 +30,9 @@ const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
 /// How long the end waits for what does not end by itself.
 const MAX_END: Duration = Duration::from_secs(1);
 
+/// What was refunded is remembered in a fourth of what keys may take, beside that.
+const REFUNDS_SHARE: usize = 4;
+
 /// The most servers of a store that are named.
 const MAX_NAMED: usize = 8;
 
@@ -54,9 +57,12 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
     let (served, following) = served(args, log, lifecycle.clone(), traces)?;
-    if let Some(probe) = &served.probe {
-        // The first requests find a connection.
-        probe.is_answered().await;
+    // The first requests find a connection.
+    if let Some(probe) = &served.probe
+        && probe.is_answered().await
+    {
+        // If this fails, it is asked again.
+        let _ = served.receipts.learn().await;
     }
     let http = bind(args.listen, "--listen")?;
     let grpc = bind(args.grpc_listen, "--grpc-listen")?;
@@ -72,6 +78,8 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
         idle: args.idle_timeout,
     };
     tokio::spawn(metrics::upkeep(Arc::clone(&served)));
+    let shared = Arc::clone(&served);
+    tokio::spawn(async move { shared.receipts.follow().await });
     let connections = Arc::clone(&served.connections);
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));
@@ -98,6 +106,10 @@ fn served(
     let store = if limiter.health().is_none() { "memory" } else { "redis" };
     // First: the rules may take all the limits there can be.
     let probe = Probe::new(&limiter)?;
+    let receipts = match store {
+        "memory" => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
+        _ => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
+    };
     let (rules, file, following) = match &args.config {
         Some(path) => {
             let file = RulesFile::open(&limiter, path)?;
@@ -112,9 +124,7 @@ fn served(
         }
     };
     let mut served = Served::new(rules, file, store, lifecycle);
-    if let Some(secret) = &args.receipt_secret {
-        served.receipts = Receipts::signed_with(secret);
-    }
+    served.receipts = receipts;
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;

@@ -158,7 +158,10 @@ impl Scope {
         }
     }
 
-    /// Forgets `key`: it has spent nothing. Its receipts go with it.
+    /// Forgets `key`: it has spent nothing.
+    ///
+    /// A receipt from before gives back nothing of a log, and nothing while nothing is spent. Of a window or a
+    /// bucket that would still count its units, it gives them back of what was spent since.
     pub fn reset_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<(), Error> {
         self.is_local()?;
         let Inner { memory, lines, .. } = &*self.limiter.inner;

@@ -63,6 +63,8 @@ pub(crate) struct ServeArgs {
     pub(crate) store_deadline: Duration,
 
     /// The most that keys may take in memory, such as 64MiB
+    ///
+    /// Beside that, a fourth as much remembers which receipts were given back.
     #[arg(
         long,
         env = "TOLLGATE_MAX_MEMORY",
@@ -166,7 +168,8 @@ pub(crate) struct ServeArgs {
     // A secret: it is not shown by --help.
     /// What receipts are signed with: the same for all servers that share a store
     ///
-    /// Without one, a server takes back its own receipts, until it is restarted.
+    /// Without one, a server takes back its own receipts, until it is restarted. So it does with limits in memory,
+    /// which end with it.
     #[arg(
         long,
         env = "TOLLGATE_RECEIPT_SECRET",

@@ -65,7 +65,8 @@ pub(super) async fn peek(
 
 /// Forgets a key: it has spent nothing
 ///
-/// For operators. Its receipts go with it.
+/// For operators. It may spend all of its limit again. Receipts from before stay good for as long as they were:
+/// once each, and for no more than was spent since.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/{key}",
@@ -119,7 +120,8 @@ pub(super) async fn peek_empty(
 
 /// Forgets the empty key: it has spent nothing
 ///
-/// For operators. Its receipts go with it.
+/// For operators. It may spend all of its limit again. Receipts from before stay good for as long as they were:
+/// once each, and for no more than was spent since.
 #[utoipa::path(
     delete,
     path = "/v1/limits/{name}/keys/",

@@ -39,7 +39,8 @@ pub(crate) struct Refunded {
 ///
 /// Nothing comes back of units that have left by themselves, so a refund never admits more than if the
 /// request had not been made. A receipt is good at every server that shares the store and the secret of
-/// receipts, for as long as the limit it was charged to counts it.
+/// receipts, for as long as the limit it was charged to counts it, and until the store loses its state: then
+/// all is back already (409).
 ///
 /// If the store fails before anything came back, the receipt is as good as before, and the answer says so.
 /// If it is not known how much came back, the receipt may be spent (409 from then on): to ask again is safe,
@@ -56,7 +57,8 @@ pub(crate) struct Refunded {
             body = Problem, content_type = "application/problem+json"
         ),
         (
-            status = 409, description = "It was refunded before.",
+            status = 409,
+            description = "It was refunded before; or the store has lost its state since, or is another.",
             body = Problem, content_type = "application/problem+json"
         ),
         BodyProblems,
@@ -86,7 +88,7 @@ impl From<Unrefunded> for Problem {
         let status = match why {
             Unrefunded::NotOurs => StatusCode::BAD_REQUEST,
             Unrefunded::NoLimit => StatusCode::NOT_FOUND,
-            Unrefunded::Before => StatusCode::CONFLICT,
+            Unrefunded::Before | Unrefunded::AnotherLife => StatusCode::CONFLICT,
             Unrefunded::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Unrefunded::Failed(error) | Unrefunded::Unsure(error) => {
                 return Problem::from(error).saying(detail);

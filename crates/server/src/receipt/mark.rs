@@ -13,9 +13,13 @@ use tollgate_core::{MAX_FILL_US, Place, Rate, TokenBucket};
 /// What the marks are under. No limit and no rule of a file has a space in its name.
 const NAME: &str = "refunded receipts";
 
-/// Half a minute, and how often that is doubled, up to the 100 years that the slowest bucket takes.
-const SHORTEST_LOG2_US: u32 = 25;
-const LENGTHS: usize = 28;
+/// How long marks stay: 8 s, and from there to the double in eight steps, and so on, up to the 100 years that
+/// the slowest bucket takes. So none stays longer than it must by more than an eighth, and all take few of the
+/// limits there can be.
+const SHORTEST_LOG2_US: u32 = 23;
+const DOUBLINGS: u32 = 29;
+const STEPS_LOG2: u32 = 3;
+const LENGTHS: usize = (DOUBLINGS as usize) << STEPS_LOG2;
 
 /// Longer than a check may take: to give up on a mark is to give up the receipt.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -24,6 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 /// marks go on under one that is shorter.
 #[derive(Debug)]
 pub(super) struct Marks {
+    /// `None` if they are where the units are.
+    own: Option<Limiter>,
     scopes: [OnceLock<Scope>; LENGTHS],
 }
 
@@ -47,11 +53,17 @@ pub(super) enum Set {
 
 impl Default for Marks {
     fn default() -> Marks {
-        Marks { scopes: [const { OnceLock::new() }; LENGTHS] }
+        Marks { own: None, scopes: [const { OnceLock::new() }; LENGTHS] }
     }
 }
 
 impl Marks {
+    /// In memory of their own: so many bytes at most.
+    pub(super) fn within(max_bytes: usize) -> Marks {
+        let own = Limiter::builder().max_bytes(max_bytes).build();
+        Marks { own: Some(own), ..Marks::default() }
+    }
+
     /// Sets a mark that stays at least so long, unless it is set.
     pub(super) async fn set(
         &self,
@@ -77,18 +89,30 @@ impl Marks {
     }
 
     fn scope(&self, limiter: &Limiter, at_least_us: u64) -> Result<Scope, Error> {
-        let log2 = at_least_us.checked_next_power_of_two().map_or(u64::BITS, u64::trailing_zeros);
-        let step = log2.saturating_sub(SHORTEST_LOG2_US).min(LENGTHS as u32 - 1);
-        // OK because the step is below the number of scopes.
-        let kept = &self.scopes[step as usize];
+        let (step, lasts_us) = length(at_least_us);
+        // OK because a step is below the number of lengths.
+        let kept = &self.scopes[step];
         if let Some(scope) = kept.get() {
             return Ok(scope.clone());
         }
-        let lasts_us = (1 << (SHORTEST_LOG2_US + step)).min(MAX_FILL_US);
+        let limiter = self.own.as_ref().unwrap_or(limiter);
         let bucket = TokenBucket::new(1, Rate::new(1, Duration::from_micros(lasts_us))?)?;
         let scope = limiter.scope(NAME, bucket)?.on_failure(OnFailure::Closed).deadline(DEADLINE);
         Ok(kept.get_or_init(|| scope).clone())
     }
+}
+
+/// The shortest length that is long enough, but for what outlasts the slowest bucket: its number, and itself.
+///
+/// For 24 h and 10 s, which is 10.1 * 2^33 us, it is 11 * 2^33 us: 26 h 15 min.
+fn length(at_least_us: u64) -> (usize, u64) {
+    let at_least_us = at_least_us.clamp(1 << SHORTEST_LOG2_US, MAX_FILL_US);
+    let step_log2 = at_least_us.ilog2() - STEPS_LOG2;
+    // From 8 to 16, which has the number of the next doubling's 8.
+    let steps = at_least_us.div_ceil(1 << step_log2);
+    let doublings = at_least_us.ilog2() - SHORTEST_LOG2_US;
+    let number = (u64::from(doublings) << STEPS_LOG2) + steps - (1 << STEPS_LOG2);
+    (number as usize, (steps << step_log2).min(MAX_FILL_US))
 }
 
 impl Mark {
@@ -112,3 +136,6 @@ impl Marks {
         self.scopes.iter().filter(|scope| scope.get().is_some()).count()
     }
 }
+
+#[cfg(test)]
+mod tests;

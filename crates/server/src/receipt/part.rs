@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use tollgate::{Decision, Receipt, Scope};
+use tollgate::{Decision, Limit, Receipt, Scope};
 use tollgate_core::{Cost, Place};
 
 const IN_WINDOW: u8 = 0;
@@ -19,7 +19,8 @@ pub(super) struct Part<'p> {
     pub(super) key: &'p [u8],
     pub(super) cost: Cost,
     pub(super) place: Place,
-    /// How long after the charge something of it may be left.
+    /// How long after the charge something of it may be left: of a window, at most its length, or else twice
+    /// that.
     pub(super) lasts_us: u64,
 }
 
@@ -28,11 +29,14 @@ impl<'p> Part<'p> {
     pub(super) fn of(scope: &'p Scope, key: &'p [u8], decision: &Decision) -> Option<Part<'p>> {
         let receipt = decision.receipt()?;
         let (cost, place) = (receipt.cost(), receipt.place());
-        let lasts_us = match place {
-            // The window that follows a counter's still counts what is in it.
-            Place::Window { window_us, .. } => window_us.saturating_mul(2),
-            // By then all is back, and this with it.
-            Place::Entry { .. } | Place::Bucket { .. } => decision.decided().reset_after_us,
+        // By then all is back, and this with it.
+        let lasts_us = decision.decided().reset_after_us;
+        let lasts_us = match (place, scope.limit()) {
+            // Longer only if the clock was before the window.
+            (Place::Window { window_us, .. }, Limit::FixedWindow(_)) => lasts_us.min(window_us),
+            // The window that follows a counter's still counts what is in it, beside others.
+            (Place::Window { window_us, .. }, _) => window_us.saturating_mul(2),
+            (Place::Entry { .. } | Place::Bucket { .. }, _) => lasts_us,
         };
         Some(Part { scope: scope.name(), key, cost, place, lasts_us })
     }
@@ -45,7 +49,9 @@ impl<'p> Part<'p> {
     /// still has it.
     pub(super) fn until_us(&self) -> u64 {
         match self.place {
-            Place::Window { start_us, .. } => start_us.saturating_add(self.lasts_us),
+            Place::Window { start_us, window_us } => {
+                start_us.saturating_add(self.lasts_us.max(window_us))
+            }
             Place::Entry { at_us } => at_us.saturating_add(self.lasts_us),
             Place::Bucket { over_us, .. } => over_us,
         }
@@ -102,7 +108,7 @@ fn read_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
     bytes.split_off(..length)
 }
 
-fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
+pub(super) fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -110,7 +116,7 @@ fn write_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+pub(super) fn read_number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..u64::BITS).step_by(7) {
         let byte = *bytes.split_off_first()?;

@@ -1,6 +1,6 @@
 //! Gives back what a receipt is for, once.
 //!
-//! First the mark, then the units. Whatever fails in between, fails towards no refund: a receipt is never good
+//! First the life of the store, then the mark, then the units. Whatever fails in between, fails towards no refund: a receipt is never good
 //! for two.
 
 use std::time::Duration;
@@ -9,9 +9,9 @@ use tollgate::rules::Rules;
 use tollgate::{Answer, Error, Scope, StoreError};
 use tollgate_core::MAX_STEP_BACK_US;
 
-use super::Receipts;
 use super::mark::{Mark, Set};
 use super::part::Part;
+use super::{Content, Receipts};
 
 /// Longer than a check may take: nobody's request waits for it.
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -29,6 +29,10 @@ pub(crate) enum Unrefunded {
     #[error("it was refunded before")]
     Before,
     #[error(
+        "the store of limits has lost its state since, or this is of another; nothing comes back"
+    )]
+    AnotherLife,
+    #[error(
         "there is no memory to remember that it was refunded; nothing came back, ask again later"
     )]
     NoRoom,
@@ -45,13 +49,16 @@ impl Receipts {
     /// no longer there, nothing comes back.
     pub(crate) async fn refund(&self, rules: &Rules, text: &str) -> Result<u64, Unrefunded> {
         let signed = self.read(text).ok_or(Unrefunded::NotOurs)?;
-        let (id, parts) = signed.content().ok_or(Unrefunded::NotOurs)?;
+        let Content { id, life, parts } = signed.content().ok_or(Unrefunded::NotOurs)?;
         let charged: Vec<(Scope, &Part<'_>)> = parts
             .iter()
             .filter_map(|part| Some((rules.scope(part.scope)?.deadline(DEADLINE), part)))
             .collect();
         if charged.is_empty() {
             return Err(Unrefunded::NoLimit);
+        }
+        if !self.life.has(life).await.map_err(Unrefunded::Failed)? {
+            return Err(Unrefunded::AnotherLife);
         }
         let lasts_us = parts.iter().map(|part| part.lasts_us).max().unwrap_or_default();
         // A clock may have gone back a little, and servers that share a store differ a little.

@@ -86,6 +86,92 @@ fn a_refund_gives_back_exactly_and_once() {
     }
 }
 
+/// As many as are there, and while receipts that were all refunded before give anything back.
+fn admitted(server: &Server, limit: &str, old: &[String]) -> u64 {
+    let asked = json!({ "limit": limit, "key": "user:42", "cost": 10 }).to_string();
+    let mut old = old.iter();
+    let mut admitted = 0;
+    loop {
+        match server.check(&asked)["allowed"] == true {
+            true => admitted += 10,
+            false => match old.next() {
+                Some(receipt) => assert_ne!(server.refund(receipt).0, 503),
+                None => return admitted,
+            },
+        }
+    }
+}
+
+/// Charges and gives back, over and over: beside what stays, as a place in a line comes back only whole.
+fn spent(server: &Server, limit: &str) -> Vec<String> {
+    server.charge(limit, 20);
+    let cycle = |_| {
+        let (receipt, _) = server.charge(limit, 10);
+        assert_eq!(server.refund(&receipt), (200, json!({ "refunded": 10 })), "{limit}");
+        receipt
+    };
+    (0..30).map(cycle).collect()
+}
+
+#[test]
+fn each_loss_of_a_redis_admits_one_more_burst_at_most() {
+    let redis = launch();
+    let (file, url) = (file(&LIMITS), redis.url());
+    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let mut admin = redis::Client::open(redis.unix_url()).unwrap().get_connection().unwrap();
+    for with_a_restart in [false, true] {
+        let mut server = start();
+        let old = LIMITS.map(|(limit, _)| spent(&server, limit));
+        redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
+        if with_a_restart {
+            server = start();
+        }
+        let has_heard = |log: &str| log.contains("the store has lost its state");
+        for ((limit, _), old) in LIMITS.iter().zip(&old) {
+            assert_eq!(admitted(&server, limit, old), 100, "{limit}");
+            let (status, problem) = server.refund(&old[0]);
+            let detail = problem["detail"].as_str().unwrap();
+            assert!(status == 409 && detail.contains("lost its state"), "{limit}: {problem}");
+        }
+        if !with_a_restart {
+            server.wait_for_log(has_heard);
+        }
+        redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
+    }
+}
+
+#[test]
+fn each_restart_in_memory_admits_one_more_burst_at_most() {
+    let file = file(&LIMITS);
+    let start = || Server::with_limits(&file, &[], &[SECRET]);
+    let server = start();
+    let old = LIMITS.map(|(limit, _)| spent(&server, limit));
+    drop(server);
+    let server = start();
+    for ((limit, _), old) in LIMITS.iter().zip(&old) {
+        assert_eq!(admitted(&server, limit, old), 100, "{limit}");
+        assert_eq!(server.refund(&old[0]).0, 400, "{limit}");
+    }
+}
+
+#[test]
+fn a_server_that_nobody_asks_for_refunds_hears_of_a_loss() {
+    let redis = launch();
+    let (file, url) = (file(&LIMITS), redis.url());
+    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let (ours, other) = (start(), start());
+    let mut admin = redis::Client::open(redis.unix_url()).unwrap().get_connection().unwrap();
+    redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while other.refund(&ours.charge("fixed", 1).0).0 == 409 {
+        assert!(Instant::now() < until, "it never did");
+        // Another key's worth.
+        other.delete("/v1/limits/fixed/keys/user:42").send().unwrap();
+    }
+    let (receipt, _) = ours.charge("fixed", 1);
+    assert_eq!(other.refund(&receipt), (200, json!({ "refunded": 1 })));
+}
+
 #[test]
 fn a_refusal_has_no_receipt() {
     let file = file(&LIMITS);

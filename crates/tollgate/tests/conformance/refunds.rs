@@ -104,3 +104,25 @@ pub(crate) async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
     assert_eq!(costs, [1, 3, 4]);
     assert_eq!(scope.peek("a").await.unwrap().remaining(), 2);
 }
+
+/// What was spent since is all that it can give back, and that once.
+pub(crate) async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most(
+    make: Make,
+) {
+    for text in LIMITS {
+        let (clock, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let early = scope.check("a").cost(5).await.unwrap().into_receipt().unwrap();
+        let late = scope.check("a").cost(4).await.unwrap().into_receipt().unwrap();
+        scope.reset("a").await.unwrap();
+        assert_eq!(scope.refund("a", early).await, Ok(0), "{text}: nothing is spent");
+        clock.advance(Duration::from_micros(1));
+        scope.check("a").cost(3).await.unwrap();
+        let back = scope.refund("a", late).await.unwrap();
+        assert!(back <= 3, "{text}: {back}");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 7 + back, "{text}");
+        if text.starts_with("sliding-window-log") {
+            assert_eq!(back, 0);
+        }
+    }
+}

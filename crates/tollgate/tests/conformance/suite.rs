@@ -62,6 +62,7 @@ macro_rules! suite {
                 a_refund_of_what_has_left_gives_nothing_back,
                 a_refund_says_how_much_more_remains,
                 a_receipt_of_another_key_or_scope_gives_nothing_extra,
+                a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most,
                 a_refund_to_an_unknown_key_gives_nothing,
                 a_denied_request_has_no_receipt,
                 a_refunded_charge_is_not_listed_any_more,

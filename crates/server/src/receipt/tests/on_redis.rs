@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Connection;
 use tokio::runtime::Runtime;
-use tollgate::{Error, StoreError};
+use tollgate::{Error, RedisBuilder, StoreError};
 use tollgate_launcher::{Cluster, Flavour, Launch, Proxy, Server};
 
 use super::*;
@@ -12,55 +12,71 @@ use super::*;
 const LIMIT: &str = "limits: { it: token-bucket capacity=10 refill=10/1h }";
 
 /// Long enough for any machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-struct OnRedis {
-    rules: Rules,
-    receipts: Receipts,
-    runtime: Runtime,
+pub(super) struct OnRedis {
+    pub(super) rules: Rules,
+    pub(super) receipts: Receipts,
+    pub(super) runtime: Runtime,
 }
 
 impl OnRedis {
-    fn at(url: &str) -> OnRedis {
+    pub(super) fn at(url: &str) -> OnRedis {
         OnRedis::within(url, PATIENCE)
     }
 
     /// Open when the store fails, as limiters are unless said.
-    fn within(url: &str, deadline: Duration) -> OnRedis {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let rules = runtime.block_on(async {
-            let builder = Limiter::builder().redis(url).unwrap();
-            let limiter = builder.deadline(deadline).build().unwrap();
-            Rules::new(&limiter, &config(LIMIT)).unwrap()
-        });
-        OnRedis { rules, receipts: Receipts::signed_with(&secret("known to all of them")), runtime }
+    pub(super) fn within(url: &str, deadline: Duration) -> OnRedis {
+        let runtime = runtime();
+        let builder = Limiter::builder().redis(url).unwrap().deadline(deadline);
+        let ours = OnRedis::new(runtime, builder);
+        ours.learn().unwrap();
+        ours
     }
 
-    fn check(&self, cost: u64) -> String {
+    /// Which has yet to learn what to sign with.
+    pub(super) fn new(runtime: Runtime, builder: RedisBuilder) -> OnRedis {
+        let limiter = runtime.block_on(async { builder.build().unwrap() });
+        let rules = Rules::new(&limiter, &config(LIMIT)).unwrap();
+        let secret = secret("known to all of them");
+        let receipts = Receipts::on_servers(&limiter, Some(&secret)).unwrap();
+        OnRedis { rules, receipts, runtime }
+    }
+
+    pub(super) fn learn(&self) -> Result<(), Error> {
+        self.runtime.block_on(self.receipts.learn())
+    }
+
+    pub(super) fn check(&self, cost: u64) -> String {
+        self.receipt(cost).unwrap()
+    }
+
+    pub(super) fn receipt(&self, cost: u64) -> Option<String> {
         let scope = self.rules.limit("it").unwrap();
         let decision = self.runtime.block_on(async { scope.check("a").cost(cost).await }).unwrap();
-        self.receipts.of_limit(&scope, b"a", &decision).unwrap()
+        self.receipts.of_limit(&scope, b"a", &decision)
     }
 
-    fn refund(&self, text: &str) -> Result<u64, Unrefunded> {
+    pub(super) fn refund(&self, text: &str) -> Result<u64, Unrefunded> {
         self.runtime.block_on(self.receipts.refund(&self.rules, text))
     }
 
-    fn remaining(&self) -> u64 {
+    pub(super) fn remaining(&self) -> u64 {
         let scope = self.rules.limit("it").unwrap();
         self.runtime.block_on(async { scope.peek("a").await }).unwrap().remaining()
     }
 }
 
-fn start() -> Server {
+pub(super) fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+}
+
+pub(super) fn start() -> Server {
     Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn admin(server: &Server) -> Connection {
+pub(super) fn admin(server: &Server) -> Connection {
     redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap()
 }
 
@@ -74,8 +90,8 @@ fn a_mark_expires_by_itself() {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*refunded*").query(&mut admin).unwrap();
     assert_eq!(keys.len(), 1, "{keys:?}");
     let ttl_ms: i64 = redis::cmd("PTTL").arg(&keys[0]).query(&mut admin).unwrap();
-    // For what takes 18 minutes to come back: the next power of two is 2^31 us.
-    assert!((1_000_000..2_300_000).contains(&ttl_ms), "{ttl_ms}");
+    // For what takes 18 minutes to come back, and 10 s: 9 * 2^27 us, and a little.
+    assert!((1_100_000..1_230_000).contains(&ttl_ms), "{ttl_ms}");
 }
 
 #[test]
@@ -111,11 +127,29 @@ fn a_mark_that_may_be_set_is_taken_for_set() {
     let proxy = Proxy::start(server.addr()).unwrap();
     let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
     let text = ours.check(3);
-    proxy.cut_after_request(1);
+    // The reply of the store's life is in time, the one to the mark is not.
+    let mut replies = 0;
+    proxy.delay(move || {
+        replies += 1;
+        if replies > 1 { PATIENCE } else { Duration::ZERO }
+    });
     let unsure = ours.refund(&text);
     assert!(matches!(unsure, Err(Unrefunded::Unsure(_))), "{unsure:?}");
     assert!(matches!(direct.refund(&text), Err(Unrefunded::Before)));
     assert_eq!(direct.remaining(), 7);
+}
+
+#[test]
+fn a_store_that_does_not_tell_its_life_takes_no_receipt() {
+    let server = start();
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
+    let text = ours.check(3);
+    proxy.cut_after_request(1);
+    let failed = ours.refund(&text);
+    assert!(matches!(failed, Err(Unrefunded::Failed(_))), "{failed:?}");
+    assert_eq!(direct.remaining(), 7);
+    assert_eq!(direct.refund(&text).unwrap(), 3);
 }
 
 #[test]
@@ -124,11 +158,11 @@ fn units_that_may_have_come_back_do_not_come_back_again() {
     let proxy = Proxy::start(server.addr()).unwrap();
     let (ours, direct) = (OnRedis::at(&proxy.url()), OnRedis::at(&server.url()));
     let text = ours.check(3);
-    // The reply to the mark is in time, the one to the refund is not.
+    // The replies of the store's life and to the mark are in time, the one to the refund is not.
     let mut replies = 0;
     proxy.delay(move || {
         replies += 1;
-        if replies > 1 { PATIENCE } else { Duration::ZERO }
+        if replies > 2 { PATIENCE } else { Duration::ZERO }
     });
     let unsure = ours.refund(&text);
     assert!(matches!(unsure, Err(Unrefunded::Unsure(_))), "{unsure:?}");
