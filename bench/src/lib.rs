@@ -5,6 +5,7 @@ pub mod cpu;
 pub mod random;
 pub mod statistics;
 pub mod table;
+pub mod wrk;
 
 use std::io::{IsTerminal, stderr};
 

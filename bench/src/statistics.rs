@@ -13,6 +13,11 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     quantile(&values, 0.5)
 }
 
+/// How many times as much `values` are as `base` of the same round, the median.
+pub fn times(values: &[f64], base: &[f64]) -> f64 {
+    median(values.iter().zip(base).map(|(own, base)| own / base))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -29,5 +34,11 @@ mod tests {
     #[test]
     fn a_median_does_not_mind_one_wild_value() {
         assert_eq!(median([1.0, 9e9, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn a_round_is_compared_with_the_same_round() {
+        // The machine was half as fast from the second round on, for both.
+        assert_eq!(times(&[15.0, 30.0, 31.0], &[10.0, 20.0, 20.0]), 1.5);
     }
 }

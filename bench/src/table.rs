@@ -35,6 +35,14 @@ fn rule(widths: &[usize]) -> String {
     text + "\n"
 }
 
+/// A whole number with commas: 45,678.
+pub fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +58,11 @@ mod tests {
 | token-bucket |       - |
 ";
         assert_eq!(markdown(&lines), want);
+    }
+
+    #[test]
+    fn thousands_have_commas() {
+        let texts = [0.4, 999.0, 1_000.0, 1_234_567.0].map(thousands);
+        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The API: requests and answers over HTTP.
 //!
 //! - `check`, `batch`: decide requests
-//!   - `asked`: what is asked, from JSON; `decision`: what is answered
+//!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: who may look at keys
@@ -17,6 +17,7 @@ mod decision;
 mod health;
 mod keys;
 mod limits;
+mod object;
 mod openapi;
 mod operator;
 mod problem;
@@ -33,6 +34,7 @@ use utoipa_axum::routes;
 
 pub(crate) use asked::Asked;
 pub(crate) use batch::each as asked_by_batch;
+pub(crate) use check::answer as check;
 pub(crate) use problem::Problem;
 
 use crate::metrics;

@@ -70,7 +70,7 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     tokio::spawn(probe::watch(Arc::clone(&served)));
     tokio::spawn(logs::watch(Arc::clone(&served)));
 
-    let api = Observed::new(http::router(Arc::clone(&served)), Arc::clone(&served));
+    let api = Observed::new(http::router(Arc::clone(&served)), http::check, Arc::clone(&served));
     let bounds = Bounds {
         max_connections: served.max_connections,
         first_byte: args.first_byte_timeout,

@@ -1,6 +1,6 @@
 //! What a variant takes more than another, round by round.
 
-use tollgate_bench::statistics::{median, quantile};
+use tollgate_bench::statistics::quantile;
 
 /// By how much more, usually and in half of all rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,11 +18,6 @@ pub(crate) fn added(values: &[f64], base: &[f64]) -> Added {
     Added { median, middle_half: [low, high] }
 }
 
-/// How many times as much `values` are as `base` of the same round, the median.
-pub(crate) fn times(values: &[f64], base: &[f64]) -> f64 {
-    median(values.iter().zip(base).map(|(own, base)| own / base))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -32,6 +27,5 @@ mod tests {
         // The machine was half as fast from the second round on, for both.
         let [own, base] = [[15.0, 30.0, 31.0, 29.0], [10.0, 20.0, 20.0, 20.0]];
         assert_eq!(added(&own, &base), Added { median: 9.0, middle_half: [5.0, 10.0] });
-        assert_eq!(times(&own[..3], &base), 1.5);
     }
 }

@@ -6,7 +6,7 @@
 //! instructions go.
 //!
 //! The layout: [`variants`] is what is measured; [`in_process`] calls it, [`sockets`] asks a
-//! [`server`] for it by [`wrk`]; [`compare`] says what each adds, [`report`] and [`picture`] show it.
+//! [`server`] for it by wrk; [`compare`] says what each adds, [`report`] and [`picture`] show it.
 
 mod compare;
 mod in_process;
@@ -15,14 +15,13 @@ mod report;
 mod server;
 mod sockets;
 mod variants;
-mod wrk;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
-use tollgate_bench::{show_progress, table};
+use tollgate_bench::{show_progress, table, wrk};
 
 const NOTES: &str = "\
 An axum service that says hello, by a token bucket for each address that refuses nobody: 1,000,000, and

@@ -1,8 +1,8 @@
 //! The tables.
 
-use tollgate_bench::statistics::median;
+use tollgate_bench::statistics::{median, times};
 
-use crate::compare::{Added, added, times};
+use crate::compare::{Added, added};
 use crate::in_process::InProcess;
 use crate::sockets::OverSockets;
 use crate::variants::Variant;

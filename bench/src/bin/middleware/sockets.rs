@@ -1,11 +1,10 @@
 //! Requests a second over sockets, and the CPU time that each takes.
 
 use anyhow::Result;
-use tollgate_bench::{cpu, show_progress};
+use tollgate_bench::{cpu, show_progress, wrk};
 
 use crate::server::{self, Server};
 use crate::variants::Variant;
-use crate::wrk;
 
 /// How often everybody has a turn. One more before these warms up and does not count.
 const ROUNDS: usize = 13;

@@ -3,8 +3,8 @@
 use tollgate_pictures::svg::{Area, Caption, Point, Svg};
 
 use crate::contenders::Contender;
-use crate::report::thousands;
 use crate::throughput::Throughput;
+use tollgate_bench::table::thousands;
 
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;

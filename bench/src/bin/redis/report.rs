@@ -1,5 +1,7 @@
 //! The tables.
 
+use tollgate_bench::table::thousands;
+
 use crate::latency::Latency;
 use crate::throughput::Throughput;
 
@@ -45,14 +47,6 @@ fn table<const N: usize>(
     [header.map(str::to_owned).to_vec()].into_iter().chain(lines).collect()
 }
 
-/// A whole number with commas: 45,678.
-pub(crate) fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
-    groups.join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,11 +63,5 @@ mod tests {
         let lines = latency_lines(&[latency]);
         assert_eq!(lines[1][1..], ["60.0", "120", "1.20"]);
         assert_eq!(lines[0].len(), lines[1].len());
-    }
-
-    #[test]
-    fn thousands_have_commas() {
-        let texts = [0.4, 999.0, 1_000.0, 1_234_567.0].map(thousands);
-        assert_eq!(texts, ["0", "999", "1,000", "1,234,567"]);
     }
 }

@@ -112,7 +112,7 @@ impl Answers {
             self.json.push(b',');
         }
         let answered = match sent {
-            Ok(sent) => sent.answer(served, &mut self.json).await,
+            Ok(mut sent) => sent.answer(served, &mut self.json).await,
             Err(problem) => Err(problem),
         };
         if let Err(problem) = answered {

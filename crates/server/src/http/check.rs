@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
+use axum::extract::{FromRequest, Request, State};
+use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 use tollgate::rules::RulesAnswer;
@@ -25,7 +25,7 @@ use crate::traces;
 const MAX_BYTES: usize = 64 << 10;
 
 /// What a decision takes, as a rule.
-const ANSWER_BYTES: usize = 160;
+const ANSWER_BYTES: usize = 256;
 
 /// Decides a request, and charges it if it is allowed
 ///
@@ -61,9 +61,22 @@ pub(super) async fn check(
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, Problem> {
     let mut answer = Vec::with_capacity(ANSWER_BYTES);
-    let sent = Sent::new(Asked::decode(&body)?, &served)?;
-    traces::store(&served, sent.answer(&served, &mut answer)).await?;
+    let mut sent = Sent::new(Asked::decode(&body)?, &served)?;
+    let answering = sent.answer(&served, &mut answer);
+    match served.store {
+        "memory" => answering.await?,
+        // On the heap: what a span takes, requests to a memory need not carry about.
+        _ => Box::pin(traces::store(&served, answering)).await?,
+    }
     Ok(json(served.budget.body_anyway(answer)))
+}
+
+/// The same without a router: `POST` and the path are known.
+pub(crate) async fn answer(served: Arc<Served>, request: Request) -> Response {
+    match JsonBody::from_request(request, &served).await {
+        Ok(body) => check(State(served), body).await.into_response(),
+        Err(problem) => problem.into_response(),
+    }
 }
 
 /// A check on its way to the store.
@@ -115,10 +128,14 @@ impl<'a> Sent<'a> {
         Ok(Sent { to, at })
     }
 
-    /// Appends what was decided.
-    pub(super) async fn answer(self, served: &Served, to: &mut Vec<u8>) -> Result<(), Problem> {
+    /// Appends what was decided. It comes once.
+    pub(super) async fn answer(
+        &mut self,
+        served: &Served,
+        to: &mut Vec<u8>,
+    ) -> Result<(), Problem> {
         let Served { metrics, receipts, traces, .. } = served;
-        match self.to {
+        match &mut self.to {
             To::Limit { named, key, answer } => {
                 let decided = answer.await;
                 if !decided.as_ref().is_ok_and(Decision::is_cached) {
@@ -130,7 +147,7 @@ impl<'a> Sent<'a> {
                     traces::decided(named.scope.name(), &decision);
                 }
                 let receipt = receipts.of_limit(&named.scope, key.as_bytes(), &decision);
-                append(to, &DecisionJson::from(&decision).with_receipt(receipt));
+                DecisionJson::from(&decision).with_receipt(receipt).write(to);
             }
             To::Rules(answer) => {
                 let ruled = answer.await;
@@ -140,7 +157,7 @@ impl<'a> Sent<'a> {
                     traces::ruled(&ruling);
                 }
                 let receipt = receipts.of_ruling(&ruling);
-                append(to, &RulingJson::from(&ruling).with_receipt(receipt));
+                RulingJson::from(&ruling).with_receipt(receipt).write(to);
             }
         }
         Ok(())

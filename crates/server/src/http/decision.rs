@@ -6,6 +6,8 @@ use tollgate::rules::{RulePart, Ruling};
 use tollgate::{Decision, Entry};
 use utoipa::ToSchema;
 
+use super::object::Object;
+
 /// What a limit decided.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -162,6 +164,26 @@ impl From<&Decision> for DecisionJson {
 }
 
 impl DecisionJson {
+    /// Appends what serde would, in a fifth of the time.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        let mut object = Object::new(to);
+        object.flag("allowed", self.allowed);
+        object.number("limit", self.limit);
+        object.number("remaining", self.remaining);
+        object.number("retry_after_us", self.retry_after_us);
+        object.number("reset_after_us", self.reset_after_us);
+        object.number("delay_us", self.delay_us);
+        object.flag_if_set("degraded", self.degraded);
+        object.flag_if_set("cached", self.cached);
+        if let Some(receipt) = &self.receipt {
+            object.plain_text("receipt", receipt);
+        }
+        if let Some(entries) = &self.entries {
+            object.array("entries", entries, EntryJson::write);
+        }
+        object.end();
+    }
+
     pub(super) fn with_receipt(self, receipt: Option<String>) -> DecisionJson {
         DecisionJson { receipt, ..self }
     }
@@ -194,9 +216,57 @@ impl<'r> From<&'r Ruling> for RulingJson<'r> {
     }
 }
 
+impl EntryJson {
+    fn write(&self, to: &mut Vec<u8>) {
+        let mut object = Object::new(to);
+        object.number("at_us", self.at_us);
+        object.number("cost", self.cost);
+        object.end();
+    }
+}
+
 impl<'r> RulingJson<'r> {
+    /// Appends what serde would, in a fifth of the time.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        let mut object = Object::new(to);
+        object.flag("allowed", self.allowed);
+        object.number("limit", self.limit);
+        object.number("remaining", self.remaining);
+        object.number("retry_after_us", self.retry_after_us);
+        object.number("reset_after_us", self.reset_after_us);
+        object.number("delay_us", self.delay_us);
+        object.flag_if_set("degraded", self.degraded);
+        object.flag_if_set("cached", self.cached);
+        object.text("rule", self.rule);
+        object.number("generation", self.generation);
+        object.array("rules", &self.rules, RuleJson::write);
+        if let Some(receipt) = &self.receipt {
+            object.plain_text("receipt", receipt);
+        }
+        object.end();
+    }
+
     pub(super) fn with_receipt(self, receipt: Option<String>) -> RulingJson<'r> {
         RulingJson { receipt, ..self }
+    }
+}
+
+impl RuleJson<'_> {
+    fn write(&self, to: &mut Vec<u8>) {
+        let mut object = Object::new(to);
+        object.text("rule", Some(self.rule));
+        object.text("limit_name", self.limit_name);
+        object.number("cost", self.cost);
+        object.flag("shadow", self.shadow);
+        object.flag("allowed", self.allowed);
+        object.flag_if_set("degraded", self.degraded);
+        object.flag_if_set("cached", self.cached);
+        object.number("limit", self.limit);
+        object.number("remaining", self.remaining);
+        object.number("retry_after_us", self.retry_after_us);
+        object.number("reset_after_us", self.reset_after_us);
+        object.number("delay_us", self.delay_us);
+        object.end();
     }
 }
 
@@ -221,6 +291,86 @@ impl<'r> From<RulePart<'r>> for RuleJson<'r> {
             retry_after_us: decided.and_then(|decided| decided.retry_after_us()),
             reset_after_us: decided.map(|decided| decided.reset_after_us),
             delay_us: decided.map(|decided| decided.delay_us()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    prop_compose! {
+        fn decisions()(
+            numbers in any::<[u64; 4]>(),
+            flags in any::<[bool; 3]>(),
+            retry_after_us in any::<Option<u64>>(),
+            receipt in proptest::option::of("[A-Za-z0-9_-]{0,100}"),
+            entries in proptest::option::of(proptest::collection::vec(any::<[u64; 2]>(), 0..4)),
+        ) -> DecisionJson {
+            let [limit, remaining, reset_after_us, delay_us] = numbers;
+            let [allowed, degraded, cached] = flags;
+            let entry = |[at_us, cost]: [u64; 2]| EntryJson { at_us, cost };
+            let entries = entries.map(|entries| entries.into_iter().map(entry).collect());
+            DecisionJson {
+                allowed, limit, remaining, retry_after_us, reset_after_us, delay_us, degraded, cached,
+                receipt, entries,
+            }
+        }
+    }
+
+    fn rule<'r>(text: &'r str, decision: &DecisionJson) -> RuleJson<'r> {
+        RuleJson {
+            rule: text,
+            limit_name: decision.cached.then_some(text),
+            cost: decision.limit,
+            shadow: decision.degraded,
+            allowed: decision.allowed,
+            degraded: decision.degraded,
+            cached: decision.cached,
+            limit: decision.allowed.then_some(decision.limit),
+            remaining: decision.cached.then_some(decision.remaining),
+            retry_after_us: decision.retry_after_us,
+            reset_after_us: decision.allowed.then_some(decision.reset_after_us),
+            delay_us: decision.cached.then_some(decision.delay_us),
+        }
+    }
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_decision_is_written_as_serde_would(decision in decisions()) {
+            let want = serde_json::to_string(&decision).unwrap();
+            prop_assert_eq!(written(|to| decision.write(to)), want);
+        }
+
+        #[test]
+        fn a_ruling_is_written_as_serde_would(
+            decision in decisions(),
+            texts in proptest::collection::vec(any::<String>(), 0..4),
+        ) {
+            let ruling = RulingJson {
+                allowed: decision.allowed,
+                limit: decision.retry_after_us,
+                remaining: decision.cached.then_some(decision.remaining),
+                retry_after_us: decision.retry_after_us,
+                reset_after_us: decision.reset_after_us,
+                delay_us: decision.delay_us,
+                degraded: decision.degraded,
+                cached: decision.cached,
+                rule: texts.first().map(String::as_str),
+                generation: decision.limit,
+                rules: texts.iter().map(|text| rule(text, &decision)).collect(),
+                receipt: decision.receipt.clone(),
+            };
+            let want = serde_json::to_string(&ruling).unwrap();
+            prop_assert_eq!(written(|to| ruling.write(to)), want);
         }
     }
 }

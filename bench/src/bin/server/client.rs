@@ -1,0 +1,73 @@
+//! A connection that asks one question after the other.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+/// How long an answer may take: under valgrind the first one does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct Client {
+    stream: TcpStream,
+    host: SocketAddr,
+}
+
+impl Client {
+    pub(crate) fn connect(host: SocketAddr) -> Result<Client> {
+        let stream = TcpStream::connect_timeout(&host, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Client { stream, host })
+    }
+
+    /// The body of the answer, which must be 200.
+    pub(crate) fn post(&mut self, path: &str, body: &str) -> Result<String> {
+        let (host, length) = (self.host, body.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        self.stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        let mut buffer = [0; 4096];
+        while !is_complete(&answer) {
+            let count = self.stream.read(&mut buffer)?;
+            ensure!(count > 0, "{path}: the connection is closed after `{answer}`");
+            answer.push_str(&String::from_utf8_lossy(buffer.get(..count).unwrap_or_default()));
+        }
+        body_of(&answer).map(str::to_owned).with_context(|| format!("{path} says\n{answer}"))
+    }
+}
+
+fn is_complete(answer: &str) -> bool {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    length.and_then(|length| length.parse().ok()).is_some_and(|length: usize| body.len() >= length)
+}
+
+fn body_of(answer: &str) -> Option<&str> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200 ").then_some(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_complete_with_its_last_byte() {
+        let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        assert!(is_complete(whole));
+        for end in 0..whole.len() {
+            assert!(!is_complete(&whole[..end]), "{end}");
+        }
+    }
+
+    #[test]
+    fn only_a_200_is_an_answer() {
+        assert_eq!(body_of("HTTP/1.1 200 OK\r\na: b\r\n\r\n{}"), Some("{}"));
+        assert_eq!(body_of("HTTP/1.1 404 Not Found\r\na: b\r\n\r\n{}"), None);
+    }
+}

@@ -1,0 +1,40 @@
+//! How many instructions a request takes of a server, as callgrind counts them: without the kernel's.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use tollgate_bench::callgrind;
+
+use crate::client::Client;
+use crate::process::Process;
+use crate::questions::Asked;
+
+const FEW: u32 = 1_000;
+const MANY: u32 = 6_000;
+
+/// What one more request takes, of those that come one after the other on one connection.
+pub(crate) fn per_request(command: impl Fn(u16) -> Result<Command>, asked: Asked) -> Result<f64> {
+    let few = count(&command, asked, FEW)?;
+    let many = count(&command, asked, MANY)?;
+    let extra = many.checked_sub(few).context("more requests took fewer instructions")?;
+    Ok(extra as f64 / f64::from(MANY - FEW))
+}
+
+fn count(command: impl Fn(u16) -> Result<Command>, asked: Asked, requests: u32) -> Result<u64> {
+    let server = Process::start(|port| Ok(under_valgrind(&command(port)?)))?;
+    let mut client = Client::connect(server.address())?;
+    for nth in 0..requests {
+        client.post(asked.path, &asked.body_for(nth))?;
+    }
+    drop(client);
+    let log = server.terminate()?;
+    callgrind::collected(&log).with_context(|| format!("valgrind counted nothing\n{log}"))
+}
+
+fn under_valgrind(command: &Command) -> Command {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    valgrind.arg(command.get_program()).args(command.get_args());
+    valgrind.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    valgrind
+}
