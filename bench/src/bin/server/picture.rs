@@ -10,10 +10,10 @@ use crate::rounds::Measured;
 
 const WIDTH: u32 = 1010;
 const LEFT: f64 = 24.0;
-const NAMES: f64 = 150.0;
-const BARS: f64 = 302.0;
+const NAMES: f64 = 170.0;
+const BARS: f64 = 322.0;
 /// Of the longest, which leaves room for its number.
-const BAR_WIDTH: f64 = 620.0;
+const BAR_WIDTH: f64 = 600.0;
 const TOP: f64 = 84.0;
 const ROW_PITCH: f64 = 24.0;
 const BAR_HEIGHT: f64 = 16.0;
@@ -34,8 +34,8 @@ pub(crate) fn draw(measured: &[Measured]) -> String {
     let mut svg = Svg::new(WIDTH, (bottom + 12.0) as u32, &caption);
     svg.style(STYLE);
     svg.text("title", Point { x: LEFT, y: 34.0 }, &caption.title);
-    let note = "Longer is better. In memory; one thread of wrk with 50 connections, and a server with \
-                one thread. The null server decides nothing: it reads the body and answers with a constant.";
+    let note = "Longer is better. In memory, asked by one thread of wrk on 50 connections; a server has one thread \
+                too. The null server answers with a constant.";
     svg.text("note", Point { x: LEFT, y: 54.0 }, note);
     svg.line("axis", Point { x: BARS, y: TOP - 6.0 }, Point { x: BARS, y: bottom - 2.0 });
     let most = measured.iter().map(per_s).fold(1.0, f64::max);
