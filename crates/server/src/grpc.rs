@@ -1,11 +1,13 @@
-//! The gRPC port: the standard health service.
+//! The gRPC port: Envoy's rate limit service, and the standard health service.
 
 mod incoming;
+mod rate_limit;
 mod report;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic_health::server::health_reporter;
@@ -14,6 +16,7 @@ use crate::lifecycle::Phase;
 use crate::listener::Bounds;
 use crate::served::Served;
 use incoming::Incoming;
+use rate_limit::RateLimit;
 
 /// The most requests at a time on one connection. Who watches health does so for each of a few services.
 const MAX_STREAMS: u32 = 8;
@@ -49,6 +52,7 @@ pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, served: Arc<Ser
         .max_connection_age(MAX_AGE)
         .max_connection_age_grace(MAX_AGE_GRACE)
         .timeout(bounds.request)
+        .add_service(RateLimitServiceServer::new(RateLimit::new(Arc::clone(&served))))
         .add_service(health.max_decoding_message_size(MAX_QUESTION_BYTES));
     let connections = Arc::clone(&served.grpc_connections);
     let incoming = Incoming::new(listener, bounds, lifecycle.clone(), connections);

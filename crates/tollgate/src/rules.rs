@@ -5,7 +5,7 @@
 //!
 //! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it
 //! - `config`: what a file says; `pattern`: what a value must be like; `schema`: the same for editors
-//! - `attributes`: a request; `request`, `names`: the same by number
+//! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
 //! - `explain`: why they say it
@@ -15,6 +15,7 @@ mod attributes;
 mod check;
 pub(crate) mod config;
 mod decode;
+mod descriptor;
 mod explain;
 #[cfg(feature = "watch")]
 mod file;
@@ -43,8 +44,10 @@ use parking_lot::Mutex;
 use tollgate_core::Limit;
 
 pub use attributes::Attributes;
+use check::Requests;
 pub use check::{RulesAnswer, RulesCheck};
 pub use config::Config;
+pub use descriptor::Descriptor;
 pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
@@ -101,7 +104,7 @@ impl Rules {
 
     /// A request that the rules of a domain decide. No rule applying, it is allowed.
     pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
-        RulesCheck::new(self, self.plan(), domain, slice::from_ref(request))
+        RulesCheck::new(self, self.plan(), domain, Requests::Plain(slice::from_ref(request)))
     }
 
     /// A request with several sets of attributes, each of which the rules see for itself: all that apply
@@ -111,7 +114,16 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(self, self.plan(), domain, requests)
+        RulesCheck::new(self, self.plan(), domain, Requests::Plain(requests))
+    }
+
+    /// [`check_all`](Self::check_all), with what is asked of each of the sets.
+    pub fn check_each<'a>(
+        &'a self,
+        domain: &'a str,
+        requests: &'a [Descriptor<'a>],
+    ) -> RulesCheck<'a> {
+        RulesCheck::new(self, self.plan(), domain, Requests::Each(requests))
     }
 
     /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
@@ -234,7 +246,8 @@ impl<'r> Current<'r> {
     where
         'r: 'a,
     {
-        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, slice::from_ref(request))
+        let request = Requests::Plain(slice::from_ref(request));
+        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, request)
     }
 }
 

@@ -12,6 +12,7 @@ use tollgate_core::{Cost, CostError};
 
 use super::Rules;
 use super::attributes::Attributes;
+use super::descriptor::{Descriptor, Hits};
 use super::key::push_part;
 use super::plan::{Plan, Rule, Spent};
 use super::request::Request;
@@ -37,7 +38,7 @@ pub struct RulesCheck<'a> {
     rules: &'a Rules,
     plan: Arc<Plan>,
     domain: &'a str,
-    requests: &'a [Attributes<'a>],
+    requests: Requests<'a>,
     /// A part of every key, so that what such requests spend is apart from what others do.
     apart: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
@@ -46,12 +47,19 @@ pub struct RulesCheck<'a> {
     at_us: Option<u64>,
 }
 
+/// The sets of attributes of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Requests<'a> {
+    Plain(&'a [Attributes<'a>]),
+    Each(&'a [Descriptor<'a>]),
+}
+
 impl<'a> RulesCheck<'a> {
     pub(super) fn new(
         rules: &'a Rules,
         plan: Arc<Plan>,
         domain: &'a str,
-        requests: &'a [Attributes<'a>],
+        requests: Requests<'a>,
     ) -> RulesCheck<'a> {
         let (apart, cost, max_wait, within, at_us) = (None, None, None, None, None);
         RulesCheck { rules, plan, domain, requests, apart, cost, max_wait, within, at_us }
@@ -101,8 +109,9 @@ impl<'a> RulesCheck<'a> {
             return Vec::new();
         }
         let check = |matched: &'f Matched| {
-            let scope = matched.scope()?;
-            let mut check = scope.check(&found.keys[matched.key.clone()]).cost(matched.units);
+            let (scope, key) = (matched.scope()?, &found.keys[matched.key.clone()]);
+            let check = if matched.is_look { scope.peek(key) } else { scope.check(key) };
+            let mut check = check.cost(matched.units);
             if matched.rule.is_shadow {
                 check = check.shadow();
             }
@@ -119,7 +128,7 @@ impl<'a> RulesCheck<'a> {
 
     /// Whether a check can be decided by itself, which is quicker than with others.
     fn is_plain(&self, check: &Check<'_>) -> bool {
-        !check.is_shadow() && self.max_wait.is_none()
+        !check.is_shadow() && self.max_wait.is_none() && !check.is_peek()
     }
 
     /// The rules that apply; an error if they are more than any request should meet.
@@ -130,7 +139,13 @@ impl<'a> RulesCheck<'a> {
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
             return Ok(found);
         };
-        for (number, attributes) in self.requests.iter().enumerate() {
+        let (plain, each) = match self.requests {
+            Requests::Plain(plain) => (plain, &[][..]),
+            Requests::Each(each) => (&[][..], each),
+        };
+        let plain = plain.iter().map(|attributes| (attributes, Hits::OfRules));
+        let each = each.iter().map(|own| (&own.attributes, own.hits));
+        for (number, (attributes, hits)) in plain.chain(each).enumerate() {
             let request = Request::new(attributes, &plan.names);
             domain.index.candidates(&request, &mut candidates);
             for &at in &candidates {
@@ -139,13 +154,18 @@ impl<'a> RulesCheck<'a> {
                     continue;
                 }
                 let (spent, _) = rule.spent(&request, &found.keys[from..]);
-                let units = cost.map_or_else(|| rule.units(&request), Cost::units);
+                let units = match (hits, cost) {
+                    (Hits::Of(own), _) => own?.units(),
+                    (Hits::OfRules, Some(cost)) => cost.units(),
+                    (Hits::OfRules, None) | (Hits::None, _) => rule.units(&request),
+                };
+                let is_look = matches!(hits, Hits::None);
                 if let Some(kind) = self.apart {
                     push_part(&mut found.keys, from, kind, "");
                 }
                 let (rule, spent) = (Arc::clone(rule), Arc::clone(&plan.spends[spent]));
                 let key = from..found.keys.len();
-                found.matched.push(Matched { request: number, rule, spent, key, units });
+                found.matched.push(Matched { request: number, rule, spent, key, units, is_look });
                 found.check_bounds()?;
             }
         }
@@ -174,6 +194,8 @@ pub(super) struct Matched {
     pub(super) spent: Arc<Spent>,
     pub(super) key: Range<usize>,
     pub(super) units: u64,
+    /// Nothing is charged.
+    pub(super) is_look: bool,
 }
 
 impl Matched {
