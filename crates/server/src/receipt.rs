@@ -91,8 +91,8 @@ impl Receipts {
     }
 
     /// Learns it again when that changes, for ever.
-    pub(crate) async fn follow(&self) {
-        self.life.follow().await;
+    pub(crate) async fn follow(&self, is_answered: impl Fn() -> bool) {
+        self.life.follow(is_answered).await;
     }
 
     /// What a limit was charged; `None` if nothing was, or if its key is too long.

@@ -79,7 +79,9 @@ async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::R
     };
     tokio::spawn(metrics::upkeep(Arc::clone(&served)));
     let shared = Arc::clone(&served);
-    tokio::spawn(async move { shared.receipts.follow().await });
+    tokio::spawn(async move {
+        shared.receipts.follow(|| shared.is_store_answered()).await;
+    });
     let connections = Arc::clone(&served.connections);
     let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));

@@ -88,13 +88,15 @@ impl Life {
     }
 
     /// Keeps what receipts are signed with up to date, for ever: a server that nobody asks for a refund would
-    /// not hear of a loss.
-    pub(super) async fn follow(&self) {
+    /// not hear of a loss. A store that is known to be away is left alone.
+    pub(super) async fn follow(&self, is_answered: impl Fn() -> bool) {
         while let Life::Store { .. } = self {
             let asked_again = if self.name().is_some() { ASKED_EVERY } else { ASKED_AGAIN };
             tokio::time::sleep(asked_again).await;
-            // If it fails, it is asked again. What is signed meanwhile is void at worst.
-            let _ = self.learn().await;
+            if is_answered() {
+                // If it fails, it is asked again. What is signed meanwhile is void at worst.
+                let _ = self.learn().await;
+            }
         }
     }
 }
