@@ -10,6 +10,7 @@ pub struct Charge<'a> {
     state: &'a mut State,
     ask: Ask,
     role: Role,
+    intent: Intent,
     checked: Option<Checked>,
 }
 
@@ -23,15 +24,32 @@ pub enum Role {
     Shadow,
 }
 
+/// Whether a limit is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// It is, if nothing refuses.
+    Charge,
+    /// It is not: it is only looked at, and nothing of its state changes. It refuses what it would have
+    /// refused to charge.
+    Look,
+}
+
 impl<'a> Charge<'a> {
     /// A limit that can refuse.
     pub fn enforced(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
-        Charge { limit, state, ask: ask.into(), role: Role::Enforced, checked: None }
+        let (role, intent) = (Role::Enforced, Intent::Charge);
+        Charge { limit, state, ask: ask.into(), role, intent, checked: None }
     }
 
     /// A limit that only says what it would have done.
     pub fn shadow(limit: &'a Limit, state: &'a mut State, ask: impl Into<Ask>) -> Charge<'a> {
         Charge { role: Role::Shadow, ..Charge::enforced(limit, state, ask) }
+    }
+
+    /// In this role, and with this intent.
+    #[must_use]
+    pub fn with(self, role: Role, intent: Intent) -> Charge<'a> {
+        Charge { role, intent, ..self }
     }
 
     /// Whether it can refuse.
@@ -51,8 +69,10 @@ impl<'a> Charge<'a> {
     }
 
     fn peek(&mut self, now_us: u64) -> Decision {
-        // First, so that a refusal too restarts the time of every key on a new clock.
-        self.limit.settle(self.state, now_us);
+        if self.intent == Intent::Charge {
+            // First, so that a refusal too restarts the time of every key on a new clock.
+            self.limit.settle(self.state, now_us);
+        }
         let decision = self.limit.peek(self.state, now_us, self.ask);
         self.checked = Some(Checked { decision, receipt: None });
         decision
@@ -92,13 +112,15 @@ pub struct Together {
     pub verdict: Verdict,
     /// When denied, the index of the charge one must wait for longest; of several, the first.
     pub refused_by: Option<usize>,
-    /// How many more such requests fit at this instant; `None` without an enforced limit.
+    /// How many more such requests fit at this instant, as if looks were charged too; `None` without an
+    /// enforced limit.
     pub remaining: Option<u64>,
     /// How long until nothing is spent of any enforced limit.
     pub reset_after_us: u64,
 }
 
-/// Decides one request on several limits, and charges all of them or none.
+/// Decides one request on several limits, and charges all of them or none; but for those that it only
+/// looks at.
 ///
 /// ```
 /// use tollgate_core::{Charge, Cost, Limit, check_all};
@@ -134,7 +156,8 @@ pub fn check_all(charges: &mut [Charge<'_>], now_us: u64) -> Together {
 /// Deciding is pure: what fitted a moment ago, at the same time and state, still does.
 fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
     for charge in charges {
-        if charge.decision().is_some_and(Decision::is_allowed) {
+        let is_allowed = charge.decision().is_some_and(Decision::is_allowed);
+        if is_allowed && charge.intent == Intent::Charge {
             charge.check(now_us);
         }
     }

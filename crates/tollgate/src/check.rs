@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Checked, Cost, CostError, Limit, Role};
+use tollgate_core::{Ask, Checked, Cost, CostError, Intent, Limit, Role};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
@@ -28,16 +28,9 @@ pub struct Check<'a> {
     is_refunded_if_dropped: bool,
     #[cfg(feature = "redis")]
     within: Option<Duration>,
-    intent: Intent,
+    pub(crate) intent: Intent,
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
-}
-
-/// Whether a request is charged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Intent {
-    Charge,
-    Look,
 }
 
 impl<'a> Check<'a> {
@@ -162,10 +155,6 @@ impl<'a> Check<'a> {
     #[cfg(feature = "rules")]
     pub(crate) fn is_shadow(&self) -> bool {
         self.role == Role::Shadow
-    }
-
-    pub(crate) fn is_peek(&self) -> bool {
-        matches!(self.intent, Intent::Look)
     }
 
     #[inline(always)]

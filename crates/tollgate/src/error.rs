@@ -28,9 +28,6 @@ pub enum Error {
         /// How many, for all keys together.
         waiting: usize,
     },
-    /// A peek among the checks of several limits, which are charged together.
-    #[error("a peek cannot be charged with others; use `check`, or `check(…).shadow()`")]
-    PeekAmongChecks,
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,

@@ -34,7 +34,8 @@
 //! ```
 //!
 //! A request that must fit several limits is charged to all of them or to none. A shadow limit is
-//! one you are trying out: it says what it would have done.
+//! one you are trying out: it says what it would have done. A [peek](Scope::peek) among them refuses
+//! and is never charged.
 //!
 //! ```
 //! # use tollgate::{Limit, Limiter};

@@ -283,8 +283,12 @@ impl Limiter {
         Ok(Scope::new(self.clone(), kept, Store::Memory))
     }
 
-    /// Decides one request on several limits: all of them are charged, or none. The same name and key
-    /// twice is one charge with the costs added, under the limit of the first that is no shadow.
+    /// Decides one request on several limits: all of them are charged, or none. A
+    /// [peek](Scope::peek) among them can refuse, and is never charged.
+    ///
+    /// The same name and key twice is one charge with the costs added, under the limit of the first that
+    /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one
+    /// with the costs added.
     ///
     /// ```
     /// # use tollgate::{Limit, Limiter};
@@ -294,6 +298,17 @@ impl Limiter {
     /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s".parse::<Limit>()?)?;
     /// let together = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
     /// assert_eq!(together.remaining(), Some(11)); // eleven more requests like this one fit
+    ///
+    /// // Who has failed to log in three times is not let in; only failures are charged.
+    /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h".parse::<Limit>()?)?;
+    /// failed.check("user:42").cost(3).now()?;
+    /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
+    /// assert_eq!(refused.refused_by(), Some(1));
+    /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // it cost nothing
+    ///
+    /// let both = [failed.peek("user:7").cost(2), failed.check("user:7")];
+    /// let told = limiter.check_all_now(&both)?; // the charge alone, told to both
+    /// assert_eq!(told.each()[0].remaining(), 2);
     /// # Ok(())
     /// # }
     /// ```

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Entry, Limit, Receipt, State};
+use tollgate_core::{Entry, Intent, Limit, Receipt, State};
 
 use crate::acquire::Acquire;
 use crate::answer::Answer;
-use crate::check::{Check, Intent};
+use crate::check::Check;
 use crate::error::Error;
 use crate::failure::OnFailure;
 use crate::limiter::{Inner, Limiter};

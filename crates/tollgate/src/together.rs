@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "rules")]
 use tollgate_core::Part;
-use tollgate_core::{Ask, Cost, MAX_UNITS, Role, Verdict};
+use tollgate_core::{Ask, Cost, Intent, MAX_UNITS, Role, Verdict};
 
 use crate::check::Check;
 use crate::decision::Decision;
@@ -18,7 +18,7 @@ use crate::store::{
     redis::{Asked, Redis},
 };
 
-/// The answer of several limits to one request: all were charged, or none.
+/// The answer of several limits to one request: all were charged, or none, but for peeks.
 #[derive(Debug)]
 pub struct Together {
     decided: tollgate_core::Together,
@@ -53,7 +53,8 @@ impl Together {
         self.decided.refused_by
     }
 
-    /// How many more such requests fit at this instant; `None` without an enforced limit.
+    /// How many more such requests fit at this instant, as if peeks were charged too; `None` without an
+    /// enforced limit.
     pub fn remaining(&self) -> Option<u64> {
         self.decided.remaining
     }
@@ -96,9 +97,9 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
     let parts = checks
         .iter()
         .map(|check| {
-            let (ask, role) = asked(limiter, check)?;
+            let demand = demand(limiter, check)?;
             check.scope.is_local()?;
-            Ok(memory::Part { scope: &check.scope.kept, key: check.key, ask, role })
+            Ok(memory::Part { scope: &check.scope.kept, key: check.key, demand })
         })
         .collect::<Result<Vec<_>, Error>>()?;
     let Inner { memory, clock, .. } = &*limiter.inner;
@@ -111,9 +112,9 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
 #[cfg(feature = "redis")]
 pub(crate) fn request(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -> Asked {
     let part = |check: &Check<'_>| {
-        let (ask, role) = asked(limiter, check)?;
+        let demand = demand(limiter, check)?;
         match &check.scope.store {
-            Store::Redis(scope) => Ok(scope.part(check.key, ask, role)),
+            Store::Redis(scope) => Ok(scope.part(check.key, demand)),
             Store::Memory => Err(Error::DifferentLimiters),
         }
     };
@@ -126,28 +127,51 @@ fn time(checks: &[Check<'_>]) -> Option<u64> {
     checks.iter().find_map(|check| check.at_us)
 }
 
-fn asked(limiter: &Limiter, check: &Check<'_>) -> Result<(Ask, Role), Error> {
+fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
     if !Arc::ptr_eq(&check.scope.limiter.inner, &limiter.inner) {
         return Err(Error::DifferentLimiters);
     }
-    if check.is_peek() {
-        return Err(Error::PeekAmongChecks);
-    }
-    Ok((check.ask()?, check.role))
+    Ok(Demand { ask: check.ask()?, role: check.role, intent: check.intent })
 }
 
-/// Two parts of one check with the same key, as one charge: with the costs added, and as patient as
-/// the less patient. A shadow beside an enforced part adds nothing: it must not refuse.
-pub(crate) fn merged(own: (Ask, Role), other: (Ask, Role)) -> (Ask, Role) {
-    match (own, other) {
-        ((_, Role::Shadow), (_, Role::Enforced)) => return other,
-        ((_, Role::Enforced), (_, Role::Shadow)) => return own,
-        _ => {}
+/// What is asked of one limit among several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) ask: Ask,
+    pub(crate) role: Role,
+    pub(crate) intent: Intent,
+}
+
+impl Demand {
+    /// One that can refuse, and is charged.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn of(ask: Ask) -> Demand {
+        Demand { ask, role: Role::Enforced, intent: Intent::Charge }
     }
-    let ((own, role), (other, _)) = (own, other);
-    let units = own.cost.units().saturating_add(other.cost.units());
-    // OK because a sum past the largest cost fits no limit either way.
-    let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(own.cost);
-    let max_wait_us = [own.max_wait_us, other.max_wait_us].into_iter().flatten().min();
-    (Ask { cost, max_wait_us }, role)
+
+    /// Whether of two parts of one check with the same key this is the one that counts: what can refuse
+    /// before a shadow, and of those what is charged before a look.
+    pub(crate) fn outranks(&self, other: &Demand) -> bool {
+        self.rank() > other.rank()
+    }
+
+    fn rank(&self) -> (bool, bool) {
+        (self.role == Role::Enforced, self.intent == Intent::Charge)
+    }
+
+    /// Two parts of one check with the same key, as one: the one that counts alone, or else with the costs
+    /// added, and as patient as the less patient. A shadow beside an enforced part adds nothing: it must
+    /// not refuse; nor does a look beside a charge, which it is no part of.
+    pub(crate) fn merged(self, other: Demand) -> Demand {
+        if other.outranks(&self) {
+            return other;
+        } else if self.outranks(&other) {
+            return self;
+        }
+        let units = self.ask.cost.units().saturating_add(other.ask.cost.units());
+        // OK because a sum past the largest cost fits no limit either way.
+        let cost = Cost::new(units.min(MAX_UNITS)).unwrap_or(self.ask.cost);
+        let max_wait_us = [self.ask.max_wait_us, other.ask.max_wait_us].into_iter().flatten().min();
+        Demand { ask: Ask { cost, max_wait_us }, ..self }
+    }
 }

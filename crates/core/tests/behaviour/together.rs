@@ -1,7 +1,9 @@
 //! P7: several limits, all or none.
 
 use proptest::prelude::*;
-use tollgate_core::{Ask, Charge, Cost, Limit, Retry, Role, State, Together, Verdict, check_all};
+use tollgate_core::{
+    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, Together, Verdict, check_all,
+};
 
 use crate::any;
 use crate::trace::{self, Walk};
@@ -10,17 +12,16 @@ use crate::trace::{self, Walk};
 fn check(
     walks: &mut [Walk],
     costs: &[Cost],
-    roles: &[Role],
+    manners: &[Manner],
     now_us: u64,
 ) -> (Together, Vec<tollgate_core::Decision>) {
     let limits: Vec<Limit> = walks.iter().map(|walk| walk.limit).collect();
     let mut charges: Vec<_> = walks
         .iter_mut()
         .zip(&limits)
-        .zip(costs.iter().zip(roles))
-        .map(|((walk, limit), (&cost, role))| match role {
-            Role::Enforced => Charge::enforced(limit, &mut walk.state, cost),
-            Role::Shadow => Charge::shadow(limit, &mut walk.state, cost),
+        .zip(costs.iter().zip(manners))
+        .map(|((walk, limit), (&cost, &(role, intent)))| {
+            Charge::enforced(limit, &mut walk.state, cost).with(role, intent)
         })
         .collect();
     let together = check_all(&mut charges, now_us);
@@ -28,17 +29,22 @@ fn check(
     (together, decisions)
 }
 
-fn role() -> impl Strategy<Value = Role> {
-    prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)]
+/// How a limit takes part.
+type Manner = (Role, Intent);
+
+fn manner() -> impl Strategy<Value = Manner> {
+    let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
+    (role, intent)
 }
 
 proptest! {
     #[test]
     fn all_are_charged_or_none(
-        limits in prop::collection::vec((any::limit(), role()), 1..5),
+        limits in prop::collection::vec((any::limit(), manner()), 1..5),
         steps in trace::any(),
     ) {
-        let (limits, roles): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
+        let (limits, manners): (Vec<_>, Vec<_>) = limits.into_iter().unzip();
         let mut walks: Vec<Walk> = limits.into_iter().map(Walk::new).collect();
         for step in &steps {
             let Some(first) = walks[0].aim(step) else { break };
@@ -48,21 +54,24 @@ proptest! {
                 .map(|index| if index == 0 { first } else { Cost::new(index as u64).unwrap() })
                 .collect();
             let mut alone: Vec<Walk> = walks.clone();
-            for walk in &mut alone {
-                walk.limit.settle(&mut walk.state, now_us);
+            for (walk, (_, intent)) in alone.iter_mut().zip(&manners) {
+                if *intent == Intent::Charge {
+                    walk.limit.settle(&mut walk.state, now_us);
+                }
             }
-            let (together, decisions) = check(&mut walks, &costs, &roles, now_us);
+            let (together, decisions) = check(&mut walks, &costs, &manners, now_us);
             let fits: Vec<bool> = alone
                 .iter()
                 .zip(&costs)
                 .map(|(walk, &cost)| walk.limit.peek(&walk.state, now_us, cost.into()).is_allowed())
                 .collect();
-            let admitted = (0..fits.len()).all(|index| fits[index] || roles[index] == Role::Shadow);
+            let admitted =
+                (0..fits.len()).all(|index| fits[index] || manners[index].0 == Role::Shadow);
             prop_assert_eq!(together.verdict.is_allowed(), admitted);
             for (index, walk) in walks.iter().enumerate() {
                 let mut expected = alone[index].state.clone();
                 let ask = Ask::new(costs[index]);
-                let charged = admitted && fits[index];
+                let charged = admitted && fits[index] && manners[index].1 == Intent::Charge;
                 let decision = if charged {
                     walk.limit.check(&mut expected, now_us, ask).decision
                 } else {
@@ -71,23 +80,25 @@ proptest! {
                 prop_assert_eq!(&walk.state, &expected);
                 prop_assert_eq!(&decisions[index], &decision);
             }
-            combined_is_exact(&walks, &costs, &roles, now_us, &together)?;
+            combined_is_exact(&walks, &costs, &manners, now_us, &together)?;
         }
     }
 }
 
-/// The combined wait and the combined remaining keep P1 and P2 too.
+/// The combined wait and the combined remaining keep P1 and P2 too; as if what is looked at were charged.
 fn combined_is_exact(
     walks: &[Walk],
     costs: &[Cost],
-    roles: &[Role],
+    manners: &[Manner],
     now_us: u64,
     together: &Together,
 ) -> Result<(), TestCaseError> {
-    let again_after = |wait_us: u64| check(&mut walks.to_vec(), costs, roles, now_us + wait_us).0;
+    let again_after = |wait_us: u64| check(&mut walks.to_vec(), costs, manners, now_us + wait_us).0;
     match together.verdict {
         Verdict::Denied { retry } => {
-            prop_assert!(together.refused_by.is_some_and(|index| roles[index] == Role::Enforced));
+            prop_assert!(
+                together.refused_by.is_some_and(|index| manners[index].0 == Role::Enforced)
+            );
             if let Retry::AfterUs(wait_us) = retry {
                 prop_assert!(again_after(wait_us).verdict.is_allowed());
                 prop_assert!(!again_after(wait_us - 1).verdict.is_allowed());
@@ -96,15 +107,16 @@ fn combined_is_exact(
         Verdict::Allowed { .. } => prop_assert_eq!(together.refused_by, None),
     }
     let Some(remaining) = together.remaining else {
-        prop_assert!(roles.iter().all(|&role| role == Role::Shadow));
+        prop_assert!(manners.iter().all(|&(role, _)| role == Role::Shadow));
         return Ok(());
     };
     let mut walks = walks.to_vec();
+    let all_charged: Vec<Manner> = manners.iter().map(|it| (it.0, Intent::Charge)).collect();
     for _ in 0..remaining.min(10) {
-        prop_assert!(check(&mut walks, costs, roles, now_us).0.verdict.is_allowed());
+        prop_assert!(check(&mut walks, costs, &all_charged, now_us).0.verdict.is_allowed());
     }
     if remaining <= 10 {
-        prop_assert!(!check(&mut walks, costs, roles, now_us).0.verdict.is_allowed());
+        prop_assert!(!check(&mut walks, costs, &all_charged, now_us).0.verdict.is_allowed());
     }
     Ok(())
 }
@@ -180,6 +192,72 @@ fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
     assert_eq!(check(), (true, false, Some(1)));
     assert_eq!(check(), (true, false, Some(0)));
     assert_eq!(check(), (false, false, Some(0)));
+}
+
+#[test]
+fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
+    let (looked_at, mut seen) = limit("fixed-window limit=3 window=1m");
+    let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
+    let two = Cost::new(2).unwrap();
+    let mut check = |at_most: Cost| {
+        let mut charges = [
+            Charge::enforced(&looked_at, &mut seen, at_most).with(Role::Enforced, Intent::Look),
+            Charge::enforced(&charged, &mut spent, two),
+        ];
+        let together = check_all(&mut charges, 0);
+        let told = charges.map(|mut charge| {
+            (charge.decision().unwrap().remaining, charge.take_receipt().is_some())
+        });
+        (together.verdict.retry_after_us(), together.refused_by, together.remaining, told)
+    };
+    for left in [8, 6] {
+        let answer = check(two);
+        assert_eq!(answer, (None, None, Some(1), [(3, false), (left, true)]));
+    }
+    let refused = check(Cost::new(4).unwrap());
+    assert_eq!(refused, (None, Some(0), Some(0), [(3, false), (6, false)]));
+    assert_eq!(seen, looked_at.fresh());
+}
+
+#[test]
+fn a_shadow_look_says_what_it_would_have_done_and_holds_nobody_up() {
+    let (looked_at, mut seen) = limit("fixed-window limit=1 window=1m");
+    let (charged, mut spent) = limit("fixed-window limit=10 window=1h");
+    let two = Cost::new(2).unwrap();
+    let mut charges = [
+        Charge::enforced(&looked_at, &mut seen, two).with(Role::Shadow, Intent::Look),
+        Charge::enforced(&charged, &mut spent, two),
+    ];
+    let together = check_all(&mut charges, 0);
+    assert!(together.verdict.is_allowed());
+    assert_eq!((together.refused_by, together.remaining), (None, Some(4)));
+    assert!(!charges[0].decision().unwrap().is_allowed());
+}
+
+/// A charge restarts a key's time on a new clock, even where it is refused; a look leaves it as it was.
+#[test]
+fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
+    for text in [
+        "fixed-window limit=3 window=1m",
+        "sliding-window-log limit=3 window=1m",
+        "sliding-window-counter limit=3 window=1m",
+        "token-bucket capacity=3 refill=1/m",
+        "leaky-bucket capacity=3 leak=1/m mode=policing",
+        "leaky-bucket capacity=3 leak=1/m mode=shaping",
+    ] {
+        let (limit, mut state) = limit(text);
+        let (three, noon_us) = (Cost::new(3).unwrap(), 43_200_000_000);
+        assert!(limit.check(&mut state, noon_us, three.into()).decision.is_allowed());
+        let before = state.clone();
+        let ask = Ask::new(Cost::ONE).within_us(u64::MAX);
+        let mut look =
+            [Charge::enforced(&limit, &mut state, ask).with(Role::Enforced, Intent::Look)];
+        let looked = check_all(&mut look, noon_us / 2);
+        assert_eq!(state, before, "{text}");
+        let checked = check_all(&mut [Charge::enforced(&limit, &mut state, ask)], noon_us / 2);
+        assert_eq!(looked, checked, "{text}");
+        assert_ne!(state, before, "{text}");
+    }
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl<'a> RulesCheck<'a> {
 
     /// Whether a check can be decided by itself, which is quicker than with others.
     fn is_plain(&self, check: &Check<'_>) -> bool {
-        !check.is_shadow() && self.max_wait.is_none() && !check.is_peek()
+        !check.is_shadow() && self.max_wait.is_none()
     }
 
     /// The rules that apply; an error if they are more than any request should meet.

@@ -30,7 +30,7 @@ pub struct RulePart<'r> {
 }
 
 impl Ruling {
-    /// One more in the count of every rule that applied.
+    /// One more in the count of every rule that applied; for a look, only if it refuses.
     pub(super) fn counted(found: Found, together: Together) -> Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
@@ -81,7 +81,8 @@ impl Ruling {
         self.verdict().retry_after_us().map(Duration::from_micros)
     }
 
-    /// How many more such requests fit at this instant; `None` if no rule limits them.
+    /// How many more such requests fit at this instant, as if looks were charged too; `None` if no rule
+    /// limits them.
     pub fn remaining(&self) -> Option<u64> {
         match self.found.blocked_by {
             Some(_) => Some(0),
@@ -227,6 +228,8 @@ impl<'r> RulePart<'r> {
             return None;
         }
         Some(match self.is_allowed() {
+            // Counted are charges, and what is refused.
+            true if self.matched.is_look => return None,
             true => Outcome::Allowed,
             false if self.is_shadow() => Outcome::ShadowDenied,
             false => Outcome::Denied,

@@ -35,7 +35,8 @@ pub(super) enum DecidedBy {
     Policy,
 }
 
-/// How often a rule decided what.
+/// How often a rule decided what. A [look](super::Descriptor::look) that it had nothing against is not
+/// counted: nothing was spent. One that it refused, or would have, is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {

@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, Role, State};
+use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, State};
 
 use crate::answer::Answer;
 use crate::clock::Clock;
@@ -53,7 +53,7 @@ use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
 use crate::failure::{OnFailure, Terms};
 use crate::health::Health;
-use crate::together::{Together, merged};
+use crate::together::{Demand, Together};
 use address::Deployment;
 use batcher::MAX_BATCH;
 use key::Keys;
@@ -62,7 +62,7 @@ use shared::Shared;
 pub(crate) use waiting::Nudge;
 use waiting::{AndThen, Receiver, Refund, bounded};
 pub(crate) use wire::{Charge, Request};
-use wire::{MAX_CHARGES, Reply};
+use wire::{MAX_CHARGES, PartOf, Reply};
 
 /// Where the servers are, and how they are used.
 #[derive(Clone, Debug)]
@@ -162,25 +162,28 @@ impl Redis {
         Scope { redis: self.clone(), keys, limit, terms: self.terms }
     }
 
-    /// A check of several limits; parts of the same key are one charge with the costs added, under the
-    /// limit of the first that can refuse, or else of the first.
+    /// A check of several limits; parts of the same key are one charge, under the limit of the first that
+    /// counts ([`Demand::outranks`]).
     pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
         if parts.len() > MAX_CHARGES {
             return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
         }
-        let roles: Vec<_> = parts.iter().map(|(charge, terms)| (charge.role, *terms)).collect();
+        let roles: Vec<_> =
+            parts.iter().map(|(charge, terms)| (charge.demand.role, *terms)).collect();
         let Some(terms) = Terms::of_all(&roles) else { return Ok(None) };
         let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
-        let mut charge_of = Vec::with_capacity(parts.len());
+        let mut parts_of = Vec::with_capacity(parts.len());
         for (charge, _) in parts {
             let same = charges.iter().position(|other| other.key == charge.key);
-            charge_of.push(same.unwrap_or(charges.len()));
+            let intent = charge.demand.intent;
+            parts_of.push(PartOf { charge: same.unwrap_or(charges.len()), intent });
             match same {
                 Some(same) => charges[same].add(&charge),
                 None => charges.push(charge),
             }
         }
-        Ok(Some((Request::Together { charges, charge_of, at_us: self.time(at_us) }, terms)))
+        let at_us = self.time(at_us);
+        Ok(Some((Request::Together { charges, parts: parts_of, at_us }, terms)))
     }
 
     /// Decides a check of several limits.
@@ -253,7 +256,7 @@ impl Scope {
         within: Option<Duration>,
         nudge: Option<Nudge>,
     ) -> Answer<Decision> {
-        let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
+        let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
         let servers = &self.redis.servers;
         let refund = nudge.map(|nudge| {
             let (servers, charge) = (Arc::clone(servers), charge.clone());
@@ -284,13 +287,13 @@ impl Scope {
         at_us: Option<u64>,
         within: Option<Duration>,
     ) -> Answer<Decision> {
-        let (charge, at_us) = (self.charge(key, ask, Role::Enforced), self.redis.time(at_us));
+        let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
         let terms = bounded(self.terms, within);
         self.redis.send(Request::Peek { charge, at_us }, terms, AndThen::Nothing, decision)
     }
 
     pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt, nudge: Nudge) -> Answer<u64> {
-        let charge = self.charge(key, Ask::new(receipt.cost()), Role::Enforced);
+        let charge = self.charge(key, Demand::of(Ask::new(receipt.cost())));
         let (place, at_us) = (receipt.place(), self.redis.time(None));
         let request = Request::Refund { charge, place, at_us };
         self.redis.send(request, self.terms, AndThen::Nudge(nudge), |reply| match reply {
@@ -337,25 +340,25 @@ impl Scope {
     }
 
     fn looked_at(&self, key: &[u8]) -> Charge {
-        self.charge(key, Ask::new(Cost::ONE), Role::Enforced)
+        self.charge(key, Demand::of(Ask::new(Cost::ONE)))
     }
 
     /// Its part in a check of several limits.
-    pub(crate) fn part(&self, key: &[u8], ask: Ask, role: Role) -> (Charge, Terms) {
-        (self.charge(key, ask, role), self.terms)
+    pub(crate) fn part(&self, key: &[u8], demand: Demand) -> (Charge, Terms) {
+        (self.charge(key, demand), self.terms)
     }
 
-    fn charge(&self, key: &[u8], ask: Ask, role: Role) -> Charge {
-        Charge { key: self.keys.key(key), limit: self.limit, ask, role }
+    fn charge(&self, key: &[u8], demand: Demand) -> Charge {
+        Charge { key: self.keys.key(key), limit: self.limit, demand }
     }
 }
 
 impl Charge {
     fn add(&mut self, other: &Charge) {
-        if (self.role, other.role) == (Role::Shadow, Role::Enforced) {
+        if other.demand.outranks(&self.demand) {
             self.limit = other.limit;
         }
-        (self.ask, self.role) = merged((self.ask, self.role), (other.ask, other.role));
+        self.demand = self.demand.merged(other.demand);
     }
 }
 

@@ -7,7 +7,8 @@
 use proptest::prelude::*;
 use tollgate::{Check, Limiter, Receipt, Scope};
 use tollgate_core::{
-    Ask, Charge, Cost, Limit, MAX_STEP_BACK_US, Role, State, Together as Expected, check_all,
+    Ask, Charge, Cost, Intent, Limit, MAX_STEP_BACK_US, Role, State, Together as Expected,
+    check_all,
 };
 
 use crate::store::{Make, START_US, block_on, cases, named, open};
@@ -71,13 +72,14 @@ enum Request {
     Peek,
     Reset,
     /// Together with others, each of a scope and a key.
-    Together(Vec<(prop::sample::Index, prop::sample::Index, Role)>),
+    Together(Vec<(prop::sample::Index, prop::sample::Index, Manner)>),
 }
 
 fn request() -> impl Strategy<Value = Request> {
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
     let others = prop::collection::vec(
-        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), role),
+        (any::<prop::sample::Index>(), any::<prop::sample::Index>(), (role, intent)),
         0..4,
     );
     prop_oneof![
@@ -166,20 +168,24 @@ impl World {
         &mut self,
         first: (usize, usize),
         cost: Cost,
-        others: &[(prop::sample::Index, prop::sample::Index, Role)],
+        others: &[(prop::sample::Index, prop::sample::Index, Manner)],
     ) -> Result<(), TestCaseError> {
-        let mut parts = vec![(first, cost, Role::Enforced)];
-        for (index, (scope, key, role)) in others.iter().enumerate() {
+        let mut parts = vec![(first, cost, (Role::Enforced, Intent::Charge))];
+        for (index, (scope, key, manner)) in others.iter().enumerate() {
             let at = (scope.index(self.scopes.len()), key.index(self.keys.len()));
             if parts.iter().all(|(other, ..)| *other != at) {
-                parts.push((at, Cost::new(index as u64 + 1).unwrap(), *role));
+                parts.push((at, Cost::new(index as u64 + 1).unwrap(), *manner));
             }
         }
         let checks: Vec<Check<'_>> = parts
             .iter()
-            .map(|&((scope, key), cost, role)| {
-                let check = self.scopes[scope].check(&self.keys[key]).cost(cost.units());
-                let check = check.at_us(self.now_us);
+            .map(|&((scope, key), cost, (role, intent))| {
+                let (scope, key) = (&self.scopes[scope], &self.keys[key]);
+                let check = match intent {
+                    Intent::Charge => scope.check(key),
+                    Intent::Look => scope.peek(key),
+                };
+                let check = check.cost(cost.units()).at_us(self.now_us);
                 if role == Role::Shadow { check.shadow() } else { check }
             })
             .collect();
@@ -192,16 +198,16 @@ impl World {
             .collect();
         // On an unsteady clock each one's own answer says which of its versions it is.
         if !self.is_steady {
-            for (index, &((scope, key), cost, _)) in parts.iter().enumerate() {
+            for (index, &((scope, key), cost, (_, intent))) in parts.iter().enumerate() {
                 let charged = answer.is_allowed();
                 let (now_us, decided) = (self.now_us, each[index]);
                 let known = &mut self.known[scope][key];
                 known.answered(&decided, false, |walk| {
-                    decide_alone(&mut walk.clone(), now_us, cost, charged)
+                    decide_alone(&mut walk.clone(), now_us, cost, intent, charged)
                 })?;
                 states[index] = known.versions[0].state.clone();
                 known.versions.iter_mut().for_each(|walk| {
-                    decide_alone(walk, now_us, cost, charged);
+                    decide_alone(walk, now_us, cost, intent, charged);
                 });
             }
         }
@@ -215,10 +221,10 @@ impl World {
         };
         prop_assert_eq!(combined, expected.0);
         if self.is_steady {
-            for (index, &((scope, key), cost, _)) in parts.iter().enumerate() {
+            for (index, &((scope, key), cost, (_, intent))) in parts.iter().enumerate() {
                 let (now_us, charged) = (self.now_us, answer.is_allowed());
                 self.known[scope][key].answered(&each[index], true, |walk| {
-                    decide_alone(walk, now_us, cost, charged)
+                    decide_alone(walk, now_us, cost, intent, charged)
                 })?;
             }
         }
@@ -231,15 +237,22 @@ fn decide_alone(
     walk: &mut Walk,
     now_us: u64,
     cost: Cost,
+    intent: Intent,
     charged: bool,
 ) -> tollgate_core::Decision {
     walk.now_us = now_us;
+    if intent == Intent::Look {
+        return walk.limit.peek(&walk.state, now_us, Ask::new(cost));
+    }
     walk.limit.settle(&mut walk.state, now_us);
     let peeked = walk.limit.peek(&walk.state, now_us, Ask::new(cost));
     if charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
-type Part = ((usize, usize), Cost, Role);
+type Part = ((usize, usize), Cost, Manner);
+
+/// How a limit takes part.
+type Manner = (Role, Intent);
 
 fn expect(
     parts: &[Part],
@@ -250,9 +263,8 @@ fn expect(
     let mut charges: Vec<Charge<'_>> = parts
         .iter()
         .zip(states)
-        .map(|(((scope, _), cost, role), state)| match role {
-            Role::Enforced => Charge::enforced(scopes[*scope].limit(), state, *cost),
-            Role::Shadow => Charge::shadow(scopes[*scope].limit(), state, *cost),
+        .map(|(((scope, _), cost, (role, intent)), state)| {
+            Charge::enforced(scopes[*scope].limit(), state, *cost).with(*role, *intent)
         })
         .collect();
     let together = check_all(&mut charges, now_us);

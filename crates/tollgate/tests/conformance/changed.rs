@@ -118,6 +118,9 @@ pub(crate) async fn a_look_under_another_limit_keeps_nothing(make: Make) {
         }
         assert_eq!(other.peek("a").await.unwrap().remaining(), 0, "{old}, looked at as {faster}");
         other.entries("a").await.unwrap();
+        let among = [other.peek("a"), other.check("b")];
+        let refused = limiter.check_all(&among).await.unwrap();
+        assert_eq!(refused.refused_by(), Some(0), "{old}, looked at as {faster}");
         clock.advance(Duration::from_millis(500));
         let at_us = START_US + S / 2;
         let expected = alone.peek("a").at_us(at_us).await.unwrap();

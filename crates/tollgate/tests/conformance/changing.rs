@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use proptest::prelude::*;
 use tollgate::{Check, Limiter, ManualClock, Receipt, Scope};
 use tollgate_core::{
-    Ask, CarryOver, Charge, Cost, Decision, Entry, Limit, MAX_STEP_BACK_US, Role,
+    Ask, CarryOver, Charge, Cost, Decision, Entry, Intent, Limit, MAX_STEP_BACK_US, Role,
     Together as Expected, check_all,
 };
 
@@ -112,13 +112,14 @@ enum Request {
     Peek,
     Refund(prop::sample::Index),
     Reset,
-    Together(Vec<(prop::sample::Index, prop::sample::Index, Role)>),
+    Together(Vec<(prop::sample::Index, prop::sample::Index, Manner)>),
 }
 
 fn request() -> impl Strategy<Value = Request> {
     let index = any::<prop::sample::Index>;
     let role = prop_oneof![3 => Just(Role::Enforced), 1 => Just(Role::Shadow)];
-    let others = prop::collection::vec((index(), index(), role), 0..4);
+    let intent = prop_oneof![3 => Just(Intent::Charge), 1 => Just(Intent::Look)];
+    let others = prop::collection::vec((index(), index(), (role, intent)), 0..4);
     prop_oneof![
         8 => Just(Request::Check),
         2 => Just(Request::Peek),
@@ -261,20 +262,25 @@ impl World {
         &mut self,
         first: (usize, usize),
         cost: Cost,
-        others: &[(prop::sample::Index, prop::sample::Index, Role)],
+        others: &[(prop::sample::Index, prop::sample::Index, Manner)],
     ) -> Result<(), TestCaseError> {
-        let mut parts: Vec<Part> = vec![(first, cost, Role::Enforced)];
-        for (index, (scope, key, role)) in others.iter().enumerate() {
+        let mut parts: Vec<Part> = vec![(first, cost, (Role::Enforced, Intent::Charge))];
+        for (index, (scope, key, manner)) in others.iter().enumerate() {
             let (scope, key) = (scope.index(SCOPES), key.index(self.keys.len()));
             let is_new = |&((other, of), ..): &Part| (name_of(other), of) != (name_of(scope), key);
             if parts.iter().all(is_new) {
-                parts.push(((scope, key), Cost::new(index as u64 + 1).unwrap(), *role));
+                parts.push(((scope, key), Cost::new(index as u64 + 1).unwrap(), *manner));
             }
         }
         let checks: Vec<Check<'_>> = parts
             .iter()
-            .map(|&((scope, key), cost, role)| {
-                let check = self.scopes[scope].check(&self.keys[key]).cost(cost.units());
+            .map(|&((scope, key), cost, (role, intent))| {
+                let (scope, key) = (&self.scopes[scope], &self.keys[key]);
+                let check = match intent {
+                    Intent::Charge => scope.check(key),
+                    Intent::Look => scope.peek(key),
+                }
+                .cost(cost.units());
                 if role == Role::Shadow { check.shadow() } else { check }
             })
             .collect();
@@ -297,12 +303,25 @@ impl World {
     /// What the parts come to together, from those versions that say what each was told.
     fn told(&mut self, parts: &[Part], each: &[Decision]) -> Result<Expected, TestCaseError> {
         let now_us = self.now_us;
-        let enforced = parts.iter().zip(each).filter(|((.., role), _)| *role == Role::Enforced);
+        let enforced =
+            parts.iter().zip(each).filter(|((.., (role, _)), _)| *role == Role::Enforced);
         let is_charged = enforced.into_iter().all(|(_, decision)| decision.is_allowed());
         let mut before = Vec::new();
-        for (&((scope, key), cost, _), decision) in parts.iter().zip(each) {
+        for (&((scope, key), cost, (_, intent)), decision) in parts.iter().zip(each) {
             let limit = *self.scopes[scope].limit();
             let known = &mut self.known[name_of(scope)][key];
+            if intent == Intent::Look {
+                known.answered(decision, |walk| {
+                    let mut copy = walk.clone();
+                    bring(&mut copy, limit, now_us, cost);
+                    let decision = copy.limit.peek(&copy.state, now_us, Ask::new(cost));
+                    copy.limit.in_place_of(&limit, decision)
+                })?;
+                let mut seen = known.versions[0].clone();
+                bring(&mut seen, limit, now_us, cost);
+                before.push(seen);
+                continue;
+            }
             known.versions.iter_mut().for_each(|walk| bring(walk, limit, now_us, cost));
             // A check of several makes room for new keys once it has carried over what there is.
             known.may_be_forgotten(now_us);
@@ -318,16 +337,18 @@ impl World {
         let mut charges: Vec<Charge<'_>> = parts
             .iter()
             .zip(&mut before)
-            .map(|((_, cost, role), Version { walk: Walk { limit, state, .. }, .. })| match role {
-                Role::Enforced => Charge::enforced(limit, state, *cost),
-                Role::Shadow => Charge::shadow(limit, state, *cost),
+            .map(|((_, cost, (role, intent)), Version { walk: Walk { limit, state, .. }, .. })| {
+                Charge::enforced(limit, state, *cost).with(*role, *intent)
             })
             .collect();
         Ok(check_all(&mut charges, now_us))
     }
 }
 
-type Part = ((usize, usize), Cost, Role);
+type Part = ((usize, usize), Cost, Manner);
+
+/// How a limit takes part.
+type Manner = (Role, Intent);
 
 /// One part of a check of several that is charged or not.
 fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> Decision {

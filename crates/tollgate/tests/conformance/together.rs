@@ -172,16 +172,133 @@ pub(crate) async fn shadows_alone_refuse_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_look_among_several_checks_is_an_error_and_charges_nothing(make: Make) {
+pub(crate) async fn a_look_among_several_checks_refuses_and_is_never_charged(make: Make) {
+    for text in LIMITS {
+        for (other, key) in LIMITS.into_iter().zip(["a", "b"].into_iter().cycle()) {
+            let (_, limiter) = open(make);
+            let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", other));
+            seen.check("a").cost(3).await.unwrap();
+            let checks = [seen.peek("a").cost(7), charged.check(key).cost(4)];
+            let allowed = limiter.check_all(&checks).await.unwrap();
+            assert!(allowed.is_allowed(), "{text}, {other}");
+            assert_eq!(remaining(&allowed), [7, 6], "{text}, {other}");
+            assert_eq!(allowed.remaining(), Some(1), "{text}, {other}");
+            assert_eq!(receipts(allowed), [false, true], "{text}, {other}");
+
+            let checks = [charged.check(key).cost(4), seen.peek("a").cost(8)];
+            let refused = limiter.check_all(&checks).await.unwrap();
+            let alone = seen.peek("a").cost(8).await.unwrap();
+            assert_eq!(refused.refused_by(), Some(1), "{text}, {other}");
+            assert_eq!(refused.retry_after(), alone.retry_after(), "{text}, {other}");
+            assert_eq!(refused.remaining(), Some(0), "{text}, {other}");
+            assert_eq!(remaining(&refused), [6, 7], "{text}, {other}");
+            assert_eq!(receipts(refused), [false, false], "{text}, {other}");
+            assert_eq!(charged.peek(key).await.unwrap().remaining(), 6, "{text}, {other}");
+            assert_eq!(seen.peek("a").await.unwrap().remaining(), 7, "{text}, {other}");
+        }
+    }
+}
+
+fn receipts(together: Together) -> Vec<bool> {
+    together.into_each().into_iter().map(|each| each.into_receipt().is_some()).collect()
+}
+
+/// A charge that does not fit refuses for the looks beside it, too.
+pub(crate) async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
-        let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
-        one.check("a").cost(3).await.unwrap();
-        let checks = [one.peek("a").cost(2), two.check("a").cost(2)];
-        let error = limiter.check_all(&checks).await.unwrap_err();
-        assert_eq!(error, tollgate::Error::PeekAmongChecks, "{text}");
-        assert_eq!(one.peek("a").await.unwrap().remaining(), 7, "{text}");
-        assert_eq!(two.peek("a").await.unwrap().remaining(), 10, "{text}");
+        let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
+        charged.check("a").cost(9).await.unwrap();
+        let checks = [seen.peek("b").cost(5), charged.check("a").cost(2), seen.peek("c")];
+        let refused = limiter.check_all(&checks).await.unwrap();
+        assert_eq!((refused.is_allowed(), refused.refused_by()), (false, Some(1)), "{text}");
+        let each: Vec<bool> = refused.each().iter().map(Decision::is_allowed).collect();
+        assert_eq!(each, [true, false, true], "{text}");
+        assert_eq!(remaining(&refused), [10, 1, 10], "{text}");
+    }
+}
+
+pub(crate) async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
+        seen.check("a").cost(8).await.unwrap();
+        for (cost, fits) in [(2, true), (3, false)] {
+            let checks = [seen.peek("a").cost(cost).shadow(), charged.check("b").cost(4)];
+            let allowed = limiter.check_all(&checks).await.unwrap();
+            assert!(allowed.is_allowed(), "{text}");
+            assert_eq!(allowed.each()[0].is_allowed(), fits, "{text}");
+            assert_eq!(receipts(allowed), [false, true], "{text}");
+        }
+        assert_eq!(seen.peek("a").await.unwrap().remaining(), 2, "{text}");
+        assert_eq!(charged.peek("b").await.unwrap().remaining(), 2, "{text}");
+    }
+}
+
+pub(crate) async fn looks_alone_charge_nothing(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        scope.check("a").cost(4).await.unwrap();
+        for (cost, refuser) in [(6, None), (7, Some(1))] {
+            let checks = [scope.peek("b").cost(cost), scope.peek("a").cost(cost)];
+            let looked = limiter.check_all(&checks).await.unwrap();
+            assert_eq!(looked.refused_by(), refuser, "{text}");
+            assert_eq!(remaining(&looked), [10, 6], "{text}");
+            assert_eq!(looked.reset_after(), looked.each()[1].reset_after(), "{text}");
+            let batch = limiter.batch(&[&checks, &checks[..1]]).await.unwrap();
+            let batch: Vec<_> = batch.into_iter().map(|it| it.unwrap().refused_by()).collect();
+            assert_eq!(batch, [refuser, None], "{text}");
+        }
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 6, "{text}");
+    }
+}
+
+pub(crate) async fn a_look_beside_a_charge_of_the_same_key_adds_nothing(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        // Alone it would be refused.
+        let checks = [scope.peek("a").cost(11), scope.check("a").cost(4), scope.check("a").cost(2)];
+        let together = limiter.check_all(&checks).await.unwrap();
+        assert!(together.is_allowed(), "{text}");
+        assert_eq!(remaining(&together), [4, 4, 4], "{text}: all are told the same");
+        let mut each = together.into_each().into_iter().map(Decision::into_receipt);
+        let (Some(None), Some(Some(receipt)), Some(None)) = (each.next(), each.next(), each.next())
+        else {
+            panic!("{text}: the first that is charged has the receipt");
+        };
+        assert_eq!(scope.refund("a", receipt).await, Ok(6), "{text}");
+
+        let checks = [scope.peek("a").shadow(), scope.check("a").cost(11)];
+        let refused = limiter.check_all(&checks).await.unwrap();
+        assert_eq!((refused.is_allowed(), refused.refused_by()), (false, Some(0)), "{text}");
+        // The limit is the charge's too.
+        let larger = text.replace("=10 ", "=20 ");
+        let larger = named(&limiter, text, &larger);
+        let checks = [larger.peek("b"), scope.check("b").cost(11)];
+        let refused = limiter.check_all(&checks).await.unwrap();
+        let limits: Vec<u64> = refused.each().iter().map(Decision::limit).collect();
+        assert_eq!((refused.is_allowed(), limits), (false, vec![10, 10]), "{text}");
+        // A shadow beside what can refuse adds nothing either, whichever of them is charged.
+        let checks = [scope.check("a").cost(3).shadow(), scope.peek("a").cost(10)];
+        let looked = limiter.check_all(&checks).await.unwrap();
+        assert_eq!(remaining(&looked), [10, 10], "{text}");
+        assert_eq!(receipts(looked), [false, false], "{text}");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 10, "{text}");
+    }
+}
+
+pub(crate) async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_added(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        for (second, is_allowed) in [(4, true), (5, false)] {
+            let checks = [scope.peek("a").cost(6), scope.check("b"), scope.peek("a").cost(second)];
+            let together = limiter.check_all(&checks).await.unwrap();
+            assert_eq!(together.is_allowed(), is_allowed, "{text}");
+            assert_eq!(remaining(&together), [10, 9, 10], "{text}");
+        }
     }
 }
 

@@ -111,6 +111,54 @@ async fn a_place_in_a_queue_is_taken_only_when_all_others_admit() {
     }
 }
 
+/// So nothing has to be given back, which of a queue nothing can be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_only_looked_at_refuses_before_anything_is_charged() {
+    for places in Places::all(Flavour::Redis) {
+        let limiter = at(&places.url());
+        let ids = ids_on(&limiter, places.servers()).await;
+        let (full, queue) =
+            (named(&limiter, "full", LIMITS[5]), named(&limiter, "queue", LIMITS[5]));
+        for id in &ids[1..] {
+            assert!(full.check(id).cost(100).await.unwrap().is_allowed());
+            let refused = limiter.check_all(&[queue.check(&ids[0]), full.peek(id)]).await.unwrap();
+            assert_eq!((refused.refused_by(), refused.remaining()), (Some(1), Some(0)));
+            assert_eq!(remaining(&queue, &ids[0]).await, 100);
+        }
+    }
+}
+
+/// Neither when all admit, nor when what was charged is given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_only_looked_at_is_neither_charged_nor_given_back() {
+    for places in Places::all(Flavour::Valkey) {
+        let limiter = at(&places.url());
+        let ids = ids_on(&limiter, places.servers()).await;
+        for text in LIMITS {
+            let scope = named(&limiter, text, text);
+            let seen = named(&limiter, &format!("seen {text}"), text);
+            assert!(seen.check(&ids[0]).cost(40).await.unwrap().is_allowed(), "{text}");
+            // One is looked at where another is charged, one in a place of its own, one that is charged.
+            let several = |cost| {
+                let looks = [seen.peek(&ids[0]).cost(60), seen.peek(&ids[1]), scope.peek(&ids[2])];
+                let charges = [scope.check(&ids[0]).cost(2), scope.check(&ids[2]).cost(cost)];
+                looks.into_iter().chain(charges).collect::<Vec<_>>()
+            };
+            let left = vec![60, 100, 97, 98, 97];
+            for cost in [3, 98] {
+                let told = limiter.check_all(&several(cost)).await.unwrap();
+                let each: Vec<u64> = told.each().iter().map(|each| each.remaining()).collect();
+                assert_eq!((told.is_allowed(), &each), (cost == 3, &left), "{text}");
+                let receipts = told.into_each().into_iter().map(|each| each.into_receipt());
+                let has_receipt: Vec<bool> = receipts.map(|receipt| receipt.is_some()).collect();
+                assert_eq!(has_receipt, [false, false, false, cost == 3, cost == 3], "{text}");
+                assert_eq!(remaining(&seen, &ids[0]).await, 60, "{text}");
+                assert_eq!(remaining(&seen, &ids[1]).await, 100, "{text}");
+            }
+        }
+    }
+}
+
 /// Limits that are reached again and again, and come back while time goes on.
 const BUSY: [&str; 6] = [
     "fixed-window limit=20 window=10s",
@@ -128,6 +176,7 @@ struct Part {
     cost: u64,
     max_wait_ms: Option<u64>,
     is_shadow: bool,
+    is_look: bool,
 }
 
 impl Part {
@@ -139,11 +188,14 @@ impl Part {
             cost,
             max_wait_ms: random.one_in(4).then(|| random.below(5_000)),
             is_shadow: random.one_in(5),
+            is_look: random.one_in(5),
         }
     }
 
     fn check<'a>(&self, scopes: &'a [Scope], ids: &'a [String], at_us: u64) -> Check<'a> {
-        let mut check = scopes[self.scope].check(&ids[self.id]).cost(self.cost).at_us(at_us);
+        let (scope, id) = (&scopes[self.scope], &ids[self.id]);
+        let check = if self.is_look { scope.peek(id) } else { scope.check(id) };
+        let mut check = check.cost(self.cost).at_us(at_us);
         if let Some(wait_ms) = self.max_wait_ms {
             check = check.max_wait(Duration::from_millis(wait_ms));
         }

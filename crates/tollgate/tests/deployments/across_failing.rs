@@ -84,9 +84,12 @@ async fn the_strictest_scope_says_what_a_place_that_fails_comes_to() {
         let closed = named(&limiter, "closed", LIMITS[0]).on_failure(OnFailure::Closed);
         three.servers[1].kill();
         let [well, failing] = [0, 1].map(|at| three.ids[at].as_str());
-        for checks in
-            [[closed.check(well), open.check(failing)], [open.check(well), closed.check(failing)]]
-        {
+        for checks in [
+            [closed.check(well), open.check(failing)],
+            [open.check(well), closed.check(failing)],
+            [open.check(well), closed.peek(failing)],
+            [closed.peek(well), open.check(failing)],
+        ] {
             store_error(limiter.check_all(&checks).await);
             until_remaining(&open, well, 100).await;
             until_remaining(&closed, well, 100).await;
@@ -95,6 +98,8 @@ async fn the_strictest_scope_says_what_a_place_that_fails_comes_to() {
             [open.check(well), open.check(failing)],
             [open.check(well), closed.check(failing).shadow()],
             [closed.check(well).shadow(), open.check(failing)],
+            [open.check(well), open.peek(failing)],
+            [open.check(well), closed.peek(failing).shadow()],
         ] {
             let allowed = limiter.check_all(&checks).await.unwrap();
             let degraded: Vec<bool> = allowed.each().iter().map(|it| it.is_degraded()).collect();
@@ -188,6 +193,11 @@ async fn a_place_that_only_watches_never_stands_in_the_way() {
         assert_eq!(remaining(&scope, first).await, 100 - spent);
         assert_eq!(remaining(&scope, second).await, 100 - spent);
     }
+    // Nor where it is only looked at.
+    let looking = [scope.peek(watched).shadow(), scope.peek(first), scope.peek(second)];
+    let looked = limiter.check_all(&looking).await.unwrap();
+    let left: Vec<u64> = looked.each().iter().map(|each| each.remaining()).collect();
+    assert_eq!((looked.is_allowed(), left), (true, vec![100, 92, 92]), "{looked:?}");
     // Nor does it turn a refusal into an error.
     assert!(scope.check(second).cost(92).await.unwrap().is_allowed());
     let refused = limiter.check_all(&several).await.unwrap();

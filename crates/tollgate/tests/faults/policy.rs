@@ -102,13 +102,17 @@ async fn open_decides_several_limits_as_if_nothing_were_spent() {
         (one, two)
     };
     let (one, two) = checked(&limiter);
-    for (costs, is_allowed) in [([10, 20], true), ([10, 101], false), ([101, 10], false)] {
+    let all = [([10, 20], true), ([10, 101], false), ([101, 10], false)];
+    // With a charge, and with a look in its place.
+    let asks = [tollgate::Scope::check::<str>, tollgate::Scope::peek::<str>];
+    let all = all.into_iter().flat_map(|it| asks.map(|ask| (it, ask)));
+    for (nth, ((costs, is_allowed), ask)) in all.enumerate() {
         // A new key each time, as nothing is charged there.
-        let key = format!("{costs:?}");
+        let key = nth.to_string();
         let (own_one, own_two) = checked(&memory);
-        let checks = [own_one.check(&key).cost(costs[0]), own_two.check(&key).cost(costs[1])];
+        let checks = [ask(&own_one, &key).cost(costs[0]), own_two.check(&key).cost(costs[1])];
         let want = memory.check_all_now(&checks).unwrap();
-        let checks = [one.check("a").cost(costs[0]), two.check("a").cost(costs[1])];
+        let checks = [ask(&one, "a").cost(costs[0]), two.check("a").cost(costs[1])];
         let alone = limiter.check_all(&checks).await.unwrap();
         let batch = limiter.batch(&[&checks, &checks]).await.unwrap();
         for got in batch.into_iter().map(Result::unwrap).chain([alone]) {
@@ -138,13 +142,14 @@ async fn closed_is_an_error_for_everything() {
             store_error(scope.check("a").await);
             store_error(scope.peek("a").await);
             store_error(limiter.check_all(&[scope.check("a"), scope.check("b")]).await);
+            store_error(limiter.check_all(&[scope.check("a"), scope.peek("b")]).await);
             let batch = limiter.batch(&[&[scope.check("a")], &[scope.check("b")]]).await.unwrap();
             assert_eq!(batch.len(), 2);
             batch.into_iter().for_each(|answer| drop(store_error(answer)));
             store_error(scope.acquire("a").await);
             store_error(scope.acquire("a").max_wait(PATIENCE).await);
         }
-        assert!(began.elapsed() < 18 * SOON + MARGIN, "{flavour}, {fault:?}");
+        assert!(began.elapsed() < 21 * SOON + MARGIN, "{flavour}, {fault:?}");
         assert_eq!(limiter.waiting(), 0);
     }
 }
@@ -289,6 +294,28 @@ async fn local_charges_several_limits_or_none() {
         // 5 of 5, and 5 times 3 of 50: the refused ones took nothing.
         assert_eq!(remaining(&narrow, "a").await, 0, "{text}");
         assert_eq!(remaining(&wide, "a").await, 35, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_looks_at_its_share_and_charges_nothing_to_it() {
+    let (_server, limiter) = on_a_dead_server(LOCAL);
+    for text in LIMITS {
+        let [seen, charged] = ["seen", "charged"].map(|it| {
+            let name = format!("{it} {text}");
+            named(&limiter, &name, text)
+        });
+        seen.check("a").cost(20).await.unwrap();
+        for (cost, refused_by, left) in [(30, None, [30, 40]), (31, Some(0), [30, 40])] {
+            let checks = [seen.peek("a").cost(cost), charged.check("a").cost(10)];
+            let together = limiter.check_all(&checks).await.unwrap();
+            assert_eq!(together.refused_by(), refused_by, "{text}");
+            let told: Vec<u64> = together.each().iter().map(Decision::remaining).collect();
+            assert_eq!(told, left, "{text}");
+            together.into_each().into_iter().for_each(assert_degraded);
+        }
+        assert_eq!(remaining(&seen, "a").await, 30, "{text}");
+        assert_eq!(remaining(&charged, "a").await, 40, "{text}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Receipt;
-use tollgate::rules::Attributes;
+use tollgate::rules::{Attributes, Descriptor};
 
 use crate::setup::{Fixture, attributes, refuser};
 
@@ -39,6 +39,64 @@ fn all_rules_that_apply_are_charged_or_none() {
         .map(|part| (part.is_allowed(), part.decision().unwrap().remaining()))
         .collect();
     assert_eq!(standing, [(true, 2), (false, 0)]);
+}
+
+/// So that logins are refused for those who failed too often, and only failures are charged.
+#[test]
+fn a_look_is_refused_for_what_others_spent_and_spends_nothing() {
+    let rules = fixture(
+        "rules:
+  - { name: narrow, domain: api, key: [ip], limit: small }
+  - { name: wide, domain: api, key: [], limit: large, cost: 2 }
+  - { name: watching, domain: api, key: [ip], limit: small, shadow: true }
+",
+    );
+    let a = || Descriptor::new(attributes(&[("ip", "a")]));
+    let check = |each: &[Descriptor<'_>]| rules.rules.check_each("api", each).now().unwrap();
+    let left = |ruling: &tollgate::rules::Ruling| -> Vec<u64> {
+        ruling.rules().map(|part| part.decision().unwrap().remaining()).collect()
+    };
+    for _ in 0..5 {
+        let looked = check(&[a().look()]);
+        assert!(looked.is_allowed());
+        assert_eq!(left(&looked), [3, 10, 3]);
+    }
+    let charged = check(&[a().cost(3)]);
+    assert_eq!((charged.is_allowed(), left(&charged)), (true, vec![0, 7, 0]));
+    let refused = check(&[a().look()]);
+    assert_eq!(refuser(&refused).as_deref(), Some("narrow"));
+    assert_eq!(left(&refused), [0, 7, 0]);
+    // Beside what is charged, which is not, then.
+    let b = Descriptor::new(attributes(&[("ip", "b")]));
+    let refused = check(&[b.clone(), a().look()]);
+    assert_eq!(refused.refused_by().map(|part| part.request()), Some(1));
+    assert!(check(&[b.look()]).is_allowed());
+
+    // What was looked at in vain is counted, and nothing else that was looked at: 1 charge, 1 part of a
+    // request that others refused, and as many refusals as above.
+    let counts = rules.rules.counts();
+    let of = |name: &str| counts.iter().find(|(rule, _)| rule.name() == name).unwrap().1;
+    let three = |name| (of(name).allowed, of(name).denied, of(name).shadow_denied);
+    assert_eq!(three("narrow"), (2, 2, 0));
+    assert_eq!(three("wide"), (2, 0, 0));
+    assert_eq!(three("watching"), (2, 0, 2));
+}
+
+#[test]
+fn a_refund_gives_back_charges_and_no_looks() {
+    let rules = fixture("rules:\n  - { name: it, domain: api, key: [ip], limit: large }\n");
+    let of = |ip| Descriptor::new(attributes(&[("ip", ip)]));
+    let check = |each: &[Descriptor<'_>]| rules.rules.check_each("api", each).now().unwrap();
+    check(&[of("a").cost(4), of("b").cost(4)]);
+    // One is looked at as well as charged, in this order.
+    let ruling = check(&[of("a").look(), of("b").look(), of("b").cost(3)]);
+    assert!(ruling.is_allowed());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(ruling.refund()).unwrap(), 3);
+    assert_eq!(runtime.block_on(check(&[of("a").look()]).refund()).unwrap(), 0);
+    for ip in ["a", "b"] {
+        assert_eq!(check(&[of(ip).look()]).remaining(), Some(6), "{ip}");
+    }
 }
 
 #[test]

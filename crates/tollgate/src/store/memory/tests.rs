@@ -2,9 +2,10 @@
 
 use std::thread;
 
-use tollgate_core::{Cost, Role};
+use tollgate_core::{Cost, Intent, Role};
 
 use super::*;
+use crate::together::Demand;
 
 /// A whole hour, in 2001.
 const NOW_US: u64 = 1_000_000_800_000_000;
@@ -83,8 +84,11 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
                 let parts = [0, 1].map(|name| Part {
                     scope: scope(name),
                     key: key.as_bytes(),
-                    ask,
-                    role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
+                    demand: Demand {
+                        ask,
+                        role: if step % 7 == 0 { Role::Shadow } else { Role::Enforced },
+                        intent: if step % 5 == name as u64 { Intent::Look } else { Intent::Charge },
+                    },
                 });
                 memory.together(&parts, now_us);
             }
@@ -147,12 +151,91 @@ fn what_those_without_room_spent_stays_spent_under_another_limit() {
         assert_eq!(receipt.unwrap().cost().units(), units);
         assert_eq!(memory.budget.used() - empty, recounted(&memory), "{}", scope.limit);
     }
-    let part = |scope, key| Part { scope, key, ask: ask(1), role: Role::Enforced };
+    let part = |scope, key| Part { scope, key, demand: Demand::of(ask(1)) };
     let (together, each) = memory.together(&[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
     assert!(together.verdict.is_allowed());
     let told = each.iter().map(|each| (each.decision.remaining, each.receipt.is_some()));
     assert_eq!(told.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
     assert_eq!(memory.usage().keys, 0);
+}
+
+fn look<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
+    let demand = Demand { intent: Intent::Look, ..Demand::of(ask(units)) };
+    Part { scope, key: key.as_bytes(), demand }
+}
+
+fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
+    Part { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
+}
+
+fn told(memory: &Memory, parts: &[Part<'_>]) -> (bool, Vec<u64>) {
+    let (together, each) = memory.together(parts, NOW_US);
+    let left = each.iter().map(|each| each.decision.remaining).collect();
+    (together.verdict.is_allowed(), left)
+}
+
+#[test]
+fn what_is_only_looked_at_brings_in_no_key() {
+    let memory = Memory::new(Some(1 << 20));
+    let scope = memory.scope("api", window(10)).unwrap();
+    assert_eq!(told(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]), (true, vec![10, 10]));
+    assert_eq!(memory.usage().keys, 0);
+    assert_eq!(told(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]), (true, vec![10, 4]));
+    // Nor does what a look refuses.
+    let refused = [look(&scope, "b", 6), charge(&scope, "c", 1)];
+    assert_eq!(told(&memory, &refused), (false, vec![4, 10]));
+    assert_eq!((memory.usage().keys, memory.usage().overflowed), (1, 0));
+}
+
+/// As a peek by itself does: whoever has no state may be one of them.
+#[test]
+fn looks_see_what_those_without_room_share_each_for_itself() {
+    for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
+        let memory = Memory::new(Some(0));
+        let scope = memory.scope("api", limit(text)).unwrap();
+        let other = memory.scope("api", limit("token-bucket capacity=10 refill=1/h")).unwrap();
+        check(&memory, &scope, "a", NOW_US, ask(3));
+        let looks = [look(&scope, "b", 4), look(&scope, "c", 5), look(&other, "d", 6)];
+        assert_eq!(told(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
+        assert_eq!(memory.usage().overflowed, 1, "{text}: looks are not counted");
+        // Before the charge beside them, which they are no part of.
+        let both = [charge(&scope, "e", 2), look(&scope, "b", 7), look(&other, "d", 7)];
+        assert_eq!(told(&memory, &both), (true, vec![5, 7, 7]), "{text}");
+        let refused = [charge(&scope, "e", 2), look(&scope, "b", 6)];
+        assert_eq!(told(&memory, &refused), (false, vec![5, 5]), "{text}");
+        assert_eq!(remaining(&memory, &scope, "a", NOW_US), 5, "{text}");
+        assert_eq!(scope.family.overflow.lock().limit, scope.limit, "{text}");
+    }
+}
+
+#[test]
+fn a_look_under_another_limit_leaves_the_key_under_its_own() {
+    let memory = Memory::new(Some(1 << 20));
+    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1h")).unwrap();
+    let other = memory.scope("api", window(8)).unwrap();
+    check(&memory, &log, "a", NOW_US, ask(3));
+    let (empty, looks) = (memory.budget.used(), [look(&other, "a", 6), charge(&other, "b", 1)]);
+    assert_eq!(told(&memory, &looks), (false, vec![5, 8]));
+    assert_eq!(memory.usage().keys, 1);
+    assert_eq!(memory.budget.used(), empty);
+    let looks = [look(&other, "a", 5), charge(&other, "b", 1)];
+    assert_eq!(told(&memory, &looks), (true, vec![5, 7]));
+    assert_eq!(limit_of(&memory, &log, "a"), Some(log.limit));
+    assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
+}
+
+/// A charge makes room for its entry first, or one of the two newest.
+#[test]
+fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
+    let memory = Memory::new(Some(1 << 20));
+    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    for nth in 1..=40 {
+        check(&memory, &log, "a", NOW_US + nth, ask(1));
+        let used = memory.budget.used();
+        assert_eq!(told(&memory, &[look(&log, "a", 1)]), (true, vec![99 - nth]));
+        assert_eq!(memory.budget.used(), used, "after {nth}");
+    }
+    assert_eq!(memory.entries(&log, b"a", NOW_US + 40).len(), 40);
 }
 
 /// The limit that a key's state is under.

@@ -4,22 +4,21 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use tollgate_core::{Algorithm, Ask, Charge, Checked, Limit, Role, State, Together, check_all};
+use tollgate_core::{Algorithm, Charge, Checked, Intent, Limit, Role, State, Together, check_all};
 
 use super::budget::Budget;
 use super::logs;
 use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Census, Shard};
 use super::{Memory, Place};
-use crate::together::merged;
+use crate::together::Demand;
 
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) key: &'a [u8],
-    pub(crate) ask: Ask,
-    pub(crate) role: Role,
+    pub(crate) demand: Demand,
 }
 
 /// Where a charge's state is.
@@ -28,6 +27,8 @@ enum Home {
     Slot,
     /// With all others of its name that found no room.
     Overflow,
+    /// Under another limit, and a look keeps nothing of what it carries over.
+    Copy,
 }
 
 /// One charge: what is asked of a state, and that state while it is decided.
@@ -51,8 +52,8 @@ struct Locks<'m> {
 
 impl Memory {
     /// Decides the parts together; each one's own answer is in their order. Parts that share a state
-    /// are one charge with the costs added, under the limit of the first that can refuse, or else of
-    /// the first; its receipt goes to the first.
+    /// are one charge, under the limit of the first that counts ([`Demand::outranks`]); its receipt goes
+    /// to the first that is no look.
     pub(crate) fn together(&self, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Checked>) {
         let census = self.census(now_us);
         let held = parts.iter().map(|part| Held::new(*part, self.place(part.scope, part.key)));
@@ -62,16 +63,17 @@ impl Memory {
         self.find_homes(&mut held, &mut locks, &census);
         let (mut held, by_home) = merge(held, Held::overflows_with);
         locks.lock_overflows(&held);
-        held.iter_mut().for_each(|held| locks.take(held, &census));
+        locks.take_all(&mut held, &census);
         let (mut together, mut answers) = decide(&mut held, now_us, &self.budget);
         let charge_of: Vec<usize> = by_key.iter().map(|&key| by_home[key]).collect();
         let first_of = |charge| charge_of.iter().position(|&of| of == charge);
         together.refused_by = together.refused_by.and_then(first_of);
-        let answer = |&charge: &usize| {
+        let answer = |(&charge, part): (&usize, &Part<'_>)| {
             let Checked { decision, receipt } = answers.get_mut(charge)?;
-            Some(Checked { decision: *decision, receipt: receipt.take() })
+            let receipt = if part.is_look() { None } else { receipt.take() };
+            Some(Checked { decision: *decision, receipt })
         };
-        let each = charge_of.iter().filter_map(answer).collect();
+        let each = charge_of.iter().zip(parts).filter_map(answer).collect();
         held.into_iter().for_each(|held| locks.put(held, &self.budget));
         (together, each)
     }
@@ -87,18 +89,26 @@ impl Memory {
     /// Where every state is or will be: in a slot, if its shard has room for all that are new.
     fn find_homes(&self, held: &mut [Held<'_>], locks: &mut Locks<'_>, census: &Census<'_>) {
         // A request that will be refused brings in no key.
-        let is_charged = held.iter().all(|Held { part, limit, place, .. }| {
-            let shard = locks.shard(*place);
-            part.role == Role::Shadow || shard.admits(*place, limit, census.now_us, part.ask)
+        let is_charged = held.iter().all(|held| {
+            let Held { part: Part { demand, .. }, limit, place, home, .. } = held;
+            if demand.role == Role::Shadow {
+                return true;
+            }
+            match home {
+                Home::Slot => locks.shard(*place).admits(*place, limit, census.now_us, demand.ask),
+                Home::Copy => held.admits(census.now_us),
+                // A look, which comes later: until then nothing is locked but shards.
+                Home::Overflow => true,
+            }
         });
         // Nor does one whose keys are all there: nothing is dropped, and there is nothing to make room for.
         let mut is_known =
-            |Held { place, .. }: &Held<'_>| locks.shard(*place).find(*place).is_some();
+            |held: &Held<'_>| held.is_look() || locks.shard(held.place).find(held.place).is_some();
         if !is_charged || held.iter().all(&mut is_known) {
             return;
         }
-        let count = held.len();
-        for Held { place, home, .. } in held {
+        let count = held.iter().filter(|held| !held.is_look()).count();
+        for Held { place, home, .. } in held.iter_mut().filter(|held| !held.is_look()) {
             let shard = locks.shard(*place);
             // Room for as many as there are charges, since one that is known may be dead, and be
             // dropped to make room for another.
@@ -137,11 +147,9 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
     let mut charges: Vec<Charge<'_>> = held
         .iter_mut()
         .map(|held| {
-            let Held { part: Part { ask, role, .. }, limit, state, .. } = held;
-            match role {
-                Role::Enforced => Charge::enforced(limit, state, *ask),
-                Role::Shadow => Charge::shadow(limit, state, *ask),
-            }
+            let Held { part, limit, state, .. } = held;
+            let Demand { ask, role, intent } = part.demand;
+            Charge::enforced(limit, state, ask).with(role, intent)
         })
         .collect();
     let together = check_all(&mut charges, now_us);
@@ -157,23 +165,52 @@ fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec
     (together, held.iter().zip(answers).map(answer).collect())
 }
 
+impl Part<'_> {
+    fn is_look(&self) -> bool {
+        self.demand.intent == Intent::Look
+    }
+}
+
 impl<'a> Held<'a> {
     fn new(part: Part<'a>, place: Place) -> Held<'a> {
         let limit = part.scope.limit;
         Held { part, limit, place, home: Home::Slot, state: limit.fresh(), is_coarse: false }
     }
 
+    fn is_look(&self) -> bool {
+        self.part.is_look()
+    }
+
     /// Brings a state that is there under the scope's limit, if it can be.
     fn bring(&mut self, shard: &mut Shard, census: &Census<'_>) {
-        let brought = shard.bring(self.place, self.part.scope, census, self.part.ask.cost);
+        if self.is_look() {
+            return self.find(shard, census);
+        }
+        let brought = shard.bring(self.place, self.part.scope, census, self.part.demand.ask.cost);
         if let Some(Brought { at, stays_under: Some(limit) }) = brought {
             (self.limit, self.place) = (limit, shard.place_of(at, self.place));
         }
     }
 
+    /// Finds what is only looked at, and leaves it as it is. A key without state may be among those that
+    /// found no room.
+    fn find(&mut self, shard: &Shard, census: &Census<'_>) {
+        let Part { scope, demand, .. } = self.part;
+        match shard.find_any(self.place, scope, census.scopes) {
+            Some((_, None)) => {}
+            Some((at, Some(old))) => {
+                let (state, cost) = (shard.copy_state(at, &old), demand.ask.cost);
+                let carried = scope.limit.carry_over(&old, state, census.now_us, cost);
+                (self.limit, self.state) = carried.decides(&scope.limit);
+                self.home = Home::Copy;
+            }
+            None => self.home = Home::Overflow,
+        }
+    }
+
     /// Whether it would not refuse.
     fn admits(&self, now_us: u64) -> bool {
-        let Part { ask, role, .. } = self.part;
+        let Demand { ask, role, .. } = self.part.demand;
         role == Role::Shadow || self.limit.peek(&self.state, now_us, ask).is_allowed()
     }
 
@@ -183,8 +220,9 @@ impl<'a> Held<'a> {
         else {
             return;
         };
-        // A shadow may refuse and hold nobody up: it is then not charged.
-        if limit.peek(log, now_us, self.part.ask).is_allowed() {
+        // A shadow may refuse and hold nobody up: it is then not charged, as what is only looked at never is.
+        let Part { demand: Demand { ask, intent, .. }, .. } = self.part;
+        if intent == Intent::Charge && limit.peek(log, now_us, ask).is_allowed() {
             self.is_coarse = !logs::reserve(log, limit, now_us, budget);
         }
     }
@@ -197,15 +235,20 @@ impl<'a> Held<'a> {
 
     fn overflows_with(&self, other: &Held<'a>) -> bool {
         let is_one_family = self.part.scope.family() == other.part.scope.family();
-        is_one_family && (self.home, other.home) == (Home::Overflow, Home::Overflow)
+        is_one_family && self.spends_overflow() && other.spends_overflow()
+    }
+
+    /// As against one that looks at it, of which there may be many.
+    fn spends_overflow(&self) -> bool {
+        self.home == Home::Overflow && !self.is_look()
     }
 
     fn add(&mut self, other: &Held<'a>) {
         let own = &mut self.part;
-        if (own.role, other.part.role) == (Role::Shadow, Role::Enforced) {
+        if other.part.demand.outranks(&own.demand) {
             (own.scope, self.limit, self.place) = (other.part.scope, other.limit, other.place);
         }
-        (own.ask, own.role) = merged((own.ask, own.role), (other.part.ask, other.part.role));
+        own.demand = own.demand.merged(other.part.demand);
     }
 }
 
@@ -221,6 +264,7 @@ impl<'m> Locks<'m> {
         let overflowing = held.iter().filter(|held| held.home == Home::Overflow);
         let mut scopes: Vec<&'m Scope> = overflowing.map(|held| held.part.scope).collect();
         scopes.sort_unstable_by_key(|scope| scope.family());
+        scopes.dedup_by_key(|scope| scope.family());
         self.overflows =
             scopes.into_iter().map(|it| (it.family(), it.family.overflow.lock())).collect();
     }
@@ -230,12 +274,27 @@ impl<'m> Locks<'m> {
         found.map(|(_, overflow)| &mut **overflow)
     }
 
+    /// What is only looked at first: charges take the overflow states away.
+    fn take_all(&mut self, held: &mut [Held<'_>], census: &Census<'_>) {
+        for are_looks in [true, false] {
+            let these = held.iter_mut().filter(|held| held.is_look() == are_looks);
+            these.for_each(|held| self.take(held, census));
+        }
+    }
+
     fn take(&mut self, held: &mut Held<'_>, census: &Census<'_>) {
-        let scope = held.part.scope;
+        let (scope, cost) = (held.part.scope, held.part.demand.ask.cost);
         let taken = match held.home {
+            Home::Copy => return,
             Home::Slot => self.shard(held.place).take_state(held.place, &held.limit),
+            Home::Overflow if held.is_look() => self.overflow(scope).map(|overflow| {
+                let carried = overflow.carried(&scope.limit, census.now_us, cost);
+                let (limit, state) =
+                    carried.unwrap_or_else(|| (scope.limit, overflow.state.clone()));
+                held.limit = limit;
+                state
+            }),
             Home::Overflow => self.overflow(scope).map(|overflow| {
-                let cost = held.part.ask.cost;
                 let (decides, state) =
                     overflow.bring(&scope.limit, census.now_us, cost, census.budget);
                 held.limit = decides.unwrap_or(scope.limit);
@@ -249,7 +308,7 @@ impl<'m> Locks<'m> {
         if let (true, State::Log(log)) = (held.is_coarse, &mut held.state) {
             *log = log.coarsened().into();
         }
-        let Held { part: Part { scope, .. }, limit, place, home, state, .. } = held;
+        let Held { part, limit, place, home, state, .. } = held;
         match home {
             Home::Slot => {
                 let shard = self.shard(place);
@@ -257,11 +316,12 @@ impl<'m> Locks<'m> {
                     shard.put_state(place, state, budget);
                 }
             }
-            Home::Overflow => {
-                if let Some(overflow) = self.overflow(scope) {
+            Home::Overflow if !part.is_look() => {
+                if let Some(overflow) = self.overflow(part.scope) {
                     overflow.state = state;
                 }
             }
+            Home::Overflow | Home::Copy => {}
         }
     }
 }

@@ -13,7 +13,7 @@ use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
 use super::policy::unspent;
 use super::servers::Servers;
 use super::waiting::{AndThen, Receiver, Waiting};
-use super::wire::{Charge, Reply, Request};
+use super::wire::{Charge, PartOf, Reply, Request};
 use crate::decision::Source;
 use crate::error::StoreError;
 use crate::failure::Terms;
@@ -67,14 +67,17 @@ impl Across {
     }
 
     /// Places that cannot refuse come last, so that they are only charged for what the others admit;
-    /// before them those that could not give everything back.
+    /// before them those that could not give everything back. Those that are only looked at come first:
+    /// what they refuse is charged nowhere.
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
         let reply = match &waiting.request {
-            Request::Together { charges, charge_of, .. } => {
-                groups
-                    .sort_by_key(|group| (!can_refuse(charges, group), has_queue(charges, group)));
+            Request::Together { charges, parts, .. } => {
+                groups.sort_by_key(|group| {
+                    let (last, not_first) = (!can_refuse(charges, group), takes(charges, group));
+                    (last, not_first, has_queue(charges, group))
+                });
                 self.charge_all(charges, &groups).await.and_then(|together| {
-                    self.reply(together, charges, charge_of).ok_or(StoreError::Gone)
+                    self.reply(together, charges, parts).ok_or(StoreError::Gone)
                 })
             }
             _ => Err(StoreError::Gone),
@@ -98,7 +101,7 @@ impl Across {
                     return self.refusal(charges).ok_or(StoreError::Gone);
                 }
                 // What only watches must not stand in the way.
-                Err(_) if group.iter().all(|&at| charges[at].role == Role::Shadow) => {
+                Err(_) if group.iter().all(|&at| charges[at].demand.role == Role::Shadow) => {
                     self.leave_undecided(charges, group);
                 }
                 Err(error) => {
@@ -117,8 +120,9 @@ impl Across {
         group: &[usize],
     ) -> Result<Together, StoreError> {
         let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
-        let charge_of = (0..own.len()).collect();
-        let request = Request::Together { charges: own, charge_of, at_us: self.at_us };
+        let part = |(charge, own): (usize, &Charge)| PartOf { charge, intent: own.demand.intent };
+        let parts = own.iter().enumerate().map(part).collect();
+        let request = Request::Together { charges: own, parts, at_us: self.at_us };
         let Reply::Together(together, each) = self.ask(request).await? else {
             return Err(StoreError::Gone);
         };
@@ -193,23 +197,27 @@ impl Across {
         &mut self,
         mut together: Together,
         charges: &[Charge],
-        charge_of: &[usize],
+        parts: &[PartOf],
     ) -> Option<Reply> {
         debug_assert_eq!(charges.len(), self.answers.len());
-        let first_of = |charge: usize| charge_of.iter().position(|&of| of == charge);
-        together.refused_by = together.refused_by.and_then(first_of);
-        let own = |&charge: &usize| {
-            let (checked, source) = self.answers.get_mut(charge)?.as_mut()?;
-            let receipt = checked.receipt.take();
-            Some((Checked { decision: checked.decision, receipt }, *source))
+        together.refused_by =
+            together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
+        let own = |part: &PartOf| {
+            let (answer, source) = self.answers.get_mut(part.charge)?.as_mut()?;
+            Some((part.told(answer), *source))
         };
-        let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+        let each = parts.iter().map(own).collect::<Option<_>>()?;
         Some(Reply::Together(together, each))
     }
 }
 
 fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
-    group.iter().any(|&at| charges[at].role == Role::Enforced)
+    group.iter().any(|&at| charges[at].demand.role == Role::Enforced)
+}
+
+/// Whether there is anything that might have to be given back.
+fn takes(charges: &[Charge], group: &[usize]) -> bool {
+    group.iter().any(|&at| charges[at].is_charged())
 }
 
 /// A place in a queue can hardly be given back: it goes at once, or somebody is behind it.

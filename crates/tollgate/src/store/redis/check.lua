@@ -11,8 +11,8 @@
 --             what      1 check, 2 check all or none, 3 peek, 4 refund, 5 reset, 6 state
 --             limit     which of ARGV[1], from 1
 --             cost
---             role      0 enforced, 1 shadow; of a refund, where its place is: 0 in a window, 1 in a
---                       log, 2 in a bucket
+--             role      0 enforced, 1 shadow, and 2 more if it is only looked at; of a refund, where
+--                       its place is: 0 in a window, 1 in a log, 2 in a bucket
 --             at_us     2^53 for the server's time
 --             a, b      of a check or peek, the longest wait, 2^53 for any; of a refund, the place
 -- Returns   the server's time, <I7, and the answer for every charge, in one string; if answers refer
@@ -194,7 +194,7 @@ local decide_beyond
 
 -- ---- beyond a check
 
-local SHADOW = 1
+local SHADOW, LOOK = 1, 2
 
 -- Whether the server will have no state of it when this is over.
 local function is_none(state)
@@ -278,9 +278,11 @@ local function check_all(charges, now_us, spare_s)
   for _, charge in ipairs(charges) do
     local state, limit = charge.state, charge.limit
     if not state.problem then
-      algorithm.settle(limit, state, now_us)
+      if not charge.is_look then
+        algorithm.settle(limit, state, now_us)
+      end
       charge.decided = { algorithm.peek(limit, state, now_us, charge.cost, charge.max_wait_us) }
-      is_refused = is_refused or (charge.role ~= SHADOW and not charge.decided[1])
+      is_refused = is_refused or (not charge.is_shadow and not charge.decided[1])
       is_corrupt(state, limit, charge.decided[2])
     end
     problem = problem or (state.problem and state)
@@ -290,14 +292,14 @@ local function check_all(charges, now_us, spare_s)
     if problem then
       answer(packed_failure(problem) .. struct_pack("<I7", 0))
     else
-      local is_charged = not is_refused and decided[1]
+      local is_charged = not is_refused and not charge.is_look and decided[1]
       if is_charged then
         decided = { check(limit, state, now_us, charge.cost, charge.max_wait_us) }
       end
       local fits = charge.max_wait_us
         and algorithm.fits(limit, state, now_us, charge.cost, charge.max_wait_us)
       answer(packed_decision(limit, unpack(decided, 1, 7)) .. struct_pack("<I7", fits or 0))
-      if is_charged or state.is_restarted or state.is_carried then
+      if is_charged or not charge.is_look and (state.is_restarted or state.is_carried) then
         change(state, now_us, decided[4], spare_s)
       end
     end
@@ -330,8 +332,8 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     elseif what == CHECK_ALL then
       is_put_off = is_put_off or not state
       charges[index] = {
-        key = key, state = state, limit = limit, role = role, cost = cost,
-        max_wait_us = max_wait_us,
+        key = key, state = state, limit = limit, cost = cost, max_wait_us = max_wait_us,
+        is_shadow = role % LOOK == SHADOW, is_look = role >= LOOK,
       }
     elseif not state then
       put_off_from(key)

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{Checked, Role, State, Together, check_all};
+use tollgate_core::{Checked, Intent, State, Together, check_all};
 
-use super::wire::{Charge, Reply, Request};
+use super::wire::{Charge, PartOf, Reply, Request};
 use crate::decision::Source;
 use crate::failure::{OnFailure, share_of};
 use crate::store::memory::{self, Memory};
+use crate::together::Demand;
 
 /// What is decided without a server.
 pub(super) struct Policy {
@@ -38,7 +39,7 @@ impl Policy {
                 Some(Reply::Checked(unspent(charge, now_us), Source::Degraded))
             }
             (Request::Peek { charge, .. }, OnFailure::Open) => {
-                let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.ask);
+                let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.demand.ask);
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
             (Request::Check { charge, .. }, OnFailure::Local { processes }) => {
@@ -48,10 +49,10 @@ impl Policy {
             }
             (Request::Peek { charge, .. }, OnFailure::Local { processes }) => {
                 let scope = scope_of(self.local(), processes, charge)?;
-                let decision = self.local().peek(&scope, &charge.key, now_us, charge.ask);
+                let decision = self.local().peek(&scope, &charge.key, now_us, charge.demand.ask);
                 Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
             }
-            (Request::Together { charges, charge_of, .. }, on_failure) => {
+            (Request::Together { charges, parts, .. }, on_failure) => {
                 let (mut together, each) = match on_failure {
                     OnFailure::Local { processes } => {
                         let charges: Vec<&Charge> = charges.iter().collect();
@@ -59,13 +60,13 @@ impl Policy {
                     }
                     _ => unspent_together(charges, now_us),
                 };
-                let first_of = |charge| charge_of.iter().position(|&of| of == charge);
+                let first_of = |charge| PartOf::first_of(parts, charge);
                 together.refused_by = together.refused_by.and_then(first_of);
-                let own = |&charge: &usize| {
-                    let decision = each.get(charge)?.decision;
+                let own = |part: &PartOf| {
+                    let decision = each.get(part.charge)?.decision;
                     Some((Checked { decision, receipt: None }, Source::Degraded))
                 };
-                let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+                let each = parts.iter().map(own).collect::<Option<_>>()?;
                 Some(Reply::Together(together, each))
             }
             (Request::Refund { .. } | Request::Reset { .. } | Request::State { .. }, _) => None,
@@ -75,19 +76,20 @@ impl Policy {
 
 /// What a key that has spent nothing would be told: one that costs too much never fits.
 pub(super) fn unspent(charge: &Charge, now_us: u64) -> Checked {
-    let mut state = charge.limit.fresh();
-    let Checked { decision, .. } = charge.limit.check(&mut state, now_us, charge.ask);
+    let Charge { limit, demand: Demand { ask, intent, .. }, .. } = charge;
+    let mut state = limit.fresh();
+    let decision = match intent {
+        Intent::Charge => limit.check(&mut state, now_us, *ask).decision,
+        Intent::Look => limit.peek(&state, now_us, *ask),
+    };
     Checked { decision, receipt: None }
 }
 
 fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<Checked>) {
     let mut states: Vec<State> = charges.iter().map(|charge| charge.limit.fresh()).collect();
     let together = |(charge, state)| {
-        let Charge { limit, ask, role, .. }: &Charge = charge;
-        match role {
-            Role::Enforced => tollgate_core::Charge::enforced(limit, state, *ask),
-            Role::Shadow => tollgate_core::Charge::shadow(limit, state, *ask),
-        }
+        let Charge { limit, demand: Demand { ask, role, intent }, .. }: &Charge = charge;
+        tollgate_core::Charge::enforced(limit, state, *ask).with(*role, *intent)
     };
     let mut parts: Vec<_> = charges.iter().zip(&mut states).map(together).collect();
     let together = check_all(&mut parts, now_us);
@@ -110,8 +112,8 @@ fn decide_here(
         .iter()
         .zip(&scopes)
         .map(|(charge, scope)| {
-            let Charge { key, ask, role, .. } = charge;
-            memory::Part { scope, key, ask: *ask, role: *role }
+            let Charge { key, demand, .. } = charge;
+            memory::Part { scope, key, demand: *demand }
         })
         .collect();
     Some(memory.together(&parts, now_us))

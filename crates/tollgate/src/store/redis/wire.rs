@@ -4,7 +4,7 @@ mod limit;
 
 use redis::{Cmd, Value};
 use tollgate_core::{
-    Ask, Checked, Cost, Decision, Entry, Fill, Level, Limit, Log, MAX_TIME_US, Part, Place,
+    Checked, Cost, Decision, Entry, Fill, Intent, Level, Limit, Log, MAX_TIME_US, Part, Place,
     Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
 };
 
@@ -13,6 +13,7 @@ use super::denials::Asked;
 use super::script::Abilities;
 use crate::decision::Source;
 use crate::error::{Error, StoreError};
+use crate::together::Demand;
 use limit::put_number;
 
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
@@ -23,20 +24,47 @@ const NONE: u64 = 1 << 53;
 pub(crate) struct Charge {
     pub(super) key: Vec<u8>,
     pub(super) limit: Limit,
-    pub(super) ask: Ask,
-    pub(super) role: Role,
+    pub(super) demand: Demand,
 }
 
 impl Charge {
     pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { key: &self.key, limit: &self.limit, cost: self.ask.cost.units() }
+        Asked { key: &self.key, limit: &self.limit, cost: self.demand.ask.cost.units() }
+    }
+
+    /// Whether it is, if nothing refuses: it is no look.
+    pub(super) fn is_charged(&self) -> bool {
+        self.demand.intent == Intent::Charge
     }
 
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
     /// for fewer.
     pub(super) fn part(&self, answer: &Checked) -> Part {
-        let fits = answer.decision.remaining / self.ask.cost.units();
-        Part { role: self.role, decision: answer.decision, fits }
+        let fits = answer.decision.remaining / self.demand.ask.cost.units();
+        Part { role: self.demand.role, decision: answer.decision, fits }
+    }
+}
+
+/// Which of the charges a caller's part is in, and whether the caller meant it to be charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartOf {
+    pub(super) charge: usize,
+    pub(super) intent: Intent,
+}
+
+impl PartOf {
+    /// The first part of a charge.
+    pub(super) fn first_of(parts: &[PartOf], charge: usize) -> Option<usize> {
+        parts.iter().position(|part| part.charge == charge)
+    }
+
+    /// What it is told of its charge's answer: the receipt, unless it is a look or another had it.
+    pub(super) fn told(&self, answer: &mut Checked) -> Checked {
+        let receipt = match self.intent {
+            Intent::Charge => answer.receipt.take(),
+            Intent::Look => None,
+        };
+        Checked { decision: answer.decision, receipt }
     }
 }
 
@@ -54,7 +82,7 @@ pub(crate) enum Request {
     /// Several charges, all or none. The parts are those of the caller, each in one of the charges.
     Together {
         charges: Vec<Charge>,
-        charge_of: Vec<usize>,
+        parts: Vec<PartOf>,
         at_us: Option<u64>,
     },
     Refund {
@@ -129,7 +157,9 @@ impl Request {
     /// Whether the limit and the cost say it all.
     fn is_plain(&self) -> bool {
         match self {
-            Request::Check { charge, at_us } => at_us.is_none() && charge.ask.max_wait_us.is_none(),
+            Request::Check { charge, at_us } => {
+                at_us.is_none() && charge.demand.ask.max_wait_us.is_none()
+            }
             _ => false,
         }
     }
@@ -146,13 +176,17 @@ impl Request {
         }
     }
 
-    /// What kind of place it is that a refund names; of anything else, whether it only watches.
+    /// What kind of place it is that a refund names; of anything else, whether it only watches, and
+    /// whether it only looks.
     fn role(&self, charge: &Charge) -> u8 {
         match self {
             Request::Refund { place: Place::Window { .. }, .. } => 0,
             Request::Refund { place: Place::Entry { .. }, .. } => 1,
             Request::Refund { place: Place::Bucket { .. }, .. } => 2,
-            _ => u8::from(charge.role == Role::Shadow),
+            _ => {
+                let Demand { role, intent, .. } = charge.demand;
+                u8::from(role == Role::Shadow) | u8::from(intent == Intent::Look) << 1
+            }
         }
     }
 
@@ -164,7 +198,7 @@ impl Request {
                 Place::Entry { at_us } => (at_us, 0),
                 Place::Bucket { charged, over_us } => (charged, over_us),
             },
-            _ => (charge.ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
+            _ => (charge.demand.ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
         }
     }
 }
@@ -207,7 +241,7 @@ impl<'a> Arguments<'a> {
     fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
         let limit = self.intern(&charge.limit);
         self.requests.extend_from_slice(&limit.to_le_bytes());
-        put_number(&mut self.requests, charge.ask.cost.units());
+        put_number(&mut self.requests, charge.demand.ask.cost.units());
         if !request.is_plain() {
             self.requests.push(request.role(charge));
             let (a, b) = request.numbers(charge);
@@ -322,8 +356,8 @@ impl Answers {
                 let looked = Checked { receipt: None, ..checked(charge, raw)? };
                 Ok(Reply::Checked(looked, Source::Store))
             }
-            (Request::Together { charges, charge_of, .. }, raw) => {
-                together(charges, charge_of, raw, now_us).ok_or_else(unexpected)
+            (Request::Together { charges, parts, .. }, raw) => {
+                together(charges, parts, raw, now_us).ok_or_else(unexpected)
             }
             (_, [raw]) if raw.status != DONE => Err(unexpected()),
             (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
@@ -401,13 +435,14 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
             Place::Bucket { charged: last, over_us: now_us.saturating_add(reset_after_us) }
         }
     };
-    let receipt = decision.is_allowed().then(|| Receipt::of(charge.ask.cost, place));
+    let is_charged = decision.is_allowed() && charge.is_charged();
+    let receipt = is_charged.then(|| Receipt::of(charge.demand.ask.cost, place));
     Some(Checked { decision, receipt })
 }
 
-/// What the charges' answers come to, and every part's own; the first part of a charge has its
-/// receipt.
-fn together(charges: &[Charge], charge_of: &[usize], raw: &[Raw], now_us: u64) -> Option<Reply> {
+/// What the charges' answers come to, and every part's own; the first part of a charge that is no look
+/// has its receipt.
+fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Checked> = charges
         .iter()
         .zip(raw)
@@ -415,21 +450,16 @@ fn together(charges: &[Charge], charge_of: &[usize], raw: &[Raw], now_us: u64) -
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Checked))| {
         let part = charge.part(answer);
-        let fits = if charge.ask.max_wait_us.is_some() { raw.fits } else { part.fits };
+        let fits = if charge.demand.ask.max_wait_us.is_some() { raw.fits } else { part.fits };
         Part { fits, ..part }
     };
     let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
         answers.iter_mut().for_each(|answer| answer.receipt = None);
     }
-    let first_of = |charge: usize| charge_of.iter().position(|&of| of == charge);
-    together.refused_by = together.refused_by.and_then(first_of);
-    let own = |&charge: &usize| {
-        let answer = answers.get_mut(charge)?;
-        let checked = Checked { decision: answer.decision, receipt: answer.receipt.take() };
-        Some((checked, Source::Store))
-    };
-    let each = charge_of.iter().map(own).collect::<Option<_>>()?;
+    together.refused_by = together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
+    let own = |part: &PartOf| Some((part.told(answers.get_mut(part.charge)?), Source::Store));
+    let each = parts.iter().map(own).collect::<Option<_>>()?;
     Some(Reply::Together(together, each))
 }
 

@@ -331,7 +331,7 @@ impl Node {
         let Shared { denials, clock, .. } = &*self.shared;
         match (&waiting.request, reply) {
             (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked, _)))
-                if !checked.decision.is_allowed() && charge.ask.max_wait_us.is_none() =>
+                if !checked.decision.is_allowed() && charge.demand.ask.max_wait_us.is_none() =>
             {
                 denials.remember(charge.asked(), waiting.since_us, checked.decision);
             }

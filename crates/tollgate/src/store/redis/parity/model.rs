@@ -1,12 +1,13 @@
 //! What the core makes of a trace: the requests, their answers, and every key's state.
 
 use tollgate_core::{
-    Ask, CarryOver, Checked, Cost, Decision, Limit, MAX_STEP_BACK_US, MAX_TIME_US, MAX_UNITS,
-    Place, Receipt, Role, State,
+    Ask, CarryOver, Checked, Cost, Decision, Intent, Limit, MAX_STEP_BACK_US, MAX_TIME_US,
+    MAX_UNITS, Place, Receipt, State,
 };
 
-use super::super::wire::{Charge, Request};
+use super::super::wire::{Charge, PartOf, Request};
 use super::trace::{Act, Batch, Price, Step, Time};
+use crate::together::Demand;
 
 /// Every key, and the server's time.
 pub(super) struct World {
@@ -152,7 +153,7 @@ impl Key {
     /// Takes the step: as it is sent, and the answer.
     fn take(&mut self, step: &Step, server_us: u64) -> Option<(Request, Expected)> {
         let at_us = match step.act {
-            Act::CheckAtUs(off_us) | Act::RefundAtUs(_, off_us) => {
+            Act::CheckAtUs(off_us) | Act::Look(Some(off_us)) | Act::RefundAtUs(_, off_us) => {
                 Some(server_us.saturating_add_signed(off_us))
             }
             _ => None,
@@ -168,11 +169,12 @@ impl Key {
             Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => {
                 (Request::Check { charge, at_us }, Expected::Checked(self.check(ask, when)))
             }
-            Act::Peek => {
-                let (limit, state) = self.decides(server_us, ask.cost);
-                let decision = limit.peek(&state, server_us, ask);
-                let decision = limit.in_place_of(&self.limit, decision);
-                (Request::Peek { charge, at_us }, Expected::Peeked(decision))
+            Act::Peek => (Request::Peek { charge, at_us }, self.peek(ask, when)),
+            Act::Look(_) => {
+                let intent = Intent::Look;
+                let charge = Charge { demand: Demand { intent, ..charge.demand }, ..charge };
+                let (charges, parts) = (vec![charge], vec![PartOf { charge: 0, intent }]);
+                (Request::Together { charges, parts, at_us }, self.peek(ask, when))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
                 if self.receipts.is_empty() {
@@ -204,6 +206,12 @@ impl Key {
             Price::MoreThanAll => size + 1,
         };
         Cost::new(units.clamp(1, MAX_UNITS)).unwrap()
+    }
+
+    fn peek(&self, ask: Ask, when: When) -> Expected {
+        let (limit, state) = self.decides(when.us(), ask.cost);
+        let decision = limit.peek(&state, when.us(), ask);
+        Expected::Peeked(limit.in_place_of(&self.limit, decision))
     }
 
     fn check(&mut self, ask: Ask, when: When) -> Checked {
@@ -242,7 +250,7 @@ impl Key {
     }
 
     pub(super) fn charge(&self, ask: Ask) -> Charge {
-        Charge { key: self.name.clone(), limit: self.limit, ask, role: Role::Enforced }
+        Charge { key: self.name.clone(), limit: self.limit, demand: Demand::of(ask) }
     }
 
     /// The state under its limit, or under the one that it stays under; and which decides.

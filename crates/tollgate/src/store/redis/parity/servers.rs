@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use redis::{Connection, Pipeline, Value};
-use tollgate_core::{Cost, Limit, Log, State};
+use tollgate_core::{Checked, Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::super::script::Script;
@@ -165,6 +165,13 @@ impl Player {
                 (Ok(Reply::Checked(own, _)), Expected::Checked(expected)) => own == expected,
                 (Ok(Reply::Checked(own, _)), Expected::Peeked(expected)) => {
                     own.decision == *expected
+                }
+                (Ok(Reply::Together(together, each)), Expected::Peeked(expected)) => {
+                    let is_allowed = together.verdict.is_allowed();
+                    let is_own = |(own, _): &(Checked, _)| {
+                        own.decision == *expected && own.receipt.is_none()
+                    };
+                    is_allowed == expected.is_allowed() && each.iter().all(is_own)
                 }
                 (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,
                 (Ok(Reply::Reset), Expected::Reset) => true,

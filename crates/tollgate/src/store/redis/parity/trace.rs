@@ -28,6 +28,8 @@ pub(super) enum Act {
     CheckAtUs(i64),
     CheckWithinUs(u64),
     Peek,
+    /// A look in a check of several, at the server's time or a caller's.
+    Look(Option<i64>),
     /// Of one of the receipts held.
     Refund(usize),
     RefundAtUs(usize, i64),
@@ -118,6 +120,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => off_us().prop_map(Act::CheckAtUs),
         1 => prop_oneof![0..50_u64, 0..=u64::MAX].prop_map(Act::CheckWithinUs),
         1 => Just(Act::Peek),
+        1 => prop::option::of(off_us()).prop_map(Act::Look),
         2 => any::<usize>().prop_map(Act::Refund),
         1 => (any::<usize>(), off_us()).prop_map(|(which, off_us)| Act::RefundAtUs(which, off_us)),
         1 => Just(Act::Reset),
