@@ -2,6 +2,7 @@
 
 mod error;
 mod more;
+mod quota;
 mod range;
 mod rate;
 mod text;

@@ -15,6 +15,14 @@ pub enum Error {
     /// A limit that cannot be.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The numbers that a request brings with it cannot be those of a rule's limit.
+    #[error("a request cannot limit `{scope}` so: {problem}")]
+    LimitedTo {
+        /// The rule, and its domain: `api/per-client`.
+        scope: String,
+        /// What is wrong, and what to do.
+        problem: LimitError,
+    },
     /// A limiter holds at most 2^15 limits at a time, those of one name with other numbers included;
     /// dropped ones make room, unless they have keys that no other of their name can take.
     #[error("there are {count} limits already; put more keys under one limit instead")]

@@ -6,7 +6,7 @@
 //! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it
 //! - `config`: what a file says; `pattern`: what a value must be like; `schema`: the same for editors
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
-//! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit
+//! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
 //! - `explain`: why they say it
 //! - `file`: rules that follow their file
@@ -21,6 +21,7 @@ mod explain;
 mod file;
 mod index;
 mod key;
+mod limited;
 mod load;
 mod names;
 mod nearest;
@@ -165,6 +166,12 @@ impl Rules {
     /// Whether a domain has rules; a request of another is allowed.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.plan().domains.contains_key(domain)
+    }
+
+    /// Whether rules look at an attribute: without, it need not be made. `api_key`, `tier`, `method` and `path`
+    /// always count as looked at.
+    pub fn asks_for(&self, attribute: &str) -> bool {
+        self.inner.plan.load().names.id(attribute).is_some()
     }
 
     /// How often every rule decided what, since there was a rule of that name.

@@ -11,6 +11,7 @@ mod logs;
 mod more;
 mod muldiv;
 mod promises;
+mod quota;
 mod refunds;
 mod tables;
 mod text;

@@ -104,3 +104,27 @@ fn several_domains_have_to_be_told_apart() {
                     refused   always: the rule's only limit\nrefused by it, whatever the others say\n1 of 1 rules of `web` apply\n";
     assert_eq!(printed(&output), (Some(0), expected, ""));
 }
+
+#[test]
+fn what_a_rule_leaves_out_and_what_replaces_it_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let text = "limits: { free: fixed-window limit=60 window=1m }
+rules:
+  - { name: others, domain: api, when: { plan: { none_of: [internal, trial-*] } }, key: [], limit: free }
+  - { name: all, domain: api, key: [], limit: free }
+  - { name: trials, domain: api, when: { plan: trial-* }, key: [], limit: free, replaces: [all] }
+";
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap();
+    let output = explain(&[path, "--attribute=plan=trial-7"]);
+    let (code, text, errors) = printed(&output);
+    assert_eq!((code, errors), (Some(0), ""));
+    insta::assert_snapshot!("left_out_and_replaced", text);
+    let output = explain(&[path, "--attribute=plan=trial-7", "--format=json"]);
+    let rules: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&rules[1]["applies"], &rules[1]["why_not"]),
+        (&false.into(), &"`trials` replaces it".into())
+    );
+}

@@ -143,9 +143,9 @@ impl<'a> RulesCheck<'a> {
             Requests::Plain(plain) => (plain, &[][..]),
             Requests::Each(each) => (&[][..], each),
         };
-        let plain = plain.iter().map(|attributes| (attributes, Hits::OfRules));
-        let each = each.iter().map(|own| (&own.attributes, own.hits));
-        for (number, (attributes, hits)) in plain.chain(each).enumerate() {
+        let plain = plain.iter().map(|attributes| (attributes, Hits::OfRules, None));
+        let each = each.iter().map(|own| (&own.attributes, own.hits, own.quota));
+        for (number, (attributes, hits, quota)) in plain.chain(each).enumerate() {
             let request = Request::new(attributes, &plan.names);
             domain.index.candidates(&request, &mut candidates);
             for &at in &candidates {
@@ -163,12 +163,17 @@ impl<'a> RulesCheck<'a> {
                 if let Some(kind) = self.apart {
                     push_part(&mut found.keys, from, kind, "");
                 }
-                let (rule, spent) = (Arc::clone(rule), Arc::clone(&plan.spends[spent]));
+                let spent = match quota {
+                    None => Arc::clone(&plan.spends[spent]),
+                    Some(quota) => plan.limited_to(quota, rule, spent)?,
+                };
+                let rule = Arc::clone(rule);
                 let key = from..found.keys.len();
                 found.matched.push(Matched { request: number, rule, spent, key, units, is_look });
                 found.check_bounds()?;
             }
         }
+        found.leave_out_replaced();
         let blocks =
             |matched: &Matched| !matched.rule.is_shadow && matches!(*matched.spent, Spent::Blocked);
         found.blocked_by = found.matched.iter().position(blocks);
@@ -209,6 +214,15 @@ impl Found {
         // For the keys of a few rules, so that there is one allocation.
         let keys = Vec::with_capacity(KEY_BYTES);
         Found { generation, keys, matched: Vec::new(), blocked_by: None }
+    }
+
+    /// By what applies, those included that are left out themselves.
+    fn leave_out_replaced(&mut self) {
+        let rules = self.matched.iter().map(|matched| &matched.rule);
+        let replacing: Vec<Arc<Rule>> = rules.filter(|rule| rule.is_replacing()).cloned().collect();
+        if !replacing.is_empty() {
+            self.matched.retain(|own| !replacing.iter().any(|rule| rule.replaces(&own.rule)));
+        }
     }
 
     /// On every store the same: a script takes no more at once, and nobody should.

@@ -53,6 +53,8 @@ pub(crate) struct Rule {
     pub(crate) deadline: Option<Duration>,
     /// What is different for single keys.
     pub(crate) overrides: Vec<Override>,
+    /// Other rules of the domain, by name, that a request is rid of where this one applies.
+    pub(crate) replaces: Vec<Box<str>>,
 }
 
 /// What an attribute of the request must be.
@@ -66,16 +68,18 @@ pub(crate) struct Condition {
 pub(crate) enum Wanted {
     /// There, and like one of these.
     AnyOf(Vec<Pattern>),
+    /// There, and like none of these.
+    NoneOf(Vec<Pattern>),
     /// There, whatever it is.
     Present,
     Absent,
 }
 
 impl Wanted {
-    /// What the value must be like, if that matters.
+    /// What the value is compared with, if it is.
     pub(crate) fn patterns(&self) -> &[Pattern] {
         match self {
-            Wanted::AnyOf(patterns) => patterns,
+            Wanted::AnyOf(patterns) | Wanted::NoneOf(patterns) => patterns,
             Wanted::Present | Wanted::Absent => &[],
         }
     }

@@ -14,6 +14,7 @@ mod limits;
 mod names;
 mod overrides;
 mod read;
+mod replaces;
 mod rule;
 mod when;
 
@@ -58,9 +59,10 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
-    let mut rules = Rules::new(defaults, &mut limits, section.as_ref());
+    let mut reading = Rules::new(defaults, &mut limits, section.as_ref());
     let rules: Vec<Rule> =
-        nodes.unwrap_or_default().iter().filter_map(|node| rules.read(node, report)).collect();
+        nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
+    reading.check_replaced(report);
     // Whether a name is used is not known before the errors are mended.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {

@@ -66,7 +66,28 @@ impl<'a> Descriptor<'a> {
         Descriptor { hits: Hits::None, ..self }
     }
 
-    /// Is limited to so many units in so much time: the rule's own algorithm, with these numbers.
+    /// Is limited to so many units in so much time: the rule's own algorithm, with these numbers. Of 0 units
+    /// nothing may go. What a key has spent of the rule's limit it has spent of this one, and the other way
+    /// round. Where no rule applies, or one that has no limit, it changes nothing; of two with one key, that of
+    /// the first counts.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::Limiter;
+    /// # use tollgate::rules::{Attributes, Config, Descriptor, Rules};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let config = Config::parse("rules.yaml", "
+    /// # limits: { free: token-bucket capacity=60 refill=1/s }
+    /// # rules: [{ name: it, domain: api, key: [user], limit: free }]
+    /// # ")?;
+    /// # let rules = Rules::new(&Limiter::memory(), &config)?;
+    /// let alice = || Descriptor::new(Attributes::new().with("user", "alice"));
+    /// assert_eq!(rules.check_each("api", &[alice()]).now()?.remaining(), Some(59));
+    /// let more = [alice().limited_to(100, Duration::from_secs(1))];
+    /// assert_eq!(rules.check_each("api", &more).now()?.remaining(), Some(98));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn limited_to(self, units: u64, per: Duration) -> Descriptor<'a> {
         Descriptor { quota: Some(Quota { units, per }), ..self }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tollgate_core::{Excerpt, Limit};
 
 use super::attributes::{Attributes, Standing};
-use super::config::Wanted;
 use super::names::AttributeId;
+use super::pattern::Pattern;
 use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
 use super::request::Request;
 use crate::failure::OnFailure;
@@ -106,6 +106,20 @@ pub enum NotApplied {
         /// What it should be like.
         wanted: Vec<String>,
     },
+    /// An attribute is what it should not be.
+    Like {
+        /// Which.
+        attribute: String,
+        /// What it is.
+        value: String,
+        /// What it should not be like.
+        unwanted: String,
+    },
+    /// Another rule replaces it, which applies.
+    Replaced {
+        /// That rule's name.
+        by: String,
+    },
     /// An attribute is there, but only claimed.
     Claimed {
         /// Which.
@@ -123,12 +137,19 @@ pub enum NotApplied {
 pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) -> Vec<Explanation> {
     let request = Request::new(attributes, &plan.names);
     let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
-    let explain = |&at: &usize| {
-        let rule = &plan.rules[at];
-        let outcome = applied(plan, rule, &request);
+    let rules = rules.iter().map(|&at| &*plan.rules[at]);
+    let outcomes: Vec<(&Rule, Result<Applied, NotApplied>)> =
+        rules.map(|rule| (rule, applied(plan, rule, &request))).collect();
+    let applied = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(rule, _)| *rule);
+    let replacing: Vec<&Rule> = applied.filter(|rule| rule.is_replacing()).collect();
+    let explain = |(rule, outcome): (&Rule, Result<Applied, NotApplied>)| {
+        let outcome = outcome.and_then(|applied| {
+            let by = replacing.iter().find(|own| own.replaces(rule));
+            by.map_or(Ok(applied), |by| Err(NotApplied::Replaced { by: by.name.name().to_owned() }))
+        });
         Explanation { rule: rule.name.clone(), is_shadow: rule.is_shadow, outcome }
     };
-    rules.iter().map(explain).collect()
+    outcomes.into_iter().map(explain).collect()
 }
 
 fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
@@ -178,16 +199,13 @@ fn not_applied(
         Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
         Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
         Mismatch::Unlike(id, value) => {
-            let wanted = rule.when.iter().filter(|(own, _)| *own == id);
-            let wanted = wanted.flat_map(|(_, wanted)| match wanted {
-                Wanted::AnyOf(patterns) => patterns.iter().map(ToString::to_string).collect(),
-                Wanted::Present | Wanted::Absent => Vec::new(),
-            });
-            NotApplied::Unlike {
-                attribute: name(id),
-                value: value.to_owned(),
-                wanted: wanted.collect(),
-            }
+            let wanted = patterns(rule, id).map(ToString::to_string).collect();
+            NotApplied::Unlike { attribute: name(id), value: value.to_owned(), wanted }
+        }
+        Mismatch::Like(id, value) => {
+            let unwanted = patterns(rule, id).find(|pattern| pattern.matches(value));
+            let unwanted = unwanted.map(ToString::to_string).unwrap_or_default();
+            NotApplied::Like { attribute: name(id), value: value.to_owned(), unwanted }
         }
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
@@ -201,6 +219,12 @@ fn not_applied(
     }
 }
 
+/// What a rule compares an attribute with.
+fn patterns(rule: &Rule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
+    let when = rule.when.iter().filter(move |(own, _)| *own == id);
+    when.flat_map(|(_, wanted)| wanted.patterns())
+}
+
 impl fmt::Display for NotApplied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -211,6 +235,18 @@ impl fmt::Display for NotApplied {
             NotApplied::Unlike { attribute, value, wanted } => {
                 write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
             }
+            NotApplied::Like { attribute, value, unwanted } => {
+                write!(
+                    f,
+                    "`{attribute}` is `{}`, which the rule does not want",
+                    Excerpt::of(value)
+                )?;
+                match value == unwanted {
+                    true => Ok(()),
+                    false => write!(f, ": it is like `{}`", Excerpt::of(unwanted)),
+                }
+            }
+            NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
             NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
                 write!(f, "there is no {} to make a key of", listed(attributes))
             }

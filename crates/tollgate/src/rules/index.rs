@@ -111,7 +111,10 @@ impl Index {
 /// Everything that a rule could be filed under.
 fn headings(rule: &Rule) -> Vec<Heading<'_>> {
     let when = rule.when.iter().flat_map(|(id, wanted)| {
-        let patterns = wanted.patterns();
+        let patterns = match wanted {
+            Wanted::AnyOf(patterns) => &patterns[..],
+            Wanted::NoneOf(_) | Wanted::Present | Wanted::Absent => &[],
+        };
         let by_start = patterns.iter().map(|pattern| by_start(*id, pattern));
         let by_segment = patterns.iter().flat_map(|pattern| by_segment(*id, pattern));
         by_start.chain(by_segment).chain([Heading::Present(*id)])
@@ -127,11 +130,10 @@ fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>
     };
     let mut ways = Vec::new();
     for (id, wanted) in &rule.when {
-        let patterns = wanted.patterns();
         match wanted {
             Wanted::Absent => continue,
-            Wanted::Present => ways.push(vec![Heading::Present(*id)]),
-            Wanted::AnyOf(_) => {
+            Wanted::Present | Wanted::NoneOf(_) => ways.push(vec![Heading::Present(*id)]),
+            Wanted::AnyOf(patterns) => {
                 ways.push(patterns.iter().map(|pattern| by_start(*id, pattern)).collect());
                 // Only if each of them has a segment.
                 let segments = patterns.iter().map(|pattern| rarest(by_segment(*id, pattern)));

@@ -68,6 +68,15 @@ impl Pattern {
         }
     }
 
+    /// Whether every value is like it: `**`.
+    pub(crate) fn is_like_all(&self) -> bool {
+        match self {
+            // No prefix that is read is empty.
+            Pattern::Exact(_) | Pattern::Prefix(_) => false,
+            Pattern::Glob(glob) => glob.first.is_empty() && glob.rest == [(Star::Any, "".into())],
+        }
+    }
+
     /// What every value that is like it begins with.
     pub(crate) fn literal_prefix(&self) -> &str {
         match self {

@@ -14,6 +14,7 @@ use ahash::RandomState;
 use super::config::{self, Costs, Wanted};
 use super::index::Index;
 use super::key::push_part;
+use super::limited::Limited;
 #[cfg(feature = "tower")]
 use super::names::Asked;
 use super::names::{AttributeId, Names};
@@ -29,7 +30,7 @@ use crate::http::Identity;
 use crate::limiter::Limiter;
 use crate::scope::Scope;
 
-type Map<K, V> = HashMap<K, V, RandomState>;
+pub(super) type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// All rules of a file, made ready. Never changes: a new file makes a new one.
 pub(super) struct Plan {
@@ -45,6 +46,7 @@ pub(super) struct Plan {
     /// Where in `rules` those of a domain are, and how to find them.
     pub(super) domains: Map<Box<str>, Domain>,
     pub(super) limits: Map<Box<str>, Scope>,
+    pub(super) limited: Limited,
     #[cfg(feature = "tower")]
     pub(super) asked: Asked,
     /// Whether one of the limits delays requests.
@@ -102,9 +104,13 @@ pub(super) struct Rule {
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
     pub(super) tally: Arc<Tally>,
+    /// Its place in [`Plan::rules`].
+    at: usize,
+    /// The places of those that it replaces, in order.
+    replaces: Vec<usize>,
 }
 
-/// Many values that an attribute may have.
+/// Many values that an attribute may have, or none of which it may have.
 struct Many {
     exact: HashSet<Box<str>, RandomState>,
     /// What is not a value.
@@ -159,8 +165,22 @@ pub(super) enum Mismatch<'r> {
     Unwanted(AttributeId),
     /// It is not like any of these.
     Unlike(AttributeId, &'r str),
+    /// It is like one that it should not be like.
+    Like(AttributeId, &'r str),
     /// None of these is there for the key, or known.
     NoKey(&'r [(AttributeId, Box<str>)]),
+}
+
+/// With what a failing store means and how long it may take, where that is said.
+fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
+    let scope = match on_failure {
+        Some(on_failure) => scope.on_failure(on_failure),
+        None => scope,
+    };
+    match deadline {
+        Some(deadline) => scope.deadline(deadline),
+        None => scope,
+    }
 }
 
 impl Spent {
@@ -226,6 +246,11 @@ impl Rule {
                         return Err(Mismatch::Unlike(*attribute, value));
                     }
                 }
+                (Wanted::NoneOf(patterns), Some(value)) => {
+                    if self.is_like_one_of(at, patterns, value) {
+                        return Err(Mismatch::Like(*attribute, value));
+                    }
+                }
                 (Wanted::Present, Some(_)) | (Wanted::Absent, None) => {}
                 (Wanted::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
                 (_, None) => return Err(Mismatch::Missing(*attribute)),
@@ -234,13 +259,29 @@ impl Rule {
         self.push_key(request, key)
     }
 
-    /// Whether a value is like one of those that the condition at this place wants.
+    /// Whether a value is like one of those that the condition at this place is about.
     fn is_like_one_of(&self, at: usize, patterns: &[Pattern], value: &str) -> bool {
         let is_like = |pattern: &Pattern| pattern.matches(value);
         match self.many.get(&at) {
             Some(Many { exact, others }) => exact.contains(value) || others.iter().any(is_like),
             None => patterns.iter().any(is_like),
         }
+    }
+
+    /// With what a failing store means and how long it may take, where the rule says so.
+    pub(super) fn on_terms(&self, scope: Scope) -> Scope {
+        on_terms(scope, self.on_store_failure, self.deadline)
+    }
+
+    /// Whether it replaces any.
+    pub(super) fn is_replacing(&self) -> bool {
+        !self.replaces.is_empty()
+    }
+
+    /// Whether a request that it applies to is rid of the other. A rule that refuses nothing rids nobody of
+    /// one that does.
+    pub(super) fn replaces(&self, other: &Rule) -> bool {
+        (other.is_shadow || !self.is_shadow) && self.replaces.binary_search(&other.at).is_ok()
     }
 
     fn push_key<'r>(

@@ -211,7 +211,7 @@ impl<'r> RulePart<'r> {
     }
 
     /// Its limit's own answer; `None` if it has no limit, or if the request is one that another rule
-    /// lets nobody make: then the store was not asked.
+    /// lets nobody make: a blocked request asks the store nothing, and is counted by no limit.
     pub fn decision(&self) -> Option<&'r Decision> {
         self.decision
     }

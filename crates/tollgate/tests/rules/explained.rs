@@ -2,7 +2,7 @@
 
 use tollgate::rules::{Attributes, Spends};
 
-use crate::setup::{EXAMPLE, Fixture};
+use crate::setup::{EXAMPLE, Fixture, attributes};
 
 #[test]
 fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
@@ -44,4 +44,34 @@ fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
     assert!(example.rules.explain("unheard-of", &request).is_empty());
     // Nothing was charged.
     assert_eq!(example.check(&[("ip", "i")]).remaining(), Some(59));
+}
+
+#[test]
+fn what_a_rule_leaves_out_and_what_replaces_it_are_named() {
+    let values: String = (0..20).map(|number| format!("u{number}, ")).collect();
+    let fixture = Fixture::new(&format!(
+        "limits: {{ it: fixed-window limit=3 window=1d }}
+rules:
+  - {{ name: others, domain: api, when: {{ user: {{ none_of: [{values}admin-*] }} }}, key: [], limit: it }}
+  - {{ name: all, domain: api, key: [], limit: it }}
+  - {{ name: some, domain: api, when: {{ user: u* }}, key: [], limit: it, replaces: [all, others] }}
+",
+    ));
+    for (user, others, all) in [
+        ("u7", "`user` is `u7`, which the rule does not want", "`some` replaces it"),
+        ("u77", "`some` replaces it", "`some` replaces it"),
+        (
+            "admin-7",
+            "`user` is `admin-7`, which the rule does not want: it is like `admin-*`",
+            "applies",
+        ),
+        ("x", "applies", "applies"),
+    ] {
+        let explained = fixture.rules.explain("api", &attributes(&[("user", user)]));
+        let why = explained.iter().map(|rule| match &rule.outcome {
+            Ok(_) => "applies".to_owned(),
+            Err(why) => why.to_string(),
+        });
+        assert_eq!(why.take(2).collect::<Vec<_>>(), [others, all], "{user}");
+    }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod each;
 mod example;
 mod explained;
 mod following;
@@ -9,6 +10,7 @@ mod following;
 mod log;
 mod matching;
 mod reloading;
+mod replacing;
 mod setup;
 mod spending;
 mod stores;

@@ -42,6 +42,11 @@ fn when_wants_values_lists_globs_prefixes_and_presence() {
             vec![vec![("path", "/aa")], vec![("path", "/c/x/y")]],
         ),
         ("{ path: { exact: \"/a*\" } }", vec![vec![("path", "/a*")]], vec![vec![("path", "/ab")]]),
+        (
+            "{ path: { none_of: [/a, /b/**] } }",
+            vec![vec![("path", "/aa")], vec![("path", "")], vec![("path", "/b")]],
+            vec![vec![("path", "/a")], vec![("path", "/b/c")], vec![get], vec![]],
+        ),
         ("{ api_key: { present: true } }", vec![vec![("api_key", "")]], vec![vec![get]]),
         ("{ api_key: { present: false } }", vec![vec![], vec![get]], vec![vec![("api_key", "k")]]),
         (

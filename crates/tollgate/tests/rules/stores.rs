@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::rules::{Attributes, Rules, Ruling};
+use tollgate::rules::{Attributes, Descriptor, Rules, Ruling};
 use tollgate::{Error, Limiter};
 use tollgate_launcher::{Flavour, Launch, Server};
 
@@ -43,6 +43,33 @@ async fn the_example_decides_alike_for_two_processes_on_one_server() {
         }
         assert_eq!(admitted, 5);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_the_requests_own_shares_what_was_spent_and_fails_as_the_rule_says() {
+    let mut server = start(Flavour::Redis);
+    let text = "
+defaults: { domain: api, deadline: 30s }
+limits: { it: token-bucket capacity=8 refill=1/d }
+rules: [{ name: it, key: [], limit: it, on_store_failure: closed }]
+";
+    let rules = Rules::new(&patient(&server), &config(text)).unwrap();
+    let day = Duration::from_secs(86_400);
+    let remaining = async |asked: Descriptor<'static>| {
+        let ruling = rules.check_each("api", &[asked]).await?;
+        let own = ruling.rules().next().and_then(|part| part.decision());
+        Ok::<_, Error>((ruling.is_allowed(), own.map(|own| own.remaining())))
+    };
+    let own = || Descriptor::new(Attributes::new());
+    assert_eq!(remaining(own().cost(3)).await, Ok((true, Some(5))));
+    assert_eq!(remaining(own().limited_to(20, day)).await, Ok((true, Some(16))));
+    assert_eq!(remaining(own()).await, Ok((true, Some(3))));
+    assert_eq!(remaining(own().limited_to(4, day)).await, Ok((false, Some(0))));
+    server.kill();
+    let failed = remaining(own().limited_to(20, day)).await;
+    assert!(matches!(failed, Err(Error::Store(_))), "{failed:?}");
+    // What nobody may make is refused without asking.
+    assert_eq!(remaining(own().limited_to(0, day)).await, Ok((false, None)));
 }
 
 /// What applies together is decided as the strictest of it says.

@@ -180,6 +180,25 @@ fn so_many_nets_headers_and_keys_and_no_more() {
 }
 
 #[test]
+fn so_many_values_are_left_out_and_so_many_rules_replaced_and_no_more() {
+    let list = |count: usize| (0..count).map(|at| format!("r{at}")).collect::<Vec<_>>().join(", ");
+    let text = |values, replaced| {
+        let others: String = (0..1_001)
+            .map(|at| format!("  - {{ name: r{at}, domain: d, key: [], limit: allow }}\n"))
+            .collect();
+        let (values, replaced) = (list(values), list(replaced));
+        format!(
+            "rules:\n  - {{ name: a, domain: d, key: [], limit: allow, when: {{ x: {{ none_of: [{values}] }} }}, replaces: [{replaced}] }}\n{others}"
+        )
+    };
+    assert!(Config::parse("limits.yaml", text(10_000, 1_000)).is_ok());
+    let problems = Config::parse("limits.yaml", text(10_001, 1_001)).unwrap_err();
+    let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
+    let expected = ["10001 values, above the most of 10000", "1001 rules, above the most of 1000"];
+    assert_eq!(messages, expected);
+}
+
+#[test]
 fn the_longest_id_of_a_key_is_256_characters() {
     let text = |length| {
         let id = "é".repeat(length);

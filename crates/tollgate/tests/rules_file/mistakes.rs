@@ -83,6 +83,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("keys", KEYS),
     ("costs", COSTS),
     ("choices", CHOICES),
+    ("replaces", REPLACES),
     ("api keys", API_KEYS),
     ("identity", IDENTITY),
     ("tokens", TOKENS),
@@ -404,6 +405,48 @@ const WHEN: &[Mistake] = &[
         "any_of a text",
         Sees,
         rule!("  - { name: a, domain: d, key: [], limit: free, when: { path: { any_of: /a } } }\n"),
+    ),
+    mistake(
+        "an empty none_of",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [] } } }\n"
+        ),
+    ),
+    mistake(
+        "none_of a text",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: /a } } }\n"
+        ),
+    ),
+    mistake(
+        "none_of all",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [/a, '**'] } } }\n"
+        ),
+    ),
+    mistake(
+        "none_of and any_of",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [/a], any_of: [/b] } } }\n"
+        ),
+    ),
+    mistake(
+        "none_of none_of",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [{ none_of: [/a] }] } } }\n"
+        ),
+    ),
+    mistake(
+        "none_of what no request has",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: { none_of: [health] } } }\n"
+        ),
     ),
     mistake(
         "a condition nearly right",
@@ -1159,6 +1202,82 @@ const WARNINGS: &[Mistake] = &[
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [IP, { first_of: [api-key, zip] }], limit: { by: Tier, tiers: { pro: free }, default: free }, when: { mehtod: POST, header.X-Debug: 1 } }\n"
+        ),
+    ),
+];
+
+const REPLACES: &[Mistake] = &[
+    mistake(
+        "itself",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free, replaces: [a] }\n"),
+    ),
+    mistake(
+        "an unknown rule",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [per-clent] }\n  - { name: per-client, domain: d, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "nearly itself",
+        Blind,
+        rule!("  - { name: per-client, domain: d, key: [], limit: free, replaces: [per-clent] }\n"),
+    ),
+    mistake(
+        "a rule of another domain",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: b, domain: e, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "each other",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: b, domain: d, key: [], limit: free, replaces: [a] }\n"
+        ),
+    ),
+    mistake(
+        "in a circle, beside others",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b, c] }\n  - { name: b, domain: d, key: [], limit: free, replaces: [c] }\n  - { name: c, domain: d, key: [], limit: free, replaces: [d, e] }\n  - { name: d, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: e, domain: d, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "in a large circle",
+        Blind,
+        rule!(
+            "  - { name: r0, domain: d, key: [], limit: free, replaces: [r1] }\n  - { name: r1, domain: d, key: [], limit: free, replaces: [r2] }\n  - { name: r2, domain: d, key: [], limit: free, replaces: [r3] }\n  - { name: r3, domain: d, key: [], limit: free, replaces: [r4] }\n  - { name: r4, domain: d, key: [], limit: free, replaces: [r5] }\n  - { name: r5, domain: d, key: [], limit: free, replaces: [r6] }\n  - { name: r6, domain: d, key: [], limit: free, replaces: [r7] }\n  - { name: r7, domain: d, key: [], limit: free, replaces: [r0] }\n"
+        ),
+    ),
+    mistake(
+        "twice",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b, c, b] }\n  - { name: b, domain: d, key: [], limit: free, replaces: [] }\n  - { name: c, domain: d, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "a text",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: b }\n  - { name: b, domain: d, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "no name",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b, 'b c', ~, [b]] }\n  - { name: b, domain: d, key: [], limit: free, replaces: [] }\n"
+        ),
+    ),
+    mistake(
+        "one whose name cannot be read is not missing",
+        Sees,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: [b], domain: d, key: [], limit: free, replaces: [] }\n"
         ),
     ),
 ];

@@ -51,6 +51,8 @@ fn piece() -> impl Strategy<Value = String> {
         "api_keys",
         "first_of",
         "any_of",
+        "none_of",
+        "replaces",
         "present",
         "prefix",
         "identity",

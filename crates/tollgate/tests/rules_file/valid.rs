@@ -53,11 +53,14 @@ rules:
   - name: d
     key: [tenant, { first_of: [api_key, ip] }]
     limit: free
-    when: { a: { any_of: [x, { glob: y* }] }, b: { present: true }, c: { present: false }, d: '**', e: {exact: ''} }
+    when: { a: { any_of: [x, { glob: y* }] }, b: { present: true }, c: { present: false }, d: '**', e: {exact: ''}, f: { none_of: [x, y*, { prefix: z }] } }
+    replaces: [1, b, e]
     cost: { GET /: 2, "**": 3 }
     overrides:
       - { key: { ip: 1, tenant: true }, limit: block }
       - { key: { tenant: x, api_key: y }, limit: free }
+  - { name: e, key: [], limit: free, replaces: [b] }
+  - { name: f, key: [], limit: free, replaces: [] }
 "#,
     "limits: {}\nidentity: {}",
     concat!(

@@ -1,6 +1,6 @@
 //! The rules, each on its own and among the others.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tollgate_core::Excerpt;
 
@@ -8,6 +8,7 @@ use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
 use super::identity::Section;
 use super::limits::Limits;
+use super::replaces::{self, Replacing};
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
 use crate::rules::problem::{Position, Report};
@@ -32,6 +33,7 @@ const RULE: Mapping = Mapping {
         "on_store_failure",
         "deadline",
         "overrides",
+        "replaces",
     ],
     remedy: super::RULE_REMEDY,
 };
@@ -43,8 +45,11 @@ pub(super) struct Rules<'n, 'l> {
     /// Who clients are, if the file says so.
     section: Option<&'l Section>,
     /// Where each name of a domain stands first.
-    first: HashMap<(&'n str, &'n str), Position>,
+    first: BTreeMap<replaces::Id<'n>, Position>,
+    replacing: Replacing<'n>,
     count: usize,
+    /// Of how many it could be read what they are called.
+    named: usize,
     pairs: usize,
 }
 
@@ -54,7 +59,16 @@ impl<'n, 'l> Rules<'n, 'l> {
         limits: &'l mut Limits<'n>,
         section: Option<&'l Section>,
     ) -> Rules<'n, 'l> {
-        Rules { defaults, limits, section, first: HashMap::new(), count: 0, pairs: 0 }
+        Rules {
+            defaults,
+            limits,
+            section,
+            first: BTreeMap::new(),
+            replacing: Replacing::default(),
+            count: 0,
+            named: 0,
+            pairs: 0,
+        }
     }
 
     pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<Rule> {
@@ -81,6 +95,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         let deadline = fields.or("deadline", self.defaults.deadline, |node| {
             defaults::deadline(node, report).map(Some)
         });
+        let replaces = self.replaced(&fields, domain.zip(name), report);
         let rule = Rule {
             name: name?.into(),
             domain: domain?.into(),
@@ -92,6 +107,7 @@ impl<'n, 'l> Rules<'n, 'l> {
             on_store_failure: on_store_failure?,
             deadline: deadline?,
             overrides: overrides?,
+            replaces: replaces?,
         };
         self.count_pairs(&rule, node.at, report);
         let cost_at = fields.get("cost").map_or(node.at, |node| node.at);
@@ -100,6 +116,30 @@ impl<'n, 'l> Rules<'n, 'l> {
             section.warn_of_claims(&rule, node.at, report);
         }
         Some(rule)
+    }
+
+    /// The rules that a rule replaces.
+    fn replaced(
+        &mut self,
+        fields: &Fields<'n, '_>,
+        rule: Option<replaces::Id<'n>>,
+        report: &mut Report,
+    ) -> Option<Vec<Box<str>>> {
+        let named = fields.or("replaces", Vec::new(), |node| replaces::read(node, report))?;
+        let names = named.iter().map(|named| named.name.into()).collect();
+        if let Some(rule) = rule {
+            self.replacing.add(rule, named);
+        }
+        Some(names)
+    }
+
+    /// Once all have been read: what rules replace are other rules, and one of them is left.
+    pub(super) fn check_replaced(&self, report: &mut Report) {
+        // One without a name may be the one that is named.
+        if self.named == self.count {
+            self.replacing.check_names(&self.first, report);
+        }
+        self.replacing.check_circles(report);
     }
 
     /// Says once that there are too many.
@@ -145,6 +185,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         let name = name_node.and_then(|node| names::RULE.read(node, "`name`", report));
         let domain = self.domain(fields, report);
         if let (Some(node), Some(name), Some(domain)) = (name_node, name, domain) {
+            self.named += 1;
             self.check_twice(name, domain, node.at, report);
         }
         (name, domain)

@@ -16,7 +16,7 @@ const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
 
 const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`, `{ prefix: … }`, \
-     `{ glob: … }`, `{ any_of: […] }` and `{ present: true }`";
+     `{ glob: … }`, `{ any_of: […] }`, `{ none_of: […] }` and `{ present: true }`";
 
 const WHEN: Table = Table {
     name: "`when`",
@@ -27,7 +27,7 @@ const WHEN: Table = Table {
 
 const CONDITION: Mapping = Mapping {
     name: "a condition",
-    fields: &["exact", "prefix", "glob", "any_of", "present"],
+    fields: &["exact", "prefix", "glob", "any_of", "none_of", "present"],
     remedy: REMEDY,
 };
 
@@ -46,9 +46,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition
             names::warn_of_attribute(name, at, report);
         }
         let wanted = wanted(value, report)?;
-        if let Wanted::AnyOf(patterns) = &wanted {
-            warn_of_values(name, patterns, value.at, report);
-        }
+        warn_of_values(name, wanted.patterns(), value.at, report);
         Some(Condition { attribute: attribute?.into(), wanted })
     });
     Some(conditions.collect())
@@ -83,13 +81,17 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
 fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
     match &node.kind {
         Kind::Text { .. } => Some(Wanted::AnyOf(vec![pattern(node, report)?])),
-        Kind::List(items) => any_of(items, node.at, report),
+        Kind::List(items) => Some(Wanted::AnyOf(any_of(items, node.at, report)?)),
         Kind::Map(_) => {
             let fields = Fields::read(node, &CONDITION, report)?;
             one_alone(&fields, report)?;
             if let Some(node) = fields.get("any_of") {
                 let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
-                return any_of(items, node.at, report);
+                return Some(Wanted::AnyOf(any_of(items, node.at, report)?));
+            }
+            if let Some(node) = fields.get("none_of") {
+                let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
+                return Some(Wanted::NoneOf(none_of(items, node.at, report)?));
             }
             if let Some(node) = fields.get("present") {
                 let is_present = report.truth(node, "`present`")?;
@@ -101,18 +103,37 @@ fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
     }
 }
 
-fn any_of(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Wanted> {
+const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
+
+fn any_of(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Vec<Pattern>> {
     if items.is_empty() {
-        let remedy = "name a value, or use `{ present: true }` for any";
-        report.error(at, "an empty list, which no request is like", remedy);
+        report.error(at, "an empty list, which no request is like", NAME_ONE);
         return None;
     }
+    patterns(items, at, report)
+}
+
+fn none_of(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Vec<Pattern>> {
+    if items.is_empty() {
+        report.error(at, "`none_of` no values, which leaves nothing out", NAME_ONE);
+        return None;
+    }
+    let patterns = patterns(items, at, report)?;
+    if let Some(all) = patterns.iter().find(|pattern| pattern.is_like_all()) {
+        let message = format!("`none_of` has `{all}`, which every value is like");
+        report.error(at, message, "use `{ present: false }` if the attribute must not be there");
+        return None;
+    }
+    Some(patterns)
+}
+
+fn patterns(items: &[Node<'_>], at: Position, report: &mut Report) -> Option<Vec<Pattern>> {
     if items.len() > MAX_VALUES {
         let message = format!("{} values, above the most of {MAX_VALUES}", items.len());
         report.error(at, message, "use a prefix or a glob for them");
         return None;
     }
-    Some(Wanted::AnyOf(items.iter().filter_map(|item| pattern(item, report)).collect()))
+    Some(items.iter().filter_map(|item| pattern(item, report)).collect())
 }
 
 /// One value: a text, or a mapping that says how it is meant.

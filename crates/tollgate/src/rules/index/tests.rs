@@ -14,7 +14,7 @@ use crate::rules::config::{
     Choice, Condition, Config, Costs, KeyPart, NamedLimit, Rule, Spend, Wanted,
 };
 use crate::rules::pattern::Pattern;
-use crate::rules::{Attributes, Rules};
+use crate::rules::{Attributes, Rules, Ruling};
 
 const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
 
@@ -28,6 +28,9 @@ fn applies(rule: &Rule, request: &Model) -> bool {
         match &condition.wanted {
             Wanted::AnyOf(patterns) => {
                 value.is_some_and(|(value, _)| patterns.iter().any(|own| own.matches(value)))
+            }
+            Wanted::NoneOf(patterns) => {
+                value.is_some_and(|(value, _)| !patterns.iter().any(|own| own.matches(value)))
             }
             Wanted::Present => value.is_some(),
             Wanted::Absent => value.is_none(),
@@ -43,6 +46,16 @@ fn applies(rule: &Rule, request: &Model) -> bool {
     };
     let has_key = |part: &KeyPart| part.first_of.iter().any(|name| is_known(name));
     rule.when.iter().all(holds) && rule.key.iter().all(has_key)
+}
+
+/// Of rules that apply, by which set of attributes each does, those that no other replaces.
+fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
+    let replaces = |rule: &Rule, other: &Rule| {
+        rule.replaces.contains(&other.name) && (other.is_shadow || !rule.is_shadow)
+    };
+    let is_left =
+        |(_, own): &&(usize, &Rule)| !applying.iter().any(|(_, rule)| replaces(rule, own));
+    applying.iter().filter(is_left).copied().collect()
 }
 
 fn value() -> impl Strategy<Value = String> {
@@ -66,6 +79,8 @@ fn wanted() -> impl Strategy<Value = Wanted> {
         4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
         // So many that they are looked up.
         1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::AnyOf),
+        2 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::NoneOf),
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::NoneOf),
         1 => Just(Wanted::Present),
         1 => Just(Wanted::Absent),
     ]
@@ -76,6 +91,8 @@ prop_compose! {
         when in prop::collection::hash_map(select(&ATTRIBUTES[..]), wanted(), 0..4),
         key in prop::collection::vec(prop::sample::subsequence(&ATTRIBUTES[..], 1..3), 0..3),
         domain in select(&["one", "two"][..]),
+        is_shadow in prop::bool::weighted(0.2),
+        replaces in prop::option::weighted(0.3, prop::collection::vec(0..30_usize, 1..3)),
     ) -> Rule {
         let when = when.into_iter();
         let part = |names: Vec<&str>| KeyPart { first_of: names.into_iter().map(Into::into).collect() };
@@ -86,10 +103,11 @@ prop_compose! {
             key: key.into_iter().map(part).collect(),
             limit: Choice { tiers: None, default: Spend::Limit(0) },
             cost: Costs { routes: Vec::new(), default: Cost::ONE },
-            is_shadow: false,
+            is_shadow,
             on_store_failure: None,
             deadline: None,
             overrides: Vec::new(),
+            replaces: replaces.into_iter().flatten().map(|at| at.to_string().into()).collect(),
         }
     }
 }
@@ -120,6 +138,17 @@ fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model
     model
 }
 
+fn attributes<'a>(request: &'a [(&'static str, String, Standing)]) -> Attributes<'a> {
+    let with = |all: Attributes<'a>, (name, value, standing): &'a (&'static str, String, _)| {
+        match standing {
+            Standing::Known => all.with(*name, value),
+            Standing::Said => all.said(*name, value),
+            Standing::Claimed => all.claimed(*name, value),
+        }
+    };
+    request.iter().fold(Attributes::new(), with)
+}
+
 proptest! {
     #[test]
     fn what_the_index_finds_is_what_trying_every_rule_finds(
@@ -136,26 +165,30 @@ proptest! {
         }
         let limiter = Limiter::builder().max_bytes(1 << 20).build();
         let made = Rules::new(&limiter, &config).unwrap();
-        for request in &requests {
-            let model = model(request, &config);
-            let mut attributes = Attributes::new();
-            for (name, value, standing) in request {
-                attributes = match standing {
-                    Standing::Known => attributes.with(*name, value),
-                    Standing::Said => attributes.said(*name, value),
-                    Standing::Claimed => attributes.claimed(*name, value),
-                };
-            }
-            for domain in ["one", "two", "three"] {
-                let wanted = config.rules.iter().filter(|rule| *rule.domain == *domain && applies(rule, &model));
-                let wanted: Vec<String> = wanted.map(|rule| format!("{domain}/{}", rule.name)).collect();
-                let ruling = made.check(domain, &attributes).now().unwrap();
-                let found: Vec<String> = ruling.rules().map(|part| part.name().to_string()).collect();
-                prop_assert_eq!(&found, &wanted);
-                let explained = made.explain(domain, &attributes).into_iter();
+        let attributes: Vec<Attributes<'_>> = requests.iter().map(|own| attributes(own)).collect();
+        let models: Vec<Model> = requests.iter().map(|own| model(own, &config)).collect();
+        for domain in ["one", "two", "three"] {
+            let applying = |set: usize| {
+                let model = &models[set];
+                let own = move |rule: &&Rule| *rule.domain == *domain && applies(rule, model);
+                config.rules.iter().filter(own).map(move |rule| (set, rule))
+            };
+            let named = |(set, rule): (usize, &Rule)| (set, format!("{domain}/{}", rule.name));
+            let found = |ruling: &Ruling| -> Vec<(usize, String)> {
+                ruling.rules().map(|part| (part.request(), part.name().to_string())).collect()
+            };
+            for (set, request) in attributes.iter().enumerate() {
+                let wanted = left(&applying(set).collect::<Vec<_>>());
+                let wanted: Vec<_> = wanted.into_iter().map(|(_, rule)| named((0, rule))).collect();
+                prop_assert_eq!(&found(&made.check(domain, request).now().unwrap()), &wanted);
+                let explained = made.explain(domain, request).into_iter();
                 let explained = explained.filter(|rule| rule.outcome.is_ok());
-                prop_assert_eq!(explained.map(|rule| rule.rule.to_string()).collect::<Vec<_>>(), wanted);
+                let explained: Vec<_> = explained.map(|rule| (0, rule.rule.to_string())).collect();
+                prop_assert_eq!(explained, wanted);
             }
+            let wanted = left(&(0..requests.len()).flat_map(applying).collect::<Vec<_>>());
+            let wanted: Vec<_> = wanted.into_iter().map(named).collect();
+            prop_assert_eq!(found(&made.check_all(domain, &attributes).now().unwrap()), wanted);
         }
     }
 }

@@ -34,6 +34,7 @@ rules:
       here: { present: true }
       gone: { present: false }
       any: { any_of: [x, { glob: y }] }
+      none: { none_of: [x, y*] }
     key: [tenant, { first_of: [api_key, ip] }]
     limit: { by: tier, tiers: { pro: pro, banned: block, gold: allow }, default: free }
     cost: { "POST /reports": 10, "**/export": 5, default: 2 }
@@ -42,6 +43,9 @@ rules:
     deadline: 5ms
     overrides:
       - { key: { ip: 203.0.113.9, tenant: 7 }, limit: block }
+    replaces: [other, 1]
+  - { name: other, domain: web, key: [], limit: pro }
+  - { name: 1, domain: web, key: [], limit: pro }
 "#;
 
 fn plain() -> Rule {
@@ -56,6 +60,7 @@ fn plain() -> Rule {
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
         overrides: vec![],
+        replaces: vec![],
     }
 }
 
@@ -77,6 +82,7 @@ fn all() -> Rule {
             condition("here", Wanted::Present),
             condition("gone", Wanted::Absent),
             any_of("any", vec![exact("x"), exact("y")]),
+            condition("none", Wanted::NoneOf(vec![exact("x"), Pattern::of("y*")])),
         ],
         key: vec![part(&["tenant"]), part(&["api_key", "ip"])],
         limit: Choice {
@@ -105,6 +111,7 @@ fn all() -> Rule {
             key: vec![("tenant".into(), "7".into()), ("ip".into(), "203.0.113.9".into())],
             spend: Spend::Block,
         }],
+        replaces: vec!["other".into(), "1".into()],
     }
 }
 
@@ -117,7 +124,7 @@ fn everything_in_a_file_is_read_as_it_is_meant() {
         ("pro", "token-bucket capacity=600 refill=10/s".to_owned()),
     ];
     assert_eq!(limits, expected);
-    assert_eq!(config.rules, [plain(), all()]);
+    assert_eq!(config.rules[..2], [plain(), all()]);
     let keys = [("k_1", "pro"), ("2", "gold")].map(|(key, tier)| (key.into(), tier.into()));
     assert_eq!(config.api_keys, keys.into());
     assert!(config.warnings.is_empty());

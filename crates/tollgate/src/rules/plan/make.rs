@@ -1,21 +1,19 @@
 //! From what a file says to rules made ready.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 #[cfg(feature = "tower")]
 use super::Configured;
-use super::{Domain, Many, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers};
+use super::{Domain, Many, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers, on_terms};
 use crate::error::Error;
-use crate::failure::OnFailure;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, Spend, Wanted};
 use crate::rules::index::Index;
 use crate::rules::key::push_part;
+use crate::rules::limited::Limited;
 use crate::rules::names::Names;
 use crate::rules::pattern::Pattern;
 use crate::rules::tally::Tally;
-use crate::scope::Scope;
 
 impl Plan {
     /// Makes rules ready. What was counted for a rule of the same name before goes on.
@@ -32,17 +30,22 @@ impl Plan {
             .map(|rule| (&rule.name, &rule.tally))
             .collect();
         let mut spends = Vec::new();
+        let places = config.rules.iter().enumerate();
         let mut making = Making {
             limiter,
             config,
             names: &mut names,
             domains: Map::default(),
+            places: places.map(|(at, rule)| ((&*rule.domain, &*rule.name), at)).collect(),
             spends: &mut spends,
         };
         let rules = config
             .rules
             .iter()
-            .map(|rule| making.rule(rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally))))
+            .enumerate()
+            .map(|(at, rule)| {
+                making.rule(at, rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally)))
+            })
             .collect::<Result<Vec<Arc<Rule>>, Error>>()?;
         let mut domains: Map<Box<str>, Domain> = Map::default();
         for (at, rule) in rules.iter().enumerate() {
@@ -84,6 +87,7 @@ impl Plan {
             scopes,
             domains,
             limits,
+            limited: Limited::default(),
         })
     }
 }
@@ -94,12 +98,15 @@ struct Making<'a> {
     config: &'a Config,
     names: &'a mut Names,
     domains: Map<&'a str, Arc<str>>,
+    /// Where the rules are, by their domains and names.
+    places: Map<(&'a str, &'a str), usize>,
     spends: &'a mut Vec<Arc<Spent>>,
 }
 
 impl<'a> Making<'a> {
     fn rule(
         &mut self,
+        at: usize,
         rule: &'a config::Rule,
         tally: impl FnOnce(&RuleName) -> Option<Arc<Tally>>,
     ) -> Result<Arc<Rule>, Error> {
@@ -135,19 +142,18 @@ impl<'a> Making<'a> {
             deadline: rule.deadline,
             tally: tally(&name).unwrap_or_default(),
             name,
+            at,
+            replaces: self.replaced(rule),
         }))
     }
-}
 
-/// With what a failing store means and how long it may take, where that is said.
-fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
-    let scope = match on_failure {
-        Some(on_failure) => scope.on_failure(on_failure),
-        None => scope,
-    };
-    match deadline {
-        Some(deadline) => scope.deadline(deadline),
-        None => scope,
+    /// The places of the rules that one replaces, in order.
+    fn replaced(&self, rule: &config::Rule) -> Vec<usize> {
+        let names = rule.replaces.iter().map(|name| (&*rule.domain, &**name));
+        let mut places: Vec<usize> =
+            names.filter_map(|name| self.places.get(&name).copied()).collect();
+        places.sort_unstable();
+        places
     }
 }
 

@@ -1,0 +1,57 @@
+//! The same algorithm with other numbers.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tollgate_core::{Limit, LimitError};
+
+use crate::any;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[test]
+fn only_the_numbers_are_others() {
+    for (limit, wanted) in [
+        ("fixed-window limit=1 window=1s", "fixed-window limit=90 window=1h"),
+        ("sliding-window-log limit=1 window=1s", "sliding-window-log limit=90 window=1h"),
+        ("sliding-window-counter limit=1 window=1s", "sliding-window-counter limit=90 window=1h"),
+        ("token-bucket capacity=1 refill=7/s", "token-bucket capacity=90 refill=90/h"),
+        ("leaky-bucket capacity=1 leak=7/s", "leaky-bucket capacity=90 leak=90/h"),
+        (
+            "leaky-bucket capacity=1 leak=7/s mode=shaping",
+            "leaky-bucket capacity=90 leak=90/h mode=shaping",
+        ),
+    ] {
+        let limit: Limit = limit.parse().unwrap();
+        assert_eq!(limit.limited_to(90, HOUR), Ok(wanted.parse().unwrap()));
+    }
+}
+
+#[test]
+fn a_log_keeps_no_more_than_it_can() {
+    let log: Limit = "sliding-window-log limit=1 window=1s".parse().unwrap();
+    assert!(log.limited_to(65_536, HOUR).is_ok());
+    assert_eq!(log.limited_to(65_537, HOUR), Err(LimitError::LogTooLarge { limit: 65_537 }));
+}
+
+proptest! {
+    /// What Envoy can ask for, a log apart.
+    #[test]
+    fn every_number_of_32_bits_but_none_makes_a_limit_of_that_size(
+        limit in any::limit(),
+        units in any::<u32>(),
+        per_s in prop::sample::select(&[1, 60, 3_600, 86_400, 2_592_000, 31_536_000][..]),
+    ) {
+        let asked = limit.limited_to(units.into(), Duration::from_secs(per_s));
+        match (units, &asked) {
+            (0, Err(LimitError::Zero { .. })) => {}
+            (65_537.., Err(LimitError::LogTooLarge { .. })) => {}
+            (_, Ok(own)) => {
+                prop_assert_eq!((own.name(), own.size()), (limit.name(), units.into()));
+                prop_assert_eq!(own.is_shaping(), limit.is_shaping());
+                prop_assert_eq!(own.bound().interval_us, per_s * 1_000_000);
+            }
+            _ => prop_assert!(false, "{units}: {asked:?}"),
+        }
+    }
+}

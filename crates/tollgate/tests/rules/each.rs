@@ -1,0 +1,214 @@
+//! Several sets of attributes, with what is asked of each.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use tollgate::rules::{Attributes, Descriptor, Ruling};
+use tollgate::{Error, Limit};
+
+use crate::setup::{Fixture, NOON_US, attributes, refuser};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+const ALGORITHMS: [&str; 6] = [
+    "fixed-window limit=50 window=1h",
+    "sliding-window-log limit=50 window=1h",
+    "sliding-window-counter limit=50 window=1h",
+    "token-bucket capacity=50 refill=1/m",
+    "leaky-bucket capacity=50 leak=1/m",
+    "leaky-bucket capacity=50 leak=1/m mode=shaping",
+];
+
+/// One rule that has this limit and these other fields.
+fn limited(limit: &str, fields: &str) -> Fixture {
+    Fixture::new(&format!(
+        "limits: {{ own: {limit} }}\nrules: [{{ name: it, domain: api, key: [], limit: own{fields} }}]\n"
+    ))
+}
+
+fn asked(units: u64, per: Duration) -> [Descriptor<'static>; 1] {
+    [Descriptor::new(Attributes::new()).limited_to(units, per)]
+}
+
+fn check(fixture: &Fixture, each: &[Descriptor<'_>]) -> Ruling {
+    fixture.rules.check_each("api", each).now().unwrap()
+}
+
+#[test]
+fn a_limit_of_the_requests_own_keeps_the_algorithm_and_the_rules_name_for_it() {
+    for (limit, wanted) in ALGORITHMS.into_iter().zip([
+        "fixed-window limit=120 window=1m",
+        "sliding-window-log limit=120 window=1m",
+        "sliding-window-counter limit=120 window=1m",
+        "token-bucket capacity=120 refill=2/s",
+        "leaky-bucket capacity=120 leak=2/s",
+        "leaky-bucket capacity=120 leak=2/s mode=shaping",
+    ]) {
+        let fixture = limited(limit, "");
+        let ruling = check(&fixture, &asked(120, MINUTE));
+        let part = ruling.rules().next().unwrap();
+        assert_eq!(part.limit(), Some(&wanted.parse::<Limit>().unwrap()));
+        assert_eq!((part.limit_name(), part.scope().unwrap().name()), (Some("own"), "api/it"));
+        assert_eq!(part.decision().unwrap().remaining(), 119, "{limit}");
+    }
+}
+
+#[test]
+fn of_no_units_nothing_may_go_and_nothing_is_asked() {
+    let fixture = limited("fixed-window limit=5 window=1d", "");
+    let each = [Descriptor::new(Attributes::new()), asked(0, MINUTE)[0].clone()];
+    let ruling = check(&fixture, &each);
+    assert!(!ruling.is_allowed());
+    assert_eq!((ruling.retry_after(), refuser(&ruling).as_deref()), (None, Some("it")));
+    assert_eq!(ruling.refused_by().unwrap().request(), 1);
+    assert!(ruling.rules().all(|part| part.decision().is_none()));
+    assert_eq!(check(&fixture, &each[..1]).remaining(), Some(4), "nothing was charged before");
+    let watching = limited("fixed-window limit=5 window=1d", ", shadow: true");
+    let ruling = check(&watching, &asked(0, MINUTE));
+    assert!(ruling.is_allowed() && !ruling.rules().next().unwrap().is_allowed());
+}
+
+#[test]
+fn what_has_no_limit_has_none_for_a_request_that_brings_one() {
+    for (spend, is_allowed) in [("allow", true), ("block", false)] {
+        let fixture = Fixture::new(&format!(
+            "rules: [{{ name: it, domain: api, key: [], limit: {spend} }}]\n"
+        ));
+        for units in [0, 1] {
+            assert!(
+                (0..3).all(|_| check(&fixture, &asked(units, MINUTE)).is_allowed() == is_allowed)
+            );
+        }
+        let elsewhere = fixture.rules.check_each("web", &asked(0, MINUTE)).now().unwrap();
+        assert!(elsewhere.is_allowed(), "no rule applies");
+    }
+}
+
+#[test]
+fn numbers_that_cannot_be_are_an_error_with_the_rule_and_the_remedy() {
+    let day = Duration::from_secs(86_400);
+    for (limit, units, per, wanted) in [
+        (
+            ALGORITHMS[1],
+            70_000,
+            MINUTE,
+            "a request cannot limit `api/it` so: `limit=70000` is above the 65536 that a sliding-window-log keeps; use sliding-window-counter",
+        ),
+        (
+            ALGORITHMS[0],
+            1 << 53,
+            MINUTE,
+            "a request cannot limit `api/it` so: `limit` is 2^53 or more; use at most 9007199254740991",
+        ),
+        (
+            ALGORITHMS[2],
+            1,
+            367 * day,
+            "a request cannot limit `api/it` so: `window` is above 366 days; use a shorter window",
+        ),
+        (
+            ALGORITHMS[3],
+            1,
+            Duration::ZERO,
+            "a request cannot limit `api/it` so: `rate` is zero; use a value above zero",
+        ),
+    ] {
+        let fixture = limited(limit, "");
+        let error = fixture.rules.check_each("api", &asked(units, per)).now().unwrap_err();
+        assert!(matches!(error, Error::LimitedTo { .. }));
+        assert_eq!(error.to_string(), wanted);
+    }
+}
+
+#[test]
+fn of_two_limits_for_one_key_the_first_counts() {
+    let fixture = limited("fixed-window limit=5 window=1d", "");
+    let [ten] = asked(10, MINUTE);
+    let [twenty] = asked(20, MINUTE);
+    let ruling = check(&fixture, &[ten, twenty]);
+    let remaining: Vec<_> =
+        ruling.rules().map(|part| part.decision().unwrap().remaining()).collect();
+    assert_eq!(remaining, [8, 8]);
+}
+
+#[test]
+fn rules_ask_for_what_they_look_at() {
+    let fixture = Fixture::new(
+        "limits: { own: fixed-window limit=5 window=1d }
+rules:
+  - name: it
+    domain: api
+    when: { plan: { none_of: [free] }, region: { present: false } }
+    key: [tenant, { first_of: [user, ip] }]
+    limit: { by: level, tiers: { high: own }, default: allow }
+",
+    );
+    for name in ["plan", "region", "tenant", "user", "ip", "level", "path", "method"] {
+        assert!(fixture.rules.asks_for(name), "{name}");
+    }
+    assert!(!fixture.rules.asks_for("descriptor_keys"));
+}
+
+/// Everything that a ruling says.
+fn said(ruling: &Ruling) -> String {
+    let parts: Vec<_> = ruling
+        .rules()
+        .map(|part| (part.request(), part.key(), part.cost(), part.limit(), part.decision()))
+        .collect();
+    format!("{:?} {:?} {parts:?}", ruling.verdict(), ruling.remaining())
+}
+
+proptest! {
+    /// At one instant nothing comes back, so that it is plain how much is left.
+    #[test]
+    fn what_was_spent_of_one_is_spent_of_the_other(
+        limit in select(&ALGORITHMS[..]),
+        units in 1..100_u64,
+        per_s in select(&[1, 60, 3_600, 86_400][..]),
+        spent in 1..=50_u64,
+    ) {
+        let fixture = limited(limit, "");
+        let own = [Descriptor::new(Attributes::new())];
+        prop_assert!(check(&fixture, &[own[0].clone().cost(spent)]).is_allowed());
+        let ruling = check(&fixture, &asked(units, Duration::from_secs(per_s)));
+        prop_assert_eq!(ruling.is_allowed(), spent < units);
+        let spent = spent + u64::from(ruling.is_allowed());
+        prop_assert_eq!(ruling.remaining(), Some(units.saturating_sub(spent)));
+        let ruling = check(&fixture, &own);
+        prop_assert_eq!(ruling.is_allowed(), spent < 50);
+        prop_assert_eq!(ruling.remaining(), Some(49_u64.saturating_sub(spent)));
+    }
+
+    #[test]
+    fn sets_of_which_nothing_else_is_asked_are_decided_as_without_asking(
+        requests in prop::collection::vec(
+            prop::collection::vec(
+                (select(&["ip", "path", "tier", "other"][..]), select(&["a", "b", "/v1/c"][..])),
+                0..3,
+            ),
+            1..30,
+        ),
+        sets in 1..4_usize,
+    ) {
+        let fixtures = [(); 2].map(|()| Fixture::new("
+limits:
+  small: fixed-window limit=3 window=1d
+  large: token-bucket capacity=8 refill=1/s
+rules:
+  - { name: by-ip, domain: api, key: [ip], limit: { by: tier, tiers: { a: large, b: block }, default: small } }
+  - { name: by-path, domain: api, when: { path: { none_of: [/v1/**] } }, key: [path], limit: small, cost: 2 }
+  - { name: watching, domain: api, key: [], limit: small, shadow: true }
+  - { name: special, domain: api, when: { ip: b }, key: [other], limit: small, replaces: [by-ip, watching] }
+"));
+        for (at, requests) in requests.chunks(sets).enumerate() {
+            // OK because there are few.
+            let now_us = NOON_US + 100_000 * at as u64;
+            let plain: Vec<_> = requests.iter().map(|request| attributes(request)).collect();
+            let each: Vec<_> = plain.iter().cloned().map(Descriptor::new).collect();
+            let plain = fixtures[0].rules.check_all("api", &plain).at_us(now_us).now().unwrap();
+            let each = fixtures[1].rules.check_each("api", &each).at_us(now_us).now().unwrap();
+            prop_assert_eq!(said(&plain), said(&each));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Rules that take the place of others.
+
+use crate::setup::{Fixture, attributes, refuser};
+
+const LIMITS: &str = "limits:
+  small: fixed-window limit=3 window=1d
+  large: fixed-window limit=10 window=1d
+";
+
+fn fixture(rules: &str) -> Fixture {
+    Fixture::new(&format!("{LIMITS}rules:\n{rules}"))
+}
+
+#[test]
+fn a_rule_that_is_replaced_neither_refuses_nor_is_charged() {
+    let rules = fixture(
+        "  - { name: per-user, domain: api, key: [user], limit: small }
+  - { name: banned, domain: api, when: { user: alice }, key: [], limit: block }
+  - { name: vip, domain: api, when: { user: alice }, key: [user], limit: large, replaces: [per-user, banned] }
+",
+    );
+    let (alice, bob) = ([("user", "alice")], [("user", "bob")]);
+    assert_eq!(rules.applied(&alice), ["vip"]);
+    assert_eq!(rules.admitted(20, &alice), 9);
+    assert_eq!(refuser(&rules.check(&alice)).as_deref(), Some("vip"));
+    assert_eq!(rules.applied(&bob), ["per-user"]);
+    assert_eq!(rules.admitted(20, &bob), 2);
+    let counted: Vec<_> = rules.rules.counts().into_iter().map(|(_, own)| own.allowed).collect();
+    assert_eq!(counted, [3, 0, 10], "what is left out is not counted");
+}
+
+#[test]
+fn what_applies_to_one_set_of_attributes_replaces_for_all_of_them() {
+    let rules = fixture(
+        "  - { name: per-user, domain: api, key: [user], limit: small }
+  - { name: per-path, domain: api, key: [path], limit: small }
+  - { name: special, domain: api, key: [special], limit: large, replaces: [per-user] }
+",
+    );
+    let sets = [&[("user", "a"), ("path", "/")][..], &[("special", "x")]].map(attributes);
+    let ruling = rules.rules.check_all("api", &sets).now().unwrap();
+    let applied: Vec<_> = ruling.rules().map(|part| (part.request(), part.name().name())).collect();
+    assert_eq!(applied, [(0, "per-path"), (1, "special")]);
+    assert_eq!(ruling.rules().last().unwrap().key(), b"special=x");
+}
+
+#[test]
+fn what_replaces_another_need_not_be_left_itself() {
+    let rules = fixture(
+        "  - { name: a, domain: api, when: { a: { present: true } }, key: [], limit: small, replaces: [b] }
+  - { name: b, domain: api, when: { b: { present: true } }, key: [], limit: small, replaces: [c] }
+  - { name: c, domain: api, key: [], limit: small }
+",
+    );
+    assert_eq!(rules.applied(&[("a", ""), ("b", "")]), ["a"]);
+    assert_eq!(rules.applied(&[("a", "")]), ["a", "c"], "only what applies replaces");
+    assert_eq!(rules.applied(&[("b", "")]), ["b"]);
+}
+
+#[test]
+fn a_rule_that_refuses_nothing_takes_the_place_of_none_that_does() {
+    let rules = fixture(
+        "  - { name: enforced, domain: api, key: [], limit: small }
+  - { name: watched, domain: api, key: [], limit: small, shadow: true }
+  - { name: watching, domain: api, key: [], limit: large, shadow: true, replaces: [enforced, watched] }
+",
+    );
+    assert_eq!(rules.applied(&[]), ["enforced", "watching"]);
+}
