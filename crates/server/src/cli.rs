@@ -2,6 +2,7 @@
 
 mod check;
 mod complete;
+mod import;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use tollgate_core::Limit;
 
 pub(crate) use check::{CheckArgs, HealthyArgs};
 pub(crate) use complete::{CompletionsArgs, ManArgs};
+pub(crate) use import::{ImportArgs, Origin};
 pub(crate) use serve::{LogFormat, ServeArgs};
 
 /// Exact rate limiting with five algorithms
@@ -83,6 +85,10 @@ pub(crate) enum Command {
     /// Say which rules of a file apply to a request, which do not, and why
     #[command(after_help = EXPLAIN_EXAMPLE)]
     Explain(ExplainArgs),
+
+    /// Turn the configuration of another rate limiter into limits and rules
+    #[command(after_help = import::IMPORT_EXAMPLE)]
+    Import(ImportArgs),
 
     /// Print the JSON Schema of files of limits and rules, for editors
     #[command(after_help = SCHEMA_EXAMPLE)]

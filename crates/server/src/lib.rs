@@ -13,6 +13,7 @@
 //! - `replay`: decides the requests of a trace at the trace's own times
 //! - `explain`: which rules apply to a request, and why
 //! - `validate`: what is wrong with files of limits and rules
+//! - `import`: limits and rules from the configuration of others
 //! - `complete`: what shells complete, and the manual
 
 mod ask;
@@ -27,6 +28,7 @@ pub mod fuzz;
 mod grpc;
 mod healthy;
 mod http;
+mod import;
 mod lifecycle;
 mod listener;
 mod logs;
@@ -60,6 +62,7 @@ pub fn run() -> ExitCode {
         Some(Command::Replay(args)) => replay::run(&args).map(|()| ExitCode::SUCCESS),
         Some(Command::Validate(args)) => validate::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
+        Some(Command::Import(args)) => import::run(&args),
         Some(Command::Schema) => print(Config::schema()).map(|()| ExitCode::SUCCESS),
         Some(Command::Healthy(args)) => Ok(healthy::run(&args)),
         Some(Command::Completions(args)) => {

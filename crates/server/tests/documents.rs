@@ -41,6 +41,7 @@ fn every_console_example_prints_what_it_shows() {
     let documents = [
         include_str!("../../../README.md"),
         include_str!("../../../docs/algorithms.md"),
+        include_str!("../../../docs/migrating.md"),
         include_str!("../../../docs/rules.md"),
     ];
     let examples: Vec<Example> = documents.into_iter().flat_map(examples).collect();

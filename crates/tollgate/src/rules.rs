@@ -34,6 +34,15 @@ mod schema;
 mod tally;
 mod yaml;
 
+/// Reading YAML that is no file of rules, with everything that is wrong with it; no part of the API.
+#[doc(hidden)]
+pub mod reading {
+    pub use super::decode::{ATTRIBUTE, DOMAIN, Fields, Mapping, NameKind};
+    pub use super::load::Source;
+    pub use super::problem::{Position, Report};
+    pub use super::yaml::{Kind, Node};
+}
+
 use std::fmt;
 #[cfg(feature = "tower")]
 use std::net::IpAddr;

@@ -10,6 +10,7 @@ fn help_teaches() {
         ("serve", &["serve", "--help"]),
         ("check_short", &["check", "-h"]),
         ("check", &["check", "--help"]),
+        ("import", &["import", "--help"]),
         ("healthy", &["healthy", "--help"]),
         ("completions", &["completions", "--help"]),
         ("man", &["man", "--help"]),

@@ -25,9 +25,10 @@ use super::problem::{Position, Report};
 use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use defaults::Defaults;
-use fields::{Fields, Mapping};
+pub use fields::{Fields, Mapping};
 pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
+pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
 use rule::Rules;
 
 const FILE: Mapping = Mapping {

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::config::{Config, JwtKey};
 use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES};
 use super::problem::{Position, Problems, Report};
-use super::yaml::{self, Node};
+use super::yaml::{self, MAX_DEPTH, Node};
 
 const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
@@ -96,7 +96,12 @@ impl Config {
         let mut report = Report::new(file);
         let mut keys_report = None;
         let mut config = Config::default();
-        let source = Source { bytes: text, max_bytes: Config::MAX_BYTES, smaller: SPLIT };
+        let source = Source {
+            bytes: text,
+            max_bytes: Config::MAX_BYTES,
+            max_depth: MAX_DEPTH,
+            smaller: SPLIT,
+        };
         let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
         if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys }) = decoded {
             let max_bytes = MAX_KEYS_FILE_BYTES;
@@ -108,7 +113,9 @@ impl Config {
                 Some((keys_file, Ok(bytes))) => {
                     let name = beside(file, &keys_file.path).display().to_string();
                     let mut report = Report::new(&name);
-                    let source = Source { bytes: &bytes, max_bytes, smaller: FEWER_KEYS };
+                    let max_depth = MAX_DEPTH;
+                    let source =
+                        Source { bytes: &bytes, max_bytes, max_depth, smaller: FEWER_KEYS };
                     source.read(decode::no_api_keys, &mut report, |root, report| {
                         api_keys.read(root, report);
                     });
@@ -165,16 +172,20 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 /// What is in a file, and how much that may be.
-struct Source<'b> {
-    bytes: &'b [u8],
-    max_bytes: usize,
-    /// What to do if it is more.
-    smaller: &'static str,
+pub struct Source<'b> {
+    /// What is in it.
+    pub bytes: &'b [u8],
+    /// How much that may be.
+    pub max_bytes: usize,
+    /// How deep lists and mappings may be in each other.
+    pub max_depth: usize,
+    /// What to do if it is larger.
+    pub smaller: &'static str,
 }
 
 impl Source<'_> {
     /// Lets `decode` read the tree, if there is one; `nothing` says what is wrong with an empty file.
-    fn read<R>(
+    pub fn read<R>(
         self,
         nothing: fn(Position, &mut Report),
         report: &mut Report,
@@ -193,7 +204,7 @@ impl Source<'_> {
                 return None;
             }
         };
-        let decoded = match yaml::parse(text, report) {
+        let decoded = match yaml::parse(text, self.max_depth, report) {
             Some(root) if !root.is_null() => Some(decode(&root, report)),
             None if report.errors() > 0 => None,
             _ => {

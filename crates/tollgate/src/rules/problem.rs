@@ -23,13 +23,16 @@ pub enum Severity {
 
 /// A line and a column, both from 1; columns are characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Position {
-    pub(crate) line: u32,
-    pub(crate) column: u32,
+pub struct Position {
+    /// From 1.
+    pub line: u32,
+    /// From 1.
+    pub column: u32,
 }
 
 impl Position {
-    pub(crate) const START: Position = Position { line: 1, column: 1 };
+    /// Where a file begins.
+    pub const START: Position = Position { line: 1, column: 1 };
 }
 
 /// One thing that is wrong with a file.
@@ -171,13 +174,14 @@ fn counted(count: usize, noun: &str) -> String {
 impl std::error::Error for Problems {}
 
 /// The problems of one file, while it is read.
-pub(crate) struct Report {
+pub struct Report {
     file: Arc<str>,
     found: Problems,
 }
 
 impl Report {
-    pub(crate) fn new(file: &str) -> Report {
+    /// Nothing yet; messages call the file so.
+    pub fn new(file: &str) -> Report {
         Report { file: file.into(), found: Problems::default() }
     }
 
@@ -185,30 +189,23 @@ impl Report {
         &self.file
     }
 
-    pub(crate) fn errors(&self) -> usize {
+    /// How many errors there are so far.
+    pub fn errors(&self) -> usize {
         self.found.errors
     }
 
-    pub(crate) fn error(
-        &mut self,
-        at: Position,
-        message: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
+    /// Something that makes the file invalid.
+    pub fn error(&mut self, at: Position, message: impl Into<String>, remedy: impl Into<String>) {
         self.keep(Severity::Error, Some(at), message.into(), remedy.into());
     }
 
-    pub(crate) fn warn(
-        &mut self,
-        at: Position,
-        message: impl Into<String>,
-        remedy: impl Into<String>,
-    ) {
+    /// Something that was probably not meant.
+    pub fn warn(&mut self, at: Position, message: impl Into<String>, remedy: impl Into<String>) {
         self.keep(Severity::Warning, Some(at), message.into(), remedy.into());
     }
 
     /// An error of the file as a whole.
-    pub(crate) fn unreadable(&mut self, message: String, remedy: &str) {
+    pub fn unreadable(&mut self, message: String, remedy: &str) {
         self.keep(Severity::Error, None, message, remedy.into());
     }
 
@@ -245,7 +242,7 @@ impl Report {
     }
 
     /// All problems, by line; those of `other` come last.
-    pub(crate) fn with(mut self, other: Option<Report>) -> Problems {
+    pub fn with(mut self, other: Option<Report>) -> Problems {
         self.found.kept.sort_by_key(|problem| problem.at);
         if let Some(Report { mut found, .. }) = other {
             found.kept.sort_by_key(|problem| problem.at);

@@ -14,24 +14,31 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use super::problem::{Position, Report};
 
 /// Lists and mappings in each other: deeper than any rule.
-const MAX_DEPTH: usize = 16;
+pub(crate) const MAX_DEPTH: usize = 16;
 
 /// Texts, lists and mappings together.
 const MAX_NODES: usize = 1_000_000;
 
 /// A text, a list or a mapping, and where it begins.
-pub(crate) struct Node<'t> {
-    pub(crate) at: Position,
-    pub(crate) kind: Kind<'t>,
+pub struct Node<'t> {
+    /// Where it begins.
+    pub at: Position,
+    /// What it is.
+    pub kind: Kind<'t>,
 }
 
-pub(crate) enum Kind<'t> {
+/// What stands in a node.
+pub enum Kind<'t> {
     /// Whatever stands there, also if YAML would call it a number.
     Text {
+        /// Without its quotes.
         text: Cow<'t, str>,
+        /// It has none.
         is_plain: bool,
     },
+    /// `[a, b]`
     List(Vec<Node<'t>>),
+    /// `{ a: b }`
     Map(Vec<(Node<'t>, Node<'t>)>),
     /// What has been refused already.
     Refused,
@@ -39,7 +46,7 @@ pub(crate) enum Kind<'t> {
 
 impl Node<'_> {
     /// Nothing at all, `~` or `null`, without quotes.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         match &self.kind {
             Kind::Text { text, is_plain: true } => {
                 matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
@@ -50,20 +57,20 @@ impl Node<'_> {
 }
 
 /// The document in a text, if there is one. `None` also if it cannot be read, which is then reported.
-pub(crate) fn parse<'t>(text: &'t str, report: &mut Report) -> Option<Node<'t>> {
+pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) -> Option<Node<'t>> {
     if let Some((code, at)) = syntax::control_character(text) {
         let message = format!("the character U+{code:04X}, which does not print");
         report.error(at, message, "remove it, or write it as an escape in double quotes");
         return None;
     }
     let mut parser = Parser::new_from_str(text);
-    let mut tree = Tree::default();
+    let mut tree = Tree { max_depth, ..Tree::default() };
     while let Some(event) = parser.next_event() {
         let ended = match event {
             Ok((event, span)) => tree.take(event, position(span.start), report),
             Err(error) => {
                 let at = position(*error.marker());
-                let (at, message, remedy) = syntax::explained(error.info(), at, text);
+                let (at, message, remedy) = syntax::explained(error.info(), at, text, max_depth);
                 report.error(at, message, remedy);
                 Err(Ended)
             }
@@ -76,9 +83,9 @@ pub(crate) fn parse<'t>(text: &'t str, report: &mut Report) -> Option<Node<'t>> 
 }
 
 /// The parser has a limit of its own, for what it reads ahead.
-fn too_deep() -> (String, &'static str) {
-    let message = format!("nested more than {MAX_DEPTH} deep");
-    (message, "no part of a file of rules is nested so deep")
+fn too_deep(max_depth: usize) -> (String, &'static str) {
+    let message = format!("nested more than {max_depth} deep");
+    (message, "no part of such a file is nested so deep")
 }
 
 fn position(marker: Marker) -> Position {
@@ -105,6 +112,7 @@ enum OpenKind<'t> {
 struct Tree<'t> {
     root: Option<Node<'t>>,
     open: Vec<Open<'t>>,
+    max_depth: usize,
     nodes: usize,
     documents: usize,
 }
@@ -161,8 +169,8 @@ impl<'t> Tree<'t> {
         kind: OpenKind<'t>,
         report: &mut Report,
     ) -> Result<(), Ended> {
-        if self.open.len() == MAX_DEPTH {
-            let (message, remedy) = too_deep();
+        if self.open.len() == self.max_depth {
+            let (message, remedy) = too_deep(self.max_depth);
             report.error(at, message, remedy);
             return Err(Ended);
         }

@@ -10,12 +10,13 @@ use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
 /// A mapping whose fields are known.
-pub(super) struct Mapping {
+pub struct Mapping {
     /// What messages call it.
-    pub(super) name: &'static str,
-    pub(super) fields: &'static [&'static str],
+    pub name: &'static str,
+    /// Their names.
+    pub fields: &'static [&'static str],
     /// What to write if it is something else.
-    pub(super) remedy: &'static str,
+    pub remedy: &'static str,
 }
 
 /// A mapping of names that the file chooses.
@@ -38,8 +39,9 @@ pub(super) enum Naming {
 }
 
 /// The fields of a mapping, each one that is known, and once.
-pub(super) struct Fields<'n, 't> {
-    pub(super) at: Position,
+pub struct Fields<'n, 't> {
+    /// Where the mapping begins.
+    pub at: Position,
     known: Vec<(&'static str, &'n Node<'t>)>,
     /// What someone meant who wrote another name: it is not missing.
     meant: Vec<&'static str>,
@@ -56,7 +58,8 @@ pub(super) struct Row<'n, 't> {
 }
 
 impl<'n, 't> Fields<'n, 't> {
-    pub(super) fn read(
+    /// Those of a node; `None` if it is no mapping. What is wrong is reported.
+    pub fn read(
         node: &'n Node<'t>,
         mapping: &Mapping,
         report: &mut Report,
@@ -92,12 +95,14 @@ impl<'n, 't> Fields<'n, 't> {
         Some(Fields { at: node.at, known, meant, has_refused, is_empty: entries.is_empty() })
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&'n Node<'t>> {
+    /// A field, if it is there.
+    pub fn get(&self, name: &str) -> Option<&'n Node<'t>> {
         self.known.iter().find(|(field, _)| *field == name).map(|(_, node)| *node)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.known.len()
+    /// Those that are there.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.known.iter().map(|(name, _)| *name)
     }
 
     /// There is nothing in the mapping, not even what is unknown.
@@ -106,12 +111,7 @@ impl<'n, 't> Fields<'n, 't> {
     }
 
     /// A field that has to be there.
-    pub(super) fn require(
-        &self,
-        name: &str,
-        remedy: &str,
-        report: &mut Report,
-    ) -> Option<&'n Node<'t>> {
+    pub fn require(&self, name: &str, remedy: &str, report: &mut Report) -> Option<&'n Node<'t>> {
         let found = self.get(name);
         if found.is_none() && !self.may_have(name) {
             report.error(self.at, format!("`{name}` is missing"), remedy);

@@ -4,7 +4,7 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping};
 use super::identity::Section;
-use super::names;
+use super::names::{self, Origin};
 use crate::rules::config::{Condition, KeyPart, Wanted};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
@@ -23,6 +23,7 @@ const PART: Mapping = Mapping {
 
 pub(super) fn read(
     node: &Node<'_>,
+    origin: Origin,
     section: Option<&Section>,
     report: &mut Report,
 ) -> Option<Vec<KeyPart>> {
@@ -36,7 +37,7 @@ pub(super) fn read(
         };
         let mut part = KeyPart { first_of: Vec::new() };
         for node in first_of.into_iter().flatten() {
-            let Some(name) = attribute(node, report) else { continue };
+            let Some(name) = attribute(node, origin, report) else { continue };
             if attributes.iter().any(|(before, _)| *before == name) {
                 let message = format!("attribute `{}` is in the key twice", Excerpt::of(name));
                 report.error(node.at, message, "keep one of them");
@@ -55,10 +56,10 @@ pub(super) fn read(
     Some(parts)
 }
 
-fn attribute<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
+fn attribute<'n>(node: &'n Node<'_>, origin: Origin, report: &mut Report) -> Option<&'n str> {
     let text = report.text(node, PART.name, PART.remedy)?;
     let name = names::ATTRIBUTE.check(text, node.at, report)?;
-    names::warn_of_attribute(name, node.at, report);
+    origin.warn_of_attribute(name, node.at, report);
     Some(name)
 }
 

@@ -12,7 +12,7 @@ const MAX_LONG_CHARS: usize = 128;
 
 /// A kind of name, and what may be one.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub struct Kind {
     /// What messages call one, with its article.
     pub(super) noun: &'static str,
     fits: fn(&str) -> bool,
@@ -32,13 +32,15 @@ pub(super) const RULE: Kind = Kind { noun: "a rule", ..LIMIT };
 pub(super) const TIER: Kind = Kind { noun: "a tier", ..LIMIT };
 /// Beside an API key, which someone may have written in its place.
 pub(super) const TIER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..TIER };
-pub(super) const ATTRIBUTE: Kind = Kind {
+/// What attributes are called.
+pub const ATTRIBUTE: Kind = Kind {
     noun: "an attribute",
     fits: |text| is_long_name(text, |_| true),
     remedy: ATTRIBUTE_REMEDY,
     ..LIMIT
 };
-pub(super) const DOMAIN: Kind = Kind {
+/// What domains are called.
+pub const DOMAIN: Kind = Kind {
     noun: "a domain",
     fits: |text| is_long_name(text, |letter| letter != '/'),
     remedy: DOMAIN_REMEDY,
@@ -51,12 +53,7 @@ pub(super) const HEADER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..HEADER }
 
 impl Kind {
     /// The text, if it may be such a name.
-    pub(super) fn check<'n>(
-        self,
-        text: &'n str,
-        at: Position,
-        report: &mut Report,
-    ) -> Option<&'n str> {
+    pub fn check<'n>(self, text: &'n str, at: Position, report: &mut Report) -> Option<&'n str> {
         if (self.fits)(text) {
             return Some(text);
         }
@@ -86,6 +83,30 @@ const USUAL: [&str; 5] = ["method", "path", "ip", "api_key", "tier"];
 
 /// Shorter names are too often near to another.
 const SHORTEST_NEAR: usize = 5;
+
+/// Where the requests of a rule come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Http,
+    /// Whose entries may have any name.
+    Envoy,
+}
+
+impl Origin {
+    /// Only Envoy's descriptors have `descriptor_keys`.
+    pub(super) fn of<'n>(mut attributes: impl Iterator<Item = &'n str>) -> Origin {
+        match attributes.any(|name| name == "descriptor_keys") {
+            true => Origin::Envoy,
+            false => Origin::Http,
+        }
+    }
+
+    pub(super) fn warn_of_attribute(self, name: &str, at: Position, report: &mut Report) {
+        if self == Origin::Http {
+            warn_of_attribute(name, at, report);
+        }
+    }
+}
 
 /// An attribute that is probably not called so: a rule that waits for it never applies.
 pub(super) fn warn_of_attribute(name: &str, at: Position, report: &mut Report) {

@@ -12,12 +12,7 @@ use crate::rules::yaml::{Kind, Node};
 /// backticks, and returns nothing then.
 impl Report {
     /// A text, also if YAML would call it a number.
-    pub(super) fn text<'n>(
-        &mut self,
-        node: &'n Node<'_>,
-        name: &str,
-        remedy: &str,
-    ) -> Option<&'n str> {
+    pub fn text<'n>(&mut self, node: &'n Node<'_>, name: &str, remedy: &str) -> Option<&'n str> {
         match &node.kind {
             Kind::Text { text, .. } if !node.is_null() => Some(text),
             _ => {
@@ -27,7 +22,8 @@ impl Report {
         }
     }
 
-    pub(super) fn list<'n, 't>(
+    /// The items of a list.
+    pub fn list<'n, 't>(
         &mut self,
         node: &'n Node<'t>,
         name: &str,

@@ -8,6 +8,7 @@ use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
 use super::identity::Section;
 use super::limits::Limits;
+use super::names::Origin;
 use super::replaces::{self, Replacing};
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
@@ -76,8 +77,10 @@ impl<'n, 'l> Rules<'n, 'l> {
         let fields = Fields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
-        let key = key_node.and_then(|node| key::read(node, self.section, report));
-        let when = fields.or("when", Vec::new(), |node| when::read(node, report));
+        let when = fields.get("when").into_iter().flat_map(Fields::of);
+        let origin = Origin::of(when.map(|(name, _)| name));
+        let key = key_node.and_then(|node| key::read(node, origin, self.section, report));
+        let when = fields.or("when", Vec::new(), |node| when::read(node, origin, report));
         if let (Some(key), Some(when)) = (&key, &when) {
             key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
         }

@@ -3,7 +3,7 @@
 use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping, Naming, Row, Table};
-use super::names;
+use super::names::{self, Origin};
 use crate::rules::config::{Condition, Wanted};
 use crate::rules::pattern::Pattern;
 use crate::rules::problem::{Position, Report};
@@ -38,18 +38,22 @@ const PATTERN: Mapping = Mapping {
 };
 
 /// What every attribute must be.
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<Condition>> {
+pub(super) fn read(node: &Node<'_>, origin: Origin, report: &mut Report) -> Option<Vec<Condition>> {
     let rows = WHEN.rows(node, report)?;
-    let conditions = rows.into_iter().filter_map(|Row { name, at, value }| {
+    let mut conditions = Vec::with_capacity(rows.len());
+    for Row { name, at, value } in rows {
         let attribute = names::ATTRIBUTE.check(name, at, report);
-        if let Some(name) = attribute {
-            names::warn_of_attribute(name, at, report);
+        for wanted in wanted(value, report).into_iter().flatten() {
+            if origin == Origin::Http {
+                warn_of_values(name, wanted.patterns(), value.at, report);
+            }
+            conditions.extend(attribute.map(|name| Condition { attribute: name.into(), wanted }));
         }
-        let wanted = wanted(value, report)?;
-        warn_of_values(name, wanted.patterns(), value.at, report);
-        Some(Condition { attribute: attribute?.into(), wanted })
-    });
-    Some(conditions.collect())
+        if let Some(name) = attribute {
+            origin.warn_of_attribute(name, at, report);
+        }
+    }
+    Some(conditions)
 }
 
 /// Values that no request over HTTP has.
@@ -78,28 +82,40 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
     }
 }
 
-fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Wanted> {
+/// One, or two: what it must be like, and what not.
+fn wanted(node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
     match &node.kind {
-        Kind::Text { .. } => Some(Wanted::AnyOf(vec![pattern(node, report)?])),
-        Kind::List(items) => Some(Wanted::AnyOf(any_of(items, node.at, report)?)),
+        Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![pattern(node, report)?])]),
+        Kind::List(items) => Some(vec![Wanted::AnyOf(any_of(items, node.at, report)?)]),
         Kind::Map(_) => {
             let fields = Fields::read(node, &CONDITION, report)?;
-            one_alone(&fields, report)?;
-            if let Some(node) = fields.get("any_of") {
-                let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
-                return Some(Wanted::AnyOf(any_of(items, node.at, report)?));
+            let like = one_alone(&fields, report)?;
+            let mut wanted = Vec::new();
+            if let Some(like) = like {
+                wanted.push(like_one(like, &fields, report)?);
             }
             if let Some(node) = fields.get("none_of") {
                 let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
-                return Some(Wanted::NoneOf(none_of(items, node.at, report)?));
+                wanted.push(Wanted::NoneOf(none_of(items, node.at, report)?));
             }
-            if let Some(node) = fields.get("present") {
-                let is_present = report.truth(node, "`present`")?;
-                return Some(if is_present { Wanted::Present } else { Wanted::Absent });
-            }
-            Some(Wanted::AnyOf(vec![of_fields(&fields, report)?]))
+            Some(wanted)
         }
         Kind::Refused => None,
+    }
+}
+
+/// What a condition says besides `none_of`, by the name of its field.
+fn like_one(name: &str, fields: &Fields<'_, '_>, report: &mut Report) -> Option<Wanted> {
+    match (name, fields.get(name)) {
+        ("any_of", Some(node)) => {
+            let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
+            Some(Wanted::AnyOf(any_of(items, node.at, report)?))
+        }
+        ("present", Some(node)) => {
+            let is_present = report.truth(node, "`present`")?;
+            Some(if is_present { Wanted::Present } else { Wanted::Absent })
+        }
+        _ => Some(Wanted::AnyOf(vec![of_fields(fields, report)?])),
     }
 }
 
@@ -170,12 +186,17 @@ fn of_fields(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Pattern> {
     Some(Pattern::Prefix(prefix.into()))
 }
 
-fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<()> {
-    match fields.len() {
-        1 => return Some(()),
+/// The one field besides `none_of`, which may narrow what a value must be like.
+fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
+    let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
+    match (&others[..], fields.get("none_of").is_some()) {
+        ([], true) => return Some(None),
+        ([like], false) | ([like @ ("prefix" | "glob")], true) => {
+            return Some(Some(like));
+        }
         // What was there instead has been reported.
-        0 if !fields.is_empty_mapping() => {}
-        0 => report.error(fields.at, "a condition that says nothing", REMEDY),
+        ([], false) if !fields.is_empty_mapping() => {}
+        ([], false) => report.error(fields.at, "a condition that says nothing", REMEDY),
         _ => {
             let remedy = "keep one of them; several values go into `any_of`";
             report.error(fields.at, "more than one condition on an attribute", remedy);

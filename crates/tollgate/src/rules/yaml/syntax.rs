@@ -125,14 +125,19 @@ const KNOWN: &[(&str, &str, &str)] = &[
 ];
 
 /// What the parser says of a text, in words that help, and where that is.
-pub(super) fn explained(info: &str, at: Position, text: &str) -> (Position, String, &'static str) {
+pub(super) fn explained(
+    info: &str,
+    at: Position,
+    text: &str,
+    max_depth: usize,
+) -> (Position, String, &'static str) {
     if info.contains("tab") && !info.starts_with("'") {
         let at = indenting_tab(text, at.line).unwrap_or(at);
         return (at, "a tab where only spaces may be".into(), "indent with spaces");
     }
     let (message, remedy) = match KNOWN.iter().find(|(beginning, ..)| info.starts_with(beginning)) {
         Some((_, message, remedy)) => ((*message).into(), *remedy),
-        None if info.starts_with("recursion limit") => super::too_deep(),
+        None if info.starts_with("recursion limit") => super::too_deep(max_depth),
         None => {
             (format!("not YAML: {info}"), "see that quotes, brackets and indentation are right")
         }

@@ -1,0 +1,54 @@
+//! What rules are called.
+
+use std::collections::HashMap;
+
+use super::read::{Descriptor, Value};
+
+const MAX_NAME_CHARS: usize = 64;
+
+/// Leaves room for a number behind it.
+const MAX_BASE_CHARS: usize = MAX_NAME_CHARS - 8;
+
+/// The names of a domain, each of which one rule has.
+#[derive(Default)]
+pub(super) struct Names {
+    /// Whose they are, and how many were asked for.
+    taken: HashMap<String, u32>,
+}
+
+impl Names {
+    /// The name, or the next that is free: `users`, `users-2`.
+    pub(super) fn unique(&mut self, wanted: &str) -> String {
+        let fitting = fitting(wanted);
+        let base = if fitting.is_empty() { "rule" } else { &*fitting };
+        let base: String = base.chars().take(MAX_BASE_CHARS).collect();
+        let mut name = base.clone();
+        while self.taken.contains_key(&name) {
+            let asked = self.taken.entry(base.clone()).or_default();
+            *asked = asked.saturating_add(1);
+            name = format!("{base}-{asked}");
+        }
+        self.taken.insert(name.clone(), 1);
+        name
+    }
+}
+
+/// What it is called there in statistics: `message_type_marketing.to_number`.
+pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String {
+    let steps = path.map(|Descriptor { key, value, .. }| {
+        let value = match value {
+            Value::Any => "",
+            Value::Exact(value) | Value::Prefix(value) | Value::Glob(value) => value,
+        };
+        let parts = [fitting(key), fitting(value)];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_")
+    });
+    steps.collect::<Vec<_>>().join(".")
+}
+
+/// A name of letters, digits, `-`, `_` and `.`, with a `-` for all between.
+fn fitting(text: &str) -> String {
+    let is_fit = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let parts = text.split(|letter| !is_fit(letter)).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("-")
+}

@@ -1,0 +1,131 @@
+//! Which values of an attribute are left for a descriptor, by those beside it.
+//!
+//! To envoyproxy/ratelimit, a value that is given counts before one with a star, the first of those before
+//! the others, and a key without a value for the rest.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::read::{Descriptor, Value};
+
+/// The values of an attribute that a descriptor is for: like one, and unlike others.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Left<'t> {
+    /// `None`: whatever they are.
+    pub(super) like: Option<Like<'t>>,
+    pub(super) none_of: Vec<Like<'t>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Like<'t> {
+    Exact(&'t str),
+    Prefix(&'t str),
+    Glob(&'t str),
+}
+
+impl Left<'_> {
+    /// Every value is left.
+    pub(super) fn is_any(&self) -> bool {
+        self.like.is_none() && self.none_of.is_empty()
+    }
+}
+
+/// Descriptors beside each other, by their keys.
+pub(super) struct Level<'t> {
+    of: HashMap<&'t str, OfKey<'t>>,
+}
+
+#[derive(Default)]
+struct OfKey<'t> {
+    exact: BTreeSet<&'t str>,
+    /// In the order in which they count.
+    stars: Vec<Like<'t>>,
+}
+
+impl<'t> Level<'t> {
+    pub(super) fn new(descriptors: &'t [Descriptor]) -> Level<'t> {
+        let mut of: HashMap<&str, OfKey<'_>> = HashMap::new();
+        for Descriptor { key, value, .. } in descriptors {
+            let beside = of.entry(key).or_default();
+            match value {
+                Value::Any => {}
+                Value::Exact(text) => {
+                    beside.exact.insert(text);
+                }
+                Value::Prefix(start) => beside.stars.push(Like::Prefix(start)),
+                Value::Glob(text) => beside.stars.push(Like::Glob(text)),
+            }
+        }
+        Level { of }
+    }
+
+    /// What is left for one of them, with at most so many values left out and one more; `None` if
+    /// nothing is.
+    pub(super) fn left_for(&self, one: &'t Descriptor, most: usize) -> Option<Left<'t>> {
+        let beside = self.of.get(&*one.key)?;
+        let like = match &one.value {
+            Value::Exact(text) => {
+                return Some(Left { like: Some(Like::Exact(text)), none_of: Vec::new() });
+            }
+            Value::Any => None,
+            Value::Prefix(start) => Some(Like::Prefix(start)),
+            Value::Glob(text) => Some(Like::Glob(text)),
+        };
+        let start = like.map_or("", Like::start);
+        let before = beside.stars.iter().copied().take_while(|star| Some(*star) != like);
+        let before: Vec<Like<'_>> = before.filter(|star| star.may_meet(start)).collect();
+        let takes_all =
+            |star: &Like<'_>| matches!(star, Like::Prefix(all) if start.starts_with(all));
+        if before.iter().any(takes_all) {
+            return None;
+        }
+        let like = like.filter(|like| *like != Like::Prefix(""));
+        Some(Left { like, none_of: beside.left_out(start, before, most) })
+    }
+}
+
+impl<'t> OfKey<'t> {
+    /// Those values and stars that come before, without what others of them include.
+    fn left_out(&self, start: &'t str, stars: Vec<Like<'t>>, most: usize) -> Vec<Like<'t>> {
+        let prefixes: BTreeSet<&str> = stars.iter().filter_map(|star| star.prefix()).collect();
+        // The only one that can be a start of a text is the last before it: what it starts with comes later.
+        let is_included = |text: &str, among: &BTreeSet<&str>| {
+            among.range(..text).next_back().is_some_and(|prefix| text.starts_with(prefix))
+        };
+        let mut least: BTreeSet<&str> = BTreeSet::new();
+        for prefix in prefixes {
+            if !is_included(prefix, &least) {
+                least.insert(prefix);
+            }
+        }
+        let exact = self.exact.range(start..).copied().take_while(|text| text.starts_with(start));
+        let is_named = |text: &&str| !least.contains(text) && !is_included(text, &least);
+        let exact = exact.filter(is_named).map(Like::Exact);
+        let stars = stars.iter().copied().filter(|star| match star {
+            Like::Prefix(prefix) => least.contains(prefix),
+            _ => true,
+        });
+        exact.chain(stars).take(most.saturating_add(1)).collect()
+    }
+}
+
+impl<'t> Like<'t> {
+    /// All before the first star.
+    fn start(self) -> &'t str {
+        match self {
+            Like::Exact(text) | Like::Prefix(text) => text,
+            Like::Glob(text) => text.split('*').next().unwrap_or_default(),
+        }
+    }
+
+    fn prefix(self) -> Option<&'t str> {
+        match self {
+            Like::Prefix(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether a value that begins so may be like it.
+    fn may_meet(self, start: &str) -> bool {
+        self.start().starts_with(start) || start.starts_with(self.start())
+    }
+}

@@ -1,0 +1,358 @@
+//! `tollgate import`, run as people run it.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod migrating;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const GOOD: &str = "domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit:
+      unit: second
+      requests_per_unit: 500
+";
+
+/// A directory of files, in which the command runs.
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    directory
+}
+
+fn command(directory: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(args).current_dir(directory).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn tollgate(directory: &Path, args: &[&str]) -> Output {
+    command(directory, args).output().unwrap()
+}
+
+fn printed(output: &Output) -> (Option<i32>, &str, &str) {
+    let text = |bytes| str::from_utf8(bytes).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// What a person sees: the rules, then what is said of them. The rules are valid, without a warning.
+fn seen(files: &[(&str, &str)]) -> String {
+    let directory = directory(files);
+    let names = files.iter().map(|(name, _)| *name);
+    let args: Vec<&str> = ["import", "envoy-ratelimit"].into_iter().chain(names).collect();
+    let output = tollgate(directory.path(), &args);
+    let (code, stdout, stderr) = printed(&output);
+    if code == Some(0) {
+        fs::write(directory.path().join("rules.yaml"), stdout).unwrap();
+        let output = tollgate(directory.path(), &["validate", "rules.yaml"]);
+        let (code, _, problems) = printed(&output);
+        assert_eq!((code, problems), (Some(0), ""), "{stdout}");
+    }
+    format!("{stdout}---\n{stderr}exit code {}\n", code.unwrap())
+}
+
+/// The examples of envoyproxy/ratelimit's own documentation, by their numbers there.
+#[test]
+fn its_own_examples_become_rules() {
+    for (name, text) in [
+        (
+            "1_two_values",
+            "domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit:
+      unit: second
+      requests_per_unit: 500
+
+  - key: database
+    value: default
+    rate_limit:
+      unit: second
+      requests_per_unit: 500
+",
+        ),
+        (
+            "2_nested",
+            "domain: messaging
+descriptors:
+  # Only allow 5 marketing messages a day
+  - key: message_type
+    value: marketing
+    descriptors:
+      - key: to_number
+        rate_limit:
+          unit: day
+          requests_per_unit: 5
+
+  # Only allow 100 messages a day to any unique phone number
+  - key: to_number
+    rate_limit:
+      unit: day
+      requests_per_unit: 100
+",
+        ),
+        (
+            "3_matching_order",
+            "domain: edge_proxy_per_ip
+descriptors:
+  - key: remote_address
+    rate_limit:
+      unit: second
+      requests_per_unit: 10
+
+  # Black list IP
+  - key: remote_address
+    value: 50.0.0.5
+    rate_limit:
+      unit: second
+      requests_per_unit: 0
+",
+        ),
+        (
+            "5_unlimited",
+            "domain: internal
+descriptors:
+  - key: ldap
+    rate_limit:
+      unlimited: true
+
+  - key: azure
+    rate_limit:
+      unit: minute
+      requests_per_unit: 100
+",
+        ),
+        (
+            "6_shadow",
+            "domain: example6
+descriptors:
+  - key: service
+    descriptors:
+      - key: user
+        value: user-a
+        rate_limit:
+          requests_per_unit: 10
+          unit: second
+        shadow_mode: true
+      - key: user
+        value: user-b
+        rate_limit:
+          requests_per_unit: 20
+          unit: second
+",
+        ),
+        (
+            "7_replaces",
+            "domain: example7
+descriptors:
+  - key: key_1
+    value: value_1
+    descriptors:
+      - key: user
+        value: bkthomps
+        rate_limit:
+          name: specific_limit
+          requests_per_unit: 5
+          unit: second
+  - key: key_2
+    value: value_2
+    descriptors:
+      - key: user
+        value: bkthomps
+        rate_limit:
+          replaces:
+            - name: specific_limit
+          requests_per_unit: 10
+          unit: second
+",
+        ),
+        (
+            "8_detailed_metric",
+            "domain: example8
+descriptors:
+  - key: key1
+    detailed_metric: true
+    rate_limit:
+      unit: minute
+      requests_per_unit: 10
+  - key: key1
+    value: value1
+    rate_limit:
+      unit: minute
+      requests_per_unit: 20
+",
+        ),
+        (
+            "9_wildcard",
+            "domain: example9
+descriptors:
+  - key: key1
+    value: value*
+    rate_limit:
+      unit: minute
+      requests_per_unit: 20
+",
+        ),
+    ] {
+        insta::assert_snapshot!(format!("example_{name}"), seen(&[("config.yaml", text)]));
+    }
+}
+
+#[test]
+fn what_is_beside_and_below_is_kept_apart() {
+    let text = r#"domain: nasty
+descriptors:
+  - { key: user, rate_limit: { unit: week, requests_per_unit: 7 } }
+  - key: user
+    value: ""
+    rate_limit: { unit: day, requests_per_unit: 1 }
+"#;
+    insta::assert_snapshot!("an_empty_value_is_none", seen(&[("config.yaml", text)]));
+    let text = r#"domain: nasty
+descriptors:
+  - { key: generic_key, value: outer, descriptors: [
+      { key: generic_key, value: inner, rate_limit: { unit: Hour, requests_per_unit: 1_000 } },
+      { key: "a,b\\c", value: "yes: no", rate_limit: { unit: YEAR, requests_per_unit: 404 } } ] }
+  - key: route
+    rate_limit: { unit: month, requests_per_unit: 1 }
+    shadow_mode: yes
+    descriptors:
+      - { key: verb, value: GET, rate_limit: { unlimited: true } }
+      - { key: verb, shadow_mode: true, rate_limit: { unit: second, requests_per_unit: 0 } }
+  - { key: route, value: /v1/users, descriptors: [] }
+  - { key: route, value: /v1/internal/, rate_limit: { unit: minute, requests_per_unit: 3 } }
+  - { key: route, value: /v1/internal/*, share_threshold: true, rate_limit: { unit: minute, unit_multiplier: 5, requests_per_unit: 4 } }
+  - { key: route, value: /v1/*/items, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 6, name: all of v1 } }
+  - { key: route, value: /v1/*, rate_limit: { unit: minute, requests_per_unit: 5, name: all of v1 } }
+  - { key: route, value: /v1/old/*, rate_limit: { unit: minute, requests_per_unit: 6 } }
+  - { key: api_key, value_to_metric: true, metadata: { a: b }, rate_limit: { unit: minute } }
+  - { key: route_v2, value: x, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: route, value: v2_y, descriptors: ~ }
+"#;
+    insta::assert_snapshot!("nested_and_starred", seen(&[("config.yaml", text)]));
+}
+
+#[test]
+fn files_of_one_domain_become_one_and_names_reach_across_them() {
+    let one = "domain: shared
+descriptors:
+  - { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 1, name: slow } }
+";
+    let two = "domain: shared
+descriptors:
+  - { key: path, rate_limit: { unit: day, requests_per_unit: 2, replaces: [{ name: slow }, { name: nobody }] } }
+";
+    let other = "domain: other
+descriptors:
+  - { key: path, rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: slow }] } }
+";
+    insta::assert_snapshot!(
+        "merged",
+        seen(&[("one.yaml", one), ("two.yaml", two), ("other.yaml", other)])
+    );
+    insta::assert_snapshot!("merged_twice", seen(&[("one.yaml", one), ("again.yaml", one)]));
+}
+
+#[test]
+fn every_mistake_is_said_at_once_with_its_place() {
+    let text = r#"domain: "a b"
+descriptor: []
+descriptors:
+  - value: users
+    rate_limit: { unit: fortnight, requests_per_unit: -1, replaces: [{ nam: x }, {}, { name: "" }, { name: self }], name: self }
+  - key: database
+    ratelimit: { unit: second }
+  - key: "with space"
+    rate_limit: { unit: second, unlimited: true }
+  - key: a
+    share_threshold: true
+    shadow_mode: maybe
+    rate_limit: [1]
+  - key: a
+    rate_limit: { requests_per_unit: 4294967296, unit: 5 }
+  - { key: b, value: [x], rate_limit: { unit: year, unit_multiplier: 2, requests_per_unit: 1 } }
+  - { key: c, value: d_e, rate_limit: { unit: day, unit_multiplier: 0, requests_per_unit: 1 } }
+  - { key: c_d, value: e, rate_limit: { requests_per_unit: 1 } }
+  - { key: descriptor_keys, rate_limit: { unit: day, requests_per_unit: 1 } }
+"#;
+    let tree = "domain: d
+descriptors:
+  - { key: c, value: d_e, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: c_d, value: e, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: descriptor_keys, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - key: user
+    descriptors: [{ key: user, descriptors: [{ key: 'user#2', rate_limit: { unit: day, requests_per_unit: 1 } }] }]
+";
+    let files = [("config.yaml", text), ("empty.yaml", "# nothing\n"), ("tree.yaml", tree)];
+    insta::assert_snapshot!("mistakes", seen(&files));
+    let directory = directory(&[]);
+    let output = tollgate(directory.path(), &["import", "envoy-ratelimit", "none.yaml"]);
+    let (code, stdout, stderr) = printed(&output);
+    assert_eq!((code, stdout), (Some(1), ""));
+    assert!(stderr.starts_with("error: none.yaml: cannot be read: No such file"), "{stderr}");
+}
+
+#[test]
+fn a_file_that_is_there_is_not_written_over_unless_forced() {
+    let directory = directory(&[("config.yaml", GOOD), ("rules.yaml", "mine")]);
+    let args = ["import", "envoy-ratelimit", "config.yaml", "--output"];
+    let written = |more: &[&str]| {
+        let output = tollgate(directory.path(), &[&args[..], more].concat());
+        let (code, stdout, stderr) = printed(&output);
+        assert_eq!(stdout, "", "{more:?}");
+        (code, stderr.to_owned())
+    };
+    let (code, stderr) = written(&["rules.yaml"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.starts_with("error: rules.yaml: --force writes over it: File exists"),
+        "{stderr}"
+    );
+    assert_eq!(fs::read_to_string(directory.path().join("rules.yaml")).unwrap(), "mine");
+    for more in [&["rules.yaml", "--force"][..], &["new.yaml"]] {
+        assert_eq!(written(more).0, Some(0), "{more:?}");
+        let rules = fs::read_to_string(directory.path().join(more[0])).unwrap();
+        assert!(rules.contains("- name: database_users\n"), "{rules}");
+    }
+    let (code, stderr) = written(&["no/such/directory.yaml"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.starts_with("error: no/such/directory.yaml: No such file"), "{stderr}");
+}
+
+#[test]
+fn with_strict_a_warning_is_reason_enough_to_write_nothing() {
+    let odd = GOOD.replace("value: users", "value: users\n    detailed_metric: true");
+    let directory = directory(&[("odd.yaml", &odd), ("good.yaml", GOOD)]);
+    for (file, strict, code) in
+        [("good.yaml", "true", 0), ("odd.yaml", "true", 1), ("odd.yaml", "false", 0)]
+    {
+        let mut command = command(directory.path(), &["import", "envoy-ratelimit", file]);
+        let output = command.env("TOLLGATE_STRICT", strict).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{file}");
+        assert_eq!(output.stdout.is_empty(), code == 1, "{file}");
+    }
+}
+
+#[test]
+fn standard_input_is_a_file_too() {
+    let directory = directory(&[]);
+    let mut command = command(directory.path(), &["import", "envoy-ratelimit", "-"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(GOOD.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (code, stdout, stderr) = printed(&output);
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("  # standard input:3\n  - name: database_users\n"), "{stdout}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
