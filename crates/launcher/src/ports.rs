@@ -19,7 +19,7 @@ static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| {
 });
 
 /// A port that nobody listens on at the moment, and that this process was not given lately.
-pub(crate) fn free_port() -> io::Result<u16> {
+pub fn free_port() -> io::Result<u16> {
     Ok(listen()?.local_addr()?.port())
 }
 

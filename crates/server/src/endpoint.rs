@@ -7,6 +7,7 @@ use hyper::Method;
 pub(crate) enum Endpoint {
     Check,
     Batch,
+    Authorize,
     Limits,
     Limit,
     Keys,
@@ -20,9 +21,10 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 11] = [
+    pub(crate) const ALL: [Endpoint; 12] = [
         Endpoint::Check,
         Endpoint::Batch,
+        Endpoint::Authorize,
         Endpoint::Limits,
         Endpoint::Limit,
         Endpoint::Keys,
@@ -38,6 +40,7 @@ impl Endpoint {
         match path {
             "/v1/check" => Endpoint::Check,
             "/v1/check/batch" => Endpoint::Batch,
+            "/v1/authorize" => Endpoint::Authorize,
             "/v1/limits" => Endpoint::Limits,
             "/v1/refund" => Endpoint::Refund,
             "/healthz" => Endpoint::Healthz,
@@ -63,6 +66,7 @@ impl Endpoint {
         match self {
             Endpoint::Check => "check",
             Endpoint::Batch => "batch",
+            Endpoint::Authorize => "authorize",
             Endpoint::Limits => "limits",
             Endpoint::Limit => "limit",
             Endpoint::Keys => "keys",
@@ -80,6 +84,7 @@ impl Endpoint {
         Some(match self {
             Endpoint::Check => "/v1/check",
             Endpoint::Batch => "/v1/check/batch",
+            Endpoint::Authorize => "/v1/authorize",
             Endpoint::Limits => "/v1/limits",
             Endpoint::Limit => "/v1/limits/{name}",
             Endpoint::Keys => "/v1/limits/{name}/keys/{key}",
@@ -119,6 +124,8 @@ mod tests {
             ("/v1/check", Endpoint::Check),
             ("/v1/check/", Endpoint::Other),
             ("/v1/check/batch", Endpoint::Batch),
+            ("/v1/authorize", Endpoint::Authorize),
+            ("/v1/authorize/", Endpoint::Other),
             ("/v1/limits", Endpoint::Limits),
             ("/v1/limits/", Endpoint::Other),
             ("/v1/limits/free", Endpoint::Limit),

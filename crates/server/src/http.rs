@@ -2,6 +2,7 @@
 //!
 //! - `check`, `batch`: decide requests
 //!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
+//! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: who may look at keys
@@ -10,6 +11,7 @@
 //! - `openapi`: all of it as a document
 
 mod asked;
+mod authorize;
 mod batch;
 mod body;
 mod check;
@@ -27,12 +29,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::response::IntoResponse;
+use axum::routing::any;
 use hyper::{Method, Uri};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub(crate) use asked::Asked;
+pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use check::answer as check;
 pub(crate) use problem::Problem;
@@ -43,6 +47,8 @@ use crate::served::Served;
 /// The whole API.
 pub(crate) fn router(served: Arc<Served>) -> Router {
     let (router, _) = api().split_for_parts();
+    // Some proxies ask with the method of the request that they were sent.
+    let router = router.route("/v1/authorize", any(authorize::authorize));
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     router.with_state(served)
 }
@@ -52,6 +58,7 @@ fn api() -> OpenApiRouter<Arc<Served>> {
     OpenApiRouter::with_openapi(openapi::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))
+        .routes(routes!(authorize::authorize, authorize::authorize_posted))
         .routes(routes!(refund::refund))
         .routes(routes!(limits::limits))
         .routes(routes!(limits::limit))

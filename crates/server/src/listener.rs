@@ -34,6 +34,7 @@ use tower::Service;
 pub(crate) use connections::{Connections, Port, Reason};
 pub(crate) use files::allow_open_files;
 pub(crate) use room::{Place, Room};
+pub(crate) use watch::Hold;
 
 use crate::lifecycle::{Lifecycle, Phase};
 use connection::connection;

@@ -10,6 +10,7 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
+use crate::http::Authorizing;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Connections, Port};
 use crate::logs::{Log, Sparingly};
@@ -44,6 +45,8 @@ pub(crate) struct Served {
     pub(crate) log: Option<Log>,
     /// Requests that came to a 5xx, for the log.
     pub(crate) failures: Sparingly,
+    /// What proxies ask before they pass a request on.
+    pub(crate) authorizing: Authorizing,
     /// What bodies and answers may take in memory; and pages about the server.
     pub(crate) budget: Budget,
     pub(crate) page_budget: Budget,
@@ -155,6 +158,7 @@ impl Served {
             max_key_bytes: 0,
             max_connections: 0,
             failures: Sparingly::default(),
+            authorizing: Authorizing::default(),
             budget: Budget::new(REQUEST_BYTES),
             page_budget: Budget::new(PAGE_BYTES),
             limits: ArcSwap::default(),
@@ -164,6 +168,11 @@ impl Served {
 
     pub(crate) fn limiter(&self) -> &Limiter {
         self.rules.limiter()
+    }
+
+    /// How many requests may be held back until their turn comes: others need connections, too.
+    pub(crate) fn max_waiting(&self) -> u32 {
+        self.max_connections / 2
     }
 
     /// Whether requests should be sent here, as far as is known: nothing is asked.

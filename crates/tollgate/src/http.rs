@@ -22,7 +22,7 @@ mod tokens;
 
 pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use forwarded::Forwarding;
-pub(crate) use head::Findings;
+pub(crate) use head::{Findings, PREFLIGHT};
 pub use head::{Peer, RequestHead};
 pub use headers::HeaderFamilies;
 pub(crate) use headers::{Ready, Told};
@@ -33,4 +33,4 @@ pub use outcome::{Outcome, Policy};
 pub use problem::{Reason, Refusal};
 pub use proxies::{TrustError, TrustedProxies};
 #[cfg(feature = "jwt")]
-pub(crate) use tokens::Unwelcome;
+pub use tokens::Unwelcome;

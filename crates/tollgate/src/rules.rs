@@ -73,7 +73,7 @@ pub use tally::Counts;
 
 use crate::error::Error;
 #[cfg(feature = "tower")]
-use crate::http::{ClientAddress, Identity, Ipv6Prefix};
+use crate::http::{ClientAddress, Identity, Ipv6Prefix, RequestHead};
 use crate::limiter::Limiter;
 use crate::scope::Scope;
 
@@ -222,9 +222,35 @@ impl Rules {
         &self.inner.limiter
     }
 
-    /// The rules as they are now, however long a request takes to be looked at.
+    /// The rules as they are now, however long a request takes to be looked at: for whoever decides requests over
+    /// HTTP without the middleware.
+    ///
+    /// ```
+    /// use http::{HeaderMap, Request};
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{HeaderFamilies, Identity, Outcome, Peer, RequestHead};
+    /// use tollgate::rules::{Config, Rules};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let file = "limits: { one: fixed-window limit=1 window=1d }\n\
+    ///             rules: [{ name: per-client, domain: api, key: [ip], limit: one }]";
+    /// let rules = Rules::new(&Limiter::memory(), &Config::parse("rules.yaml", file)?)?;
+    ///
+    /// let peer = Peer("203.0.113.9:4711".parse()?);
+    /// let request = Request::get("/reports").extension(peer).body(())?;
+    ///
+    /// let (now, plain) = (rules.as_of_now(), Identity::new());
+    /// let head = RequestHead::new(&request, now.identity().unwrap_or(&plain));
+    /// let ruling = now.check("api", &now.attributes(&head)).now()?;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// HeaderFamilies::ALL.tell(&Outcome::of_rules(&ruling), 0, &mut headers);
+    /// assert_eq!(headers["x-ratelimit-remaining"], "0");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tower")]
-    pub(crate) fn as_of_now(&self) -> Current<'_> {
+    pub fn as_of_now(&self) -> Current<'_> {
         Current { rules: self, plan: self.plan() }
     }
 
@@ -235,7 +261,7 @@ impl Rules {
 
 /// Rules as they were at one time.
 #[cfg(feature = "tower")]
-pub(crate) struct Current<'r> {
+pub struct Current<'r> {
     rules: &'r Rules,
     plan: Arc<Plan>,
 }
@@ -243,27 +269,45 @@ pub(crate) struct Current<'r> {
 #[cfg(feature = "tower")]
 impl<'r> Current<'r> {
     /// Who clients are, if the file says it.
-    pub(crate) fn identity(&self) -> Option<&Identity> {
+    pub fn identity(&self) -> Option<&Identity> {
         self.plan.identity.as_ref().map(|configured| &*configured.made)
     }
 
-    /// What they ask of a request.
-    pub(crate) fn asked(&self) -> &Asked {
-        &self.plan.asked
+    /// The domain of all of them, if it is one.
+    pub fn only_domain(&self) -> Option<&str> {
+        let mut domains = self.plan.domains.keys();
+        domains.next().filter(|_| domains.next().is_none()).map(|only| &**only)
+    }
+
+    /// Whether a domain has rules; a request of another is allowed.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.plan.domains.contains_key(domain)
+    }
+
+    /// A request as they see it, as far as they ask.
+    pub fn attributes<'a>(&'a self, head: &'a RequestHead<'_>) -> Attributes<'a> {
+        head.attributes(&self.plan.asked)
     }
 
     /// Whether one of their limits delays requests.
-    pub(crate) fn is_shaping(&self) -> bool {
+    pub fn is_shaping(&self) -> bool {
         self.plan.is_shaping
     }
 
     /// A request that they decide.
-    pub(crate) fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
+    pub fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
     where
         'r: 'a,
     {
         let request = Requests::Plain(slice::from_ref(request));
         RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, request)
+    }
+}
+
+#[cfg(feature = "tower")]
+impl fmt::Debug for Current<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").field("generation", &self.plan.generation).finish_non_exhaustive()
     }
 }
 

@@ -14,8 +14,10 @@ use utoipa::Modify;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, OpenApi};
 
-pub(super) use bodies::{BatchAnswer, BatchRequest, CheckAnswer, CheckRequest};
-pub(super) use problems::{BodyProblems, OperatorProblems, PathProblems, StoreProblems};
+pub(super) use bodies::{BatchAnswer, BatchRequest, CheckAnswer, CheckRequest, RefusalProblem};
+pub(super) use problems::{
+    AuthorizeProblems, BodyProblems, OperatorProblems, PathProblems, StoreProblems,
+};
 
 use super::Problem;
 
@@ -33,7 +35,7 @@ use super::Problem;
         (name = "keys", description = "How keys stand: for operators"),
         (name = "operations", description = "How the server is"),
     ),
-    components(schemas(Problem)),
+    components(schemas(Problem, RefusalProblem)),
     modifiers(&OperatorScheme),
 )]
 pub(super) struct Document;

@@ -116,6 +116,25 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
+    /// For whoever asks in the name of others, and is not known as a proxy.
+    pub(super) fn untrusted_proxy() -> Problem {
+        let detail = "only proxies that are trusted may ask for others; \
+                      add the address of this one to identity.trusted_proxies in the server's configuration";
+        Problem::new(StatusCode::FORBIDDEN, detail)
+    }
+
+    /// For a request that would have to wait for longer than the server stays.
+    pub(super) fn stopping(left: Duration) -> Problem {
+        let detail = "the server stops before it is this request's turn; ask another, or come back";
+        let retry_after = Some(left);
+        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+
+    /// The same with another status.
+    pub(super) fn with_status(self, status: StatusCode) -> Problem {
+        Problem { status: status.as_u16(), ..self }
+    }
+
     /// For whoever sends or asks for much while others do.
     pub(crate) fn no_memory() -> Problem {
         let detail = "bodies and answers take all the memory that they may; come back in a second, or send less at \

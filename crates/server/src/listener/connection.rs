@@ -22,8 +22,9 @@ use tower::Service;
 
 use super::connections::Reason;
 use super::room::Place;
-use super::watch::{Look, Watch};
+use super::watch::{Hold, Look, Watch};
 use super::wire::{Leaving, Wire, arriving};
+use crate::endpoint::Endpoint;
 use crate::lifecycle::{Lifecycle, Phase};
 
 /// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
@@ -119,6 +120,9 @@ where
 {
     let mut request = request.map(|body| arriving(body, watch));
     request.extensions_mut().insert(Peer(peer));
+    if Endpoint::of(request.uri().path()) == Endpoint::Authorize {
+        request.extensions_mut().insert(Hold::new(watch));
+    }
     let answer = service.call(request);
     async move {
         let mut response = answer.await?;

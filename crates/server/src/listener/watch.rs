@@ -1,5 +1,6 @@
 //! A connection's progress, as its socket, its requests and the accept loop see it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -20,6 +21,38 @@ pub(super) struct Watch {
     /// The server closes, and the connection has yet to hear of it.
     is_called: AtomicBool,
     task: Mutex<Option<Waker>>,
+    /// An answer is held back, and whoever closes the connection does not want it.
+    is_held: AtomicBool,
+}
+
+/// Lets an answer be held back for no longer than its client stays: while it is, a client that closes its side is
+/// gone, and so is its request. Otherwise it may do so, and wait.
+#[derive(Clone)]
+pub(crate) struct Hold {
+    watch: Arc<Watch>,
+}
+
+/// While an answer is held back.
+pub(crate) struct Holding<'h> {
+    watch: &'h Watch,
+}
+
+impl Hold {
+    pub(super) fn new(watch: &Arc<Watch>) -> Hold {
+        Hold { watch: Arc::clone(watch) }
+    }
+
+    pub(crate) fn begin(&self) -> Holding<'_> {
+        // The connection looks at its socket when it has polled its request, which calls this.
+        self.watch.is_held.store(true, Ordering::Relaxed);
+        Holding { watch: &self.watch }
+    }
+}
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.watch.is_held.store(false, Ordering::Relaxed);
+    }
 }
 
 /// What a connection's timer finds.
@@ -38,6 +71,7 @@ impl Watch {
             bounds,
             is_called: AtomicBool::new(false),
             task: Mutex::new(None),
+            is_held: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +88,11 @@ impl Watch {
     pub(super) fn last_call(&self) {
         self.is_called.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Whether an answer is held back for as long as its client stays.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed)
     }
 
     /// Lets its task look again.

@@ -33,6 +33,14 @@ impl Wire {
         (!self.has_ended).then_some(self.stream)
     }
 
+    /// Whether the client has closed its side. hyper, which lets it do so, does not look before it has answered.
+    fn is_left(&mut self, context: &mut Context<'_>) -> bool {
+        let mut byte = [0];
+        let peeked = self.stream.poll_peek(context, &mut ReadBuf::new(&mut byte));
+        self.has_ended = matches!(peeked, Poll::Ready(Ok(0) | Err(_)));
+        self.has_ended
+    }
+
     fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => {
@@ -90,10 +98,16 @@ impl AsyncWrite for Wire {
         self.stream.is_write_vectored()
     }
 
-    /// hyper flushes when it has written all it has, and a socket keeps nothing back.
-    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// hyper flushes when it has written all it has, and a socket keeps nothing back; and whenever it looks whether
+    /// there is something to do.
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !std::mem::take(&mut self.is_dirty) {
-            return Poll::Ready(Ok(()));
+            let is_gone = self.watch.is_held() && self.is_left(context);
+            return Poll::Ready(if is_gone {
+                Err(ErrorKind::ConnectionAborted.into())
+            } else {
+                Ok(())
+            });
         }
         let is_over = self.watch.with(|progress| {
             progress.flushed(Instant::now());

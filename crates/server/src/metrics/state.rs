@@ -23,6 +23,7 @@ pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
     connections(text, [&served.connections, &served.grpc_connections]);
     let help = "The most connections that a port may have.";
     text.single("tollgate_max_connections", Kind::Gauge, help, served.max_connections);
+    authorizing(text, served);
     lost(text, served);
     let help = "1 while requests should be sent here, as /readyz says.";
     text.single("tollgate_ready", Kind::Gauge, help, u8::from(served.is_ready()));
@@ -139,6 +140,15 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
     let help = "Since when the rules decide, in seconds since 1970.";
     let name = "tollgate_rules_loaded_timestamp_seconds";
     text.single(name, Kind::Gauge, help, unix_seconds(since));
+}
+
+/// What proxies ask.
+fn authorizing(text: &mut Text, served: &Served) {
+    let help = "Requests that are held back until a shaping limit lets them go.";
+    text.single("tollgate_authorize_held", Kind::Gauge, help, served.authorizing.waiting());
+    let help = "Questions to /v1/authorize of those that are not trusted proxies.";
+    let untrusted = served.authorizing.untrusted();
+    text.single("tollgate_authorize_untrusted_total", Kind::Counter, help, untrusted);
 }
 
 /// What should have been told elsewhere.

@@ -168,7 +168,7 @@ async fn a_time_is_in_the_bucket_of_its_bound() {
 #[tokio::test]
 async fn a_page_holds_what_it_takes_until_it_is_read_and_no_more_are_written_than_fit() {
     let limits =
-        (0..100).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
+        (0..70).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
     let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
     let limiter = Limiter::memory();
     let mut served = served(&limiter, &limits, "memory");

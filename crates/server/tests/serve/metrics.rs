@@ -103,6 +103,8 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
         ("tollgate_rules_loaded_timestamp_seconds", "gauge"),
         ("tollgate_rules_info", "gauge"),
         ("tollgate_rules_problem", "gauge"),
+        ("tollgate_authorize_held", "gauge"),
+        ("tollgate_authorize_untrusted_total", "counter"),
         ("tollgate_build_info", "gauge"),
         ("tollgate_ready", "gauge"),
         ("tollgate_max_connections", "gauge"),

@@ -30,6 +30,7 @@ fn the_document_is_whole() {
     for (path, methods) in [
         ("/v1/check", &["post"][..]),
         ("/v1/check/batch", &["post"]),
+        ("/v1/authorize", &["get", "post"]),
         ("/v1/limits", &["get"]),
         ("/v1/limits/{name}", &["get"]),
         ("/v1/limits/{name}/keys/{key}", &["get", "delete"]),
@@ -45,7 +46,14 @@ fn the_document_is_whole() {
             for (status, response) in responses.iter().filter(|(status, _)| status.starts_with('4'))
             {
                 let content = &response["content"]["application/problem+json"]["schema"]["$ref"];
-                assert_eq!(content, "#/components/schemas/Problem", "{method} {path} {status}");
+                let is_refusal =
+                    path == "/v1/authorize" && !["400", "403", "404"].contains(&&**status);
+                let want = if is_refusal { "RefusalProblem" } else { "Problem" };
+                assert_eq!(
+                    *content,
+                    format!("#/components/schemas/{want}"),
+                    "{method} {path} {status}"
+                );
             }
         }
     }
@@ -98,6 +106,11 @@ const SETTINGS: &str = r#"
 # A key that was forgotten has spent nothing, and can be looked at.
 [checks]
 use_after_free.enabled = false
+
+# A proxy may ask with any method, also one that the document does not name.
+[[operations]]
+include-path = "/v1/authorize"
+checks.unsupported_method.enabled = false
 
 # What is wrong with one request of a batch is answered in its place.
 [[operations]]

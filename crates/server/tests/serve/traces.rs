@@ -87,6 +87,31 @@ fn a_request_is_a_span_that_tells_its_decision() {
 }
 
 #[test]
+fn what_a_proxy_asks_is_a_span_that_tells_the_rule() {
+    let file = crate::check::rules(
+        "identity: { trusted_proxies: [127.0.0.1] }\n\
+         rules: [{ name: none, domain: web, when: { path: /closed }, key: [], limit: block }]",
+    );
+    let collector = Collector::start(Manner::Takes);
+    let server = server(&collector, &["--config", file.path().to_str().unwrap()]);
+    let asked = server.get("/v1/authorize").header("x-forwarded-method", "PUT");
+    assert_eq!(asked.header("x-forwarded-uri", "/closed").send().unwrap().status(), 429);
+    stop(server);
+    let spans = collector.spans(1);
+    let expected = [
+        ("url.scheme", "http"),
+        ("tollgate.store", "memory"),
+        ("http.request.method", "GET"),
+        ("http.route", "/v1/authorize"),
+        ("http.response.status_code", "429"),
+        ("tollgate.allowed", "false"),
+        ("tollgate.degraded", "false"),
+        ("tollgate.rule", "web/none"),
+    ];
+    assert_attributes(&spans[0], &expected);
+}
+
+#[test]
 fn the_caller_s_trace_is_the_parent_and_says_whether_it_is_recorded() {
     let collector = Collector::start(Manner::Takes);
     let server = server(&collector, &[]);

@@ -13,6 +13,9 @@ use super::identity::{ApiKey, Identity};
 #[cfg(feature = "jwt")]
 use super::tokens::Bearer;
 
+/// Part of the keys of preflights: they have a quota of their own.
+pub(crate) const PREFLIGHT: &str = "preflight";
+
 /// The address of whoever opened the connection, as an extension of its requests.
 ///
 /// axum's `ConnectInfo<SocketAddr>` and tonic's `TcpConnectInfo` do as well; with plain hyper, put this into

@@ -13,6 +13,7 @@ use ::http::{Response, StatusCode};
 use self::fields::{Item, Quoted, seconds};
 use self::number::number;
 use super::outcome::{Outcome, Policy};
+use super::problem::{Reason, Refusal};
 use crate::scope::Scope;
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -91,6 +92,14 @@ impl HeaderFamilies {
     pub fn tell(self, outcome: &Outcome<'_>, wall_us: u64, headers: &mut HeaderMap) {
         Told::of(outcome, self, || wall_us).write(headers);
         self.tell_when(outcome.verdict().retry_after_us(), headers);
+    }
+
+    /// Adds what is to be told of a refusal at `wall_us`: the same, or only when to come back if nobody could decide.
+    pub fn tell_refusal(self, refusal: &Refusal<'_>, wall_us: u64, headers: &mut HeaderMap) {
+        if let Reason::Quota(outcome) = refusal.reason() {
+            Told::of(outcome, self, || wall_us).write(headers);
+        }
+        self.tell_when(refusal.retry_after_us(), headers);
     }
 
     /// Says when to come back, if that is known.

@@ -179,7 +179,8 @@ impl Identity {
         self.client_address(client)
     }
 
-    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
+    /// Whether it is the address of a proxy that is believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
         self.proxies.as_ref().is_some_and(|proxies| proxies.contains(peer))
     }
 }

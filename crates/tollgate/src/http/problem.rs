@@ -24,6 +24,8 @@ const AGAIN_US: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'o> {
     reason: Reason<'o>,
+    /// Instead of the reason's own.
+    status: Option<StatusCode>,
 }
 
 /// Why a request does not go.
@@ -39,10 +41,27 @@ pub enum Reason<'o> {
     Token(InvalidToken),
 }
 
+impl Reason<'_> {
+    fn status(&self) -> StatusCode {
+        match self {
+            Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            #[cfg(feature = "jwt")]
+            Reason::Token(_) => StatusCode::UNAUTHORIZED,
+        }
+    }
+}
+
 impl<'o> Refusal<'o> {
     /// A request that does not go, for this reason.
     pub fn new(reason: Reason<'o>) -> Refusal<'o> {
-        Refusal { reason }
+        Refusal { reason, status: None }
+    }
+
+    /// The same, told with another status: for a proxy that understands few.
+    #[must_use]
+    pub fn with_status(self, status: StatusCode) -> Refusal<'o> {
+        Refusal { status: Some(status), ..self }
     }
 
     /// Why.
@@ -50,14 +69,9 @@ impl<'o> Refusal<'o> {
         &self.reason
     }
 
-    /// 429, 503 or 401.
+    /// 429, 503 or 401, unless it is told with [another](Self::with_status).
     pub fn status(&self) -> StatusCode {
-        match self.reason {
-            Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
-            Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
-            #[cfg(feature = "jwt")]
-            Reason::Token(_) => StatusCode::UNAUTHORIZED,
-        }
+        self.status.unwrap_or_else(|| self.reason.status())
     }
 
     /// How long to wait, if waiting helps.
@@ -123,11 +137,11 @@ impl<'o> Refusal<'o> {
     ///  "status":429,"detail":"`free` is spent; come back in 1 s","violated-policies":["free"],"retry_after_us":400000}
     /// ```
     pub fn problem(&self) -> Bytes {
-        let status = self.status();
         let mut problem = json!({
             "type": "about:blank",
-            "title": status.canonical_reason(),
-            "status": status.as_u16(),
+            // Of what happened, whatever it is told with.
+            "title": self.reason.status().canonical_reason(),
+            "status": self.status().as_u16(),
             "detail": self.detail(),
         });
         if let Reason::Quota(outcome) = &self.reason {

@@ -115,7 +115,12 @@ enum Looked {
 
 /// A token that keeps its request from going.
 #[derive(Debug)]
-pub(crate) enum Unwelcome {
+pub struct Unwelcome {
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
     Invalid(InvalidToken),
     /// After too many bad ones of its address.
     Untried {
@@ -125,10 +130,11 @@ pub(crate) enum Unwelcome {
 }
 
 impl Unwelcome {
-    pub(crate) fn reason(&self) -> Reason<'_> {
-        match self {
-            Unwelcome::Invalid(invalid) => Reason::Token(*invalid),
-            Unwelcome::Untried { verifications, decision } => {
+    /// Why: 401, or 429 after too many bad ones of its address.
+    pub fn reason(&self) -> Reason<'_> {
+        match &self.why {
+            Why::Invalid(invalid) => Reason::Token(*invalid),
+            Why::Untried { verifications, decision } => {
                 Reason::Quota(Outcome::of_limit(verifications, decision, 1))
             }
         }
@@ -168,19 +174,20 @@ impl RequestHead<'_> {
     }
 
     /// What is wrong with its token, if such requests are not wanted.
-    pub(crate) fn unwelcome(&self) -> Option<Unwelcome> {
+    pub fn unwelcome(&self) -> Option<Unwelcome> {
         let Tokens { on_invalid, verifications, .. } = &self.identity.tokens;
         if *on_invalid == OnInvalid::ByIp {
             return None;
         }
-        match *self.looked()? {
-            Looked::Verified(_) | Looked::Untried(None) => None,
-            Looked::Invalid(invalid) => Some(Unwelcome::Invalid(invalid)),
-            Looked::Untried(Some(decision)) => Some(Unwelcome::Untried {
+        let why = match *self.looked()? {
+            Looked::Verified(_) | Looked::Untried(None) => return None,
+            Looked::Invalid(invalid) => Why::Invalid(invalid),
+            Looked::Untried(Some(decision)) => Why::Untried {
                 verifications: verifications.clone()?,
                 decision: Checked { decision, receipt: None }.into(),
-            }),
-        }
+            },
+        };
+        Some(Unwelcome { why })
     }
 
     pub(super) fn with_claims<'a>(

@@ -65,10 +65,11 @@ impl<'a> RulesCheck<'a> {
         RulesCheck { rules, plan, domain, requests, apart, cost, max_wait, within, at_us }
     }
 
-    /// Spends of each limit what such requests have for themselves.
+    /// Spends of each limit what preflights have for themselves: what a browser asks takes nothing from what its
+    /// client may ask. The middleware does so where [`RequestHead::is_preflight`](crate::http::RequestHead::is_preflight).
     #[cfg(feature = "tower")]
-    pub(crate) fn apart(self, kind: &'static str) -> RulesCheck<'a> {
-        RulesCheck { apart: Some(kind), ..self }
+    pub fn of_preflight(self) -> RulesCheck<'a> {
+        RulesCheck { apart: Some(crate::http::PREFLIGHT), ..self }
     }
 
     /// What the request spends of every limit, instead of what the rules say. At least 1.

@@ -124,7 +124,7 @@ impl Ruling {
 
     /// [`refund`](Self::refund), and nobody waits for it.
     #[cfg(feature = "tower")]
-    pub(crate) fn give_back(self) {
+    pub fn give_back(self) {
         drop(self.refunds());
     }
 

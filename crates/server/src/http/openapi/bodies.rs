@@ -29,6 +29,30 @@ impl PartialSchema for BatchAnswer {
 
 impl ToSchema for BatchAnswer {}
 
+/// Why a request that a proxy asks about does not go.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct RefusalProblem {
+    /// The IETF's name for a quota that is spent, or `about:blank`.
+    r#type: String,
+    /// What happened.
+    #[schema(example = "Too Many Requests")]
+    title: String,
+    /// The status of the answer.
+    #[schema(minimum = 400, maximum = 599, example = 429)]
+    status: u16,
+    /// What happened, and what to do.
+    #[schema(example = "`free` is spent; come back in 1 s")]
+    detail: String,
+    /// The rules that refuse it, if any does.
+    #[serde(rename = "violated-policies")]
+    #[schema(nullable = false)]
+    violated_policies: Option<Vec<String>>,
+    /// How long to wait; null or absent if that does not help, or is not known.
+    retry_after_us: Option<u64>,
+}
+
 /// Of a limit by its name, or by the rules of a domain.
 #[derive(ToSchema)]
 #[serde(untagged)]

@@ -19,6 +19,9 @@ pub(in crate::http) struct OperatorProblems;
 /// Of a path that asks the store.
 pub(in crate::http) struct StoreProblems;
 
+/// Of the path that proxies ask.
+pub(in crate::http) struct AuthorizeProblems;
+
 type Responses = BTreeMap<String, RefOr<Response>>;
 
 impl IntoResponses for BodyProblems {
@@ -53,6 +56,28 @@ impl IntoResponses for OperatorProblems {
     }
 }
 
+impl IntoResponses for AuthorizeProblems {
+    fn responses() -> Responses {
+        let mut all = problems(&[
+            (400, "The query or a header is wrong: the detail says where."),
+            (403, "It is not asked by a trusted proxy."),
+            (404, "There is no rule of that domain."),
+        ]);
+        let unauthorized = refusal("Its token is not accepted, and such requests are not wanted.");
+        let unauthorized = with_header(unauthorized, "WWW-Authenticate", Type::String, "`Bearer`.");
+        let about = "Seconds, unless waiting does not help.";
+        let again = |refusal| with_header(refusal, "Retry-After", Type::Integer, about);
+        let refused = again(refusal("It may not go: a quota is spent, or a rule lets none pass."));
+        let told = again(refusal("The same, if the query has `deny_status`."));
+        let failed = again(refusal(
+            "The store fails, and a rule says that nobody goes then; or the server stops before its turn comes.",
+        ));
+        all.extend([(401, unauthorized), (429, refused), (503, failed)].map(of_status));
+        all.insert("4XX".to_owned(), told.build().into());
+        all
+    }
+}
+
 impl IntoResponses for StoreProblems {
     fn responses() -> Responses {
         let failed = problem(
@@ -76,6 +101,15 @@ fn of_status((status, response): (u16, ResponseBuilder)) -> (String, RefOr<Respo
 fn problem(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     ResponseBuilder::new().description(about).content("application/problem+json", content)
+}
+
+fn refusal(about: &str) -> ResponseBuilder {
+    let schema = Ref::from_schema_name("RefusalProblem");
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    let response = ResponseBuilder::new().description(about);
+    let response = response.content("application/problem+json", content);
+    let about = "Why, in a word: `quota`, `blocked`, `token`, `store-failed`, `stopping`.";
+    with_header(response, "X-Tollgate-Reason", Type::String, about)
 }
 
 fn with_header(

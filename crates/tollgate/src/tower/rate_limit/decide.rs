@@ -12,7 +12,6 @@ use tokio::runtime::Handle;
 use tollgate_core::{MAX_UNITS, Verdict};
 
 use super::charge::Charge;
-use super::key::PREFLIGHT;
 use super::line::Place;
 use super::settings::{By, Decided, Now, Settings};
 use crate::answer::Answer;
@@ -180,7 +179,7 @@ impl Settings {
         head: &RequestHead<'_>,
         cost: Option<u64>,
     ) -> Begun {
-        let mut request = head.attributes(current.asked());
+        let mut request = current.attributes(head);
         if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
             request = request.with("key", key);
         }
@@ -197,7 +196,7 @@ impl Settings {
             check = check.cost(cost);
         }
         if head.is_preflight() {
-            check = check.apart(PREFLIGHT);
+            check = check.of_preflight();
         }
         if self.by.limiter().is_local() {
             return Begun::Known(

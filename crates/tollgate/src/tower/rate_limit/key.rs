@@ -1,11 +1,8 @@
 //! With whom a request is limited.
 
 use super::settings::Settings;
-use crate::http::{ClientAddress, NOWHERE, RequestHead};
+use crate::http::{ClientAddress, NOWHERE, PREFLIGHT, RequestHead};
 use crate::rules::push_part;
-
-/// Part of the keys of preflights: they have a quota of their own.
-pub(super) const PREFLIGHT: &str = "preflight";
 
 impl Settings {
     /// With whom a request is limited: `ip=203.0.113.9`.

@@ -1,0 +1,254 @@
+//! `/v1/authorize`: decides for a proxy that asks before it passes a request on.
+//!
+//! - `params`: what the proxy's configuration says; `original`: the request that it was sent
+//! - `hold`: while a shaping limit delays it
+//!
+//! The rules see what the middleware would see of the original request.
+
+mod hold;
+mod original;
+mod params;
+
+use std::future::IntoFuture;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::{Query, Request, State, rejection::QueryRejection};
+use axum::response::{IntoResponse, Response};
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use tollgate::Error;
+use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
+use tollgate::rules::RulesAnswer;
+
+use self::hold::{Held, Line, Place};
+use self::params::Params;
+use super::Problem;
+use super::openapi::AuthorizeProblems;
+use crate::listener::Hold;
+use crate::logs::Sparingly;
+use crate::served::Served;
+use crate::traces;
+
+/// Says why a request is not let through, in a word: proxies tell one reason from another by it, whatever the status.
+const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
+
+/// What all of them share.
+#[derive(Debug, Default)]
+pub(crate) struct Authorizing {
+    line: Line,
+    /// Questions of those who are not trusted.
+    untrusted: AtomicU64,
+    told: Sparingly,
+}
+
+impl Authorizing {
+    pub(crate) fn untrusted(&self) -> u64 {
+        self.untrusted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn waiting(&self) -> u32 {
+        self.line.waiting()
+    }
+
+    /// Somebody asks who is not trusted: counted, and said once a second at most.
+    fn refuse(&self, peer: Option<IpAddr>) -> Response {
+        self.untrusted.fetch_add(1, Ordering::Relaxed);
+        if let (Some(left_out), Some(peer)) = (self.told.again(Instant::now()), peer) {
+            tracing::warn!(
+                %peer,
+                left_out,
+                "not authorized: asked by an address that is not among identity.trusted_proxies"
+            );
+        }
+        because("untrusted-proxy", Problem::untrusted_proxy().into_response())
+    }
+}
+
+/// Decides a request that a proxy was sent, and charges it if it may go
+///
+/// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and the like. The request is that of the
+/// headers `X-Forwarded-Method`, `-Uri` and `-Host`, or of nginx's `X-Original-…`; its client is whom the forwarding
+/// header of the configuration names. Both are believed of `identity.trusted_proxies` alone. What a shaping limit
+/// delays is answered when its turn has come.
+#[utoipa::path(
+    get,
+    path = "/v1/authorize",
+    tag = "decisions",
+    params(Params),
+    responses(
+        (status = 200, description = "It may go.", headers(
+            ("RateLimit" = String, description = "What is left of each limit: `\"free\";r=12;t=5`."),
+            ("RateLimit-Policy" = String, description = "Each limit: `\"free\";q=60;w=60`."),
+            ("X-RateLimit-Limit" = u64, description = "Of the tightest limit."),
+            ("X-RateLimit-Remaining" = u64, description = "What is left of that."),
+            ("X-RateLimit-Reset" = u64, description = "When all of it is there again, in Unix seconds."),
+        )),
+        AuthorizeProblems,
+    ),
+)]
+pub(super) async fn authorize(
+    State(served): State<Arc<Served>>,
+    params: Result<Query<Params>, QueryRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let params = Params::checked(params)?;
+    // Its body says nothing, and is not read.
+    let (parts, _) = request.into_parts();
+    let hold = parts.extensions.get::<Hold>().cloned();
+    let answer = match begin(&served, &params, parts)? {
+        Begun::Refused(response) => return Ok(response),
+        Begun::Unwelcome(unwelcome) => return Ok(params.refused(unwelcome.reason())),
+        Begun::Asked(answer, place) => decided(&served, &params, answer, place).await,
+    };
+    match answer {
+        Answer::Now(response) => Ok(response),
+        Answer::Later { response, delay, held } => {
+            let _held_open = hold.as_ref().map(Hold::begin);
+            match held.until_its_turn(delay, &served.lifecycle).await {
+                Ok(()) => Ok(response),
+                Err(left) => Ok(params.stopping(left)),
+            }
+        }
+    }
+}
+
+/// Decides a request that a proxy was sent, and charges it if it may go
+///
+/// The same as GET, as is any other method. A body is not read.
+#[utoipa::path(
+    post,
+    path = "/v1/authorize",
+    tag = "decisions",
+    params(Params),
+    responses((status = 200, description = "It may go."), AuthorizeProblems),
+)]
+pub(super) async fn authorize_posted(
+    served: State<Arc<Served>>,
+    params: Result<Query<Params>, QueryRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    authorize(served, params, request).await
+}
+
+/// How far a question is at once.
+enum Begun {
+    Refused(Response),
+    Unwelcome(Unwelcome),
+    /// With a place among those that wait, if that may be the answer.
+    Asked(RulesAnswer, Option<Place>),
+}
+
+/// What is answered, and when.
+enum Answer {
+    Now(Response),
+    Later { response: Response, delay: Duration, held: Held },
+}
+
+fn begin(served: &Served, params: &Params, parts: Parts) -> Result<Begun, Problem> {
+    let now = served.rules.as_of_now();
+    let peer = parts.extensions.get().map(|Peer(peer)| peer.ip());
+    let trusted = now.identity().filter(|own| peer.is_some_and(|peer| own.trusts(peer)));
+    let Some(identity) = trusted else {
+        return Ok(Begun::Refused(served.authorizing.refuse(peer)));
+    };
+    let domain = params.domain(&now)?;
+    let original = original::request(params.proxy(), parts)?;
+    let head = RequestHead::new(&original, identity);
+    if let Some(unwelcome) = head.unwelcome() {
+        return Ok(Begun::Unwelcome(unwelcome));
+    }
+    let attributes = now.attributes(&head);
+    let mut check = now.check(domain, &attributes);
+    let mut place = None;
+    if now.is_shaping() {
+        place = served.authorizing.line.join(served.max_waiting());
+        check = check.max_wait(if place.is_some() { params.max_wait() } else { Duration::ZERO });
+    }
+    if head.is_preflight() {
+        check = check.of_preflight();
+    }
+    Ok(Begun::Asked(check.into_future(), place))
+}
+
+/// Waits for the store, and says what comes of it.
+async fn decided(
+    served: &Served,
+    params: &Params,
+    answer: RulesAnswer,
+    place: Option<Place>,
+) -> Answer {
+    let at = served.metrics.store_call();
+    let ruled = traces::store(served, answer).await;
+    served.metrics.store_answered(at);
+    let ruling = match ruled {
+        Ok(ruling) => ruling,
+        Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
+    };
+    if served.traces.is_some() {
+        traces::ruled(&ruling);
+    }
+    let outcome = Outcome::of_rules(&ruling);
+    if !outcome.is_allowed() {
+        return Answer::Now(params.refused(Reason::Quota(outcome)));
+    }
+    let (response, delay) = (allowed(&outcome), outcome.delay());
+    match delay.is_zero() {
+        true => Answer::Now(response),
+        false => Answer::Later { response, delay, held: Held::new(ruling, place) },
+    }
+}
+
+fn allowed(outcome: &Outcome<'_>) -> Response {
+    let mut response = Response::new(Body::empty());
+    HeaderFamilies::ALL.tell(outcome, wall_us(), response.headers_mut());
+    response
+}
+
+impl Params {
+    /// A request that does not go, as the proxy understands it. A 401 stays one: all of them know it.
+    fn refused(&self, reason: Reason<'_>) -> Response {
+        let word = word(&reason);
+        let mut refusal = Refusal::new(reason);
+        if let (Some(status), false) = (self.deny_status(), matches!(reason, Reason::Token(_))) {
+            refusal = refusal.with_status(status);
+        }
+        let mut response = refusal.response().map(Body::from);
+        HeaderFamilies::ALL.tell_refusal(&refusal, wall_us(), response.headers_mut());
+        because(word, response)
+    }
+
+    /// The server does not stay for as long as the request has to wait: another may.
+    fn stopping(&self, left: Duration) -> Response {
+        let problem = Problem::stopping(left);
+        let problem = match self.deny_status() {
+            Some(status) => problem.with_status(status),
+            None => problem,
+        };
+        because("stopping", problem.into_response())
+    }
+}
+
+/// Why, in a word.
+fn word(reason: &Reason<'_>) -> &'static str {
+    match reason {
+        Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
+        Reason::Quota(_) => "quota",
+        Reason::Token(_) => "token",
+        Reason::Undecided(Error::Store(_)) => "store-failed",
+        _ => "undecided",
+    }
+}
+
+fn because(word: &'static str, mut response: Response) -> Response {
+    response.headers_mut().insert(REASON, HeaderValue::from_static(word));
+    response
+}
+
+fn wall_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}

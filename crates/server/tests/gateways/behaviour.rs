@@ -1,0 +1,220 @@
+//! What a client meets behind any gateway that asks `/v1/authorize`.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tempfile::NamedTempFile;
+use tollgate_launcher::{Flavour, Launch, Proxy};
+
+use crate::eventually::eventually;
+use crate::gateway::{Example, Gateway, header, is_free, port_of};
+use crate::server::Server;
+
+/// A kind of gateway: how it is started before a server at that port.
+pub(crate) type Start = fn(u16) -> Gateway;
+
+const RULES: &str = "
+identity: { trusted_proxies: [127.0.0.1] }
+limits:
+  three: fixed-window limit=3 window=1d
+  even: leaky-bucket capacity=5 leak=1/s mode=shaping
+rules:
+  - { name: each, domain: web, when: { path: /quota/** }, key: [ip, method, path], limit: three }
+  - { name: even, domain: web, when: { path: /even }, key: [ip], limit: even }
+  - { name: open, domain: web, when: { path: /open }, key: [ip], limit: three, on_store_failure: open }
+  - { name: local, domain: web, when: { path: /local }, key: [ip], limit: three, on_store_failure: local }
+  - { name: closed, domain: web, when: { path: /closed }, key: [ip], limit: three, on_store_failure: closed }
+  - { name: banned, domain: web, when: { path: /banned }, key: [], limit: block }
+";
+
+pub(crate) struct Setting {
+    pub(crate) server: Server,
+    pub(crate) gateway: Gateway,
+    _rules: NamedTempFile,
+}
+
+pub(crate) fn setting(start: Start, rules: &str, flags: &[&str]) -> Setting {
+    let file = NamedTempFile::with_suffix_in(".yaml", env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(file.path(), rules).unwrap();
+    let server = Server::start(&[&["--config", file.path().to_str().unwrap()], flags].concat());
+    let gateway = start(port_of(&server));
+    Setting { server, gateway, _rules: file }
+}
+
+pub(crate) fn plain(start: Start) -> Setting {
+    setting(start, RULES, &[])
+}
+
+pub(crate) fn each_client_has_its_quota_and_is_told_how_it_stands(start: Start) {
+    let setting = plain(start);
+    let gateway = &setting.gateway;
+    for left in ["2", "1", "0"] {
+        let response = gateway.get("127.0.0.2", "/quota/a?page=1");
+        assert_eq!(response.status(), 200, "{}", gateway.log());
+        assert_eq!(header(&response, "ratelimit-policy"), "\"each\";q=3;w=86400");
+        let standing = format!("\"each\";r={left};t=");
+        assert!(header(&response, "ratelimit").starts_with(&standing), "{response:?}");
+        assert_eq!(header(&response, "x-ratelimit-limit"), "3");
+        assert_eq!(header(&response, "x-ratelimit-remaining"), left);
+        assert!(!header(&response, "x-ratelimit-reset").is_empty());
+        assert_eq!(header(&response, "retry-after"), "");
+        assert_eq!(response.text().unwrap(), "hello 127.0.0.2\n");
+    }
+    let response = gateway.get("127.0.0.2", "/quota/a?page=2");
+    assert_eq!(response.status(), 429);
+    assert!(header(&response, "ratelimit").starts_with("\"each\";r=0;t="), "{response:?}");
+    assert_eq!(header(&response, "x-ratelimit-remaining"), "0");
+    assert!((1..=86_400).contains(&header(&response, "retry-after").parse().unwrap()));
+    assert_eq!(header(&response, "content-type"), "application/problem+json");
+    let problem: serde_json::Value = serde_json::from_str(&response.text().unwrap()).unwrap();
+    assert_eq!(problem["status"], 429);
+
+    assert_eq!(gateway.status("127.0.0.3", "/quota/a"), 200, "another client");
+    assert_eq!(gateway.status("127.0.0.2", "/quota/b"), 200, "another path");
+    let posted = gateway.request("127.0.0.2", Method::POST, "/quota/a").body("x".repeat(100_000));
+    assert_eq!(posted.send().unwrap().status(), 200, "another method");
+    let response = gateway.get("127.0.0.2", "/elsewhere");
+    assert_eq!((response.status().as_u16(), header(&response, "ratelimit")), (200, ""));
+    let response = gateway.get("127.0.0.2", "/banned");
+    assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, ""));
+}
+
+/// Each of these would be a fresh quota, were it believed.
+pub(crate) fn what_a_client_says_of_itself_changes_nothing(start: Start) {
+    let setting = plain(start);
+    let gateway = &setting.gateway;
+    let spoofed = |number: usize| {
+        let (address, path) = (format!("203.0.113.{number}"), format!("/quota/{number}"));
+        let mut request = gateway.request("127.0.0.4", Method::GET, "/quota/a");
+        for name in ["x-forwarded-for", "x-real-ip", "x-client-ip"] {
+            request = request.header(name, &address);
+        }
+        for name in ["x-original-uri", "x-original-url", "x-forwarded-uri", "x-forwarded-path"] {
+            request = request.header(name, &path).header(name.to_uppercase(), &path);
+        }
+        for name in ["x-original-method", "x-forwarded-method", "x-http-method-override"] {
+            request = request.header(name, "DELETE");
+        }
+        let request = request.header("forwarded", format!("for={address}"));
+        let request = request.header("x-forwarded-host", "elsewhere.example");
+        request.header("x-tollgate-reason", "none").send().unwrap().status().as_u16()
+    };
+    let answers: Vec<_> = (1..=5).map(spoofed).collect();
+    assert_eq!(answers, [200, 200, 200, 429, 429], "{}", gateway.log());
+}
+
+pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    let Setting { gateway, server: _server, .. } =
+        setting(start, RULES, &["--store", &proxy.url()]);
+    proxy.drop_replies(u64::MAX);
+    for _ in 0..5 {
+        let response = gateway.get("127.0.0.2", "/open");
+        // Nothing is known, and nothing is told.
+        assert_eq!((response.status().as_u16(), header(&response, "ratelimit")), (200, ""));
+    }
+    let local: Vec<_> = (0..5).map(|_| gateway.status("127.0.0.2", "/local")).collect();
+    assert_eq!(local, [200, 200, 200, 429, 429]);
+    let response = gateway.get("127.0.0.2", "/closed");
+    assert_eq!(response.status(), 503);
+    assert!(!header(&response, "retry-after").is_empty());
+    proxy.pass();
+    eventually("the store is back", || {
+        let response = gateway.get("127.0.0.5", "/closed");
+        // Spent or not: what it decides, it tells.
+        (!header(&response, "ratelimit").is_empty()).then_some(())
+    });
+}
+
+pub(crate) fn a_shaping_limit_holds_requests_back(start: Start) {
+    let setting = plain(start);
+    let gateway = &setting.gateway;
+    let began = Instant::now();
+    assert_eq!(gateway.status("127.0.0.2", "/even"), 200);
+    assert_eq!(gateway.status("127.0.0.2", "/even"), 200);
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// The gateway gives up its question, and the place in the line is another's.
+pub(crate) fn a_client_that_goes_away_while_it_waits_gives_its_place_back(start: Start) {
+    let rules = "
+identity: { trusted_proxies: [127.0.0.1] }
+limits: { slow: leaky-bucket capacity=2 leak=0.1/s mode=shaping }
+rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
+";
+    let Setting { gateway, server, _rules } = setting(start, rules, &[]);
+    let wait_until_held = |count: &str| {
+        let line = format!("tollgate_authorize_held {count}");
+        eventually(&line, || {
+            let page = server.get("/metrics").send().unwrap().text().unwrap();
+            page.lines().any(|own| own == line).then_some(())
+        });
+    };
+    let began = Instant::now();
+    assert_eq!(gateway.status("127.0.0.2", "/"), 200);
+    thread::scope(|scope| {
+        let request = gateway.request("127.0.0.2", Method::GET, "/");
+        let gone = scope.spawn(|| request.timeout(Duration::from_secs(2)).send());
+        wait_until_held("1");
+        assert!(gone.join().unwrap().is_err(), "it waits for longer than its client does");
+    });
+    wait_until_held("0");
+    assert!(began.elapsed() < Duration::from_secs(9), "its turn would have come: {began:?}");
+}
+
+/// What a client meets while the server is gone, by its status; and that limits hold again when it is back.
+pub(crate) fn while_the_server_is_gone(start: Start) -> u16 {
+    let Setting { gateway, server, _rules } = plain(start);
+    assert_eq!(gateway.status("127.0.0.2", "/quota/a"), 200);
+    let address = server.url.strip_prefix("http://").unwrap().to_owned();
+    drop(server);
+    let response = gateway.get("127.0.0.2", "/quota/a");
+    assert_eq!(header(&response, "ratelimit"), "");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", &address, "--grpc-listen", "127.0.0.1:0", "--config"]);
+    let (_server, _log) = Server::start_command(command.arg(_rules.path()).env_clear());
+    let told = |path: &str| {
+        let response = gateway.get("127.0.0.2", path);
+        (response.status().as_u16(), header(&response, "x-ratelimit-remaining").to_owned())
+    };
+    // A gateway may leave a server alone for a while that has failed.
+    eventually("the server is asked again", || (!told("/quota/b").1.is_empty()).then_some(()));
+    for left in ["2", "1", "0"] {
+        assert_eq!(told("/quota/a"), (200, left.to_owned()));
+    }
+    assert_eq!(told("/quota/a").0, 429);
+    response.status().as_u16()
+}
+
+/// What a client meets if nobody said that the gateway may ask.
+pub(crate) fn who_is_not_trusted(start: Start) -> u16 {
+    let rules = RULES.replace("trusted_proxies: [127.0.0.1]", "trusted_proxies: [10.0.0.1]");
+    let Setting { gateway, server, .. } = setting(start, &rules, &[]);
+    let status = gateway.status("127.0.0.2", "/quota/a");
+    server.wait_for_log(|log| log.contains("identity.trusted_proxies"));
+    status
+}
+
+/// The script of an example starts all of it, and stops all of it.
+pub(crate) fn one_command_starts_the_example(folder: &str) {
+    let tollgate = crate::gateway::free_port();
+    let example = Example::of(folder, tollgate);
+    let mut command = Command::new("bash");
+    command.arg(example.path(&format!("{folder}/run")));
+    command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"));
+    let gateway = example.start(&mut command);
+    eventually("a request is limited", || {
+        let response = gateway.get("127.0.0.2", "/");
+        (!header(&response, "ratelimit").is_empty()).then_some(())
+    });
+    let answers: Vec<_> = (0..6).map(|_| gateway.status("127.0.0.3", "/")).collect();
+    assert_eq!(answers[..5], [200; 5]);
+    let url = gateway.url.clone();
+    let log = gateway.log();
+    assert!(log.contains(&format!("curl -i {url}/")), "{log}");
+    assert!(gateway.interrupt(), "{log}");
+    assert!(is_free(&url) && is_free(&format!("http://127.0.0.1:{tollgate}")));
+}

@@ -1,0 +1,148 @@
+//! Starts a gateway with the configuration of its example, on free ports.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::{Method, redirect::Policy};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::eventually::eventually;
+use crate::server::Server;
+
+/// The addresses in the examples: of the gateway, its service, and Tollgate's two.
+const ADDRESSES: [&str; 4] =
+    ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8080", "127.0.0.1:8081"];
+
+/// A gateway that runs, until this is dropped.
+pub(crate) struct Gateway {
+    child: Child,
+    /// `http://127.0.0.1:40123`.
+    pub(crate) url: String,
+    directory: TempDir,
+}
+
+/// A copy of the examples, with other ports.
+pub(crate) struct Example {
+    directory: TempDir,
+    ports: [u16; ADDRESSES.len()],
+}
+
+impl Example {
+    /// Of this folder, which asks Tollgate at that port.
+    pub(crate) fn of(folder: &str, tollgate: u16) -> Example {
+        let mut ports = ADDRESSES.map(|_| free_port());
+        ports[2] = tollgate;
+        let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
+        // nginx's workers are another user's.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let example = Example { directory, ports };
+        fs::create_dir(example.path(folder)).unwrap();
+        example.copy("forward-auth.yaml");
+        for entry in fs::read_dir(examples().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            example.copy(&format!("{folder}/{name}"));
+        }
+        example
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.directory.path().join(file)
+    }
+
+    fn copy(&self, file: &str) {
+        let mut text = fs::read_to_string(examples().join(file)).unwrap();
+        for (address, port) in ADDRESSES.iter().zip(self.ports) {
+            text = text.replace(address, &format!("127.0.0.1:{port}"));
+        }
+        fs::write(self.path(file), text).unwrap();
+    }
+
+    /// Runs a command of it, until it listens.
+    pub(crate) fn start(self, command: &mut Command) -> Gateway {
+        let log = self.path("log");
+        let to_log = || fs::File::options().create(true).append(true).open(&log).unwrap();
+        let command = command.stdin(Stdio::null()).stdout(to_log()).stderr(to_log());
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("{:?}: {error}; run `make gateways`", command.get_program())
+        });
+        let url = format!("http://127.0.0.1:{}", self.ports[0]);
+        let mut gateway = Gateway { child, url, directory: self.directory };
+        for port in &self.ports[..2] {
+            eventually("the gateway listens", || {
+                let ended = gateway.child.try_wait().unwrap();
+                assert!(ended.is_none(), "it did not start: {}", gateway.log());
+                TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).ok()
+            });
+        }
+        gateway
+    }
+}
+
+impl Gateway {
+    /// What it wrote.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// A request of the client at this address.
+    pub(crate) fn request(&self, client: &str, method: Method, path: &str) -> RequestBuilder {
+        let client = Client::builder()
+            .local_address(Some(client.parse().unwrap()))
+            .redirect(Policy::none())
+            .timeout(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        client.request(method, format!("{}{path}", self.url))
+    }
+
+    pub(crate) fn get(&self, client: &str, path: &str) -> Response {
+        self.request(client, Method::GET, path).send().unwrap()
+    }
+
+    pub(crate) fn status(&self, client: &str, path: &str) -> u16 {
+        self.get(client, path).status().as_u16()
+    }
+
+    /// As Ctrl-C would, and waits for its end.
+    pub(crate) fn interrupt(mut self) -> bool {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Not by force: nginx ends its workers then.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+pub(crate) fn free_port() -> u16 {
+    tollgate_launcher::free_port().unwrap()
+}
+
+/// The port of a server, as its gateway needs it.
+pub(crate) fn port_of(server: &Server) -> u16 {
+    server.url.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+/// A header of a response; nothing if it is not there.
+pub(crate) fn header<'r>(response: &'r Response, name: &str) -> &'r str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+/// Nobody listens there any more.
+pub(crate) fn is_free(url: &str) -> bool {
+    TcpListener::bind(url.strip_prefix("http://").unwrap()).is_ok()
+}

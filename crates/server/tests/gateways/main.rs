@@ -1,0 +1,15 @@
+//! Real gateways before a real server: limits are enforced through each.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod behaviour;
+mod caddy;
+#[path = "../serve/eventually.rs"]
+mod eventually;
+mod gateway;
+mod nginx;
+// What is not used here, the tests of the server use.
+#[allow(dead_code)]
+#[path = "../serve/server.rs"]
+mod server;
+mod traefik;

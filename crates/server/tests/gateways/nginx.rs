@@ -1,0 +1,84 @@
+//! nginx with `auth_request`, as in examples/nginx.
+
+use std::process::Command;
+
+use reqwest::Method;
+
+use crate::behaviour::{self, Setting, plain};
+use crate::gateway::{Example, Gateway};
+
+fn nginx(tollgate: u16) -> Gateway {
+    let example = Example::of("nginx", tollgate);
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(example.path("")).arg("-c").arg(example.path("nginx/nginx.conf"));
+    example.start(&mut command)
+}
+
+#[test]
+fn each_client_has_its_quota_and_is_told_how_it_stands() {
+    behaviour::each_client_has_its_quota_and_is_told_how_it_stands(nginx);
+}
+
+#[test]
+fn what_a_client_says_of_itself_changes_nothing() {
+    behaviour::what_a_client_says_of_itself_changes_nothing(nginx);
+}
+
+#[test]
+fn a_stalled_store_does_what_each_rule_says() {
+    behaviour::a_stalled_store_does_what_each_rule_says(nginx);
+}
+
+#[test]
+fn a_shaping_limit_holds_requests_back() {
+    behaviour::a_shaping_limit_holds_requests_back(nginx);
+}
+
+#[test]
+fn a_client_that_goes_away_while_it_waits_gives_its_place_back() {
+    behaviour::a_client_that_goes_away_while_it_waits_gives_its_place_back(nginx);
+}
+
+#[test]
+fn requests_go_as_they_come_while_the_server_is_gone() {
+    assert_eq!(behaviour::while_the_server_is_gone(nginx), 200);
+}
+
+#[test]
+fn a_proxy_that_is_not_trusted_is_its_operators_mistake() {
+    assert_eq!(behaviour::who_is_not_trusted(nginx), 500);
+}
+
+#[test]
+fn one_command_starts_the_example() {
+    behaviour::one_command_starts_the_example("nginx");
+}
+
+#[test]
+fn clients_cannot_ask_for_themselves() {
+    let Setting { gateway, server, .. } = plain(nginx);
+    let asked = gateway.request("127.0.0.2", Method::GET, "/_tollgate");
+    assert_eq!(asked.send().unwrap().status(), 404);
+    let metrics = server.get("/metrics").send().unwrap().text().unwrap();
+    assert!(!metrics.contains("tollgate_requests_total{endpoint=\"authorize\""), "{metrics}");
+}
+
+/// The path is what the client sent, whatever nginx makes of it.
+#[test]
+fn a_path_that_no_uri_has_is_decided_too() {
+    use std::io::{Read, Write};
+    let setting = plain(nginx);
+    let gateway = &setting.gateway;
+    let address = gateway.url.strip_prefix("http://").unwrap();
+    let mut answers = Vec::new();
+    for _ in 0..4 {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream
+            .write_all(b"GET /quota/<a>\xff HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        answers.push(String::from_utf8_lossy(&answer[9..12]).into_owned());
+    }
+    assert_eq!(answers, ["200", "200", "200", "429"], "{}", gateway.log());
+}

@@ -1,0 +1,423 @@
+//! `/v1/authorize`, asked as proxies ask it. Through real ones: tests/gateways.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use reqwest::blocking::{RequestBuilder, Response};
+use reqwest::{Method, header::HeaderMap};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tollgate_launcher::{Flavour, Launch, Proxy};
+
+use crate::check::{problem, rules};
+use crate::eventually::eventually;
+use crate::metrics::scrape;
+use crate::openapi::valid;
+use crate::server::{Server, body_of};
+
+/// Three a day for each path of a client, and one login.
+const RULES: &str = "
+identity: { trusted_proxies: [127.0.0.1] }
+limits:
+  three: fixed-window limit=3 window=1d
+  one: fixed-window limit=1 window=1d
+rules:
+  - { name: per-path, domain: web, key: [ip, path], limit: three }
+  - { name: logins, domain: web, when: { method: POST, path: /login }, key: [ip], limit: one }
+  - { name: closed-area, domain: web, when: { path: /closed }, key: [], limit: block }
+";
+
+fn server(text: &str) -> (Server, NamedTempFile) {
+    let file = rules(text);
+    (Server::start(&["--config", file.path().to_str().unwrap()]), file)
+}
+
+/// A question as Caddy and Traefik ask it.
+fn ask(server: &Server, query: &str, method: &str, uri: &str) -> RequestBuilder {
+    let request = server.get(&format!("/v1/authorize{query}"));
+    let request = request.header("x-forwarded-method", method).header("x-forwarded-uri", uri);
+    request.header("x-forwarded-for", "203.0.113.9").header("x-forwarded-host", "shop.example")
+}
+
+fn status(request: RequestBuilder) -> u16 {
+    request.send().unwrap().status().as_u16()
+}
+
+/// Why it is refused: the word, and the problem.
+fn refused(response: Response) -> (u16, String, Value) {
+    let status = response.status().as_u16();
+    let word = response.headers()["x-tollgate-reason"].to_str().unwrap().to_owned();
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let problem = body_of(response);
+    assert_eq!(problem["status"], status);
+    valid("RefusalProblem", &problem);
+    (status, word, problem)
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
+    headers.get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[test]
+fn a_request_goes_until_its_quota_is_spent_and_its_client_is_told() {
+    let (server, _file) = server(RULES);
+    let response = ask(&server, "", "GET", "/a?b=1").send().unwrap();
+    assert_eq!(response.status(), 200);
+    let headers = response.headers();
+    assert_eq!(text(headers, "ratelimit-policy"), "\"per-path\";q=3;w=86400");
+    assert!(text(headers, "ratelimit").starts_with("\"per-path\";r=2;t="), "{headers:?}");
+    assert_eq!(text(headers, "x-ratelimit-limit"), "3");
+    assert_eq!(text(headers, "x-ratelimit-remaining"), "2");
+    assert!(text(headers, "x-ratelimit-reset").parse::<u64>().unwrap() > 1_600_000_000);
+    assert!(headers.get("retry-after").is_none() && headers.get("x-tollgate-reason").is_none());
+    assert_eq!(response.text().unwrap(), "");
+
+    // The path is without its query, and others have their own.
+    assert_eq!(status(ask(&server, "", "GET", "/a?b=2")), 200);
+    assert_eq!(status(ask(&server, "", "GET", "/a")), 200);
+    let response = ask(&server, "", "GET", "/a?c").send().unwrap();
+    let retry_after: u64 = text(response.headers(), "retry-after").parse().unwrap();
+    assert!((1..=86_400).contains(&retry_after));
+    assert!(text(response.headers(), "ratelimit").starts_with("\"per-path\";r=0;t="));
+    let (status_code, word, told) = refused(response);
+    assert_eq!((status_code, &*word), (429, "quota"));
+    assert_eq!(told["violated-policies"], json!(["per-path"]));
+    assert_eq!(told["title"], "Too Many Requests");
+    assert_eq!(status(ask(&server, "", "GET", "/b")), 200);
+}
+
+#[test]
+fn the_method_the_client_and_its_host_are_those_of_the_original_request() {
+    let (server, _file) = server(
+        "identity: { trusted_proxies: [127.0.0.1] }\n\
+         limits: { one: fixed-window limit=1 window=1d }\n\
+         rules:\n\
+         - { name: shop, domain: web, when: { header.host: shop.example }, key: [ip, method], limit: one }",
+    );
+    assert_eq!(status(ask(&server, "", "GET", "/")), 200);
+    assert_eq!(status(ask(&server, "", "GET", "/")), 429);
+    assert_eq!(status(ask(&server, "", "POST", "/")), 200);
+    let other = || ask(&server, "", "GET", "/").header("x-forwarded-for", "203.0.113.10");
+    // The last of them is the one that the proxy has added.
+    assert_eq!(status(other()), 200);
+    assert_eq!(status(other()), 429);
+    let elsewhere = || {
+        let request = server.get("/v1/authorize").header("x-forwarded-method", "GET");
+        request.header("x-forwarded-uri", "/").header("x-forwarded-for", "203.0.113.9")
+    };
+    assert_eq!(status(elsewhere().header("x-forwarded-host", "else.example")), 200);
+    assert_eq!(status(elsewhere().header("x-forwarded-host", "shop.example")), 429);
+}
+
+#[test]
+fn nobody_but_a_trusted_proxy_may_ask() {
+    for text in [RULES.replace("127.0.0.1", "10.0.0.1"), RULES.replace("identity:", "# ")] {
+        let (server, _file) = server(&text);
+        for _ in 0..3 {
+            let response = ask(&server, "", "GET", "/").send().unwrap();
+            assert_eq!(text_of(&response, "x-tollgate-reason"), "untrusted-proxy");
+            let (status, detail) = problem(response);
+            assert_eq!(status, 403);
+            assert!(detail.contains("identity.trusted_proxies"), "{detail}");
+        }
+        let page = scrape(&server);
+        assert_eq!(page.value("tollgate_authorize_untrusted_total", &[]), 3.0);
+        let log = server.wait_for_log(|log| log.contains("identity.trusted_proxies"));
+        assert!(log.contains("127.0.0.1"), "{log}");
+        assert!(log.matches("identity.trusted_proxies").count() < 3, "{log}");
+    }
+}
+
+fn text_of<'r>(response: &'r Response, name: &str) -> &'r str {
+    text(response.headers(), name)
+}
+
+#[test]
+fn headers_of_another_kind_of_proxy_are_not_looked_at() {
+    let (server, _file) = server(RULES);
+    let spoofed = |path: &str| {
+        let request = ask(&server, "", "GET", "/a").header("x-original-uri", path);
+        request.header("x-original-method", "POST")
+    };
+    for path in ["/1", "/2", "/3"] {
+        assert_eq!(status(spoofed(path)), 200);
+    }
+    assert_eq!(status(spoofed("/4")), 429);
+
+    let nginx = |path: &str| {
+        let request = ask(&server, "?proxy=nginx", "GET", path).header("x-original-uri", "/n");
+        request.header("x-original-method", "GET")
+    };
+    for path in ["/1", "/2", "/3"] {
+        assert_eq!(status(nginx(path)), 200);
+    }
+    assert_eq!(status(nginx("/4")), 429);
+}
+
+#[test]
+fn any_method_asks_the_same() {
+    let (server, _file) = server(RULES);
+    for method in ["HEAD", "POST", "PURGE"] {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = server.request(method, "/v1/authorize").header("x-forwarded-method", "GET");
+        assert_eq!(status(request.header("x-forwarded-uri", "/a")), 200);
+    }
+    let request = server.request(Method::HEAD, "/v1/authorize").header("x-forwarded-method", "GET");
+    let response = request.header("x-forwarded-uri", "/a").send().unwrap();
+    assert_eq!(response.status(), 429);
+    assert_eq!(response.text().unwrap(), "");
+    // What a client sends of a body is not read.
+    let request = server.post("/v1/authorize", "x".repeat(3 << 20));
+    let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/a");
+    assert_eq!(status(request), 429);
+    let page = scrape(&server);
+    let labels = [("endpoint", "authorize"), ("status", "429")];
+    assert_eq!(page.value("tollgate_requests_total", &labels), 2.0);
+}
+
+#[test]
+fn a_refusal_has_the_status_that_the_proxy_understands() {
+    let (server, _file) = server(RULES);
+    let ask = |path: &str| ask(&server, "?deny_status=403&domain=web", "GET", path).send().unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask("/a").status(), 200);
+    }
+    let (status, word, told) = refused(ask("/a"));
+    assert_eq!((status, &*word), (403, "quota"));
+    assert_eq!(told["title"], "Too Many Requests");
+    let (status, word, told) = refused(ask("/closed"));
+    assert_eq!((status, &*word), (403, "blocked"));
+    assert_eq!(told["retry_after_us"], Value::Null);
+}
+
+#[test]
+fn a_question_that_is_wrong_is_told_what_is() {
+    let (server, _file) = server(RULES);
+    for (query, want) in [
+        ("?deny_status=302", "use one of 400 to 499"),
+        ("?deny_status=503", "use one of 400 to 499"),
+        ("?deny_status=no", "deny_status"),
+        ("?max_wait_us=60000001", "at most 60000000"),
+        ("?proxy=squid", "unknown variant `squid`"),
+        ("?dommain=web", "unknown field `dommain`"),
+    ] {
+        let (status, detail) = problem(ask(&server, query, "GET", "/").send().unwrap());
+        assert_eq!(status, 400, "{query}");
+        assert!(detail.contains(want), "{query}: {detail}");
+    }
+    let (status, detail) = problem(ask(&server, "?domain=shop", "GET", "/").send().unwrap());
+    assert_eq!(status, 404, "{detail}");
+    for (method, uri, want) in [
+        ("G T", "/", "x-forwarded-method is no method"),
+        ("", "/", "x-forwarded-method is no method"),
+        ("GET", "http://shop.example/", "x-forwarded-uri is no path"),
+        ("GET", "", "x-forwarded-uri is no path"),
+    ] {
+        let (status, detail) = problem(ask(&server, "", method, uri).send().unwrap());
+        assert_eq!(status, 400, "{method} {uri}");
+        assert!(detail.contains(want), "{detail}");
+    }
+    let (_, detail) = problem(server.get("/v1/authorize").send().unwrap());
+    assert!(detail.contains("x-forwarded-method is missing") && detail.contains("?proxy=nginx"));
+    let (_, detail) = problem(server.get("/v1/authorize?proxy=nginx").send().unwrap());
+    assert!(detail.contains("x-original-method is missing"), "{detail}");
+    let twice = ask(&server, "", "GET", "/").header("x-forwarded-uri", "/b");
+    let (_, detail) = problem(twice.send().unwrap());
+    assert!(detail.contains("x-forwarded-uri is there twice"), "{detail}");
+    assert_eq!(status_of_paths(&server), 200, "nothing was charged");
+}
+
+fn status_of_paths(server: &Server) -> u16 {
+    (0..3).map(|_| status(ask(server, "", "GET", "/"))).max().unwrap()
+}
+
+#[test]
+fn a_domain_is_to_be_said_if_there_are_several() {
+    let (server, _file) = server(
+        "identity: { trusted_proxies: [127.0.0.1] }\n\
+         limits: { one: fixed-window limit=1 window=1d }\n\
+         rules:\n\
+         - { name: a, domain: a, key: [], limit: one }\n\
+         - { name: b, domain: b, key: [], limit: one }",
+    );
+    let (status_code, detail) = problem(ask(&server, "", "GET", "/").send().unwrap());
+    assert_eq!(status_code, 400);
+    assert!(detail.contains("?domain="), "{detail}");
+    assert_eq!(status(ask(&server, "?domain=a", "GET", "/")), 200);
+    assert_eq!(status(ask(&server, "?domain=a", "GET", "/")), 429);
+    assert_eq!(status(ask(&server, "?domain=b", "GET", "/")), 200);
+}
+
+#[test]
+fn clients_are_who_the_configuration_says() {
+    let file = rules(
+        "identity:\n\
+         \x20 trusted_proxies: [127.0.0.1]\n\
+         \x20 jwt: { invalid: unauthorized, keys: [{ algorithm: HS256, secret_env: JWT_SECRET }] }\n\
+         api_keys: { k_1: pro }\n\
+         limits: { one: fixed-window limit=1 window=1d, two: fixed-window limit=2 window=1d }\n\
+         rules:\n\
+         - { name: each, domain: web, key: [{ first_of: [api_key, ip] }], limit: { by: tier, tiers: { pro: two }, default: one } }",
+    );
+    let secret = ("JWT_SECRET", "0123456789abcdef0123456789abcdef");
+    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[secret]);
+    let with_key = |key: &str| status(ask(&server, "", "GET", "/").header("x-api-key", key));
+    assert_eq!([with_key("k_1"), with_key("k_1"), with_key("k_1")], [200, 200, 429]);
+    assert_eq!(with_key("invented"), 200, "by its address");
+    assert_eq!(with_key("invented-too"), 429);
+    // Tokens that are not genuine stay 401: every proxy knows it.
+    let response =
+        ask(&server, "?deny_status=403", "GET", "/").bearer_auth("a.b.c").send().unwrap();
+    assert_eq!(text_of(&response, "www-authenticate"), "Bearer error=\"invalid_token\"");
+    let (status_code, word, _) = refused(response);
+    assert_eq!((status_code, &*word), (401, "token"));
+    // Preflights have a quota of their own.
+    let preflight = || {
+        let request = ask(&server, "", "OPTIONS", "/").header("origin", "https://a.example");
+        status(request.header("access-control-request-method", "POST"))
+    };
+    assert_eq!([preflight(), preflight()], [200, 429]);
+}
+
+/// A refusal in gRPC is a 200, which would let it pass.
+#[test]
+fn a_refused_call_by_grpc_does_not_go() {
+    let (server, _file) = server(RULES);
+    let call = || ask(&server, "", "POST", "/login").header("content-type", "application/grpc");
+    assert_eq!(status(call()), 200);
+    assert_eq!(status(call()), 429);
+}
+
+#[test]
+fn a_store_that_fails_does_what_the_rule_says() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let proxy = Proxy::start(redis.addr()).unwrap();
+    let file = rules(
+        "identity: { trusted_proxies: [127.0.0.1] }\n\
+         limits: { one: fixed-window limit=1 window=1d }\n\
+         rules:\n\
+         - { name: open, domain: open, key: [], limit: one, on_store_failure: open }\n\
+         - { name: local, domain: local, key: [], limit: one, on_store_failure: local }\n\
+         - { name: closed, domain: closed, key: [], limit: one, on_store_failure: closed }",
+    );
+    let path = file.path().to_str().unwrap();
+    let server = Server::start(&["--config", path, "--store", &proxy.url()]);
+    // It is stalled: it takes requests, and answers none.
+    proxy.drop_replies(u64::MAX);
+    let ask = |query: &str| ask(&server, query, "GET", "/").send().unwrap();
+    for _ in 0..3 {
+        let response = ask("?domain=open");
+        assert_eq!(response.status(), 200);
+        assert_eq!(text_of(&response, "ratelimit"), "", "nothing is known");
+    }
+    let local: Vec<_> = (0..3).map(|_| ask("?domain=local").status().as_u16()).collect();
+    assert_eq!(local, [200, 429, 429]);
+    let response = ask("?domain=closed");
+    assert!(!text_of(&response, "retry-after").is_empty());
+    let (status, word, _) = refused(response);
+    assert_eq!((status, &*word), (503, "store-failed"));
+    let (status, word, told) = refused(ask("?domain=closed&deny_status=403"));
+    assert_eq!((status, &*word), (403, "store-failed"));
+    assert_eq!(told["title"], "Service Unavailable");
+}
+
+/// One leaves each second; the first at once.
+const SHAPED: &str = "
+identity: { trusted_proxies: [127.0.0.1] }
+limits: { even: leaky-bucket capacity=5 leak=1/s mode=shaping }
+rules: [{ name: even, domain: web, key: [ip], limit: even }]
+";
+
+#[test]
+fn a_shaping_limit_holds_the_answer_back() {
+    let (server, _file) = server(SHAPED);
+    let began = Instant::now();
+    assert_eq!(status(ask(&server, "", "GET", "/")), 200);
+    assert_eq!(status(ask(&server, "", "GET", "/")), 200);
+    assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+    // Who does not want to wait is refused at once.
+    assert_eq!(status(ask(&server, "?max_wait_us=0", "GET", "/")), 429);
+}
+
+/// Questions of a client that would wait for a minute, on a connection of their own; the answers are not read.
+fn send(server: &Server, client: &str, count: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
+    let question = format!(
+        "GET /v1/authorize?max_wait_us=60000000 HTTP/1.1\r\nhost: a\r\nx-forwarded-method: GET\r\n\
+         x-forwarded-uri: /\r\nx-forwarded-for: {client}\r\n\r\n"
+    );
+    stream.write_all(question.repeat(count).as_bytes()).unwrap();
+    stream
+}
+
+fn wait_until_held(server: &Server, count: u32) {
+    eventually("so many are held", || {
+        let held = scrape(server).value("tollgate_authorize_held", &[]);
+        (held == f64::from(count)).then_some(())
+    });
+}
+
+#[test]
+fn who_goes_away_while_it_waits_gives_its_place_back() {
+    let (server, _file) = server(&SHAPED.replace("leak=1/s", "leak=1/m").replace("=5", "=2"));
+    let began = Instant::now();
+    for _ in 0..3 {
+        // The first goes at once, and of two one has to wait.
+        let waits = send(&server, "203.0.113.9", 2);
+        wait_until_held(&server, 1);
+        assert_eq!(status(ask(&server, "?max_wait_us=60000000", "GET", "/")), 429, "it is full");
+        drop(waits);
+        wait_until_held(&server, 0);
+    }
+    assert!(began.elapsed() < Duration::from_secs(50), "its turn would have come: {began:?}");
+}
+
+#[test]
+fn a_server_that_stops_does_not_wait_for_those_it_holds_back() {
+    let file = rules(&SHAPED.replace("leak=1/s", "leak=2/m"));
+    let flags = ["--config", file.path().to_str().unwrap(), "--drain-delay", "0s"];
+    let server = Server::start(&flags);
+    assert_eq!(status(ask(&server, "", "GET", "/")), 200);
+    let answers = thread::scope(|scope| {
+        let wait = |query| {
+            let query = format!("?max_wait_us=60000000{query}");
+            let request = ask(&server, &query, "GET", "/");
+            scope.spawn(|| request.send().unwrap())
+        };
+        let first = wait("");
+        wait_until_held(&server, 1);
+        let second = wait("&deny_status=403");
+        wait_until_held(&server, 2);
+        server.signal(Signal::TERM);
+        [first, second].map(|waits| waits.join().unwrap())
+    });
+    for (response, want) in answers.into_iter().zip([503, 403]) {
+        assert!((1..=60).contains(&text_of(&response, "retry-after").parse().unwrap()));
+        let (status, word, told) = refused(response);
+        assert_eq!((status, &*word), (want, "stopping"));
+        assert_eq!(told["title"], "Service Unavailable");
+    }
+    let (ended, log) = server.wait();
+    assert!(ended.success() && log.contains("everything in flight was answered"), "{log}");
+}
+
+#[test]
+fn no_more_wait_than_there_is_room_for() {
+    let file = rules(&SHAPED.replace("leak=1/s", "leak=1/m"));
+    let flags = ["--config", file.path().to_str().unwrap(), "--max-connections", "4"];
+    let server = Server::start(&flags);
+    let one = send(&server, "203.0.113.1", 2);
+    wait_until_held(&server, 1);
+    let two = send(&server, "203.0.113.2", 2);
+    wait_until_held(&server, 2);
+    let ask = || ask(&server, "?max_wait_us=60000000", "GET", "/").send().unwrap();
+    assert_eq!(ask().status(), 200);
+    let (status, _, told) = refused(ask());
+    assert_eq!(status, 429, "{told}");
+    assert!(told["detail"].as_str().unwrap().contains("no place soon enough"), "{told}");
+    drop((one, two));
+    wait_until_held(&server, 0);
+}
