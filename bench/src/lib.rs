@@ -2,6 +2,8 @@
 
 pub mod callgrind;
 pub mod cpu;
+pub mod h2load;
+pub mod process;
 pub mod random;
 pub mod statistics;
 pub mod table;

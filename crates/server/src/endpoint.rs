@@ -2,6 +2,9 @@
 
 use hyper::Method;
 
+/// Envoy's rate limit service, on the gRPC port.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
 /// What a request asks for: one of a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -16,12 +19,13 @@ pub(crate) enum Endpoint {
     Readyz,
     Metrics,
     Openapi,
+    RateLimit,
     Other,
 }
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 12] = [
+    pub(crate) const ALL: [Endpoint; 13] = [
         Endpoint::Check,
         Endpoint::Batch,
         Endpoint::Authorize,
@@ -33,6 +37,7 @@ impl Endpoint {
         Endpoint::Readyz,
         Endpoint::Metrics,
         Endpoint::Openapi,
+        Endpoint::RateLimit,
         Endpoint::Other,
     ];
 
@@ -47,6 +52,7 @@ impl Endpoint {
             "/readyz" => Endpoint::Readyz,
             "/metrics" => Endpoint::Metrics,
             "/openapi.json" => Endpoint::Openapi,
+            SHOULD_RATE_LIMIT => Endpoint::RateLimit,
             _ => Endpoint::of_a_limit(path).unwrap_or(Endpoint::Other),
         }
     }
@@ -75,6 +81,7 @@ impl Endpoint {
             Endpoint::Readyz => "readyz",
             Endpoint::Metrics => "metrics",
             Endpoint::Openapi => "openapi",
+            Endpoint::RateLimit => "rls",
             Endpoint::Other => "other",
         }
     }
@@ -93,6 +100,7 @@ impl Endpoint {
             Endpoint::Readyz => "/readyz",
             Endpoint::Metrics => "/metrics",
             Endpoint::Openapi => "/openapi.json",
+            Endpoint::RateLimit => SHOULD_RATE_LIMIT,
             Endpoint::Other => return None,
         })
     }
@@ -141,6 +149,7 @@ mod tests {
             ("/readyz", Endpoint::Readyz),
             ("/metrics", Endpoint::Metrics),
             ("/openapi.json", Endpoint::Openapi),
+            (SHOULD_RATE_LIMIT, Endpoint::RateLimit),
             ("/", Endpoint::Other),
             ("", Endpoint::Other),
             ("*", Endpoint::Other),

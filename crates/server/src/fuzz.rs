@@ -13,6 +13,11 @@ pub fn batch(body: &[u8]) -> Result<Vec<Result<(), String>>, String> {
     Ok(each.map(|asked| asked.map(drop).map_err(told)).collect())
 }
 
+/// Reads a message of Envoy's; if it is wrong, what Envoy is told.
+pub fn rate_limit(message: &[u8]) -> Result<(), String> {
+    crate::grpc::fuzz(message)
+}
+
 /// Reads whatever is sent as a receipt, or could be signed as one.
 pub fn receipt(input: &[u8]) {
     crate::receipt::fuzz(input);

@@ -1,29 +1,52 @@
-//! The gRPC port: Envoy's rate limit service, and the standard health service.
+//! The gRPC port: Envoy's rate limit service, and the standard services of health and reflection.
+//!
+//! - `connection`: from its first byte to its last; `calls`: what is asked for, and what is counted of it
+//! - `call`: one message and its answer; `timeout`: how long its caller waits
+//! - `rate_limit`: what Envoy asks; `protobuf`: how the answer is written
+//! - `report`: what health is told; `reflection`: what clients can learn of the services
 
-mod incoming;
+mod call;
+mod calls;
+mod connection;
+mod protobuf;
 mod rate_limit;
+mod reflection;
 mod report;
+mod timeout;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use hyper::server::conn::http2::Builder;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::net::TcpListener;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic_health::server::health_reporter;
 
-use crate::lifecycle::Phase;
 use crate::listener::Bounds;
 use crate::served::Served;
-use incoming::Incoming;
-use rate_limit::RateLimit;
+use calls::Calls;
+pub(crate) use rate_limit::fuzz;
 
-/// The most requests at a time on one connection. Who watches health does so for each of a few services.
-const MAX_STREAMS: u32 = 8;
+/// The most requests at a time on one connection. Envoy has a connection for each of its threads, and opens another
+/// if these are not enough.
+const MAX_STREAMS: u32 = 256;
 
-/// The most bytes of headers of a request, and of what is on its way on a connection.
+/// The most bytes of headers of a request, and of what is on its way on a connection, to either side.
 const MAX_HEADER_BYTES: u32 = 16 << 10;
 const MAX_UNREAD_BYTES: u32 = 64 << 10;
+
+/// As long as a frame may be without asking.
+const MAX_FRAME_BYTES: u32 = 16 << 10;
+
+// What a connection can make the server keep: each request 4 KiB of a message, 4 KiB of an answer and 2 KiB beside
+// them, 256 times; 64 KiB that nobody has read, and 16 KiB of headers. That is less than 3 MiB. What is longer is
+// from the budget that all have together.
+
+/// So many requests may be taken back before anybody has looked at them, and so many be wrong: whoever goes beyond
+/// floods, and the connection ends.
+const MAX_TAKEN_BACK: usize = 64;
+const MAX_WRONG: usize = 1_024;
 
 /// The most bytes of a question about health: the name of a service.
 const MAX_QUESTION_BYTES: usize = 4 << 10;
@@ -32,7 +55,7 @@ const MAX_QUESTION_BYTES: usize = 4 << 10;
 const ASK_EVERY: Duration = Duration::from_secs(20);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// So old, a connection is replaced: its client may find a server that was not there before.
+/// So old, a connection is told to end, and its client may find a server that was not there before.
 const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// Then it has so long to finish what it does: who only watches would go on for ever.
@@ -40,24 +63,29 @@ const MAX_AGE_GRACE: Duration = Duration::from_secs(60);
 
 /// Serves gRPC until the server closes, and everything that is in flight then.
 pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, served: Arc<Served>) {
-    let lifecycle = &served.lifecycle;
     let (reporter, health) = health_reporter();
-    let server = Server::builder()
+    let routes = Routes::new(health.max_decoding_message_size(MAX_QUESTION_BYTES));
+    let calls = Calls::new(reflection::add_to(routes), Arc::clone(&served), bounds.request);
+    let connections = connection::serve(listener, bounds, &served, calls);
+    tokio::join!(connections, report::readiness(reporter, &served));
+}
+
+/// HTTP/2, with bounds to what a client can do.
+fn http2() -> Builder<TokioExecutor> {
+    let mut http2 = Builder::new(TokioExecutor::new());
+    http2
+        .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
-        .http2_max_header_list_size(MAX_HEADER_BYTES)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
         .initial_connection_window_size(MAX_UNREAD_BYTES)
         .initial_stream_window_size(MAX_UNREAD_BYTES)
-        .http2_keepalive_interval(Some(ASK_EVERY))
-        .http2_keepalive_timeout(Some(ANSWER_WITHIN))
-        .max_connection_age(MAX_AGE)
-        .max_connection_age_grace(MAX_AGE_GRACE)
-        .timeout(bounds.request)
-        .add_service(RateLimitServiceServer::new(RateLimit::new(Arc::clone(&served))))
-        .add_service(health.max_decoding_message_size(MAX_QUESTION_BYTES));
-    let connections = Arc::clone(&served.grpc_connections);
-    let incoming = Incoming::new(listener, bounds, lifecycle.clone(), connections);
-    let ended = server.serve_with_incoming_shutdown(incoming, lifecycle.reached(Phase::Closing));
-    if let (Err(error), ()) = tokio::join!(ended, report::readiness(reporter, &served)) {
-        tracing::error!(%error, "gRPC has ended");
-    }
+        .max_send_buf_size(MAX_UNREAD_BYTES as usize)
+        .max_pending_accept_reset_streams(MAX_TAKEN_BACK)
+        .max_local_error_reset_streams(MAX_WRONG)
+        .keep_alive_interval(ASK_EVERY)
+        .keep_alive_timeout(ANSWER_WITHIN)
+        // Nobody asked what day it is.
+        .auto_date_header(false);
+    http2
 }

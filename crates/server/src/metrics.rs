@@ -13,6 +13,7 @@ mod tests;
 mod text;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::extract::State;
@@ -23,7 +24,7 @@ use metrics::{Histogram, Key, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use requests::Requests;
-use text::Text;
+use text::{Kind, Text};
 
 use crate::endpoint::Endpoint;
 use crate::http::Problem;
@@ -52,6 +53,8 @@ pub(crate) struct Metrics {
     requests: Requests,
     /// `None` in memory: to take the time would cost more than the decision.
     store_calls: Option<Histogram>,
+    /// Descriptors of Envoy's that no rule applied to.
+    unmatched: AtomicU64,
     started: SystemTime,
     /// Who holds it writes the page: at most one at a time, however many ask.
     writing: tokio::sync::Mutex<()>,
@@ -74,6 +77,7 @@ impl Metrics {
             recorded: recorder.handle(),
             recorder,
             store_calls,
+            unmatched: AtomicU64::new(0),
             started: SystemTime::now(),
             writing: tokio::sync::Mutex::default(),
         }
@@ -96,10 +100,20 @@ impl Metrics {
         }
     }
 
+    /// No rule applied to so many descriptors of Envoy's.
+    pub(crate) fn unmatched(&self, descriptors: usize) {
+        if descriptors > 0 {
+            self.unmatched.fetch_add(descriptors as u64, Ordering::Relaxed);
+        }
+    }
+
     /// The text that Prometheus reads.
     pub(crate) fn render(&self, served: &Served) -> String {
         let mut text = Text::new(self.recorded.render());
         state::write(&mut text, served, self.started);
+        let help = "Descriptors of Envoy's that no rule applied to: they are not limited.";
+        let unmatched = self.unmatched.load(Ordering::Relaxed);
+        text.single("tollgate_rls_unmatched_descriptors_total", Kind::Counter, help, unmatched);
         process::write(&mut text, self.started);
         text.into_string()
     }

@@ -189,6 +189,11 @@ impl Rules {
         plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()
     }
 
+    /// Whether one of their limits delays requests.
+    pub fn is_shaping(&self) -> bool {
+        self.inner.plan.load().is_shaping
+    }
+
     /// 1 for the first rules, one more whenever they are replaced.
     pub fn generation(&self) -> u64 {
         self.inner.plan.load().generation

@@ -4,9 +4,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use tollgate_bench::callgrind;
+use tollgate_bench::process::Process;
 
 use crate::client::Client;
-use crate::process::Process;
 use crate::questions::Asked;
 
 const FEW: u32 = 1_000;

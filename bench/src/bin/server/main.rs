@@ -4,7 +4,7 @@
 //! `once` it does a single short round, and draws nothing. It runs itself as `server null <port> <answer>`.
 //!
 //! The layout: [`questions`] is what is asked, [`contenders`] who answers, [`null`] the one that decides
-//! nothing; each runs in a [`process`] of its own. [`rounds`] asks all of them by wrk, [`instructions`] under
+//! nothing; each runs in a process of its own. [`rounds`] asks all of them by wrk, [`instructions`] under
 //! valgrind by a [`client`]; [`report`] and [`picture`] show it.
 
 mod client;
@@ -12,7 +12,6 @@ mod contenders;
 mod instructions;
 mod null;
 mod picture;
-mod process;
 mod questions;
 mod report;
 mod rounds;

@@ -5,12 +5,12 @@ use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
+use tollgate_bench::process::Process;
 use tollgate_bench::{show_progress, wrk};
 
 use crate::client::Client;
 use crate::contenders::Contender;
 use crate::instructions;
-use crate::process::Process;
 use crate::questions::{Asked, Question};
 
 const SCRIPT: &str = include_str!("post.lua");

@@ -1,55 +1,101 @@
 //! Envoy's rate limit service: the rules decide what a proxy asks.
+//!
+//! - `asked`: what it asks; `lenient`: with bytes that are no text
+//! - `answer`: what it is told; `status`: of each descriptor; `metadata`: for other filters
 
-use std::sync::Arc;
+mod answer;
+mod asked;
+mod lenient;
+mod metadata;
+mod status;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tollgate::rules::{Attributes, Descriptor, Ruling};
-use tonic::{Request, Response, Status};
+use std::time::Duration;
+
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use prost::Message;
+use tollgate::rules::{Config, Rules};
+use tollgate::{Error, Limiter};
 
 use crate::served::Served;
+use crate::traces;
 
-/// Envoy's rate limit service.
-pub(super) struct RateLimit {
-    served: Arc<Served>,
+/// What Envoy counts in.
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3_600);
+const MONTH: Duration = Duration::from_secs(30 * 24 * 3_600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// Whoever gives less time has this much: 3 ms of it are for the way back, and without the rest the store would not
+/// be asked, so that a caller could choose to go unlimited.
+const LEAST_TIME: Duration = Duration::from_millis(5);
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Became {
+    Decided,
+    /// The store failed, or too much applies to it, and nobody goes then.
+    Undecided,
 }
 
-impl RateLimit {
-    pub(super) fn new(served: Arc<Served>) -> RateLimit {
-        RateLimit { served }
+/// Appends the answer to a message. An error is the caller's: it names the place, the problem and the remedy.
+pub(super) async fn answer(
+    served: &Served,
+    message: &[u8],
+    time_left: Option<Duration>,
+    to: &mut Vec<u8>,
+) -> Result<Became, String> {
+    let request = decoded(message)?;
+    let asked = asked::descriptors(&request, &served.rules)?;
+    let mut check = served.rules.check_each(&request.domain, &asked);
+    // Nobody holds a request for a while: what would have to wait is refused. Without such limits, what a caller
+    // accepts is not asked: one limit alone is decided quicker then.
+    if served.rules.is_shaping() {
+        check = check.max_wait(Duration::ZERO);
+    }
+    if let Some(time) = time_left {
+        check = check.within(time.max(LEAST_TIME));
+    }
+    let called = served.metrics.store_call();
+    let ruled = match served.store {
+        "memory" => check.now(),
+        // On the heap: what a span takes, requests to a memory need not carry about.
+        _ => Box::pin(traces::store(served, check)).await,
+    };
+    served.metrics.store_answered(called);
+    match ruled {
+        Ok(ruling) => {
+            if served.traces.is_some() {
+                traces::ruled(&ruling);
+            }
+            let unmatched = answer::ruled(to, &ruling, asked.len());
+            served.metrics.unmatched(unmatched);
+            Ok(Became::Decided)
+        }
+        // The last two a client can bring about, by a long header: it must not choose to be told an error.
+        Err(
+            error @ (Error::Store(_) | Error::TooManyCharges { .. } | Error::KeysTooLong { .. }),
+        ) => {
+            answer::undecided(to, &error, asked.len());
+            Ok(Became::Undecided)
+        }
+        Err(error) => Err(error.to_string()),
     }
 }
 
-#[tonic::async_trait]
-impl RateLimitService for RateLimit {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let RateLimitRequest { domain, descriptors, .. } = request.into_inner();
-        let asked: Vec<_> = descriptors.iter().map(asked).collect();
-        let ruling = self.served.rules.check_each(&domain, &asked).await;
-        let ruling = ruling.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let statuses = (0..descriptors.len()).map(|at| status(&ruling, at)).collect();
-        let overall_code = code(ruling.is_allowed()).into();
-        Ok(Response::new(RateLimitResponse { overall_code, statuses, ..Default::default() }))
-    }
+fn decoded(message: &[u8]) -> Result<RateLimitRequest, String> {
+    // Nearly all are text, and read quicker so.
+    let request = RateLimitRequest::decode(message).or_else(|_| lenient::decode(message));
+    request.map_err(|error| {
+        format!("no RateLimitRequest: {error}; send one of envoy.service.ratelimit.v3")
+    })
 }
 
-fn asked(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
-    let entries = descriptor.entries.iter();
-    let attributes: Attributes<'_> =
-        entries.map(|entry| (entry.key.as_str(), entry.value.as_str())).collect();
-    Descriptor::new(attributes)
-}
-
-fn status(ruling: &Ruling, at: usize) -> DescriptorStatus {
-    let mut own = ruling.rules().filter(|part| part.request() == at && !part.is_shadow());
-    DescriptorStatus { code: code(own.all(|part| part.is_allowed())).into(), ..Default::default() }
-}
-
-fn code(is_allowed: bool) -> Code {
-    if is_allowed { Code::Ok } else { Code::OverLimit }
+/// Reads a message as far as rules would see it.
+pub(crate) fn fuzz(message: &[u8]) -> Result<(), String> {
+    let config = Config::parse("none", "rules: []").map_err(|problems| problems.to_string())?;
+    let rules = Rules::new(&Limiter::memory(), &config).map_err(|error| error.to_string())?;
+    asked::descriptors(&decoded(message)?, &rules).map(drop)
 }

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -9,8 +10,8 @@ use crate::lifecycle::Phase;
 use crate::probe::Probe;
 use crate::served::Served;
 
-/// What health is asked of: the whole server, which is called "", and its service.
-const SERVICES: [&str; 2] = ["", "tollgate"];
+/// What health is asked of: the whole server, which is called "", and its services.
+const SERVICES: [&str; 3] = ["", "tollgate", SERVICE_NAME];
 
 /// Says whether the server is ready until it closes.
 pub(super) async fn readiness(mut reporter: HealthReporter, served: &Served) {

@@ -150,12 +150,12 @@ pub(super) fn is_object(json: &[u8]) -> bool {
 }
 
 /// Whether it says who a client is.
-fn is_identity(name: &str) -> bool {
+pub(crate) fn is_identity(name: &str) -> bool {
     name == "api_key" || name.starts_with("jwt.")
 }
 
 /// Whether the client could have put anything there: a header, or a method of its own.
-fn is_of_the_client(name: &str, value: &str) -> bool {
+pub(crate) fn is_of_the_client(name: &str, value: &str) -> bool {
     let is_common = || {
         let common =
             ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];

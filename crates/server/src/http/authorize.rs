@@ -20,7 +20,6 @@ use axum::extract::{Query, Request, State, rejection::QueryRejection};
 use axum::response::{IntoResponse, Response};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use tollgate::Error;
 use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
 use tollgate::rules::RulesAnswer;
 
@@ -211,7 +210,7 @@ fn allowed(outcome: &Outcome<'_>) -> Response {
 impl Params {
     /// A request that does not go, as the proxy understands it. A 401 stays one: all of them know it.
     fn refused(&self, reason: Reason<'_>) -> Response {
-        let word = word(&reason);
+        let word = reason.word();
         let mut refusal = Refusal::new(reason);
         if let (Some(status), false) = (self.deny_status(), matches!(reason, Reason::Token(_))) {
             refusal = refusal.with_status(status);
@@ -229,17 +228,6 @@ impl Params {
             None => problem,
         };
         because("stopping", problem.into_response())
-    }
-}
-
-/// Why, in a word.
-fn word(reason: &Reason<'_>) -> &'static str {
-    match reason {
-        Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
-        Reason::Quota(_) => "quota",
-        Reason::Token(_) => "token",
-        Reason::Undecided(Error::Store(_)) => "store-failed",
-        _ => "undecided",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
@@ -41,7 +41,10 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// The whole of it. What says that it is too long is not even begun. What is not small is paid for as it comes: a
 /// promise of much takes nothing.
-async fn read(mut body: Body, most: usize, budget: &Budget) -> Result<Bytes, Problem> {
+pub(crate) async fn read<B>(mut body: B, most: usize, budget: &Budget) -> Result<Bytes, Problem>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
     if body.size_hint().lower() > most as u64 {
         return Err(Problem::too_long(most));
     }
@@ -77,7 +80,10 @@ async fn read(mut body: Body, most: usize, budget: &Budget) -> Result<Bytes, Pro
 }
 
 /// What comes next; trailers say nothing.
-async fn next(body: &mut Body) -> Result<Option<Bytes>, Problem> {
+async fn next<B>(body: &mut B) -> Result<Option<Bytes>, Problem>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| unread())?;
         if let Ok(data) = frame.into_data() {
@@ -99,6 +105,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
+    use axum::body::Body;
     use axum::response::IntoResponse;
     use hyper::StatusCode;
     use hyper::body::Frame;

@@ -62,6 +62,14 @@ impl Problem {
         Problem { is_last: true, ..self }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST)
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The same in other words.
     pub(crate) fn saying(self, detail: impl Into<Cow<'static, str>>) -> Problem {
         Problem { detail: detail.into(), ..self }
@@ -219,7 +227,7 @@ const FAILED: &str = "the store of limits does not answer, and nothing is decide
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
+        let status = self.status();
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;

@@ -22,7 +22,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 type Client = HealthClient<Channel>;
 
-fn run<T>(test: impl Future<Output = T>) -> T {
+pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
 }
@@ -48,11 +48,11 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStat
 }
 
 #[test]
-fn health_is_told_of_the_server_and_of_its_service() {
+fn health_is_told_of_the_server_and_of_its_services() {
     let server = Server::start(&[]);
     run(async {
         let mut client = client(&server).await;
-        for service in ["", "tollgate"] {
+        for service in ["", "tollgate", "envoy.service.ratelimit.v3.RateLimitService"] {
             assert_eq!(check(&mut client, service).await, Ok(ServingStatus::Serving));
         }
         assert_eq!(check(&mut client, "other").await, Err(Code::NotFound));
@@ -240,5 +240,5 @@ fn clients_are_told_how_much_they_may_send() {
         setting.map(|setting| u32::from_be_bytes(setting[2..].try_into().unwrap()))
     };
     let (streams, window_bytes, header_bytes) = (value(3), value(4), value(6));
-    assert_eq!((streams, window_bytes, header_bytes), (Some(8), Some(65_536), Some(16_384)));
+    assert_eq!((streams, window_bytes, header_bytes), (Some(256), Some(65_536), Some(16_384)));
 }

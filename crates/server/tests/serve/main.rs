@@ -25,6 +25,7 @@ mod outage;
 mod prometheus;
 mod readiness;
 mod refund;
+mod rls;
 mod server;
 mod system;
 mod traces;

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CEILING_KIB: u64 = 160 << 10;
 
 /// From `/proc/PID/status`: the most there ever was.
-fn peak_kib(server: &Server) -> u64 {
+pub(crate) fn peak_kib(server: &Server) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -42,6 +42,18 @@ pub enum Reason<'o> {
 }
 
 impl Reason<'_> {
+    /// In a word, for a header or a log: `quota`, `blocked`, `token`, `store-failed` or `undecided`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
+            Reason::Quota(_) => "quota",
+            Reason::Undecided(Error::Store(_)) => "store-failed",
+            Reason::Undecided(_) => "undecided",
+            #[cfg(feature = "jwt")]
+            Reason::Token(_) => "token",
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,

@@ -1,21 +1,23 @@
 //! Connections to the gRPC port: not too many, and none that stays silent.
 
-use std::convert::Infallible;
 use std::io::{self, ErrorKind, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Sleep;
-use tonic::codegen::tokio_stream::Stream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
 
+use super::calls::Calls;
+use super::{MAX_AGE, MAX_AGE_GRACE};
 use crate::lifecycle::{self, Lifecycle, Phase};
-use crate::listener::{Bounds, Connections, Place, Reason, Room};
+use crate::listener::{Bounds, Place, Reason, Room};
+use crate::served::Served;
 
 /// What every connection of HTTP/2 begins with is so long.
 const PREFACE_BYTES: usize = 24;
@@ -23,76 +25,81 @@ const PREFACE_BYTES: usize = 24;
 /// If the system has no more connections to give, it is asked again after this.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Connections as they come, until the server closes.
-pub(super) struct Incoming {
-    accepted: mpsc::Receiver<Connection>,
-}
-
-impl Incoming {
-    pub(super) fn new(
-        listener: TcpListener,
-        bounds: Bounds,
-        lifecycle: Lifecycle,
-        connections: Arc<Connections>,
-    ) -> Incoming {
-        let (sender, accepted) = mpsc::channel(1);
-        tokio::spawn(async move {
-            let closing = lifecycle.clone();
-            tokio::select! {
-                () = accept(listener, bounds, &lifecycle, connections, sender) => {}
-                () = closing.reached(Phase::Closing) => {}
-            }
-        });
-        Incoming { accepted }
+/// Serves connections until the server closes, and everything that is in flight then.
+pub(super) async fn serve(listener: TcpListener, bounds: Bounds, served: &Served, calls: Calls) {
+    let Served { lifecycle, grpc_connections, .. } = served;
+    let mut room = Room::new(bounds, Arc::clone(grpc_connections));
+    let mut open = JoinSet::new();
+    let http2 = super::http2();
+    let accepted = async {
+        loop {
+            let connection = accept(&listener, &bounds, lifecycle, &mut room).await;
+            let (calls, lifecycle) = (calls.clone(), lifecycle.clone());
+            open.spawn(keep(http2.serve_connection(TokioIo::new(connection), calls), lifecycle));
+            // Those that have ended are forgotten.
+            while open.try_join_next().is_some() {}
+        }
+    };
+    tokio::select! {
+        () = accepted => {}
+        () = lifecycle.reached(Phase::Closing) => {}
     }
+    drop(listener);
+    open.join_all().await;
 }
 
-impl Stream for Incoming {
-    type Item = Result<Connection, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.accepted.poll_recv(cx).map(|connection| connection.map(Ok))
-    }
-}
-
-/// Accepts connections, for each of which there is room before long; returns when nobody wants them any more.
+/// The next connection for which there is room before long.
 async fn accept(
-    listener: TcpListener,
-    bounds: Bounds,
+    listener: &TcpListener,
+    bounds: &Bounds,
     lifecycle: &Lifecycle,
-    connections: Arc<Connections>,
-    sender: mpsc::Sender<Connection>,
-) {
-    let mut room = Room::new(bounds, connections);
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+    room: &mut Room,
+) -> Connection {
+    let stream = loop {
+        match listener.accept().await {
+            Ok((stream, _)) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the gRPC port was not accepted");
                 tokio::time::sleep(PAUSE).await;
-                continue;
             }
-        };
-        // Answers are small. A connection that cannot be told so is about to end.
-        let _ = stream.set_nodelay(true);
-        let place = room.enter().await;
-        let connection = Connection {
-            stream,
-            beginning: Some(Beginning {
-                left_bytes: PREFACE_BYTES,
-                deadline: Box::pin(tokio::time::sleep(bounds.first_byte)),
-            }),
-            _open: lifecycle.connected(),
-            place,
-        };
-        if sender.send(connection).await.is_err() {
-            return;
         }
+    };
+    // Answers are small. A connection that cannot be told so is about to end.
+    let _ = stream.set_nodelay(true);
+    let place = room.enter().await;
+    let deadline = Box::pin(tokio::time::sleep(bounds.first_byte));
+    let beginning = Some(Beginning { left_bytes: PREFACE_BYTES, deadline });
+    Connection { stream, beginning, _open: lifecycle.connected(), place }
+}
+
+/// Keeps a connection until its client has done with it, or it is old, or the server closes. Then it is told that
+/// there is no more to come, and what it has asked is answered.
+async fn keep(
+    served: http2::Connection<TokioIo<Connection>, Calls, TokioExecutor>,
+    lifecycle: Lifecycle,
+) {
+    let mut served = pin!(served);
+    let max_end = tokio::select! {
+        ended = served.as_mut() => return said(ended),
+        () = lifecycle.reached(Phase::Closing) => None,
+        () = tokio::time::sleep(MAX_AGE) => Some(MAX_AGE_GRACE),
+    };
+    served.as_mut().graceful_shutdown();
+    match max_end {
+        // Who drains the server knows how long that may take.
+        None => said(served.await),
+        Some(time) => said(tokio::time::timeout(time, served).await.unwrap_or(Ok(()))),
+    }
+}
+
+fn said(ended: hyper::Result<()>) {
+    if let Err(error) = ended {
+        tracing::debug!(?error, "a connection to the gRPC port ended");
     }
 }
 
 /// A connection that has to begin in time. Later on, who is silent is asked whether they are still there.
-pub(super) struct Connection {
+struct Connection {
     stream: TcpStream,
     /// `None` once it has begun.
     beginning: Option<Beginning>,
@@ -178,13 +185,5 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
     }
 }

@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long it may take to start: under valgrind it does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// It stops when this is dropped.
-pub(crate) struct Process {
+/// A server in a process of its own. It stops when this is dropped.
+pub struct Process {
     child: Child,
     address: SocketAddr,
     /// What it printed.
@@ -24,7 +24,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts what `command` makes of a free port, and waits until it listens there.
-    pub(crate) fn start(command: impl FnOnce(u16) -> Result<Command>) -> Result<Process> {
+    pub fn start(command: impl FnOnce(u16) -> Result<Command>) -> Result<Process> {
         // Free until now; who takes it in between is found out, as the server cannot start then.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = command(address.port())?;
@@ -55,19 +55,20 @@ impl Process {
         Ok(text)
     }
 
-    pub(crate) const fn address(&self) -> SocketAddr {
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Tells it to stop, and waits until it has; all that it printed.
-    pub(crate) fn terminate(mut self) -> Result<String> {
+    pub fn terminate(mut self) -> Result<String> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         self.child.wait()?;
         self.printed()
     }
 
     /// The CPU time that all its threads have had, in the kernel too.
-    pub(crate) fn cpu_us(&self) -> Result<f64> {
+    pub fn cpu_us(&self) -> Result<f64> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
         let ticks = cpu_ticks(&text).with_context(|| format!("{path} says `{text}`"))?;

@@ -1,0 +1,107 @@
+//! Everybody's turns.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use prost::Message;
+use tempfile::NamedTempFile;
+use tokio::runtime::Builder;
+use tollgate_bench::process::Process;
+use tollgate_bench::{h2load, show_progress};
+
+use crate::contenders::Contender;
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// How often everybody has a turn, after one that warms up; and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Length {
+    rounds: usize,
+    turn_s: u32,
+}
+
+impl Length {
+    pub(crate) const FULL: Length = Length { rounds: 5, turn_s: 5 };
+    pub(crate) const SHORT: Length = Length { rounds: 1, turn_s: 1 };
+}
+
+/// What a contender did, round by round.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) contender: Contender,
+    pub(crate) requests_per_s: Vec<f64>,
+    pub(crate) mean_us: Vec<f64>,
+    /// What a request takes of the server's CPU time.
+    pub(crate) cpu_us: Vec<f64>,
+}
+
+impl Measured {
+    pub(crate) fn new(contender: Contender) -> Measured {
+        let [requests_per_s, mean_us, cpu_us] = [const { Vec::new() }; 3];
+        Measured { contender, requests_per_s, mean_us, cpu_us }
+    }
+}
+
+pub(crate) fn measure(length: Length) -> Result<Vec<Measured>> {
+    let mut body = NamedTempFile::new().context("cannot make a temporary file")?;
+    body.write_all(&framed(&asked().encode_to_vec()))?;
+    let mut line_up = Vec::new();
+    for contender in Contender::ALL {
+        let server = Process::start(|port| contender.command(port))?;
+        line_up.push((server, Measured::new(contender)));
+    }
+    for round in 0..=length.rounds {
+        for (server, measured) in &mut line_up {
+            let name = measured.contender.name();
+            show_progress(&format!("round {round} of {}: {name}", length.rounds));
+            let took = turn(server, body.path(), length.turn_s);
+            let (counted, cpu_us) = took.with_context(|| name.to_owned())?;
+            if round > 0 {
+                measured.requests_per_s.push(counted.requests_per_s);
+                measured.mean_us.push(counted.mean_us);
+                measured.cpu_us.push(cpu_us);
+            }
+        }
+    }
+    Ok(line_up.into_iter().map(|(_, measured)| measured).collect())
+}
+
+/// What h2load counted, and the CPU time of a request.
+fn turn(server: &Process, body: &Path, seconds: u32) -> Result<(h2load::Counted, f64)> {
+    let before_us = server.cpu_us()?;
+    let counted = h2load::post(&format!("http://{}{PATH}", server.address()), body, seconds)?;
+    let cpu_us = (server.cpu_us()? - before_us) / counted.requests;
+    check(server.address())?;
+    Ok((counted, cpu_us))
+}
+
+/// h2load does not read what gRPC says: a client does, once.
+fn check(address: SocketAddr) -> Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(async {
+        let mut client = RateLimitServiceClient::connect(format!("http://{address}")).await?;
+        anyhow::Ok(client.should_rate_limit(asked()).await?.into_inner())
+    })?;
+    ensure!(answer.overall_code() == Code::Ok && answer.statuses.len() == 1, "it says {answer:?}");
+    Ok(())
+}
+
+/// One descriptor of one entry.
+fn asked() -> RateLimitRequest {
+    let entry = Entry { key: "user".to_owned(), value: "42".to_owned() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    RateLimitRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+/// A message as gRPC has it in a body.
+fn framed(message: &[u8]) -> Vec<u8> {
+    // OK because it is a short one.
+    [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat()
+}

@@ -1,0 +1,199 @@
+//! One call: a message comes, and one goes. What tonic does for any service, with bounds and words of ours.
+
+use std::time::{Duration, Instant};
+
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use super::calls::Answer;
+use super::rate_limit::{self, Became};
+use super::timeout;
+use crate::http::{Problem, read_body};
+use crate::served::Served;
+
+/// The most bytes of a message, with the five before it: as many as the most descriptors have that each repeat all
+/// headers of a client, which Envoy takes 60 KiB of. A client cannot make it longer, be told an error, and so pass.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Whether a message is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// What an answer takes, as a rule.
+const ANSWER_BYTES: usize = 512;
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// An answer, and what is counted of it: HTTP's words for it.
+pub(super) struct Answered {
+    pub(super) response: Response<Answer>,
+    pub(super) status: StatusCode,
+}
+
+/// Decides what `ShouldRateLimit` asks.
+pub(super) async fn should_rate_limit(
+    served: &Served,
+    request: Request<Incoming>,
+    max_time: Duration,
+    began: Instant,
+) -> Answered {
+    let (head, body) = request.into_parts();
+    if let Err(status) = validate(&head.method, &head.headers) {
+        return not_grpc(status);
+    }
+    let time = timeout::of_caller(&head.headers);
+    // Before its body comes: what a client sent in headers is not kept for as long as that takes.
+    drop(head);
+    let answered = match read(served, body, max_time).await {
+        Ok(body) => {
+            let time_left = time.map(|time| time.saturating_sub(began.elapsed()));
+            decided(served, &body, time_left).await
+        }
+        Err(error) => Err(error),
+    };
+    match answered {
+        Ok((message, became)) => Answered {
+            response: answer(message),
+            status: match became {
+                Became::Decided => StatusCode::OK,
+                Became::Undecided => StatusCode::SERVICE_UNAVAILABLE,
+            },
+        },
+        Err(error) => {
+            let status = counted_as(error.code());
+            let response: Response<Body> = error.into_http();
+            Answered { response: response.map(Answer::Routed), status }
+        }
+    }
+}
+
+/// In HTTP's words.
+fn counted_as(code: Code) -> StatusCode {
+    match code {
+        Code::ResourceExhausted => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::REQUEST_TIMEOUT,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// The whole body, if it comes in time.
+async fn read(served: &Served, body: Incoming, max_time: Duration) -> Result<Bytes, Status> {
+    let read = read_body(body, MAX_BYTES, &served.budget);
+    match tokio::time::timeout(max_time, read).await {
+        Ok(read) => read.map_err(|problem| unread(&problem)),
+        Err(_) => Err(too_slow(max_time)),
+    }
+}
+
+/// A message that did not come.
+pub(super) fn too_slow(max_time: Duration) -> Status {
+    Status::deadline_exceeded(format!("no whole message within {max_time:?}; send it at once"))
+}
+
+/// The answer to a message, as it is in a body.
+async fn decided(
+    served: &Served,
+    body: &[u8],
+    time_left: Option<Duration>,
+) -> Result<(Vec<u8>, Became), Status> {
+    let message = message(body)?;
+    let mut to = Vec::with_capacity(ANSWER_BYTES);
+    to.resize(PREFIX_BYTES, 0);
+    let became = rate_limit::answer(served, message, time_left, &mut to).await;
+    let became = became.map_err(Status::invalid_argument)?;
+    // OK because the prefix is there, and no answer has 4 GiB.
+    let length = (to.len() - PREFIX_BYTES) as u32;
+    to[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
+    Ok((to, became))
+}
+
+/// HTTP's own answer to what is no gRPC.
+fn validate(method: &Method, headers: &HeaderMap) -> Result<(), StatusCode> {
+    if method != Method::POST {
+        return Err(StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    match kind.strip_prefix(b"application/grpc") {
+        Some([] | [b'+' | b';', ..]) => Ok(()),
+        _ => Err(StatusCode::UNSUPPORTED_MEDIA_TYPE),
+    }
+}
+
+fn not_grpc(status: StatusCode) -> Answered {
+    let mut response = Response::new(Answer::Routed(Body::empty()));
+    *response.status_mut() = status;
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+    }
+    Answered { response, status }
+}
+
+/// The message of a body that has one.
+fn message(body: &[u8]) -> Result<&[u8], Status> {
+    let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX_BYTES>()
+    else {
+        let problem = format!("the body has {} bytes, which are no message; send one", body.len());
+        return Err(Status::invalid_argument(problem));
+    };
+    if compressed != 0 {
+        return Err(Status::unimplemented("the message is compressed; send it as it is"));
+    }
+    let length = u32::from_be_bytes(*length) as usize;
+    if length != message.len() {
+        let problem = format!(
+            "the message says that it has {length} bytes, and {} came; send one message, whole",
+            message.len()
+        );
+        return Err(Status::invalid_argument(problem));
+    }
+    Ok(message)
+}
+
+/// Why there is no body.
+fn unread(problem: &Problem) -> Status {
+    match problem.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Status::invalid_argument(format!(
+            "the message is too long; send at most {MAX_BYTES} bytes: fewer descriptors, or shorter values"
+        )),
+        StatusCode::SERVICE_UNAVAILABLE => Status::resource_exhausted(problem.detail()),
+        _ => Status::invalid_argument(problem.detail()),
+    }
+}
+
+fn answer(message: Vec<u8>) -> Response<Answer> {
+    let once = Once { message: Some(message.into()), is_over: false };
+    let mut response = Response::new(Answer::Message(once));
+    response.headers_mut().insert(CONTENT_TYPE, GRPC);
+    response
+}
+
+/// A body: a message, and then that all is well.
+pub(super) struct Once {
+    message: Option<Bytes>,
+    is_over: bool,
+}
+
+impl Once {
+    pub(super) fn next(&mut self) -> Option<Frame<Bytes>> {
+        if let Some(message) = self.message.take() {
+            return Some(Frame::data(message));
+        }
+        if self.is_over {
+            return None;
+        }
+        self.is_over = true;
+        let mut trailers = HeaderMap::with_capacity(1);
+        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+        Some(Frame::trailers(trailers))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.message.as_ref().map_or(0, |message| message.len() as u64))
+    }
+}

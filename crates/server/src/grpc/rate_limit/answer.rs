@@ -1,0 +1,102 @@
+//! What Envoy is told: a status for each descriptor, headers, and the rules by their names.
+
+use std::time::Duration;
+
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, StatusCode};
+use tollgate::Error;
+use tollgate::http::{HeaderFamilies, Outcome, Reason, Refusal};
+use tollgate::rules::Ruling;
+
+use super::metadata;
+use super::status::{self, Shown};
+use crate::grpc::protobuf::Message;
+
+/// Codes of an answer, and of a status.
+pub(super) const OK: u64 = 1;
+pub(super) const OVER_LIMIT: u64 = 2;
+
+/// Envoy itself makes the classic three, of the statuses.
+const FAMILIES: HeaderFamilies = HeaderFamilies::ALL.without_classic();
+
+/// Only the classic three say what time it is.
+const NO_TIME_US: u64 = 0;
+
+/// What a refusal is for that is no quota's.
+const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Appends what was decided about so many descriptors; how many of them no rule applies to.
+pub(super) fn ruled(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> usize {
+    let shown = shown(ruling, descriptors);
+    let outcome = Outcome::of_rules(ruling);
+    let mut answer = Message::new(to);
+    answer.number(1, code(outcome.is_allowed()));
+    for own in &shown {
+        answer.message(2, |status| status::write(status, own));
+    }
+    let mut headers = HeaderMap::new();
+    FAMILIES.tell(&outcome, NO_TIME_US, &mut headers);
+    if outcome.is_allowed() {
+        write_headers(&mut answer, &headers);
+    } else {
+        headers.insert(CONTENT_TYPE, PROBLEM);
+        write_headers(&mut answer, &headers);
+        answer.bytes(5, Refusal::new(Reason::Quota(outcome)).problem());
+    }
+    if ruling.rules().next().is_some() {
+        answer.message(6, |metadata| metadata::of_rules(metadata, ruling));
+    }
+    shown.iter().filter(|own| matches!(own, Shown::Unmatched)).count()
+}
+
+/// Appends that nothing could be decided, and that nobody goes then. Not an error, after which Envoy would let
+/// everybody go.
+pub(super) fn undecided(to: &mut Vec<u8>, error: &Error, descriptors: usize) {
+    let mut answer = Message::new(to);
+    answer.number(1, OVER_LIMIT);
+    for _ in 0..descriptors {
+        answer.message(2, |status| status.number(1, OVER_LIMIT));
+    }
+    // With the status that Envoy answers with, which is that of a quota.
+    let reason = Reason::Undecided(error);
+    let word = reason.word();
+    let refusal = Refusal::new(reason).with_status(StatusCode::TOO_MANY_REQUESTS);
+    let mut headers = HeaderMap::new();
+    headers.insert(REASON, HeaderValue::from_static(word));
+    headers.insert(CONTENT_TYPE, PROBLEM);
+    FAMILIES.tell_refusal(&refusal, NO_TIME_US, &mut headers);
+    write_headers(&mut answer, &headers);
+    answer.bytes(5, refusal.problem());
+    answer.message(6, |metadata| metadata::of_reason(metadata, word));
+}
+
+/// What each descriptor is told. Rules come in the order of the descriptors.
+fn shown(ruling: &Ruling, descriptors: usize) -> Vec<Shown<'_>> {
+    let mut shown = vec![Shown::Unmatched; descriptors];
+    for part in ruling.rules() {
+        if let Some(own) = shown.get_mut(part.request()) {
+            *own = own.and(part);
+        }
+    }
+    shown
+}
+
+fn write_headers(answer: &mut Message<'_>, headers: &HeaderMap) {
+    for (name, value) in headers {
+        answer.message(3, |header| {
+            header.bytes(1, name);
+            header.bytes(2, value);
+        });
+    }
+}
+
+pub(super) fn code(is_allowed: bool) -> u64 {
+    if is_allowed { OK } else { OVER_LIMIT }
+}
+
+/// Whole seconds, rounded up.
+pub(super) fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}

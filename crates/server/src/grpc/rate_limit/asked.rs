@@ -1,0 +1,208 @@
+//! What Envoy asks: a domain, and descriptors that become sets of attributes.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use tollgate::http::NOWHERE;
+use tollgate::rules::{Attributes, Descriptor, Rules};
+use tollgate_core::MAX_UNITS;
+
+use super::{DAY, HOUR, MINUTE, MONTH, SECOND, YEAR};
+use crate::http::{is_identity, is_of_the_client};
+
+/// The most descriptors of a request, and entries of a descriptor.
+const MAX_DESCRIPTORS: usize = 64;
+const MAX_ENTRIES: usize = 32;
+
+/// The longest key and value of an entry. Envoy lets a client's headers be 60 KiB unless told otherwise: a value
+/// that clients choose is not too long, and so they cannot choose to be told an error, after which Envoy lets
+/// them pass.
+const MAX_KEY_BYTES: usize = 128;
+const MAX_VALUE_BYTES: usize = 64 << 10;
+
+/// The attribute that has the keys of a descriptor in their order: `database,user`.
+const DESCRIPTOR_KEYS: &str = "descriptor_keys";
+
+/// Sets of attributes, each with what is asked of it. An error names the place, the problem and the remedy.
+pub(super) fn descriptors<'a>(
+    request: &'a RateLimitRequest,
+    rules: &Rules,
+) -> Result<Vec<Descriptor<'a>>, String> {
+    if request.domain.is_empty() {
+        return Err("domain: is empty; say which rules to use, such as `api`".to_owned());
+    }
+    let count = request.descriptors.len();
+    if !(1..=MAX_DESCRIPTORS).contains(&count) {
+        return Err(format!("descriptors: there are {count}; send 1 to {MAX_DESCRIPTORS}"));
+    }
+    // 0 is as good as nothing.
+    let units = u64::from(request.hits_addend);
+    let hits = if units == 0 { Hits::OfRules } else { Hits::Of(units) };
+    let each = request.descriptors.iter().enumerate();
+    each.map(|(at, descriptor)| {
+        asked(descriptor, hits, rules).map_err(|problem| format!("descriptors[{at}]{problem}"))
+    })
+    .collect()
+}
+
+/// What a request spends.
+#[derive(Clone, Copy)]
+enum Hits {
+    /// What the rules say.
+    OfRules,
+    Of(u64),
+    /// Nothing; it only looks.
+    None,
+}
+
+/// An error begins with where it is in the descriptor.
+fn asked<'a>(
+    descriptor: &'a RateLimitDescriptor,
+    of_request: Hits,
+    rules: &Rules,
+) -> Result<Descriptor<'a>, String> {
+    let attributes = attributes(&descriptor.entries, rules)?;
+    if descriptor.is_negative_hits {
+        let remedy = "leave it out: what was charged is given back with its receipt, at /v1/refund";
+        return Err(format!(".is_negative_hits: is set; {remedy}"));
+    }
+    let hits = match descriptor.hits_addend.as_ref().map(|own| own.value) {
+        None => of_request,
+        Some(0) => Hits::None,
+        Some(units) if units <= MAX_UNITS => Hits::Of(units),
+        Some(units) => {
+            return Err(format!(".hits_addend: is {units}; use at most {MAX_UNITS}"));
+        }
+    };
+    let asked = match hits {
+        Hits::OfRules => Descriptor::new(attributes),
+        Hits::Of(units) => Descriptor::new(attributes).cost(units),
+        Hits::None => Descriptor::new(attributes).look(),
+    };
+    match &descriptor.limit {
+        Some(own) => Ok(asked.limited_to(own.requests_per_unit.into(), per(own)?)),
+        None => Ok(asked),
+    }
+}
+
+/// What a limit counts in.
+fn per(limit: &RateLimitOverride) -> Result<Duration, String> {
+    Ok(match limit.unit() {
+        RateLimitUnit::Second => SECOND,
+        RateLimitUnit::Minute => MINUTE,
+        RateLimitUnit::Hour => HOUR,
+        RateLimitUnit::Day => DAY,
+        RateLimitUnit::Month => MONTH,
+        RateLimitUnit::Year => YEAR,
+        RateLimitUnit::Unknown => {
+            let remedy = "use SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
+            return Err(format!(".limit.unit: {} is none; {remedy}", limit.unit));
+        }
+    })
+}
+
+/// Entries as rules see them.
+fn attributes<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Attributes<'a>, String> {
+    let count = entries.len();
+    if !(1..=MAX_ENTRIES).contains(&count) {
+        return Err(format!(".entries: there are {count}; send 1 to {MAX_ENTRIES}"));
+    }
+    let mut request = Attributes::new();
+    for (at, entry) in entries.iter().enumerate() {
+        validate(entry).map_err(|problem| format!(".entries[{at}]{problem}"))?;
+        // OK because it is the place of an entry.
+        let before = entries[..at].iter().filter(|earlier| earlier.key == entry.key).count();
+        request = with(request, entry, before, rules);
+    }
+    if let Some(ip) = client(entries) {
+        request = request.with("ip", address(rules, ip));
+    }
+    if rules.asks_for(DESCRIPTOR_KEYS) {
+        request = request.with(DESCRIPTOR_KEYS, keys(entries));
+    }
+    Ok(request)
+}
+
+fn validate(entry: &Entry) -> Result<(), String> {
+    let (key_bytes, value_bytes) = (entry.key.len(), entry.value.len());
+    if !(1..=MAX_KEY_BYTES).contains(&key_bytes) {
+        return Err(format!(".key: has {key_bytes} bytes; use 1 to {MAX_KEY_BYTES}"));
+    }
+    if value_bytes > MAX_VALUE_BYTES {
+        return Err(format!(".value: has {value_bytes} bytes; send at most {MAX_VALUE_BYTES}"));
+    }
+    if entry.key == DESCRIPTOR_KEYS {
+        return Err(format!(".key: `{DESCRIPTOR_KEYS}` is made by the server; use another name"));
+    }
+    Ok(())
+}
+
+/// An entry that comes after so many of the same key.
+fn with<'a>(
+    request: Attributes<'a>,
+    entry: &'a Entry,
+    before: usize,
+    rules: &Rules,
+) -> Attributes<'a> {
+    let (key, value) = (entry.key.as_str(), entry.value.as_str());
+    let name = match before {
+        0 => Cow::Borrowed(key),
+        // OK because there are at most 32 entries.
+        _ => Cow::Owned(format!("{key}#{}", before + 1)),
+    };
+    match key {
+        _ if is_identity(key) => request.claimed(name, value),
+        _ if is_of_the_client(key, value) => request.said(name, value),
+        // Who invents one is where all are whose address is not known.
+        "ip" => match value.parse() {
+            Ok(ip) => request.with(name, address(rules, ip)),
+            Err(_) => request.with(name, NOWHERE),
+        },
+        // Envoy's `:path` has the query.
+        "path" => request.with(name, value.split_once('?').map_or(value, |(path, _)| path)),
+        _ => request.with(name, value),
+    }
+}
+
+/// Where the client is, if Envoy says so: `203.0.113.9`, or with a mask `203.0.113.0/24`.
+fn client(entries: &[Entry]) -> Option<IpAddr> {
+    let of = |key: &str| entries.iter().find(|entry| entry.key == key);
+    if of("ip").is_some() {
+        return None;
+    }
+    let whole = of("remote_address").and_then(|entry| entry.value.parse().ok());
+    let masked = || {
+        let value = &of("masked_remote_address")?.value;
+        value.split_once('/').map_or(&**value, |(ip, _)| ip).parse().ok()
+    };
+    whole.or_else(masked)
+}
+
+/// As keys have it.
+fn address(rules: &Rules, ip: IpAddr) -> String {
+    rules.client_address(ip).to_string()
+}
+
+/// `a` and `b,c` are `a,b\,c`, and nothing else is.
+fn keys(entries: &[Entry]) -> String {
+    let mut keys = String::new();
+    for (at, entry) in entries.iter().enumerate() {
+        if at > 0 {
+            keys.push(',');
+        }
+        for letter in entry.key.chars() {
+            if matches!(letter, ',' | '\\') {
+                keys.push('\\');
+            }
+            keys.push(letter);
+        }
+    }
+    keys
+}

@@ -1,0 +1,53 @@
+//! The rules that decided, for the filters and the log of Envoy: a `google.protobuf.Struct`.
+
+use tollgate::rules::{RulePart, Ruling};
+
+use crate::grpc::protobuf::Message;
+
+/// The most rules that are listed: Envoy carries them through all its filters.
+const MAX_RULES: usize = 16;
+
+/// `{"rule": "per-user", "rules": [{"name": "per-user", "shadow": false, "allowed": false, "remaining": 0}, …]}`:
+/// who refuses, if anybody does, and each rule that applies, with those that only watch.
+pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
+    if let Some(refuser) = ruling.refused_by() {
+        field(metadata, "rule", |value| text(value, refuser.name().name()));
+    }
+    if ruling.is_degraded() {
+        field(metadata, "degraded", |value| value.flag(4, true));
+    }
+    field(metadata, "rules", |value| {
+        value.message(6, |list| {
+            for part in ruling.rules().take(MAX_RULES) {
+                list.message(1, |value| value.message(5, |own| rule(own, &part)));
+            }
+        });
+    });
+}
+
+/// `{"reason": "store-failed"}`.
+pub(super) fn of_reason(metadata: &mut Message<'_>, reason: &str) {
+    field(metadata, "reason", |value| text(value, reason));
+}
+
+fn rule(own: &mut Message<'_>, part: &RulePart<'_>) {
+    field(own, "name", |value| text(value, part.name().name()));
+    field(own, "shadow", |value| value.flag(4, part.is_shadow()));
+    field(own, "allowed", |value| value.flag(4, part.is_allowed()));
+    if let Some(decision) = part.decision() {
+        // OK because units are below 2^53.
+        field(own, "remaining", |value| value.double(2, decision.remaining() as f64));
+    }
+}
+
+/// An entry of a map: its key, and its value.
+fn field(to: &mut Message<'_>, name: &str, write: impl FnOnce(&mut Message<'_>)) {
+    to.message(1, |entry| {
+        entry.bytes(1, name);
+        entry.message(2, write);
+    });
+}
+
+fn text(value: &mut Message<'_>, text: &str) {
+    value.bytes(3, text);
+}

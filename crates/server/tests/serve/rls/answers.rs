@@ -1,0 +1,272 @@
+//! What Envoy is told.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use serde_json::json;
+
+use super::{Limits, codes, costing, descriptor, headers, limited, metadata, remaining, request};
+use crate::metrics::scrape;
+
+/// Windows so long that none ends while a test runs, but for a second once a year.
+const RULES: &str = "
+limits:
+  two: fixed-window limit=2 window=365d
+  ten: fixed-window limit=10 window=365d
+  hour: token-bucket capacity=3600 refill=1/s
+rules:
+  - { name: per-user, domain: api, key: [user], limit: ten }
+  - { name: per-team, domain: api, key: [team], limit: two }
+  - { name: watched, domain: api, key: [user], limit: two, shadow: true }
+  - { name: free, domain: api, key: [vip], limit: allow }
+  - { name: nobody, domain: api, key: [banned], limit: block }
+  - { name: hourly, domain: api, key: [hourly], limit: hour }
+";
+
+#[test]
+fn a_status_tells_the_limit_what_is_left_of_it_and_when_it_is_whole() {
+    let limits = Limits::start(RULES);
+    let answer = limits.ask_all(vec![
+        descriptor(&[("user", "a")]),
+        descriptor(&[("hourly", "a")]),
+        descriptor(&[("nothing", "a")]),
+    ]);
+    assert_eq!(answer.overall_code(), Code::Ok);
+    assert_eq!(codes(&answer), [Code::Ok; 3]);
+    let [user, hourly, nothing] = &answer.statuses[..] else { panic!("{answer:?}") };
+    let limit = |name: &str, requests_per_unit, unit: Unit| {
+        Some(RateLimit { name: name.to_owned(), requests_per_unit, unit: unit.into() })
+    };
+    assert_eq!(user.current_limit, limit("per-user", 10, Unit::Year));
+    assert_eq!(user.limit_remaining, 9);
+    let reset = user.duration_until_reset.as_ref().unwrap();
+    assert!((1..=365 * 86_400).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
+    assert_eq!(hourly.current_limit, limit("hourly", 3_600, Unit::Hour));
+    assert_eq!(hourly.limit_remaining, 3_599);
+    // Just under a second, of which Envoy would make nothing.
+    assert_eq!(hourly.duration_until_reset.as_ref().unwrap().seconds, 1);
+    let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+    assert_eq!(*nothing, ok);
+}
+
+#[test]
+fn one_refusal_refuses_all_and_nothing_is_charged() {
+    let limits = Limits::start(RULES);
+    let both = || vec![descriptor(&[("user", "a")]), descriptor(&[("team", "t")])];
+    limits.ask_all(both());
+    limits.ask_all(both());
+    let refused = limits.ask_all(both());
+    assert_eq!(refused.overall_code(), Code::OverLimit);
+    assert_eq!(codes(&refused), [Code::Ok, Code::OverLimit]);
+    assert_eq!(remaining(&refused), [8, 0]);
+    // The user has what it had.
+    let user = limits.ask_all(vec![descriptor(&[("user", "a")])]);
+    assert_eq!(remaining(&user), [7]);
+}
+
+#[test]
+fn a_refusal_has_headers_and_a_body_for_the_client() {
+    let limits = Limits::start(RULES);
+    let team = || vec![costing(2, &[("team", "t")])];
+    let allowed = limits.ask_all(team());
+    let told = headers(&allowed);
+    assert_eq!(told["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
+    assert!(told["ratelimit"].starts_with("\"per-team\";r=0;t="), "{told:?}");
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(allowed.raw_body.is_empty());
+
+    let refused = limits.ask_all(team());
+    let told = headers(&refused);
+    assert_eq!(told["ratelimit-policy"], "\"per-team\";q=2;w=31536000");
+    assert_eq!(told["content-type"], "application/problem+json");
+    let wait: u64 = told["retry-after"].parse().unwrap();
+    assert!((1..=365 * 86_400).contains(&wait), "{wait}");
+    assert_eq!(told.len(), 4, "{told:?}");
+    let problem: serde_json::Value = serde_json::from_slice(&refused.raw_body).unwrap();
+    assert_eq!(
+        (&problem["status"], &problem["violated-policies"]),
+        (&json!(429), &json!(["per-team"]))
+    );
+}
+
+#[test]
+fn rules_are_named_in_metadata_and_those_that_watch_nowhere_else() {
+    let limits = Limits::start(RULES);
+    let user = || vec![descriptor(&[("user", "a")])];
+    let rule = |name, shadow, allowed, remaining: f64| json!({"name": name, "shadow": shadow, "allowed": allowed, "remaining": remaining});
+    let answer = limits.ask_all(user());
+    let both = [rule("per-user", false, true, 9.0), rule("watched", true, true, 1.0)];
+    assert_eq!(metadata(&answer), json!({"rules": both}));
+    limits.ask_all(user());
+    let answer = limits.ask_all(user());
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let both = [rule("per-user", false, true, 7.0), rule("watched", true, false, 0.0)];
+    assert_eq!(metadata(&answer), json!({"rules": both}));
+    assert!(!headers(&answer)["ratelimit"].contains("watched"));
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "per-user");
+
+    let refused = limits.ask_all(vec![costing(8, &[("user", "a")])]);
+    assert_eq!(metadata(&refused)["rule"], "per-user");
+}
+
+#[test]
+fn metadata_lists_no_more_than_sixteen_rules() {
+    let mut rules = "limits: { ten: fixed-window limit=10 window=365d }\nrules:\n".to_owned();
+    for number in 0..20 {
+        rules += &format!("  - {{ name: rule-{number}, domain: api, key: [user], limit: ten }}\n");
+    }
+    let answer = Limits::start(&rules).ask_all(vec![descriptor(&[("user", "a")])]);
+    assert_eq!(metadata(&answer)["rules"].as_array().unwrap().len(), 16);
+    assert_eq!(headers(&answer)["ratelimit"].split(", ").count(), 8);
+}
+
+#[test]
+fn a_rule_that_allows_or_blocks_has_no_limit_to_tell() {
+    let limits = Limits::start(RULES);
+    let vip = limits.ask_all(vec![descriptor(&[("vip", "a")])]);
+    assert_eq!((vip.overall_code(), &vip.statuses[0].current_limit), (Code::Ok, &None));
+    assert_eq!(headers(&vip).len(), 0);
+    let banned = limits.ask_all(vec![descriptor(&[("banned", "a")]), descriptor(&[("user", "b")])]);
+    assert_eq!(banned.overall_code(), Code::OverLimit);
+    assert_eq!(codes(&banned), [Code::OverLimit, Code::Ok]);
+    assert_eq!(banned.statuses[0].current_limit, None);
+    assert_eq!(metadata(&banned)["rule"], "nobody");
+    let told = headers(&banned);
+    assert!(!told.contains_key("retry-after"), "waiting does not help: {told:?}");
+    assert_eq!(told["content-type"], "application/problem+json");
+}
+
+#[test]
+fn of_several_refusals_the_longest_wait_is_told_and_of_none_the_least_that_is_left() {
+    let rules = "
+limits:
+  one: fixed-window limit=1 window=300d
+  large: token-bucket capacity=1 refill=1/365d
+  ten: fixed-window limit=10 window=365d
+  nine: fixed-window limit=9 window=365d
+rules:
+  - { name: ten, domain: api, key: [a], limit: ten }
+  - { name: nine, domain: api, key: [a], limit: nine }
+  - { name: sooner, domain: api, key: [b], limit: one }
+  - { name: later, domain: api, key: [b], limit: large }
+";
+    let limits = Limits::start(rules);
+    let shown = |entries: &[(&str, &str)]| {
+        let answer = limits.ask_all(vec![descriptor(entries)]);
+        answer.statuses[0].current_limit.clone().unwrap().name
+    };
+    assert_eq!(shown(&[("a", "x")]), "nine");
+    assert_eq!(shown(&[("b", "x")]), "later", "it is whole later");
+    assert_eq!(shown(&[("b", "x")]), "later");
+}
+
+#[test]
+fn hits_are_of_the_request_unless_a_descriptor_has_its_own() {
+    let limits = Limits::start(RULES);
+    let user = |name| descriptor(&[("user", name)]);
+    let mut asked = request(vec![user("a"), costing(5, &[("user", "b")])]);
+    asked.hits_addend = 3;
+    assert_eq!(remaining(&limits.ask(asked)), [7, 5]);
+    let mut unset = request(vec![user("a")]);
+    unset.hits_addend = 0;
+    assert_eq!(remaining(&limits.ask(unset)), [6], "0 of a request is as good as nothing");
+}
+
+#[test]
+fn a_rule_says_what_a_request_costs_if_envoy_does_not() {
+    let rules = "
+limits: { ten: fixed-window limit=10 window=365d }
+rules: [{ name: dear, domain: api, key: [user], limit: ten, cost: 4 }]
+";
+    let limits = Limits::start(rules);
+    assert_eq!(remaining(&limits.ask_all(vec![descriptor(&[("user", "a")])])), [6]);
+    assert_eq!(remaining(&limits.ask_all(vec![costing(1, &[("user", "a")])])), [5]);
+}
+
+#[test]
+fn no_hits_only_look() {
+    let limits = Limits::start(RULES);
+    let look = || vec![costing(0, &[("team", "t")])];
+    assert_eq!(remaining(&limits.ask_all(look())), [2]);
+    let charged = limits.ask_all(vec![descriptor(&[("team", "t")])]);
+    assert_eq!(remaining(&charged), [1]);
+    assert_eq!(remaining(&limits.ask_all(look())), [1]);
+    limits.ask_all(vec![descriptor(&[("team", "t")])]);
+    let refused = limits.ask_all(look());
+    assert_eq!((refused.overall_code(), remaining(&refused)), (Code::OverLimit, vec![0]));
+    assert!(headers(&refused).contains_key("retry-after"));
+}
+
+#[test]
+fn a_look_among_charges_refuses_them_all_or_none() {
+    let limits = Limits::start(RULES);
+    let both = || vec![costing(0, &[("team", "t")]), descriptor(&[("user", "a")])];
+    assert_eq!(remaining(&limits.ask_all(both())), [2, 9]);
+    limits.ask_all(vec![costing(2, &[("team", "t")])]);
+    let refused = limits.ask_all(both());
+    assert_eq!(codes(&refused), [Code::OverLimit, Code::Ok]);
+    assert_eq!(remaining(&limits.ask_all(vec![descriptor(&[("user", "a")])])), [8]);
+}
+
+#[test]
+fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
+    let limits = Limits::start(RULES);
+    let answer = limits.ask_all(vec![
+        limited(40, RateLimitUnit::Day, &[("user", "a")]),
+        limited(7, RateLimitUnit::Minute, &[("hourly", "a")]),
+        limited(7, RateLimitUnit::Minute, &[("nothing", "a")]),
+        limited(7, RateLimitUnit::Minute, &[("vip", "a")]),
+    ]);
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let told: Vec<_> = answer.statuses.iter().map(|status| status.current_limit.clone()).collect();
+    let limit = |name: &str, requests_per_unit, unit: Unit| {
+        Some(RateLimit { name: name.to_owned(), requests_per_unit, unit: unit.into() })
+    };
+    let want = [limit("per-user", 40, Unit::Day), limit("hourly", 7, Unit::Minute), None, None];
+    assert_eq!(told, want);
+    assert_eq!(remaining(&answer)[..2], [39, 6]);
+    let told = headers(&answer);
+    assert!(told["ratelimit-policy"].contains("\"hourly\";q=7;w=60"), "{told:?}");
+}
+
+#[test]
+fn what_would_have_to_wait_is_refused() {
+    let rules = "
+limits: { even: leaky-bucket mode=shaping capacity=100 leak=1/1h }
+rules: [{ name: even, domain: api, key: [user], limit: even }]
+";
+    let limits = Limits::start(rules);
+    let user = || vec![descriptor(&[("user", "a")])];
+    assert_eq!(limits.ask_all(user()).overall_code(), Code::Ok);
+    let refused = limits.ask_all(user());
+    assert_eq!(refused.overall_code(), Code::OverLimit);
+    let wait: u64 = headers(&refused)["retry-after"].parse().unwrap();
+    assert!((3_500..=3_600).contains(&wait), "{wait}");
+}
+
+#[test]
+fn what_no_rule_applies_to_may_go_and_is_counted() {
+    let limits = Limits::start(RULES);
+    let unmatched =
+        || scrape(&limits.server).value("tollgate_rls_unmatched_descriptors_total", &[]);
+    assert_eq!(unmatched(), 0.0);
+    let some = vec![
+        descriptor(&[("user", "a")]),
+        descriptor(&[("nothing", "a")]),
+        descriptor(&[("nothing", "b")]),
+    ];
+    let answer = limits.ask_all(some);
+    assert_eq!(codes(&answer), [Code::Ok; 3]);
+    assert_eq!(unmatched(), 2.0);
+    let mut asked = request(vec![descriptor(&[("user", "a")])]);
+    asked.domain = "unknown".to_owned();
+    let answer = limits.ask(asked);
+    assert_eq!((answer.overall_code(), codes(&answer)), (Code::Ok, vec![Code::Ok]));
+    assert_eq!((metadata(&answer), headers(&answer).len()), (serde_json::Value::Null, 0));
+    assert_eq!(unmatched(), 3.0);
+    // One that is only watched is no unknown one.
+    limits.ask_all(vec![descriptor(&[("vip", "a")])]);
+    assert_eq!(unmatched(), 3.0);
+}

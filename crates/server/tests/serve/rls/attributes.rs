@@ -1,0 +1,119 @@
+//! What rules see of descriptors.
+
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use super::{Limits, codes, descriptor, remaining};
+
+/// The keys of all rules that apply to a descriptor, as an operator would find them.
+fn applies(rules: &str, entries: &[(&str, &str)]) -> Vec<String> {
+    let config = format!("limits: {{ ten: fixed-window limit=10 window=365d }}\nrules:\n{rules}");
+    let limits = Limits::start(&config);
+    let answer = limits.ask_all(vec![descriptor(entries)]);
+    let listed = super::metadata(&answer)["rules"].as_array().cloned().unwrap_or_default();
+    listed.iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn keys_that_come_again_are_numbered() {
+    let rules = "
+  - { name: first, domain: api, when: { generic_key: a }, key: [], limit: ten }
+  - { name: second, domain: api, when: { 'generic_key#2': b }, key: [], limit: ten }
+  - { name: third, domain: api, when: { 'generic_key#3': c }, key: [], limit: ten }
+  - { name: fourth, domain: api, when: { 'generic_key#4': { present: true } }, key: [], limit: ten }
+";
+    let entries =
+        [("generic_key", "a"), ("generic_key", "b"), ("other", "x"), ("generic_key", "c")];
+    assert_eq!(applies(rules, &entries), ["first", "second", "third"]);
+}
+
+#[test]
+fn the_keys_of_a_descriptor_are_an_attribute_of_their_own() {
+    let rules = r"
+  - { name: exactly, domain: api, when: { descriptor_keys: 'database,user' }, key: [], limit: ten }
+  - { name: comma, domain: api, when: { descriptor_keys: 'a\,b,c\\' }, key: [], limit: ten }
+  - { name: twice, domain: api, when: { descriptor_keys: 'a,a' }, key: [], limit: ten }
+";
+    assert_eq!(applies(rules, &[("database", "x"), ("user", "y")]), ["exactly"]);
+    assert_eq!(applies(rules, &[("user", "y"), ("database", "x")]), [""; 0]);
+    assert_eq!(applies(rules, &[("database", "x")]), [""; 0]);
+    assert_eq!(applies(rules, &[("a,b", "x"), ("c\\", "y")]), ["comma"]);
+    assert_eq!(applies(rules, &[("a", "x"), ("a", "y")]), ["twice"]);
+}
+
+#[test]
+fn an_address_of_envoys_is_the_ip_of_rules() {
+    let rules = "
+identity: { ipv6_prefix: 48 }
+limits: { two: fixed-window limit=2 window=365d }
+rules:
+  - { name: per-ip, domain: api, key: [ip], limit: two }
+";
+    let limits = Limits::start(rules);
+    let ask = |key, value| {
+        let answer = limits.ask_all(vec![descriptor(&[(key, value)])]);
+        (codes(&answer)[0], remaining(&answer)[0], answer.statuses[0].current_limit.is_some())
+    };
+    assert_eq!(ask("remote_address", "203.0.113.9"), (Code::Ok, 1, true));
+    assert_eq!(ask("ip", "203.0.113.9"), (Code::Ok, 0, true), "it is the same client");
+    assert_eq!(ask("ip", "::ffff:203.0.113.9").0, Code::OverLimit);
+    assert_eq!(ask("masked_remote_address", "203.0.113.9/32").0, Code::OverLimit);
+    assert_eq!(ask("remote_address", "2001:db8:12:34::1"), (Code::Ok, 1, true));
+    assert_eq!(ask("remote_address", "2001:db8:12:ff::2"), (Code::Ok, 0, true));
+    assert_eq!(ask("masked_remote_address", "2001:db8:12::/64").0, Code::OverLimit);
+    // Neither an address nor a way to a fresh quota.
+    assert_eq!(ask("remote_address", "unix:/tmp/socket"), (Code::Ok, 0, false));
+    assert_eq!(ask("ip", "invented-1"), (Code::Ok, 1, true));
+    assert_eq!(ask("ip", "invented-2"), (Code::Ok, 0, true));
+}
+
+#[test]
+fn what_else_there_is_beside_an_address_has_no_say_in_it() {
+    let rules = "
+limits: { two: fixed-window limit=2 window=365d }
+rules:
+  - { name: per-ip, domain: api, key: [ip], limit: two }
+  - { name: as-sent, domain: api, when: { remote_address: '2001:db8::1' }, key: [], limit: two }
+";
+    let limits = Limits::start(rules);
+    let both = [("remote_address", "2001:db8::1"), ("masked_remote_address", "192.0.2.0/24")];
+    let answer = limits.ask_all(vec![descriptor(&both)]);
+    let names: Vec<_> = super::metadata(&answer)["rules"].as_array().unwrap().clone();
+    assert_eq!(names.len(), 2, "{names:?}");
+    // Nothing was charged to the other.
+    let masked = limits.ask_all(vec![descriptor(&both[1..])]);
+    assert_eq!(remaining(&masked), [1]);
+}
+
+#[test]
+fn a_path_is_without_its_query() {
+    let rules = "  - { name: login, domain: api, when: { path: /login }, key: [], limit: ten }\n";
+    assert_eq!(applies(rules, &[("path", "/login?next=/a?b")]), ["login"]);
+    assert_eq!(applies(rules, &[("path", "/login")]), ["login"]);
+    assert_eq!(applies(rules, &[("path", "/logins")]), [""; 0]);
+}
+
+#[test]
+fn who_a_client_says_it_is_does_not_make_a_key() {
+    let rules = "
+api_keys: { k_known: pro }
+limits: { ten: fixed-window limit=10 window=365d }
+rules:
+  - { name: by-key, domain: api, key: [api_key], limit: ten }
+  - { name: by-claim, domain: api, key: [jwt.sub], limit: ten }
+  - { name: by-header, domain: api, key: [header.x-user], limit: ten }
+  - { name: by-method, domain: api, key: [method], limit: ten }
+";
+    let limits = Limits::start(rules);
+    let names = |entries: &[(&str, &str)]| {
+        let answer = limits.ask_all(vec![descriptor(entries)]);
+        let listed = super::metadata(&answer)["rules"].as_array().cloned().unwrap_or_default();
+        listed.iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[("api_key", "k_invented")]), [""; 0]);
+    assert_eq!(names(&[("api_key", "k_known")]), ["by-key"]);
+    assert_eq!(names(&[("jwt.sub", "root")]), [""; 0]);
+    assert_eq!(names(&[("header.x-user", "root")]), [""; 0]);
+    assert_eq!(names(&[("method", "GET")]), ["by-method"]);
+    let method = |method| remaining(&limits.ask_all(vec![descriptor(&[("method", method)])]))[0];
+    assert_eq!((method("STEAL"), method("TAKE")), (9, 8), "all invented ones are one");
+}

@@ -1,0 +1,295 @@
+//! What no Envoy sends.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config, TestRunner};
+use prost::Message;
+use tonic::Code;
+
+use super::raw::{Came, Raw, call, came, framed, pieces, whole};
+use super::{Limits, costing, descriptor, limited, request};
+use crate::grpc::run;
+use crate::memory::peak_kib;
+use crate::metrics::scrape;
+
+const RULES: &str = "
+limits: { many: fixed-window limit=1000000 window=365d }
+rules: [{ name: per-user, domain: api, key: [user], limit: many }]
+";
+
+const INVALID_ARGUMENT: u16 = 3;
+
+fn named(name: &str) -> RateLimitDescriptor {
+    descriptor(&[("user", name)])
+}
+
+#[test]
+fn a_mistake_is_told_with_its_place_and_a_remedy() {
+    let limits = Limits::start(RULES);
+    let no_entries = RateLimitDescriptor::default();
+    let negative = RateLimitDescriptor { is_negative_hits: true, ..named("a") };
+    let many_entries: Vec<_> = (0..33).map(|_| ("a", "b")).collect();
+    let (long_key, long_value) = ("k".repeat(129), "v".repeat(65_537));
+    let nobody = RateLimitRequest { domain: String::new(), ..request(vec![named("a")]) };
+    let most = u64::MAX.to_string();
+    let table: [(RateLimitRequest, &str); 11] = [
+        (nobody, "domain: is empty; say which"),
+        (request(vec![]), "descriptors: there are 0; send 1 to 64"),
+        (request(vec![named("a"); 65]), "descriptors: there are 65; send 1 to 64"),
+        (
+            request(vec![named("a"), no_entries]),
+            "descriptors[1].entries: there are 0; send 1 to 32",
+        ),
+        (
+            request(vec![descriptor(&many_entries)]),
+            "descriptors[0].entries: there are 33; send 1 to 32",
+        ),
+        (
+            request(vec![descriptor(&[("a", "b"), ("", "b")])]),
+            "descriptors[0].entries[1].key: has 0 bytes; use 1 to 128",
+        ),
+        (
+            request(vec![descriptor(&[(&long_key, "b")])]),
+            "descriptors[0].entries[0].key: has 129 bytes; use 1 to 128",
+        ),
+        (
+            request(vec![descriptor(&[("user", &long_value)])]),
+            "descriptors[0].entries[0].value: has 65537 bytes; send at most 65536",
+        ),
+        (
+            request(vec![descriptor(&[("descriptor_keys", "a")])]),
+            "descriptors[0].entries[0].key: `descriptor_keys` is made by the server; use another",
+        ),
+        (request(vec![negative]), "descriptors[0].is_negative_hits: is set; leave it out"),
+        (
+            request(vec![limited(5, RateLimitUnit::Unknown, &[("user", "a")])]),
+            "descriptors[0].limit.unit: 0 is none; use SECOND, MINUTE",
+        ),
+    ];
+    for (asked, want) in table {
+        let error = limits.try_ask(asked).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert!(error.message().starts_with(want), "{}", error.message());
+    }
+    let error = limits.try_ask(request(vec![costing(u64::MAX, &[("user", "a")])])).unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    let want = format!("descriptors[0].hits_addend: is {most}; use at most 9007199254740991");
+    assert_eq!(error.message(), want);
+}
+
+#[test]
+fn as_much_as_may_be_is_answered() {
+    let limits = Limits::start(RULES);
+    let (key, value) = ("k".repeat(128), "v".repeat(65_536));
+    let entries: Vec<_> = (0..32).map(|_| (&*key, "")).collect();
+    let answer = limits.ask_all(vec![descriptor(&entries); 60]);
+    assert_eq!(answer.statuses.len(), 60);
+    limits.ask_all(vec![descriptor(&[("user", &value)])]);
+    let mut asked = request(vec![named("a"); 64]);
+    asked.hits_addend = u32::MAX;
+    limits.ask(asked);
+}
+
+/// What is told in words is short and prints, and no client's own text is in it.
+fn assert_refused(came: &Came) {
+    assert_eq!((came.http, came.grpc), (200, Some(INVALID_ARGUMENT)), "{came:?}");
+    assert!((10..2_000).contains(&came.message.len()), "{came:?}");
+    assert!(came.message.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{came:?}");
+}
+
+#[test]
+fn what_is_too_long_is_told_so_and_not_read() {
+    let limits = Limits::start(RULES);
+    run(async {
+        let mut raw = Raw::connect(&limits.server).await;
+        let endless = |bytes: usize| descriptor(&[("user", &"v".repeat(bytes))]);
+        let thousands = request((0..5_000).map(|at| named(&format!("user-{at:040}"))).collect());
+        for (asked, want) in [
+            (request(vec![endless(1 << 20)]), "descriptors[0].entries[0].value: has 1048576 bytes"),
+            (thousands, "descriptors: there are 5000"),
+            (request(vec![endless(1 << 20); 5]), "the message is too long"),
+        ] {
+            let told = raw.ask_message(&asked.encode_to_vec()).await;
+            assert_refused(&told);
+            assert!(told.message.starts_with(want), "{told:?}");
+        }
+        // One that says so, and never comes.
+        let (sender, body) = pieces();
+        sender.send(framed(&[0; 4 << 20]).into()).unwrap();
+        assert_refused(&raw.ask(call(&[], body)).await);
+        drop(sender);
+        let told = raw.ask_message(&request(vec![named("a")]).encode_to_vec()).await;
+        assert_eq!(told.grpc, Some(0), "{told:?}");
+    });
+}
+
+/// Envoy lets a request pass of which it is told an error, so that no header may bring one about.
+#[test]
+fn as_much_as_a_client_can_send_is_decided() {
+    let limits = Limits::start(RULES);
+    run(async {
+        let mut raw = Raw::connect(&limits.server).await;
+        let whole = |user: &str| descriptor(&[("user", &user.repeat(60 << 10))]);
+        let told = raw.ask_message(&request(vec![whole("a"); 16]).encode_to_vec()).await;
+        assert_eq!(told.grpc, Some(0), "{told:?}");
+        // More than rules take at once is refused, and no error.
+        let each: Vec<_> = (0..64).map(|at| whole(&char::from(b'0' + at).to_string())).collect();
+        let told = raw.ask_message(&request(each).encode_to_vec()).await;
+        assert_eq!(told.grpc, Some(0), "{told:?}");
+        assert!(told.body.windows(9).any(|part| part == b"undecided"), "{told:?}");
+    });
+}
+
+#[test]
+fn what_is_no_message_is_told_so() {
+    let limits = Limits::start(RULES);
+    let message = request(vec![named("a")]).encode_to_vec();
+    run(async {
+        let mut raw = Raw::connect(&limits.server).await;
+        // A text that is no UTF-8: `domain` is the byte 255.
+        assert_refused(&raw.ask_message(&[0x0a, 1, 0xff]).await);
+        assert_refused(&raw.ask_message(b"\x0a\x05ab").await);
+        assert_refused(&raw.ask_message(&message[..message.len() - 1]).await);
+        assert_refused(&raw.ask_message(b"").await);
+        let longer = [&framed(&message)[..], b"x"].concat();
+        let twice = framed(&message).repeat(2);
+        let promised = [&[0, 0, 0, 1, 0][..], &message].concat();
+        for body in [vec![], vec![0], vec![0; 4], longer, twice, promised] {
+            assert_refused(&raw.ask(call(&[], whole(body))).await);
+        }
+        // Its other names for the same message are as good.
+        for kind in ["application/grpc+proto", "application/grpc;charset=utf-8"] {
+            let mut asked = call(&[], whole(framed(&message)));
+            asked.headers_mut().insert("content-type", kind.parse().unwrap());
+            assert_eq!(raw.ask(asked).await.grpc, Some(0), "{kind}");
+        }
+        let mut compressed = framed(&message);
+        compressed[0] = 1;
+        let told = raw.ask(call(&[("grpc-encoding", "gzip")], whole(compressed))).await;
+        assert_eq!(told.grpc, Some(Code::Unimplemented as u16), "{told:?}");
+    });
+}
+
+#[test]
+fn what_is_no_grpc_is_answered_in_http() {
+    let limits = Limits::start(RULES);
+    let message = framed(&request(vec![named("a")]).encode_to_vec());
+    run(async {
+        let mut raw = Raw::connect(&limits.server).await;
+        for kind in ["application/json", "application/grpc-web", "application/grpcx", ""] {
+            let mut asked = call(&[], whole(message.clone()));
+            asked.headers_mut().insert("content-type", kind.parse().unwrap());
+            assert_eq!(raw.ask(asked).await.http, 415, "{kind}");
+        }
+        let mut asked = call(&[], whole(message.clone()));
+        *asked.method_mut() = "GET".parse().unwrap();
+        assert_eq!(raw.ask(asked).await.http, 405);
+        for path in ["/", "/envoy.service.ratelimit.v3.RateLimitService/Other", "/nobody.Knows/It"]
+        {
+            let mut asked = call(&[], whole(message.clone()));
+            *asked.uri_mut() = format!("http://localhost{path}").parse().unwrap();
+            assert_eq!(raw.ask(asked).await.grpc, Some(Code::Unimplemented as u16), "{path}");
+        }
+    });
+    let page = scrape(&limits.server);
+    let counted =
+        |status| page.value("tollgate_requests_total", &[("endpoint", "rls"), ("status", status)]);
+    assert_eq!((counted("415"), counted("405")), (4.0, 1.0));
+}
+
+#[test]
+fn whatever_bytes_come_are_answered() {
+    let limits = Limits::start(RULES);
+    let message = request(vec![named("a"), costing(2, &[("ip", "192.0.2.1"), ("path", "/a?b")])]);
+    let message = message.encode_to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let raw = runtime.block_on(Raw::connect(&limits.server));
+    let ask = |body: Vec<u8>| {
+        let mut raw = raw.clone();
+        let asked = raw.ask(call(&[], whole(body)));
+        runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap() })
+    };
+    let mut runner =
+        TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    // Random ones; and the one that is right, with a few others in it.
+    let changes = vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4);
+    let cases = (vec(any::<u8>(), 0..200), changes, any::<bool>(), any::<bool>());
+    let asked = runner.run(&cases, |(random, changes, is_random, is_framed)| {
+        let mut body = if is_random { random } else { message.clone() };
+        for (at, byte) in changes {
+            if let Some(place) = (!body.is_empty()).then(|| at.index(body.len())) {
+                body[place] = byte;
+            }
+        }
+        let told = ask(if is_framed { framed(&body) } else { body });
+        let is_known = matches!(told.grpc, Some(0 | INVALID_ARGUMENT | 12));
+        assert!(told.http == 200 && is_known, "{told:?}");
+        Ok(())
+    });
+    asked.unwrap();
+    assert_eq!(ask(framed(&message)).grpc, Some(0));
+}
+
+#[test]
+fn messages_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_one_notices() {
+    let limits = Limits::start_with(RULES, &["--request-timeout", "1m"]);
+    let message = request(vec![named("a")]).encode_to_vec();
+    run(async {
+        let mut kept = Vec::new();
+        // 100 MiB, without the last byte of each.
+        for _ in 0..2 {
+            let mut raw = Raw::connect(&limits.server).await;
+            for _ in 0..200 {
+                let (sender, body) = pieces();
+                sender.send(vec![0; (256 << 10) - 1].into()).unwrap();
+                raw.connection().await;
+                kept.push((sender, tokio::spawn(raw.send(call(&[], body)))));
+            }
+        }
+        // Whatever is sent, it goes on, until those that found no room are told so.
+        let mut raw = Raw::connect(&limits.server).await;
+        while kept.iter().filter(|(_, answer)| answer.is_finished()).count() < 100 {
+            assert_eq!(raw.ask_message(&message).await.grpc, Some(0));
+        }
+        for (_, answer) in kept.iter_mut().filter(|(_, answer)| answer.is_finished()) {
+            // Or the connection was, for a flood of small pieces.
+            if let Ok(response) = answer.await.unwrap() {
+                let told = came(response).await;
+                assert_eq!(told.grpc, Some(Code::ResourceExhausted as u16), "{told:?}");
+            }
+        }
+        assert!(peak_kib(&limits.server) < 200 << 10, "{} KiB", peak_kib(&limits.server));
+    });
+}
+
+/// A request without a body that is taken back at once.
+fn taken_back(stream: u32) -> Vec<u8> {
+    let id = stream.to_be_bytes();
+    let head = [&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84]].concat();
+    [&head[..], &[0, 0, 4, 3, 0], &id, &[0, 0, 0, 8]].concat()
+}
+
+#[test]
+fn one_who_asks_and_takes_back_for_ever_is_cut_off() {
+    let limits = Limits::start(RULES);
+    let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let flood: Vec<u8> = (0..200_000).flat_map(|at| taken_back(2 * at + 1)).collect();
+    // It may be cut off before all of it is sent.
+    let _ = stream.write_all(&flood);
+    let mut told = Vec::new();
+    let _ = stream.read_to_end(&mut told);
+    // GOAWAY, with ENHANCE_YOUR_CALM.
+    let is_calmed = told.windows(17).any(|frame| frame[3] == 7 && frame[13..17] == [0, 0, 0, 11]);
+    assert!(is_calmed, "{} bytes", told.len());
+    limits.ask_all(vec![named("a")]);
+}

@@ -1,0 +1,124 @@
+//! A client that sends what it is told to, and waits as long as it likes.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http_body_util::BodyExt;
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper::{HeaderMap, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+use crate::server::Server;
+
+pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Cheap to clone: one connection.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    connection: SendRequest<Pieces>,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+pub(crate) struct Came {
+    pub(crate) http: u16,
+    /// In the headers or in the trailers.
+    pub(crate) grpc: Option<u16>,
+    pub(crate) message: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A body that comes in pieces, and ends when there is nobody to send more.
+pub(crate) struct Pieces(mpsc::UnboundedReceiver<Bytes>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+pub(crate) fn pieces() -> (mpsc::UnboundedSender<Bytes>, Pieces) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    (sender, Pieces(receiver))
+}
+
+/// A body that is there at once, and ends.
+pub(crate) fn whole(body: impl Into<Bytes>) -> Pieces {
+    let (sender, pieces) = pieces();
+    sender.send(body.into()).unwrap();
+    pieces
+}
+
+/// A call of the service, with other headers.
+pub(crate) fn call(headers: &[(&str, &str)], body: Pieces) -> Request<Pieces> {
+    let mut request = Request::post(format!("http://localhost{PATH}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(body).unwrap()
+}
+
+/// A message as it is in a body.
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap();
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
+impl Raw {
+    pub(crate) async fn connect(server: &Server) -> Raw {
+        let stream = TcpStream::connect(&server.grpc).await.unwrap();
+        let (connection, driver) =
+            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(driver);
+        Raw { connection }
+    }
+
+    /// Waits until there may be another request.
+    pub(crate) async fn connection(&mut self) {
+        self.connection.ready().await.unwrap();
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        request: Request<Pieces>,
+    ) -> impl Future<Output = hyper::Result<Response<Incoming>>> + use<> {
+        self.connection.send_request(request)
+    }
+
+    pub(crate) async fn ask(&mut self, request: Request<Pieces>) -> Came {
+        self.connection().await;
+        came(self.send(request).await.unwrap()).await
+    }
+
+    pub(crate) async fn ask_message(&mut self, message: &[u8]) -> Came {
+        self.ask(call(&[], whole(framed(message)))).await
+    }
+}
+
+pub(crate) async fn came(response: Response<Incoming>) -> Came {
+    let (head, body) = response.into_parts();
+    let collected = body.collect().await.unwrap();
+    let trailers = collected.trailers().cloned().unwrap_or_default();
+    let text = |name: &str| {
+        let of = |headers: &HeaderMap| Some(headers.get(name)?.to_str().unwrap().to_owned());
+        of(&head.headers).or_else(|| of(&trailers))
+    };
+    Came {
+        http: head.status.as_u16(),
+        grpc: text("grpc-status").map(|code| code.parse().unwrap()),
+        message: text("grpc-message").unwrap_or_default().replace("%20", " "),
+        body: collected.to_bytes().to_vec(),
+    }
+}
