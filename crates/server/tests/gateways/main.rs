@@ -4,10 +4,14 @@
 
 mod behaviour;
 mod caddy;
+mod envoy;
 #[path = "../serve/eventually.rs"]
 mod eventually;
 mod gateway;
 mod nginx;
+#[allow(dead_code)]
+#[path = "../serve/prometheus.rs"]
+mod prometheus;
 // What is not used here, the tests of the server use.
 #[allow(dead_code)]
 #[path = "../serve/server.rs"]

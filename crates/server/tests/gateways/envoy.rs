@@ -1,0 +1,19 @@
+//! Envoy, as examples/envoy has it, on other ports.
+//!
+//! - `config`: the example's file, changed where a test needs it
+//! - `front`: a service, a server and an Envoy together
+//! - `process`: Envoy itself
+//! - `upstream`: the service
+
+mod config;
+mod costs;
+mod enforced;
+mod example;
+mod failures;
+mod front;
+mod identity;
+mod page;
+mod process;
+mod restarts;
+mod told;
+mod upstream;

@@ -1,0 +1,71 @@
+//! The example's configuration of Envoy, changed where a test needs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A machine that is busy with other tests must not make the server too slow.
+const PATIENT: &str = "timeout: 30s";
+
+/// The text of examples/envoy/envoy.yaml, with other ports and with what a test wants different.
+#[derive(Clone)]
+pub(crate) struct Config(String);
+
+impl Config {
+    /// As it stands, but for the ports of Envoy itself, which it takes where they are free.
+    pub(crate) fn hurried() -> Config {
+        let text = fs::read_to_string(examples().join("envoy.yaml")).unwrap();
+        let free = "port_value: 0";
+        Config(text).with("port_value: 10000", free).with("port_value: 9901", free)
+    }
+
+    /// With all the time that the server wants.
+    pub(crate) fn new() -> Config {
+        Config::hurried().with("timeout: 0.020s", PATIENT)
+    }
+
+    /// With another text in the place of one that is there once.
+    pub(crate) fn with(self, from: &str, to: &str) -> Config {
+        assert_eq!(self.0.matches(from).count(), 1, "{from} in examples/envoy/envoy.yaml");
+        Config(self.0.replace(from, to))
+    }
+
+    /// With a route before the others, which asks with this list of rate limits.
+    pub(crate) fn route(self, path: &str, rate_limits: &str) -> Config {
+        let name = "envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute";
+        let list = rate_limits.trim().replace('\n', "\n                                ");
+        let route = format!(
+            "routes:
+                        - match: {{ path: {path} }}
+                          route: {{ cluster: service }}
+                          typed_per_filter_config:
+                            envoy.filters.http.ratelimit:
+                              \"@type\": type.googleapis.com/{name}
+                              rate_limits:
+                                {list}"
+        );
+        self.with("routes:", &route)
+    }
+
+    /// With the servers that decide, each `127.0.0.1:40124`, and the port of the service.
+    pub(crate) fn between(self, servers: &[&str], service_port: u16) -> Config {
+        let endpoint = |server: &&str| {
+            let port = server.rsplit_once(':').unwrap().1;
+            format!(
+                "- endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }}"
+            )
+        };
+        let endpoints: Vec<_> = servers.iter().map(endpoint).collect();
+        let one = endpoint(&"127.0.0.1:8081");
+        self.with(&one, &endpoints.join("\n              "))
+            .with("port_value: 8082", &format!("port_value: {service_port}"))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Where the example is.
+pub(crate) fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/envoy")
+}

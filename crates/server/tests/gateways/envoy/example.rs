@@ -1,0 +1,62 @@
+//! The example: one command starts all of it, and one signal stops it.
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use reqwest::blocking::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use tollgate_launcher::free_port;
+
+use crate::envoy::config::examples;
+use crate::envoy::front::header;
+use crate::envoy::process::program;
+use crate::eventually::eventually;
+
+/// The example, until this is dropped.
+struct Run(Child);
+
+impl Run {
+    fn stop(&mut self) -> ExitStatus {
+        // An error says that it has stopped already.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        self.0.wait().unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn one_command_starts_the_example_and_one_signal_stops_it() {
+    let names = ["PORT", "ADMIN_PORT", "SERVICE_PORT", "HTTP_PORT", "GRPC_PORT"];
+    let ports = names.map(|name| (name, free_port().unwrap().to_string()));
+    let mut command = Command::new(examples().join("run"));
+    command.envs(ports.iter().map(|(name, port)| (name, port)));
+    command.env("ENVOY", program()).env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut run = Run(command.spawn().unwrap());
+    let url = format!("http://127.0.0.1:{}", ports[0].1);
+    let client = Client::new();
+    let get =
+        |path: &str, key: &str| client.get(format!("{url}{path}")).header("x-api-key", key).send();
+    let left = |path, key| {
+        let answer = get(path, key).ok()?;
+        let left = header(&answer, "x-ratelimit-remaining")?;
+        Some((answer.status().as_u16(), left.parse::<u64>().unwrap()))
+    };
+    // Envoy may be there before the service is.
+    let looked = eventually("the example answers", || left("/quota", "").filter(|it| it.0 == 200));
+    assert_eq!(looked, (200, 10));
+    // Its 20 ms may pass on a busy machine: then Envoy lets a request go without headers.
+    let ask = |path, key| eventually("a decision in time", || left(path, key));
+    assert_eq!(ask("/reports", ""), (200, 5));
+    assert_eq!(ask("/", "k_123"), (200, 599));
+    eventually("the tenth is refused", || (ask("/", "") == (429, 0)).then_some(()));
+    assert!(run.stop().success());
+    for (name, port) in ports {
+        let answer = client.get(format!("http://127.0.0.1:{port}")).send();
+        assert!(answer.is_err_and(|error| error.is_connect()), "{name} is still open");
+    }
+}

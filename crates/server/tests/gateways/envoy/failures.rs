@@ -1,0 +1,73 @@
+//! A store that does not answer: the rules say what Envoy is told, and Envoy never has to guess.
+
+use reqwest::StatusCode;
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::envoy::config::Config;
+use crate::envoy::front::{Front, header};
+use crate::eventually::eventually;
+
+const OK: StatusCode = StatusCode::OK;
+const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+const RULES: &str = "
+limits: { three: fixed-window limit=3 window=366d }
+rules:
+  - { name: open, domain: envoy, when: { path: /open }, key: [], limit: three, on_store_failure: open }
+  - { name: local, domain: envoy, when: { path: /local }, key: [], limit: three, on_store_failure: local }
+  - { name: closed, domain: envoy, when: { path: /closed }, key: [], limit: three, on_store_failure: closed }
+";
+
+/// Envoy waits long enough for a machine that is busy with other tests.
+const DEADLINE: &str = "200ms";
+const TIMEOUT: &str = "timeout: 10s";
+
+#[test]
+fn each_policy_does_what_it_says_whatever_envoy_would_do_of_its_own() {
+    for mode in ["failure_mode_deny: false", "failure_mode_deny: true"] {
+        let redis = Launch::new(Flavour::Redis).start().unwrap();
+        let config = Config::hurried()
+            .with("timeout: 0.020s", TIMEOUT)
+            .with("failure_mode_deny: false", mode);
+        let flags = ["--store", &redis.url(), "--store-deadline", DEADLINE];
+        let front = Front::with(RULES, config, &flags);
+        assert_eq!(front.get("/closed").status(), OK, "{mode}");
+        redis.freeze();
+        assert_eq!(front.statuses("/open", 6), [OK; 6], "{mode}");
+        assert_eq!(front.statuses("/local", 5), [OK, OK, OK, REFUSED, REFUSED], "{mode}");
+        assert_eq!(front.statuses("/closed", 2), [REFUSED; 2], "{mode}");
+        let refused = front.get("/closed");
+        assert_eq!(header(&refused, "x-tollgate-reason"), Some("store-failed"), "{mode}");
+        front.envoy.wait_for_log(|log| log.contains("429 rule=- reason=store-failed"));
+        assert_eq!(["error", "failure_mode_allowed"].map(|what| front.counted(what)), [0, 0]);
+        redis.thaw();
+    }
+}
+
+/// Nothing of the example is different but the ports.
+#[test]
+fn the_20_ms_that_envoy_waits_are_met() {
+    let rules = "
+limits: { many: fixed-window limit=1000000 window=366d }
+rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
+";
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let front = Front::with(rules, Config::hurried(), &["--store", &redis.url()]);
+    let degraded = || {
+        let labels = [("rule", "per-address"), ("degraded", "true")];
+        front.metrics().value("tollgate_decisions_total", &labels)
+    };
+    // A machine may leave a process waiting for longer than that: then it is not the server that was late.
+    eventually("ten in a row are answered in time", || {
+        eventually("the store decides", || {
+            header(&front.get("/"), "x-ratelimit-limit").map(|_| ())
+        });
+        let before = (degraded(), front.counted("error"));
+        redis.freeze();
+        assert_eq!(front.statuses("/", 10), [OK; 10]);
+        redis.thaw();
+        let in_time = (before.0 + 10.0, before.1);
+        ((degraded(), front.counted("error")) == in_time).then_some(())
+    });
+    assert_eq!(front.counted("over_limit"), 0);
+}

@@ -1,0 +1,125 @@
+//! Who a client is, behind Envoy.
+
+use reqwest::StatusCode;
+use reqwest::header::HeaderValue;
+
+use crate::envoy::config::Config;
+use crate::envoy::front::Front;
+
+const OK: StatusCode = StatusCode::OK;
+const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+const TWO: &str = "
+limits: { two: fixed-window limit=2 window=366d }
+rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
+";
+
+/// Behind one more proxy, so that a test can choose the address.
+fn behind_another() -> Config {
+    let own = "use_remote_address: true";
+    Config::new().with(own, &format!("{own}\n                xff_num_trusted_hops: 1"))
+}
+
+#[test]
+fn addresses_of_one_ipv6_network_are_one_client() {
+    let front = Front::with(TWO, behind_another(), &[]);
+    let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
+    let of_one = ["2001:db8:0:100::1", "2001:db8:0:1ff::2", "2001:db8:0:123::3"];
+    assert_eq!(of_one.map(from), [OK, OK, REFUSED]);
+    assert_eq!(["2001:db8:0:200::1", "203.0.113.9"].map(from), [OK; 2]);
+    assert_eq!(["203.0.113.9", "203.0.113.9", "203.0.113.10"].map(from), [OK, REFUSED, OK]);
+    // Mapped into IPv6 it is the same address.
+    assert_eq!(from("::ffff:203.0.113.9"), REFUSED);
+}
+
+#[test]
+fn a_masked_address_is_one_client() {
+    let masked = "- actions: [{ masked_remote_address: { v4_prefix_mask_len: 24 } }]";
+    let front = Front::with(TWO, behind_another().route("/masked", masked), &[]);
+    let from = |address| front.get_as("/masked", &[("x-forwarded-for", address)]).status();
+    assert_eq!(["203.0.113.9", "203.0.113.10", "203.0.113.11"].map(from), [OK, OK, REFUSED]);
+    assert_eq!(from("203.0.114.9"), OK);
+}
+
+#[test]
+fn entries_are_attributes_by_their_keys_and_in_their_order() {
+    let rules = "
+limits: { one: fixed-window limit=1 window=366d }
+rules:
+  - { name: second, domain: envoy, when: { generic_key: a, generic_key#2: b }, key: [], limit: one }
+  - { name: shape, domain: envoy, when: { descriptor_keys: 'remote_address,plan' }, key: [ip], limit: one }
+";
+    let twice = "- actions: [{ generic_key: { descriptor_value: a } }, { generic_key: { descriptor_value: b } }]";
+    let shaped = "- actions: [{ remote_address: {} }, { generic_key: { descriptor_key: plan, descriptor_value: x } }]";
+    let front =
+        Front::with(rules, Config::new().route("/twice", twice).route("/shaped", shaped), &[]);
+    for path in ["/twice", "/shaped"] {
+        assert_eq!(front.statuses(path, 2), [OK, REFUSED], "{path}");
+    }
+    assert_eq!(front.statuses("/", 2), [OK; 2]);
+}
+
+#[test]
+fn the_client_does_not_choose_its_address() {
+    let front = Front::start(TWO);
+    let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
+    assert_eq!(["203.0.113.1", "203.0.113.2", "203.0.113.3"].map(from), [OK, OK, REFUSED]);
+}
+
+#[test]
+fn a_key_counts_if_the_table_knows_it() {
+    let front = Front::start(
+        "
+limits: { two: fixed-window limit=2 window=366d, four: fixed-window limit=4 window=366d }
+api_keys: { k_1: pro }
+rules:
+  - name: per-client
+    domain: envoy
+    key: [{ first_of: [api_key, ip] }]
+    limit: { by: tier, tiers: { pro: four }, default: two }
+",
+    );
+    let with = |key| front.get_as("/", &[("x-api-key", key)]).status();
+    assert_eq!(["k_1"; 5].map(with), [OK, OK, OK, OK, REFUSED]);
+    // Who invents keys is an address.
+    assert_eq!(["made", "up", "often"].map(with), [OK, OK, REFUSED]);
+    assert_eq!(front.get("/").status(), REFUSED);
+}
+
+#[test]
+fn a_path_has_no_query() {
+    let front = Front::start(
+        "
+limits: { one: fixed-window limit=1 window=366d }
+rules: [{ name: login, domain: envoy, when: { method: GET, path: /login }, key: [ip], limit: one }]
+",
+    );
+    assert_eq!(
+        ["/login?a=1", "/login?b", "/other"].map(|path| front.get(path).status()),
+        [OK, REFUSED, OK]
+    );
+}
+
+/// Envoy sends a header's bytes on as they are. An error would let the request pass.
+#[test]
+fn bytes_that_are_no_text_escape_no_limit() {
+    let front = Front::start(TWO);
+    let with = |key: &[u8]| {
+        let key = HeaderValue::from_bytes(key).unwrap();
+        front.client.get(&front.envoy.url).header("x-api-key", key).send().unwrap().status()
+    };
+    let keys: [&[u8]; 4] = [b"\xff\xfe", b"\xc3(", b"k\x80", &[0xff; 55_000]];
+    assert_eq!(keys.map(with), [OK, OK, REFUSED, REFUSED]);
+    assert_eq!(front.counted("error"), 0);
+}
+
+#[test]
+fn a_header_as_long_as_envoy_takes_escapes_no_limit() {
+    let front = Front::start(TWO);
+    let long = "k".repeat(55_000);
+    let paths = ["/", &format!("/{long}"), &format!("/?{long}")];
+    let statuses = paths.map(|path| front.get_as(path, &[]).status());
+    assert_eq!(statuses, [OK, OK, REFUSED]);
+    assert_eq!(front.get_as("/", &[("x-api-key", &long)]).status(), REFUSED);
+    assert_eq!(front.counted("error"), 0);
+}

@@ -1,0 +1,139 @@
+//! Servers that go away and come back, behind an Envoy that stays.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use reqwest::StatusCode;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use tollgate_launcher::{Flavour, Launch, free_port};
+
+use crate::envoy::config::Config;
+use crate::envoy::front::{Front, file, header};
+use crate::envoy::process::Envoy;
+use crate::envoy::upstream::Upstream;
+use crate::eventually::eventually;
+use crate::server::Server;
+
+const OK: StatusCode = StatusCode::OK;
+
+const TWO: &str = "
+limits: { two: fixed-window limit=2 window=366d }
+rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
+";
+
+/// Many more than are asked for.
+const MANY: u64 = 1_000_000;
+
+/// Where a server can come back, and how it is started.
+struct Place {
+    grpc: String,
+    flags: Vec<String>,
+}
+
+impl Place {
+    fn new(flags: &[&str]) -> Place {
+        let grpc = format!("127.0.0.1:{}", free_port().unwrap());
+        Place { grpc, flags: flags.iter().map(|flag| (*flag).to_owned()).collect() }
+    }
+
+    fn start(&self) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", &self.grpc]);
+        command.args(&self.flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
+        Server::start_command(&mut command).0
+    }
+}
+
+fn kill_and_restart(config: Config, while_away: StatusCode) -> Front {
+    let (_directory, rules) = file(TWO);
+    let place = Place::new(&["--config", &rules]);
+    let mut front = Front::before(place.start(), config);
+    assert_eq!(front.statuses("/", 3), [OK, OK, StatusCode::TOO_MANY_REQUESTS]);
+    front.server.signal(Signal::KILL);
+    eventually("its going is noticed", || {
+        (header(&front.get("/"), "x-ratelimit-limit").is_none()).then_some(())
+    });
+    assert_eq!(front.statuses("/", 3), [while_away; 3]);
+    front.server = place.start();
+    eventually("it is found again", || (front.get("/").status() == 429).then_some(()));
+    front
+}
+
+#[test]
+fn without_a_server_requests_pass_until_it_is_back() {
+    let front = kill_and_restart(Config::new(), OK);
+    assert!(front.counted("error") >= 4);
+    assert_eq!(front.counted("failure_mode_allowed"), front.counted("error"));
+}
+
+#[test]
+fn without_a_server_a_careful_envoy_refuses_until_it_is_back() {
+    let careful = Config::new().with("failure_mode_deny: false", "failure_mode_deny: true");
+    let front = kill_and_restart(careful, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(front.counted("error") >= 4);
+    assert_eq!(front.counted("failure_mode_allowed"), 0);
+}
+
+#[test]
+fn a_server_that_hangs_is_as_good_as_none() {
+    let (_directory, rules) = file(TWO);
+    let front = Front::before(Server::start(&["--config", &rules]), Config::hurried());
+    eventually("the limit is spent", || (front.get("/").status() == 429).then_some(()));
+    front.server.signal(Signal::STOP);
+    // The signal is under way; wait until it has arrived.
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(front.server.pid()), options).unwrap();
+    assert_eq!(front.statuses("/", 3), [OK; 3]);
+    front.server.signal(Signal::CONT);
+    eventually("it decides again", || (front.get("/").status() == 429).then_some(()));
+}
+
+/// Each of two is told to stop and started again, while requests go on. Every one is decided, and charged once.
+#[test]
+fn no_request_is_lost_while_servers_are_replaced_one_by_one() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let (_directory, rules) = file(&format!(
+        "
+limits: {{ many: fixed-window limit={MANY} window=366d }}
+rules: [{{ name: per-address, domain: envoy, key: [ip], limit: many, on_store_failure: closed }}]
+"
+    ));
+    let flags = ["--config", &rules, "--store", &redis.url(), "--store-deadline", "20s"];
+    let flags = [&flags[..], &["--drain-delay", "3s"]].concat();
+    let places = [(); 2].map(|()| Place::new(&flags));
+    let mut servers = places.each_ref().map(|place| Some(place.start()));
+    let upstream = Upstream::start();
+    let config = Config::new().between(&places.each_ref().map(|place| &*place.grpc), upstream.port);
+    let envoy = Envoy::start(&config);
+    let is_over = AtomicBool::new(false);
+    let asked: u64 = thread::scope(|scope| {
+        let ask = || {
+            let client = reqwest::blocking::Client::new();
+            let mut asked = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let answer = client.get(&envoy.url).send().unwrap();
+                assert_eq!(answer.status(), OK);
+                assert!(header(&answer, "x-ratelimit-remaining").is_some(), "decided by a server");
+                asked += 1;
+            }
+            asked
+        };
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(ask)).collect();
+        for (place, server) in places.iter().zip(&mut servers) {
+            let old = server.take().unwrap();
+            old.signal(Signal::TERM);
+            let (status, log) = old.wait();
+            assert!(status.success(), "{log}");
+            *server = Some(place.start());
+            let healthy = "cluster.tollgate.membership_healthy";
+            eventually("Envoy knows of it", || (envoy.stat(healthy) == 2).then_some(()));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(envoy.stat("cluster.service.ratelimit.error"), 0);
+    let quota = reqwest::blocking::get(format!("{}/quota", envoy.url)).unwrap();
+    let left: u64 = header(&quota, "x-ratelimit-remaining").unwrap().parse().unwrap();
+    assert_eq!(left, MANY - asked);
+}
