@@ -44,8 +44,9 @@ const MAX_FRAME_BYTES: u32 = 16 << 10;
 // from the budget that all have together.
 
 /// So many requests may be taken back before anybody has looked at them, and so many be wrong: whoever goes beyond
-/// floods, and the connection ends.
-const MAX_TAKEN_BACK: usize = 64;
+/// floods, and the connection ends. All that are open may be, and once more: a server that was held up for longer
+/// than Envoy waits finds them so, and those that are new must be answered.
+const MAX_TAKEN_BACK: usize = 2 * MAX_STREAMS as usize;
 const MAX_WRONG: usize = 1_024;
 
 /// The most bytes of a question about health: the name of a service.

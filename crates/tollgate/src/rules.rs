@@ -189,11 +189,6 @@ impl Rules {
         plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()
     }
 
-    /// Whether one of their limits delays requests.
-    pub fn is_shaping(&self) -> bool {
-        self.inner.plan.load().is_shaping
-    }
-
     /// 1 for the first rules, one more whenever they are replaced.
     pub fn generation(&self) -> u64 {
         self.inner.plan.load().generation
@@ -216,10 +211,7 @@ impl Rules {
     /// ```
     #[cfg(feature = "tower")]
     pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
-        match self.as_of_now().identity() {
-            Some(identity) => identity.client_address(ip),
-            None => ClientAddress::of(ip, Ipv6Prefix::default()),
-        }
+        self.as_of_now().client_address(ip)
     }
 
     /// The limiter whose limits they spend.
@@ -299,6 +291,19 @@ impl<'r> Current<'r> {
         self.plan.is_shaping
     }
 
+    /// Whether one of them knows an attribute: nobody need make a value that is not asked for.
+    pub fn asks_for(&self, attribute: &str) -> bool {
+        self.plan.names.id(attribute).is_some()
+    }
+
+    /// A client's address as keys have it: [`Rules::client_address`].
+    pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        match self.identity() {
+            Some(identity) => identity.client_address(ip),
+            None => ClientAddress::of(ip, Ipv6Prefix::default()),
+        }
+    }
+
     /// A request that they decide.
     pub fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
     where
@@ -306,6 +311,14 @@ impl<'r> Current<'r> {
     {
         let request = Requests::Plain(slice::from_ref(request));
         RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, request)
+    }
+
+    /// A request with several sets of attributes that they decide: [`Rules::check_each`].
+    pub fn check_each<'a>(&self, domain: &'a str, requests: &'a [Descriptor<'a>]) -> RulesCheck<'a>
+    where
+        'r: 'a,
+    {
+        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, Requests::Each(requests))
     }
 }
 

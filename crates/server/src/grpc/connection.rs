@@ -45,7 +45,8 @@ pub(super) async fn serve(listener: TcpListener, bounds: Bounds, served: &Served
         () = lifecycle.reached(Phase::Closing) => {}
     }
     drop(listener);
-    open.join_all().await;
+    // Also if one has panicked.
+    while open.join_next().await.is_some() {}
 }
 
 /// The next connection for which there is room before long.

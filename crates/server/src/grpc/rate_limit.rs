@@ -1,10 +1,11 @@
 //! Envoy's rate limit service: the rules decide what a proxy asks.
 //!
-//! - `asked`: what it asks; `lenient`: with bytes that are no text
+//! - `counts`: how much it asks; `asked`: what; `lenient`: with bytes that are no text
 //! - `answer`: what it is told; `status`: of each descriptor; `metadata`: for other filters
 
 mod answer;
 mod asked;
+mod counts;
 mod lenient;
 mod metadata;
 mod status;
@@ -48,11 +49,12 @@ pub(super) async fn answer(
     to: &mut Vec<u8>,
 ) -> Result<Became, String> {
     let request = decoded(message)?;
-    let asked = asked::descriptors(&request, &served.rules)?;
-    let mut check = served.rules.check_each(&request.domain, &asked);
+    let rules = served.rules.as_of_now();
+    let asked = asked::descriptors(&request, &rules)?;
+    let mut check = rules.check_each(&request.domain, &asked);
     // Nobody holds a request for a while: what would have to wait is refused. Without such limits, what a caller
     // accepts is not asked: one limit alone is decided quicker then.
-    if served.rules.is_shaping() {
+    if rules.is_shaping() {
         check = check.max_wait(Duration::ZERO);
     }
     if let Some(time) = time_left {
@@ -74,9 +76,13 @@ pub(super) async fn answer(
             served.metrics.unmatched(unmatched);
             Ok(Became::Decided)
         }
-        // The last two a client can bring about, by a long header: it must not choose to be told an error.
+        // The others a client can bring about, by a long header or by the numbers of its plan: it must not choose to be
+        // told an error.
         Err(
-            error @ (Error::Store(_) | Error::TooManyCharges { .. } | Error::KeysTooLong { .. }),
+            error @ (Error::Store(_)
+            | Error::TooManyCharges { .. }
+            | Error::KeysTooLong { .. }
+            | Error::LimitedTo { .. }),
         ) => {
             answer::undecided(to, &error, asked.len());
             Ok(Became::Undecided)
@@ -86,6 +92,7 @@ pub(super) async fn answer(
 }
 
 fn decoded(message: &[u8]) -> Result<RateLimitRequest, String> {
+    counts::check(message)?;
     // Nearly all are text, and read quicker so.
     let request = RateLimitRequest::decode(message).or_else(|_| lenient::decode(message));
     request.map_err(|error| {
@@ -97,5 +104,5 @@ fn decoded(message: &[u8]) -> Result<RateLimitRequest, String> {
 pub(crate) fn fuzz(message: &[u8]) -> Result<(), String> {
     let config = Config::parse("none", "rules: []").map_err(|problems| problems.to_string())?;
     let rules = Rules::new(&Limiter::memory(), &config).map_err(|error| error.to_string())?;
-    asked::descriptors(&decoded(message)?, &rules).map(drop)
+    asked::descriptors(&decoded(message)?, &rules.as_of_now()).map(drop)
 }

@@ -3,7 +3,6 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use crate::files::{root, run, seconds, text, tollgate, tool};
 
@@ -61,12 +60,11 @@ fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
     let timeout = healthcheck.split(' ').find_map(|word| word.strip_prefix("--timeout=")).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let begun = Instant::now();
     let output = tollgate(&["healthy", "--server", &url]).output().unwrap();
-    assert!(begun.elapsed().as_secs() < seconds(timeout), "{:?}", begun.elapsed());
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(": did not answer within 4s\n"), "{said}");
+    let waited = said.split_once(": did not answer within ").unwrap().1.lines().next().unwrap();
+    assert!(seconds(waited) < seconds(timeout), "{said}");
     assert!(!said.contains("charged"), "{said}");
 }
 

@@ -1,5 +1,6 @@
 //! What was decided about a request, by one limit or by rules.
 
+use std::collections::HashSet;
 use std::ptr;
 use std::time::Duration;
 
@@ -136,8 +137,13 @@ impl<'o> Outcome<'o> {
     /// The tightest limits that had a say, in the order of the rules.
     pub(crate) fn tightest_of(&self, most: usize) -> Vec<Policy<'o>> {
         let mut policies: Vec<_> = self.policies().enumerate().collect();
-        if policies.len() > most {
+        let is_twice =
+            self.ruling().is_some_and(|ruling| ruling.rules().any(|part| part.request() > 0));
+        if policies.len() > most || is_twice {
             policies.sort_by_cached_key(|(_, policy)| self.tightness(policy));
+            // Of several sets of attributes, a rule tells what is tightest: a client cannot tell one from another.
+            let mut told = HashSet::new();
+            policies.retain(|(_, policy)| told.insert(policy.name));
             policies.truncate(most);
             policies.sort_by_key(|(place, _)| *place);
         }

@@ -11,15 +11,12 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tollgate::http::NOWHERE;
-use tollgate::rules::{Attributes, Descriptor, Rules};
+use tollgate::rules::{Attributes, Current, Descriptor};
 use tollgate_core::MAX_UNITS;
 
+use super::counts::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, YEAR};
 use crate::http::{is_identity, is_of_the_client};
-
-/// The most descriptors of a request, and entries of a descriptor.
-const MAX_DESCRIPTORS: usize = 64;
-const MAX_ENTRIES: usize = 32;
 
 /// The longest key and value of an entry. Envoy lets a client's headers be 60 KiB unless told otherwise: a value
 /// that clients choose is not too long, and so they cannot choose to be told an error, after which Envoy lets
@@ -33,7 +30,7 @@ const DESCRIPTOR_KEYS: &str = "descriptor_keys";
 /// Sets of attributes, each with what is asked of it. An error names the place, the problem and the remedy.
 pub(super) fn descriptors<'a>(
     request: &'a RateLimitRequest,
-    rules: &Rules,
+    rules: &Current<'_>,
 ) -> Result<Vec<Descriptor<'a>>, String> {
     if request.domain.is_empty() {
         return Err("domain: is empty; say which rules to use, such as `api`".to_owned());
@@ -66,7 +63,7 @@ enum Hits {
 fn asked<'a>(
     descriptor: &'a RateLimitDescriptor,
     of_request: Hits,
-    rules: &Rules,
+    rules: &Current<'_>,
 ) -> Result<Descriptor<'a>, String> {
     let attributes = attributes(&descriptor.entries, rules)?;
     if descriptor.is_negative_hits {
@@ -109,7 +106,7 @@ fn per(limit: &RateLimitOverride) -> Result<Duration, String> {
 }
 
 /// Entries as rules see them.
-fn attributes<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Attributes<'a>, String> {
+fn attributes<'a>(entries: &'a [Entry], rules: &Current<'_>) -> Result<Attributes<'a>, String> {
     let count = entries.len();
     if !(1..=MAX_ENTRIES).contains(&count) {
         return Err(format!(".entries: there are {count}; send 1 to {MAX_ENTRIES}"));
@@ -149,7 +146,7 @@ fn with<'a>(
     request: Attributes<'a>,
     entry: &'a Entry,
     before: usize,
-    rules: &Rules,
+    rules: &Current<'_>,
 ) -> Attributes<'a> {
     let (key, value) = (entry.key.as_str(), entry.value.as_str());
     let name = match before {
@@ -186,7 +183,7 @@ fn client(entries: &[Entry]) -> Option<IpAddr> {
 }
 
 /// As keys have it.
-fn address(rules: &Rules, ip: IpAddr) -> String {
+fn address(rules: &Current<'_>, ip: IpAddr) -> String {
     rules.client_address(ip).to_string()
 }
 

@@ -231,6 +231,34 @@ fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
     assert!(told["ratelimit-policy"].contains("\"hourly\";q=7;w=60"), "{told:?}");
 }
 
+/// An error would let it pass.
+#[test]
+fn an_override_that_the_algorithm_cannot_have_is_a_refusal() {
+    let rules = "
+limits: { log: sliding-window-log limit=10 window=1h }
+rules: [{ name: logged, domain: api, key: [user], limit: log }]
+";
+    let limits = Limits::start(rules);
+    let answer = limits.ask_all(vec![limited(1_000_000, RateLimitUnit::Second, &[("user", "a")])]);
+    assert_eq!(codes(&answer), [Code::OverLimit]);
+    assert_eq!(headers(&answer)["x-tollgate-reason"], "undecided");
+    assert_eq!(codes(&limits.ask_all(vec![descriptor(&[("user", "a")])])), [Code::Ok]);
+}
+
+#[test]
+fn a_rule_that_applies_twice_is_told_once_and_as_the_tightest() {
+    let rules = "
+limits: { ten: fixed-window limit=10 window=365d }
+rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
+";
+    let limits = Limits::start(rules);
+    let answer = limits.ask_all(vec![costing(2, &[("user", "a")]), costing(7, &[("user", "b")])]);
+    assert_eq!(remaining(&answer), [8, 3]);
+    assert_eq!(headers(&answer)["ratelimit-policy"], r#""per-user";q=10;w=31536000"#);
+    let told = headers(&answer)["ratelimit"];
+    assert!(told.starts_with(r#""per-user";r=3;t="#) && !told.contains(','), "{told}");
+}
+
 #[test]
 fn what_would_have_to_wait_is_refused() {
     let rules = "

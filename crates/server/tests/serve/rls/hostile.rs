@@ -11,6 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, TestRunner};
 use prost::Message;
+use rustix::process::Signal;
 use tonic::Code;
 
 use super::raw::{Came, Raw, call, came, framed, pieces, whole};
@@ -268,6 +269,50 @@ fn messages_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_one_notic
         }
         assert!(peak_kib(&limits.server) < 200 << 10, "{} KiB", peak_kib(&limits.server));
     });
+}
+
+/// Two bytes are an empty descriptor, and take much more once they are read.
+#[test]
+fn millions_of_nothing_take_no_memory() {
+    let limits = Limits::start(RULES);
+    let message = request(vec![named("a")]).encode_to_vec();
+    run(async {
+        let mut raw = Raw::connect(&limits.server).await;
+        assert_eq!(raw.ask_message(&message).await.grpc, Some(0));
+        let before = peak_kib(&limits.server);
+        // Descriptors, and entries of one descriptor whose length is 2 MiB.
+        let entries = [&b"\x12\x80\x80\x80\x01"[..], &b"\x0a\x00".repeat(1 << 20)].concat();
+        for many in [b"\x12\x00".repeat(2_000_000), entries] {
+            let told = raw.ask_message(&many).await;
+            assert_refused(&told);
+            assert!(told.message.contains(": there are "), "{told:?}");
+        }
+        let after = peak_kib(&limits.server);
+        assert!(after < before + (32 << 10), "{before} KiB, then {after} KiB");
+    });
+}
+
+/// A server that was held up for longer than Envoy waits finds all that it was asked taken back.
+#[test]
+fn as_many_as_may_be_open_may_be_taken_back_at_once() {
+    let limits = Limits::start(RULES);
+    let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    limits.server.signal(Signal::STOP);
+    let all: Vec<u8> = (0..256).flat_map(|at| taken_back(2 * at + 1)).collect();
+    stream.write_all(&all).unwrap();
+    // PING, and whoever is still there answers it with the same bytes.
+    stream.write_all(b"\0\0\x08\x06\0\0\0\0\0there is").unwrap();
+    limits.server.signal(Signal::CONT);
+    let mut told = Vec::new();
+    while !told.windows(8).any(|bytes| bytes == b"there is") {
+        let mut some = [0; 1_024];
+        let count = stream.read(&mut some).unwrap();
+        assert!(count > 0, "the connection was closed: {told:?}");
+        told.extend_from_slice(&some[..count]);
+    }
 }
 
 /// A request without a body that is taken back at once.
