@@ -32,21 +32,29 @@ pub(crate) use rate_limit::fuzz;
 /// if these are not enough.
 const MAX_STREAMS: u32 = 256;
 
-/// The most bytes of headers of a request, and of what is on its way on a connection, to either side.
-const MAX_HEADER_BYTES: u32 = 16 << 10;
-const MAX_UNREAD_BYTES: u32 = 64 << 10;
+/// The most bytes of headers of a request: Envoy may send a client's on, such as `tracestate`, of which it takes 60 KiB.
+const MAX_HEADER_BYTES: u32 = 128 << 10;
+
+/// The most bytes that are on their way, of one request and of a whole connection. That many requests of 60 KiB do
+/// not wait for each other: Envoy lets those pass that are late.
+const MAX_UNREAD_BYTES: u32 = 256 << 10;
+const MAX_UNREAD_OF_ALL_BYTES: u32 = 4 << 20;
+
+/// The most bytes of answers that wait to be sent.
+const MAX_UNSENT_BYTES: usize = 64 << 10;
 
 /// As long as a frame may be without asking.
 const MAX_FRAME_BYTES: u32 = 16 << 10;
 
 // What a connection can make the server keep: each request 4 KiB of a message, 4 KiB of an answer and 2 KiB beside
-// them, 256 times; 64 KiB that nobody has read, and 16 KiB of headers. That is less than 3 MiB. What is longer is
-// from the budget that all have together.
+// them, 256 times; 4 MiB that nobody has read, and 128 KiB of headers. That is less than 7 MiB. What of a message is
+// longer is from the budget that all have together.
 
 /// So many requests may be taken back before anybody has looked at them, and so many be wrong: whoever goes beyond
-/// floods, and the connection ends. All that are open may be, and once more: a server that was held up for longer
-/// than Envoy waits finds them so, and those that are new must be answered.
-const MAX_TAKEN_BACK: usize = 2 * MAX_STREAMS as usize;
+/// floods, and the connection ends. Envoy takes back what its
+/// clients do, and what it was not answered in 20 ms: of a server that was held up for a second, 50 times all that
+/// may be open. Whatever else is on the connection must be answered still, or Envoy lets it pass.
+const MAX_TAKEN_BACK: usize = 16 << 10;
 const MAX_WRONG: usize = 1_024;
 
 /// The most bytes of a question about health: the name of a service.
@@ -79,9 +87,9 @@ fn http2() -> Builder<TokioExecutor> {
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
-        .initial_connection_window_size(MAX_UNREAD_BYTES)
+        .initial_connection_window_size(MAX_UNREAD_OF_ALL_BYTES)
         .initial_stream_window_size(MAX_UNREAD_BYTES)
-        .max_send_buf_size(MAX_UNREAD_BYTES as usize)
+        .max_send_buf_size(MAX_UNSENT_BYTES)
         .max_pending_accept_reset_streams(MAX_TAKEN_BACK)
         .max_local_error_reset_streams(MAX_WRONG)
         .keep_alive_interval(ASK_EVERY)

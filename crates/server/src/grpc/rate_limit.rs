@@ -82,7 +82,8 @@ pub(super) async fn answer(
             error @ (Error::Store(_)
             | Error::TooManyCharges { .. }
             | Error::KeysTooLong { .. }
-            | Error::LimitedTo { .. }),
+            | Error::LimitedTo { .. }
+            | Error::TooManyLimits { .. }),
         ) => {
             answer::undecided(to, &error, asked.len());
             Ok(Became::Undecided)

@@ -94,9 +94,10 @@ pub(super) async fn authorize(
     params: Result<Query<Params>, QueryRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let params = Params::checked(params)?;
     // Its body says nothing, and is not read.
     let (parts, _) = request.into_parts();
+    original::check_query(&parts)?;
+    let params = Params::checked(params)?;
     let hold = parts.extensions.get::<Hold>().cloned();
     let answer = match begin(&served, &params, parts)? {
         Begun::Refused(response) => return Ok(response),

@@ -118,8 +118,13 @@ fn attributes<'a>(entries: &'a [Entry], rules: &Current<'_>) -> Result<Attribute
         let before = entries[..at].iter().filter(|earlier| earlier.key == entry.key).count();
         request = with(request, entry, before, rules);
     }
-    if let Some(ip) = client(entries) {
-        request = request.with("ip", address(rules, ip));
+    match client(entries) {
+        Some(ip) => request = request.with("ip", address(rules, ip)),
+        // Who says who it is and not where is where all are whose address is not known: that escapes no rule.
+        None if entries.iter().any(|entry| is_identity(&entry.key)) && !has_ip(entries) => {
+            request = request.with("ip", NOWHERE);
+        }
+        None => {}
     }
     if rules.asks_for(DESCRIPTOR_KEYS) {
         request = request.with(DESCRIPTOR_KEYS, keys(entries));
@@ -171,7 +176,7 @@ fn with<'a>(
 /// Where the client is, if Envoy says so: `203.0.113.9`, or with a mask `203.0.113.0/24`.
 fn client(entries: &[Entry]) -> Option<IpAddr> {
     let of = |key: &str| entries.iter().find(|entry| entry.key == key);
-    if of("ip").is_some() {
+    if has_ip(entries) {
         return None;
     }
     let whole = of("remote_address").and_then(|entry| entry.value.parse().ok());
@@ -180,6 +185,10 @@ fn client(entries: &[Entry]) -> Option<IpAddr> {
         value.split_once('/').map_or(&**value, |(ip, _)| ip).parse().ok()
     };
     whole.or_else(masked)
+}
+
+fn has_ip(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.key == "ip")
 }
 
 /// As keys have it.

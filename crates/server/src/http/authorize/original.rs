@@ -28,6 +28,23 @@ const NGINX: Names = Names {
     host: None,
 };
 
+/// An error if the query is the client's own: Caddy sends that if it is not told another, and who can say which
+/// headers count can say anything.
+pub(super) fn check_query(parts: &Parts) -> Result<(), Problem> {
+    let own = parts.uri.query().filter(|query| !query.is_empty());
+    let is_query = |uri: &HeaderValue| {
+        let query = uri.as_bytes().splitn(2, |&byte| byte == b'?').nth(1);
+        query.is_some() && query == own.map(str::as_bytes)
+    };
+    match parts.headers.get_all(&FORWARDED.uri).iter().any(is_query) {
+        true => Err(Problem::bad_request(
+            "the query is that of the original request; let the proxy ask with its own, such as \
+             /v1/authorize?domain=api",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The original request: its method, target and `Host`, and all headers that the proxy passes on.
 pub(super) fn request(proxy: Proxy, parts: Parts) -> Result<Request<()>, Problem> {
     let Parts { mut headers, extensions, .. } = parts;
@@ -83,12 +100,14 @@ fn not_usable(name: &HeaderName, problem: &str) -> Problem {
     Problem::bad_request(format!("{name} {problem}"))
 }
 
-/// `/reports?page=2`, or `*`. What a proxy lets pass, and no URI has, is percent-encoded.
+/// `/reports?page=2`, or `*`. What a proxy lets pass, and no URI has, is percent-encoded; and without a path, as nginx
+/// has it of `http://a?page=2`, it is `/`.
 fn target(sent: &[u8]) -> Option<Uri> {
-    if !sent.starts_with(b"/") && sent != b"*" {
-        return None;
+    match sent {
+        [b'/', ..] | b"*" => Uri::try_from(sent).or_else(|_| Uri::try_from(encoded(sent))).ok(),
+        [b'?', ..] => target(&[b"/", sent].concat()),
+        _ => None,
     }
-    Uri::try_from(sent).or_else(|_| Uri::try_from(encoded(sent))).ok()
 }
 
 fn encoded(sent: &[u8]) -> String {
@@ -124,9 +143,26 @@ mod tests {
             ("reports", None),
             ("elsewhere.example:80", None),
             ("http://elsewhere.example/login", None),
-            ("?a", None),
+            ("?a", Some("/")),
         ] {
             assert_eq!(path(sent.as_bytes()).as_deref(), want, "{sent}");
+        }
+    }
+
+    #[test]
+    fn the_clients_own_query_is_no_proxys() {
+        for (own, uri, want) in [
+            ("/v1/authorize?domain=web", "/x", true),
+            ("/v1/authorize?domain=web", "/x?domain=api", true),
+            ("/v1/authorize?domain=web", "/x?domain=web", false),
+            ("/v1/authorize?proxy=nginx", "/login?proxy=nginx", false),
+            ("/v1/authorize?", "/x?", true),
+            ("/v1/authorize", "/x?a", true),
+            ("/v1/authorize?a?b", "/x?a?b", false),
+        ] {
+            let request = Request::builder().uri(own).header("x-forwarded-uri", uri);
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(check_query(&parts).is_ok(), want, "{own} {uri}");
         }
     }
 

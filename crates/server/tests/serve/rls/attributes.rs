@@ -92,6 +92,24 @@ fn a_path_is_without_its_query() {
     assert_eq!(applies(rules, &[("path", "/logins")]), [""; 0]);
 }
 
+/// Otherwise whoever invents a key is not limited where Envoy does not say who it is.
+#[test]
+fn who_invents_a_key_and_has_no_address_shares_that_of_all_without_one() {
+    let rules = "
+api_keys: { k_known: pro }
+limits: { ten: fixed-window limit=10 window=365d }
+rules: [{ name: per-client, domain: api, key: [{ first_of: [api_key, ip] }], limit: ten }]
+";
+    let limits = Limits::start(rules);
+    let left = |entries: &[(&str, &str)]| remaining(&limits.ask_all(vec![descriptor(entries)]))[0];
+    assert_eq!(left(&[("api_key", "k_known")]), 9);
+    assert_eq!((left(&[("api_key", "one")]), left(&[("api_key", "another")])), (9, 8));
+    assert_eq!(left(&[("jwt.sub", "root")]), 7);
+    assert_eq!(left(&[("api_key", "one"), ("remote_address", "203.0.113.9")]), 9);
+    assert_eq!(left(&[("api_key", "one"), ("ip", "203.0.113.9")]), 8);
+    assert_eq!(left(&[("api_key", "one"), ("ip", "nowhere")]), 6);
+}
+
 #[test]
 fn who_a_client_says_it_is_does_not_make_a_key() {
     let rules = "
