@@ -1,6 +1,7 @@
 //! `tollgate import`: limits and rules from the configuration of others.
 //!
-//! - `read`: a file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it
+//! - `read`: a file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it;
+//!   `unit`: what limits count in
 //! - `domain`: the trees of a domain as one
 //! - `siblings`: which values of an attribute are left for a descriptor, by those beside it
 //! - `rules`: a rule for each limit of the tree; `names`: what they are called; `replacing`: which
@@ -15,6 +16,7 @@ mod rules;
 mod siblings;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod write;
 
 use std::fs::{self, File};
@@ -36,12 +38,21 @@ const STDIN: &str = "standard input";
 const DIFFERS: &str = "note: a request that one descriptor refuses is charged to none of them; \
                        envoyproxy/ratelimit charges the others";
 
+/// What YAML can write once for several places, and rules cannot. An alias has its anchor in the same file.
+const REUSED: [&str; 2] = ["anchors are not supported", "merge keys are not supported"];
+
+const WRITES_OUT: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in Go) writes out what \
+                          anchors, aliases and merge keys stand for";
+
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Origin::EnvoyRatelimit = args.from;
     let sources: Vec<Source> = args.files.iter().map(|path| Source::read(path)).collect();
     let Imported { yaml, problems } = import(&sources);
     for problems in problems.iter().filter(|problems| !problems.is_empty()) {
         print_error(&problems.to_string());
+    }
+    if problems.iter().flat_map(Problems::errors).any(|it| REUSED.contains(&it.message())) {
+        print_error(WRITES_OUT);
     }
     let has_warnings = problems.iter().any(|problems| problems.warnings().next().is_some());
     let Some(yaml) = yaml.filter(|_| !(args.strict && has_warnings)) else {

@@ -118,10 +118,7 @@ fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [
         // With a `_` behind it, the other key begins like what stands before the star.
         _ => keys.range(&*joined..).next().copied().filter(|other| other.starts_with(&joined)),
     };
-    let behind = joined.strip_suffix('_').filter(|other| *other != key);
-    let behind = behind.filter(|_| !matches!(value, Value::Exact(_)));
-    let taken = others.find(|other| keys.contains(other)).or(longer).or(behind);
-    if let Some(other) = taken.filter(|other| keys.contains(other)) {
+    if let Some(other) = others.find(|other| keys.contains(other)).or(longer) {
         let message = format!(
             "envoyproxy/ratelimit joins a key and its value by `_`, and takes some entries `{}` for \
              this one; rules do not",

@@ -6,6 +6,7 @@ use tollgate::rules::reading::{
 };
 use tollgate_core::Excerpt;
 
+use super::unit::Unit;
 use super::{Place, Source};
 
 /// Sixteen descriptors in each other, which is what a rule's key can have, and a limit with `replaces` in
@@ -96,55 +97,6 @@ pub(super) enum Quota {
     Requests { requests: u32, units: u32, unit: Unit },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Unit {
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Week,
-    Month,
-    Year,
-}
-
-impl Unit {
-    const ALL: [(&'static str, Unit); 7] = [
-        ("second", Unit::Second),
-        ("minute", Unit::Minute),
-        ("hour", Unit::Hour),
-        ("day", Unit::Day),
-        ("week", Unit::Week),
-        ("month", Unit::Month),
-        ("year", Unit::Year),
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        Unit::ALL.iter().find(|(_, unit)| *unit == self).map_or("", |(name, _)| name)
-    }
-
-    fn seconds(self) -> u64 {
-        match self.length() {
-            (count, "d") => count * 86_400,
-            (_, "h") => 3_600,
-            (_, "m") => 60,
-            (count, _) => count,
-        }
-    }
-
-    /// In a unit of ours: a month is 30 days there, a year 365.
-    pub(super) fn length(self) -> (u64, &'static str) {
-        match self {
-            Unit::Second => (1, "s"),
-            Unit::Minute => (1, "m"),
-            Unit::Hour => (1, "h"),
-            Unit::Day => (1, "d"),
-            Unit::Week => (7, "d"),
-            Unit::Month => (30, "d"),
-            Unit::Year => (365, "d"),
-        }
-    }
-}
-
 /// Reads a file; its report says what is wrong with it.
 pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<Root> {
     let report = reports.get_mut(file)?;
@@ -197,11 +149,17 @@ impl Reader<'_> {
         let fields = Fields::read(node, &DESCRIPTOR, self.report)?;
         let remedy = "name the entry's key, like `key: user`";
         let key = fields.require("key", remedy, self.report);
+        let value = self.value(node, &fields);
         let key = key.and_then(|node| {
             let text = self.report.text(node, "`key`", remedy)?;
+            if value == Some(Value::Any) && text.ends_with('*') {
+                let message = "a key that ends with a star, without a value, which \
+                               envoyproxy/ratelimit takes for all keys that begin so";
+                let remedy = "write a descriptor for each key that is meant, without the star";
+                self.report.error(node.at, message, remedy);
+            }
             ATTRIBUTE.check(text, node.at, self.report)
         });
-        let value = self.value(&fields);
         let is_shared = self.truth(&fields, "share_threshold");
         if is_shared && matches!(value, Some(Value::Any | Value::Exact(_))) {
             let remedy = "end the value with `*`, or leave `share_threshold` out";
@@ -246,8 +204,8 @@ impl Reader<'_> {
         self.report.warn(at, message, remedy);
     }
 
-    fn value(&mut self, fields: &Fields<'_, '_>) -> Option<Value> {
-        let Some(node) = set(fields, "value") else { return Some(Value::Any) };
+    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Value> {
+        let Some(node) = set(fields, "value") else { return is_whole(of).then_some(Value::Any) };
         let text =
             self.report.text(node, "`value`", "use a text, or leave it out for any value")?;
         if text.strip_suffix('*').unwrap_or(text).contains('*') {
@@ -270,7 +228,7 @@ impl Reader<'_> {
 
     fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<RateLimit> {
         let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
-        let quota = self.quota(&fields);
+        let quota = self.quota(node, &fields);
         let name = set(&fields, "name")
             .and_then(|node| self.report.text(node, "`name`", "use a text").map(str::to_owned));
         let name = name.filter(|name| !name.is_empty());
@@ -278,7 +236,7 @@ impl Reader<'_> {
         Some(RateLimit { name, quota: quota?, is_shadow, replaces })
     }
 
-    fn quota(&mut self, fields: &Fields<'_, '_>) -> Option<Quota> {
+    fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
         let unit = set(fields, "unit");
         if self.truth(fields, "unlimited") {
             if let Some(node) = unit {
@@ -288,11 +246,12 @@ impl Reader<'_> {
             return Some(Quota::Unlimited);
         }
         let remedy = "use second, minute, hour, day, week, month or year";
-        if unit.is_none() {
+        if unit.is_none() && is_whole(of) {
             self.report.error(fields.at, "`unit` is missing", remedy);
         }
         let requests = match set(fields, "requests_per_unit") {
             Some(node) => self.number(node, "`requests_per_unit`"),
+            None if !is_whole(of) => None,
             None => {
                 let message = "`requests_per_unit` is missing, which is 0: all is refused";
                 self.report.warn(fields.at, message, "say how many requests may go");
@@ -348,14 +307,19 @@ impl Reader<'_> {
         None
     }
 
-    /// A whole number of 32 bits.
+    /// A whole number of 32 bits, in digits alone: they read YAML 1.1, whose `010` is 8.
     fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
         const REMEDY: &str = "use a whole number up to 4294967295, like 10";
+        const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
+                                takes 010 for 8, 0x10 for 16 and 1_0 for 10";
         let text = self.report.text(node, name, REMEDY)?;
-        let number = text.replace('_', "").parse().ok().filter(|_| !text.starts_with('+'));
+        let has_digits_alone = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_decimal = text == "0" || (has_digits_alone && !text.starts_with('0'));
+        let number = text.parse().ok().filter(|_| is_decimal);
         if number.is_none() {
             let message = format!("{name} is `{}`", Excerpt::of(text));
-            self.report.error(node.at, message, REMEDY);
+            let is_notation = text.starts_with('0') || text.contains('_');
+            self.report.error(node.at, message, if is_notation { NOTATION } else { REMEDY });
         }
         number
     }
@@ -380,4 +344,15 @@ impl Reader<'_> {
 /// A field that says something: to them, `null` is the same as nothing.
 fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
     fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
+}
+
+/// Nothing in a mapping was refused: what is not there is missing.
+fn is_whole(mapping: &Node<'_>) -> bool {
+    let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
+    match &mapping.kind {
+        Kind::Map(entries) => {
+            !entries.iter().any(|(key, value)| is_refused(key) || is_refused(value))
+        }
+        _ => true,
+    }
 }

@@ -1,8 +1,10 @@
 //! A rule for each limit of a tree.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::rc::Rc;
 
+use tollgate::http::{ClientAddress, Ipv6Prefix, NOWHERE};
 use tollgate::rules::Config;
 use tollgate::rules::reading::{ATTRIBUTE, Report};
 use tollgate_core::Excerpt;
@@ -10,7 +12,7 @@ use tollgate_core::Excerpt;
 use super::Place;
 use super::domain::Domain;
 use super::names::{self, Names};
-use super::read::{Descriptor, RateLimit};
+use super::read::{Descriptor, RateLimit, Value};
 use super::replacing::Replacing;
 use super::siblings::{Left, Level};
 
@@ -103,6 +105,7 @@ impl<'t> Maker<'t, '_> {
         }
         self.list(left.none_of.len(), place)?;
         self.warn_of_key(descriptor);
+        self.warn_of_address(descriptor);
         Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
     }
 
@@ -156,6 +159,10 @@ impl<'t> Maker<'t, '_> {
                 "`path` ends before a `?` in rules: queries do not have counters of their own",
                 "call the entry something else in Envoy and here if they should",
             ),
+            "ip" => (
+                "`ip` is a client in rules: an IPv6 address is its /56, and what is no address `unknown`",
+                "call the entry something else in Envoy and here if each should have a counter",
+            ),
             "method" => (
                 "`method` in a rule's key is `other` if it is none of the usual nine",
                 "call the entry something else in Envoy and here if each should have a counter",
@@ -164,6 +171,31 @@ impl<'t> Maker<'t, '_> {
         };
         if self.warned.insert((place.file, key)) {
             place.warn(self.reports, message.into(), remedy);
+        }
+    }
+
+    /// A value of `ip` that is like no client.
+    fn warn_of_address(&mut self, descriptor: &Descriptor) {
+        let Descriptor { key, value, place, .. } = descriptor;
+        let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
+        if key != "ip" {
+            return;
+        }
+        let client = client(text);
+        let (is, may_be) = match (value, &client) {
+            (Value::Exact(_), Some(client)) => ("is", client.as_str() == text),
+            (Value::Exact(_), None) => ("is", text == NOWHERE),
+            (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
+            // A part of an address, as far as can be told.
+            (_, None) => return,
+        };
+        if !may_be {
+            let message = format!("never matches: no client's `ip` {is} `{}`", Excerpt::of(text));
+            let remedy = client.map_or_else(
+                || "use an address, or call the entry something else in Envoy and here".into(),
+                |client| format!("use `{client}`, which that address is in rules"),
+            );
+            place.warn(self.reports, message, &remedy);
         }
     }
 
@@ -227,4 +259,13 @@ impl<'t> Maker<'t, '_> {
 /// There is a limit in it somewhere.
 fn has_limit(descriptor: &Descriptor) -> bool {
     descriptor.limit.is_some() || descriptor.below.iter().any(has_limit)
+}
+
+/// Which client rules take an address for, or a group of IPv6: `2001:db8::1` is `2001:db8::/56`.
+fn client(text: &str) -> Option<ClientAddress> {
+    let ip: IpAddr = match text.split_once('/') {
+        None => text.parse().ok()?,
+        Some((start, _)) => start.parse::<Ipv6Addr>().ok()?.into(),
+    };
+    Some(ClientAddress::of(ip, Ipv6Prefix::default()))
 }

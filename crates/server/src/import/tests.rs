@@ -280,3 +280,132 @@ fn limits_of_one_name_that_replace_each_other_in_a_circle_lose_a_step() {
     assert!(nobody.ends_with("no limit of the domain is called `nobody`"), "{nobody}");
     assert_eq!(count, "2 warnings");
 }
+
+/// A descriptor with a limit.
+fn limited(key: &str, value: &str) -> String {
+    format!(
+        "- {{ key: '{key}', value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+    )
+}
+
+#[test]
+fn a_value_of_ip_that_no_client_has_is_told_with_the_one_it_is() {
+    let no_address = "use an address, or call the entry something else in Envoy and here";
+    let instead = |client: &str| Some(format!("use `{client}`, which that address is in rules"));
+    for (value, remedy) in [
+        ("203.0.113.9", None),
+        ("203.0.113.*", None),
+        ("203.0.113.9*", None),
+        ("unknown", None),
+        ("2001:db8:12:3400::/56", None),
+        ("2001:db8:12:3400::*", None),
+        ("2001:db8:*", None),
+        ("2001:db8::/5*", None),
+        ("2001:db8:*::1", None),
+        ("2001:db8:12:34ff::1", instead("2001:db8:12:3400::/56")),
+        ("2001:db8:12:34ff::1*", instead("2001:db8:12:3400::/56")),
+        ("2001:db8::", instead("2001:db8::/56")),
+        ("2001:db8::/32", instead("2001:db8::/56")),
+        ("2001:DB8::/56", instead("2001:db8::/56")),
+        ("::ffff:203.0.113.9", instead("203.0.113.9")),
+        ("203.0.113.0/24", Some(no_address.into())),
+        ("internal", Some(no_address.into())),
+        ("", None),
+    ] {
+        let told = |key: &str| {
+            let yaml = format!("domain: d\ndescriptors:\n{}", limited(key, value));
+            let (rules, problems) = imported(&[&yaml]);
+            assert!(rules.is_some(), "{problems}");
+            problems
+        };
+        assert!(!told("remote_address").contains("`ip`"), "{value}");
+        let problems = told("ip");
+        assert!(problems.contains("a.yaml:3:3: `ip` is a client in rules"), "{problems}");
+        let is = match value.strip_suffix('*') {
+            Some(start) => format!("begins with `{start}`"),
+            None => format!("is `{value}`"),
+        };
+        let never = problems.split_once(&format!("never matches: no client's `ip` {is}\n"));
+        assert_eq!(problems.contains("never matches"), never.is_some(), "{problems}");
+        let found = never.and_then(|(_, after)| after.lines().next());
+        assert_eq!(found.map(str::trim_start), remedy.as_deref(), "{value}");
+    }
+}
+
+#[test]
+fn the_second_ip_of_a_descriptor_is_a_client_too() {
+    let yaml = "domain: d\ndescriptors: [{ key: ip, descriptors: [{ key: ip, value: 'fe80::1', \
+                rate_limit: { unit: day, requests_per_unit: 1 } }] }]";
+    let (rules, problems) = imported(&[yaml]);
+    assert!(rules.unwrap().contains("ip#2"));
+    assert!(problems.contains("no client's `ip` is `fe80::1`\n  use `fe80::/56`"), "{problems}");
+    assert_eq!(problems.matches("`ip` is a client in rules").count(), 1, "{problems}");
+}
+
+#[test]
+fn a_key_with_a_star_at_its_end_needs_a_value() {
+    let error = "error: a.yaml:3:10: a key that ends with a star, without a value";
+    let remedy = "\n  write a descriptor for each key that is meant, without the star\n";
+    for (key, value, is_refused) in [
+        ("user*", "", true),
+        ("*", "", true),
+        ("user*", "a", false),
+        ("user*", "a*", false),
+        ("us*er", "", false),
+        ("user", "*", false),
+    ] {
+        let yaml = format!("domain: d\ndescriptors:\n{}", limited(key, value));
+        let (rules, problems) = imported(&[&yaml]);
+        assert_eq!(rules.is_none(), is_refused, "{key} {value}: {problems}");
+        assert_eq!(problems.starts_with(error), is_refused, "{key} {value}: {problems}");
+        assert_eq!(problems.contains(remedy), is_refused, "{key} {value}: {problems}");
+    }
+}
+
+#[test]
+fn a_number_is_in_digits_alone_because_010_is_8_to_others() {
+    let told = |field: &str, number: &str| {
+        imported(&[&format!(
+            "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: second, {field}: {number} }} }}]"
+        )])
+    };
+    for number in ["10", "0", "4294967295"] {
+        let (rules, problems) = told("requests_per_unit", number);
+        assert!(rules.is_some(), "{problems}");
+    }
+    for number in ["010", "00", "0x10", "0o10", "0b10", "1_000"] {
+        for field in ["requests_per_unit", "unit_multiplier"] {
+            let (rules, problems) = told(field, number);
+            assert_eq!(rules, None, "{number}");
+            let said =
+                format!("`{field}` is `{number}`\n  use digits alone, and no zero before them");
+            assert!(problems.contains(&said), "{problems}");
+        }
+    }
+}
+
+#[test]
+fn entries_of_a_key_that_begins_like_another_with_its_value_are_told() {
+    for (value, other, is_taken) in [
+        ("id_5", "user_id", true),
+        ("id_", "user_id", true),
+        ("id_*", "user_id", true),
+        ("id_5*", "user_id", true),
+        ("id_*_5", "user_id", true),
+        ("i*", "user_id", true),
+        ("*", "user_id", true),
+        ("ids", "user_id", false),
+        ("5", "user_id", false),
+        ("x*", "user_id", false),
+        ("*", "users", false),
+        ("*", "user", false),
+    ] {
+        let nodes = limited("user", value) + &limited(other, "");
+        let (rules, problems) = imported(&[&format!("domain: d\ndescriptors:\n{nodes}")]);
+        assert!(rules.is_some(), "{problems}");
+        let said = format!(
+            "a.yaml:3:3: envoyproxy/ratelimit joins a key and its value by `_`, and takes some entries `{other}`"
+        );
+        assert_eq!(problems.contains(&said), is_taken, "{value} {other}: {problems}");
+    }
+}

@@ -222,7 +222,7 @@ descriptors:
     let text = r#"domain: nasty
 descriptors:
   - { key: generic_key, value: outer, descriptors: [
-      { key: generic_key, value: inner, rate_limit: { unit: Hour, requests_per_unit: 1_000 } },
+      { key: generic_key, value: inner, rate_limit: { unit: Hour, requests_per_unit: 1000 } },
       { key: "a,b\\c", value: "yes: no", rate_limit: { unit: YEAR, requests_per_unit: 404 } } ] }
   - key: route
     rate_limit: { unit: month, requests_per_unit: 1 }
@@ -301,6 +301,50 @@ descriptors:
     let (code, stdout, stderr) = printed(&output);
     assert_eq!((code, stdout), (Some(1), ""));
     assert!(stderr.starts_with("error: none.yaml: cannot be read: No such file"), "{stderr}");
+}
+
+#[test]
+fn what_an_alias_or_a_merge_key_stands_for_is_not_missed_too() {
+    let text = "domain: d
+descriptors:
+  - &base
+    key: user
+    value: a
+    rate_limit: &limit { unit: day, requests_per_unit: 1 }
+  - <<: *base
+    value: b
+  - { <<: *base, key: team }
+  - { key: team, share_threshold: true, value: *base }
+  - { key: team, rate_limit: *limit }
+  - { key: x, rate_limit: { <<: *limit } }
+  - { key: y, rate_limit: { unit: *base, requests_per_unit: 010 } }
+  - { key: z, rate_limit: { unit: fortnight, requests_per_unit: *base } }
+";
+    insta::assert_snapshot!("written_once", seen(&[("config.yaml", text)]));
+    let explode = "\nnote: `yq 'explode(.)' config.yaml`";
+    for (text, can_be_written_out) in
+        [("domain: &d d", true), ("{ <<: { domain: d } }", true), ("domain: !!str d", false)]
+    {
+        let seen = seen(&[("config.yaml", text)]);
+        assert_eq!(seen.contains(explode), can_be_written_out, "{seen}");
+        assert!(seen.ends_with("exit code 1\n") && seen.contains("\n1 error\n"), "{seen}");
+    }
+}
+
+#[test]
+fn an_ip_is_a_client_and_a_remote_address_stays_as_it_is() {
+    let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+    let text = format!(
+        "domain: d
+descriptors:
+  - {{ key: remote_address, value: '2001:db8:12:34ff::1', {limit} }}
+  - {{ key: remote_address, value: '2001:db8::1*', {limit} }}
+  - {{ key: masked_remote_address, value: '2001:db8::/64', {limit} }}
+  - {{ key: ip, {limit} }}
+  - {{ key: ip, value: '2001:db8:12:34ff::1', {limit} }}
+"
+    );
+    insta::assert_snapshot!("ip", seen(&[("config.yaml", &text)]));
 }
 
 #[test]
