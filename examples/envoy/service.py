@@ -12,9 +12,10 @@ class Hello(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-length", "6")
         self.end_headers()
-        self.wfile.write(b"hello\n")
+        if self.command != "HEAD":
+            self.wfile.write(b"hello\n")
 
-    do_GET = do_POST = do_PUT = do_DELETE = answer
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
 
     def log_message(self, *_):
         pass

@@ -1,5 +1,7 @@
 //! What a client meets behind any gateway that asks `/v1/authorize`.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +11,9 @@ use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
-use crate::gateway::{Example, Gateway, header, is_free, port_of};
+use crate::gateway::{
+    Example, Gateway, configuration, examples, header, is_free, port_of, with_ports,
+};
 use crate::server::Server;
 
 /// A kind of gateway: how it is started before a server at that port.
@@ -103,6 +107,39 @@ pub(crate) fn what_a_client_says_of_itself_changes_nothing(start: Start) {
     };
     let answers: Vec<_> = (1..=5).map(spoofed).collect();
     assert_eq!(answers, [200, 200, 200, 429, 429], "{}", gateway.log());
+}
+
+/// A service may take these for one path, and the rules do not.
+pub(crate) fn oddly_written_paths_are_refused(start: Start) {
+    let setting = plain(start);
+    let status = |path: &str| {
+        let address = setting.gateway.url.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[9..12]).into_owned()
+    };
+    let letters =
+        ["/quota/%61", "/%71uota/a", "/quot%4F", "/%5A", "/%70", "/%30", "/%2d", "/%5f", "/%7E"];
+    let segments =
+        ["//quota/a", "/./quota/a", "/x/../quota/a", "/quota/.", "/x/..?a", "/quota%2fa", "/%2E/a"];
+    for path in letters.iter().chain(&segments) {
+        assert_eq!(status(path), "400", "{path}");
+    }
+    let plain = [
+        "/quota/a%20b",
+        "/.well-known/x",
+        "/x/..y",
+        "/x./y",
+        "/%C3%A9%25%40%5B%60%7B",
+        "/x?a=//b/../%61",
+    ];
+    for path in plain {
+        assert_eq!(status(path), "200", "{path}");
+    }
 }
 
 pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
@@ -203,7 +240,7 @@ pub(crate) fn one_command_starts_the_example(folder: &str) {
     let tollgate = crate::gateway::free_port();
     let example = Example::of(folder, tollgate);
     let mut command = Command::new("bash");
-    command.arg(example.path(&format!("{folder}/run")));
+    command.arg(examples().join(folder).join("run")).envs(example.variables());
     command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"));
     let gateway = example.start(&mut command);
     eventually("a request is limited", || {
@@ -217,4 +254,11 @@ pub(crate) fn one_command_starts_the_example(folder: &str) {
     assert!(log.contains(&format!("curl -i {url}/")), "{log}");
     assert!(gateway.interrupt(), "{log}");
     assert!(is_free(&url) && is_free(&format!("http://127.0.0.1:{tollgate}")));
+}
+
+pub(crate) fn a_port_of_the_example_may_be_anothers(folder: &str, file: &str) {
+    let variables = [("PORT", "8080"), ("SERVICE_PORT", "8000"), ("HTTP_PORT", "8001")];
+    let moved = [("8000", "8080"), ("8001", "8000"), ("8080", "8001")];
+    let example = std::fs::read_to_string(examples().join(folder).join(file)).unwrap();
+    assert_eq!(configuration(folder, &variables), with_ports(&example, "127.0.0.1:", &moved));
 }

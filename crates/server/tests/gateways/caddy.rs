@@ -26,6 +26,11 @@ fn what_a_client_says_of_itself_changes_nothing() {
 }
 
 #[test]
+fn oddly_written_paths_are_refused() {
+    behaviour::oddly_written_paths_are_refused(caddy);
+}
+
+#[test]
 fn a_stalled_store_does_what_each_rule_says() {
     behaviour::a_stalled_store_does_what_each_rule_says(caddy);
 }
@@ -48,6 +53,11 @@ fn a_proxy_that_is_not_trusted_is_told_so() {
 #[test]
 fn one_command_starts_the_example() {
     behaviour::one_command_starts_the_example("caddy");
+}
+
+#[test]
+fn a_port_of_the_example_may_be_anothers() {
+    behaviour::a_port_of_the_example_may_be_anothers("caddy", "Caddyfile");
 }
 
 #[test]

@@ -1,18 +1,22 @@
 //! Envoy, as examples/envoy has it, on other ports.
 //!
 //! - `config`: the example's file, changed where a test needs it
+//! - `frames`: a client that is rude
 //! - `front`: a service, a server and an Envoy together
 //! - `process`: Envoy itself
 //! - `upstream`: the service
 
+mod bursts;
 mod config;
 mod costs;
 mod enforced;
 mod example;
 mod failures;
+mod frames;
 mod front;
 mod identity;
 mod page;
+mod paths;
 mod process;
 mod restarts;
 mod told;

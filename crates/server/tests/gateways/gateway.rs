@@ -1,5 +1,6 @@
 //! Starts a gateway with the configuration of its example, on free ports.
 
+use std::env;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
@@ -53,6 +54,12 @@ impl Example {
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.directory.path().join(file)
+    }
+
+    /// Its ports, as the script of an example takes them.
+    pub(crate) fn variables(&self) -> [(&'static str, String); ADDRESSES.len()] {
+        let [own, service, http, grpc] = self.ports.map(|port| port.to_string());
+        [("PORT", own), ("SERVICE_PORT", service), ("HTTP_PORT", http), ("GRPC_PORT", grpc)]
     }
 
     fn copy(&self, file: &str) {
@@ -126,6 +133,33 @@ impl Drop for Gateway {
 
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// What the script of an example gives its gateway. The programs only keep it: nothing listens on these ports.
+pub(crate) fn configuration(folder: &str, variables: &[(&str, &str)]) -> String {
+    let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
+    let [program, kept] = [folder, "kept"].map(|name| directory.path().join(name));
+    let keep = format!("for file; do [ -f \"$file\" ] && cp \"$file\" {}; done", kept.display());
+    fs::write(&program, format!("#!/bin/sh\n[ \"$1\" = serve ] && exec sleep 600\n{keep}\n"))
+        .unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.path().display(), env::var("PATH").unwrap());
+    let mut command = Command::new(examples().join(folder).join("run"));
+    command.env("PATH", path).env("TOLLGATE", &program).env("ENVOY", &program);
+    command.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(Stdio::null()).status().unwrap();
+    fs::read_to_string(kept).unwrap()
+}
+
+/// A text in which the ports after this prefix are others.
+pub(crate) fn with_ports(text: &str, prefix: &str, moved: &[(&str, &str)]) -> String {
+    let mut parts = text.split(prefix);
+    let mut changed = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (from, to) = moved.iter().find(|(from, _)| part.starts_with(from)).unwrap();
+        changed += &format!("{prefix}{to}{}", &part[from.len()..]);
+    }
+    changed
 }
 
 pub(crate) fn free_port() -> u16 {

@@ -25,6 +25,11 @@ fn what_a_client_says_of_itself_changes_nothing() {
 }
 
 #[test]
+fn oddly_written_paths_are_refused() {
+    behaviour::oddly_written_paths_are_refused(nginx);
+}
+
+#[test]
 fn a_stalled_store_does_what_each_rule_says() {
     behaviour::a_stalled_store_does_what_each_rule_says(nginx);
 }
@@ -55,6 +60,11 @@ fn one_command_starts_the_example() {
 }
 
 #[test]
+fn a_port_of_the_example_may_be_anothers() {
+    behaviour::a_port_of_the_example_may_be_anothers("nginx", "nginx.conf");
+}
+
+#[test]
 fn clients_cannot_ask_for_themselves() {
     let Setting { gateway, server, .. } = plain(nginx);
     let asked = gateway.request("127.0.0.2", Method::GET, "/_tollgate");
@@ -81,4 +91,17 @@ fn a_path_that_no_uri_has_is_decided_too() {
         answers.push(String::from_utf8_lossy(&answer[9..12]).into_owned());
     }
     assert_eq!(answers, ["200", "200", "200", "429"], "{}", gateway.log());
+}
+
+/// They are more than the server reads, and nginx takes them.
+#[test]
+fn a_request_with_too_many_headers_is_not_let_through() {
+    let setting = plain(nginx);
+    let with = |count: usize| {
+        let request = setting.gateway.request("127.0.0.2", Method::GET, "/elsewhere");
+        let name = |number| format!("x-{number}");
+        let request = (0..count).fold(request, |request, number| request.header(name(number), "a"));
+        request.send().unwrap().status().as_u16()
+    };
+    assert_eq!([80, 120].map(with), [200, 500]);
 }

@@ -1,5 +1,6 @@
 //! The example: one command starts all of it, and one signal stops it.
 
+use std::fs;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use reqwest::blocking::Client;
@@ -10,6 +11,7 @@ use crate::envoy::config::examples;
 use crate::envoy::front::header;
 use crate::envoy::process::program;
 use crate::eventually::eventually;
+use crate::gateway::{configuration, with_ports};
 
 /// The example, until this is dropped.
 struct Run(Child);
@@ -59,4 +61,15 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
         let answer = client.get(format!("http://127.0.0.1:{port}")).send();
         assert!(answer.is_err_and(|error| error.is_connect()), "{name} is still open");
     }
+}
+
+#[test]
+fn a_port_of_the_example_may_be_anothers() {
+    let ports = [("10000", "9901"), ("9901", "8081"), ("8081", "10000")];
+    let names = [("PORT", "9901"), ("ADMIN_PORT", "8081"), ("GRPC_PORT", "10000")];
+    let service = free_port().unwrap().to_string();
+    let given = configuration("envoy", &[&names[..], &[("SERVICE_PORT", &service)]].concat());
+    let example = fs::read_to_string(examples().join("envoy.yaml")).unwrap();
+    let moved = [&ports[..], &[("8082", &service)]].concat();
+    assert_eq!(given, with_ports(&example, "port_value: ", &moved));
 }

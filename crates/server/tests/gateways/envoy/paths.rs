@@ -1,0 +1,34 @@
+//! One path in many spellings, behind Envoy.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::envoy::config::examples;
+use crate::envoy::front::Front;
+
+/// The status of a request whose path is sent as it is written here.
+fn post(front: &Front, path: &str) -> String {
+    let address = front.envoy.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer[9..12]).into_owned()
+}
+
+#[test]
+fn the_login_of_the_example_is_limited_in_every_spelling() {
+    let rules = fs::read_to_string(examples().join("rules.yaml")).unwrap();
+    let front = Front::start(&rules);
+    let statuses = |paths: &[&str]| paths.iter().map(|path| post(&front, path)).collect::<Vec<_>>();
+    assert_eq!(statuses(&["/%6cogin", "/./login", "//login?a=/./b"]), ["200"; 3]);
+    let spellings =
+        ["/login", "/%6Cogin", "/a/../login", "/%2e/lo%67in", "/\\login", "/x/..//login"];
+    assert_eq!(statuses(&spellings), ["429"; 6]);
+    // What might be a slash to the service is no path at all.
+    assert_eq!(statuses(&["/%2flogin", "/x%5c..%5clogin"]), ["400"; 2]);
+    // Letters are as they are, and a service that takes these for a login needs a rule that says so.
+    assert_eq!(statuses(&["/LOGIN", "/login/"]), ["200"; 2]);
+}
