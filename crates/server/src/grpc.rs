@@ -28,9 +28,9 @@ use crate::served::Served;
 use calls::Calls;
 pub(crate) use rate_limit::fuzz;
 
-/// The most requests at a time on one connection. Envoy has a connection for each of its threads, and opens another
-/// if these are not enough.
-const MAX_STREAMS: u32 = 256;
+/// The most requests at a time on one connection: as many as Envoy sends on a new one before it has read how many it
+/// may. Those that are refused it lets pass.
+const MAX_STREAMS: u32 = 1_024;
 
 /// The most bytes of headers of a request: Envoy may send a client's on, such as `tracestate`, of which it takes 60 KiB.
 const MAX_HEADER_BYTES: u32 = 128 << 10;
@@ -47,13 +47,12 @@ const MAX_UNSENT_BYTES: usize = 64 << 10;
 const MAX_FRAME_BYTES: u32 = 16 << 10;
 
 // What a connection can make the server keep: each request 4 KiB of a message, 4 KiB of an answer and 2 KiB beside
-// them, 256 times; 4 MiB that nobody has read, and 128 KiB of headers. That is less than 7 MiB. What of a message is
+// them, 1,024 times; 4 MiB that nobody has read, and 128 KiB of headers. That is less than 15 MiB. What of a message is
 // longer is from the budget that all have together.
 
 /// So many requests may be taken back before anybody has looked at them, and so many be wrong: whoever goes beyond
-/// floods, and the connection ends. Envoy takes back what its
-/// clients do, and what it was not answered in 20 ms: of a server that was held up for a second, 50 times all that
-/// may be open. Whatever else is on the connection must be answered still, or Envoy lets it pass.
+/// floods, and the connection ends. Envoy takes back what its clients do, and what it was not answered in 20 ms: of a
+/// server that was held up for a third of a second, 16 times all that may be open. Whatever else is on the connection must be answered still, or Envoy lets it pass.
 const MAX_TAKEN_BACK: usize = 16 << 10;
 const MAX_WRONG: usize = 1_024;
 

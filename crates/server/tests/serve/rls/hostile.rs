@@ -301,7 +301,7 @@ fn as_many_as_may_be_open_may_be_taken_back_at_once() {
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     stream.read_exact(&mut [0; 9]).unwrap();
     limits.server.signal(Signal::STOP);
-    let all: Vec<u8> = (0..256).flat_map(|at| taken_back(2 * at + 1)).collect();
+    let all: Vec<u8> = (0..1_024).flat_map(|at| taken_back(2 * at + 1)).collect();
     stream.write_all(&all).unwrap();
     // PING, and whoever is still there answers it with the same bytes.
     stream.write_all(b"\0\0\x08\x06\0\0\0\0\0there is").unwrap();
