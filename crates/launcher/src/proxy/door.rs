@@ -1,6 +1,7 @@
 //! Lets connections in, or not.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl Door {
             match (self.wanted(), &listener) {
                 (Wanted::Gone, _) => return,
                 (Wanted::Shut, _) => {
-                    listener = None;
+                    listener.take().into_iter().for_each(close);
                     self.set_listening(false);
                     self.wait_while(|state| state.wanted == Wanted::Shut);
                 }
@@ -111,6 +112,14 @@ impl Door {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Ends it at once: a server that is being started at this moment has a copy of the socket until it is, and whoever
+/// connects would be let in there.
+fn close(listener: TcpListener) {
+    let socket = TcpStream::from(OwnedFd::from(listener));
+    // Nobody listens on it any more, whatever it says.
+    let _ = socket.shutdown(Shutdown::Both);
 }
 
 /// The keeper waits for a connection; so make one.
