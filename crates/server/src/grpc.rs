@@ -63,8 +63,10 @@ const MAX_QUESTION_BYTES: usize = 4 << 10;
 const ASK_EVERY: Duration = Duration::from_secs(20);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// So old, a connection is told to end, and its client may find a server that was not there before.
+/// So old, a connection is told to end, and its client may find a server that was not there before; up to so much
+/// later, so that those that came together do not go together.
 const MAX_AGE: Duration = Duration::from_secs(30 * 60);
+const MAX_AGE_APART_S: u64 = 5 * 60;
 
 /// Then it has so long to finish what it does: who only watches would go on for ever.
 const MAX_AGE_GRACE: Duration = Duration::from_secs(60);

@@ -288,7 +288,7 @@ impl Limiter {
     ///
     /// The same name and key twice is one charge with the costs added, under the limit of the first that
     /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one
-    /// with the costs added.
+    /// with the costs added. What can refuse comes first: beside a peek that is no shadow, a shadow is not charged.
     ///
     /// ```
     /// # use tollgate::{Limit, Limiter};

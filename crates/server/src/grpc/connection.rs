@@ -1,11 +1,16 @@
 //! Connections to the gRPC port: not too many, and none that stays silent.
 
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::rt::{Read, Write};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -14,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::calls::Calls;
-use super::{MAX_AGE, MAX_AGE_GRACE};
+use super::{MAX_AGE, MAX_AGE_APART_S, MAX_AGE_GRACE};
 use crate::lifecycle::{self, Lifecycle, Phase};
 use crate::listener::{Bounds, Place, Reason, Room};
 use crate::served::Served;
@@ -75,15 +80,16 @@ async fn accept(
 
 /// Keeps a connection until its client has done with it, or it is old, or the server closes. Then it is told that
 /// there is no more to come, and what it has asked is answered.
-async fn keep(
-    served: http2::Connection<TokioIo<Connection>, Calls, TokioExecutor>,
-    lifecycle: Lifecycle,
-) {
+async fn keep<I>(served: http2::Connection<I, Calls, TokioExecutor>, lifecycle: Lifecycle)
+where
+    I: Read + Write + Unpin + Send + 'static,
+{
     let mut served = pin!(served);
+    let apart = Duration::from_secs(RandomState::new().hash_one(()) % MAX_AGE_APART_S);
     let max_end = tokio::select! {
         ended = served.as_mut() => return said(ended),
         () = lifecycle.reached(Phase::Closing) => None,
-        () = tokio::time::sleep(MAX_AGE) => Some(MAX_AGE_GRACE),
+        () = tokio::time::sleep(MAX_AGE + apart) => Some(MAX_AGE_GRACE),
     };
     served.as_mut().graceful_shutdown();
     match max_end {
