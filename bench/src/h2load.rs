@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::turns::time_us;
+
 /// What h2load counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
@@ -65,19 +67,6 @@ fn counted(text: &str) -> Result<Counted> {
             .context("no requests a second")?,
         mean_us: times.get(2).and_then(|text| time_us(text)).context("no mean time")?,
     })
-}
-
-/// `635us`, `1.65ms` or `1.20s`.
-fn time_us(text: &str) -> Option<f64> {
-    let at = text.find(|letter: char| letter.is_ascii_alphabetic())?;
-    let (number, unit) = text.split_at(at);
-    let unit_us = match unit {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return None,
-    };
-    Some(number.parse::<f64>().ok()? * unit_us)
 }
 
 #[cfg(test)]

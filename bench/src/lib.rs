@@ -7,6 +7,7 @@ pub mod process;
 pub mod random;
 pub mod statistics;
 pub mod table;
+pub mod turns;
 pub mod wrk;
 
 use std::io::{IsTerminal, stderr};

@@ -6,6 +6,8 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::turns::time_us;
+
 /// What wrk counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counted {
@@ -63,19 +65,6 @@ fn counted(text: &str) -> Result<Counted> {
         p50_us: after("50%").and_then(time_us).context("no p50")?,
         p99_us: after("99%").and_then(time_us).context("no p99")?,
     })
-}
-
-/// `635.91us`, `1.65ms` or `1.20s`.
-fn time_us(text: &str) -> Option<f64> {
-    let at = text.find(|letter: char| letter.is_ascii_alphabetic())?;
-    let (number, unit) = text.split_at(at);
-    let unit_us = match unit {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return None,
-    };
-    Some(number.parse::<f64>().ok()? * unit_us)
 }
 
 #[cfg(test)]

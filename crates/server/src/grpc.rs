@@ -56,7 +56,7 @@ const MAX_FRAME_BYTES: u32 = 16 << 10;
 const MAX_TAKEN_BACK: usize = 16 << 10;
 const MAX_WRONG: usize = 1_024;
 
-/// The most bytes of a question about health: the name of a service.
+/// The most bytes of a question about health, or about the services: a name.
 const MAX_QUESTION_BYTES: usize = 4 << 10;
 
 /// Whether somebody is still there is asked so often, and has to be answered in so long.

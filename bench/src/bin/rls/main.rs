@@ -17,9 +17,8 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
+use tollgate_bench::turns::Length;
 use tollgate_bench::{h2load, show_progress, table};
-
-use crate::rounds::Length;
 
 const NOTES: &str = "\
 ShouldRateLimit over gRPC, in memory: h2load -c 8 -m 32 -t 1, and a server with one thread beside it on 2 CPUs.

@@ -14,23 +14,12 @@ use prost::Message;
 use tempfile::NamedTempFile;
 use tokio::runtime::Builder;
 use tollgate_bench::process::Process;
+use tollgate_bench::turns::Length;
 use tollgate_bench::{h2load, show_progress};
 
 use crate::contenders::Contender;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// How often everybody has a turn, after one that warms up; and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Length {
-    rounds: usize,
-    turn_s: u32,
-}
-
-impl Length {
-    pub(crate) const FULL: Length = Length { rounds: 5, turn_s: 5 };
-    pub(crate) const SHORT: Length = Length { rounds: 1, turn_s: 1 };
-}
 
 /// What a contender did, round by round.
 #[derive(Clone, Debug)]

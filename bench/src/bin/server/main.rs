@@ -21,9 +21,8 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
+use tollgate_bench::turns::Length;
 use tollgate_bench::{show_progress, table, wrk};
-
-use crate::rounds::Length;
 
 const NOTES: &str = "\
 POST /v1/check over HTTP, in memory: one thread of wrk with 50 connections, and a server with one thread

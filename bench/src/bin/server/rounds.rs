@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
 use tollgate_bench::process::Process;
+use tollgate_bench::turns::Length;
 use tollgate_bench::{show_progress, wrk};
 
 use crate::client::Client;
@@ -14,18 +15,6 @@ use crate::instructions;
 use crate::questions::{Asked, Question};
 
 const SCRIPT: &str = include_str!("post.lua");
-
-/// How often everybody has a turn, after one that warms up; and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Length {
-    rounds: usize,
-    turn_s: u32,
-}
-
-impl Length {
-    pub(crate) const FULL: Length = Length { rounds: 5, turn_s: 5 };
-    pub(crate) const SHORT: Length = Length { rounds: 1, turn_s: 1 };
-}
 
 /// What a contender did with a question, round by round.
 #[derive(Clone, Debug)]

@@ -5,11 +5,10 @@
 use tonic::service::Routes;
 use tonic_reflection::server::{Builder, Error};
 
+use super::MAX_QUESTION_BYTES;
+
 /// The files that Envoy's service is declared in, and all they need.
 const RATE_LIMIT: &[u8] = include_bytes!("rate_limit.bin");
-
-/// The most bytes of a question: the name of a service, a type or a file.
-const MAX_QUESTION_BYTES: usize = 4 << 10;
 
 /// Adds both versions. If what is known cannot be read, which a test rules out, there is no reflection.
 pub(super) fn add_to(routes: Routes) -> Routes {
