@@ -212,17 +212,18 @@ impl Scope {
         }
     }
 
-    /// How `key` stands: the limit that decides on it, its state, and the time to look at it.
-    pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
+    /// How `key` stands: the limit that decides on it, its state, and the time to look at it. For pictures, and
+    /// for whoever wants to know more than [`peek`](Self::peek) says.
+    pub fn state<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<(Limit, State, u64)> {
         match &self.store {
             Store::Memory => {
                 let Inner { memory, clock, .. } = &*self.limiter.inner;
                 let now_us = clock.now_us();
-                let (limit, state) = memory.state(&self.kept, key, now_us);
+                let (limit, state) = memory.state(&self.kept, key.as_ref(), now_us);
                 Answer::ready(Ok((limit, state, now_us)))
             }
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => scope.state(key),
+            Store::Redis(scope) => scope.state(key.as_ref()),
         }
     }
 }
