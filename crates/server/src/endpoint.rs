@@ -15,6 +15,7 @@ pub(crate) enum Endpoint {
     Limit,
     Keys,
     Refund,
+    Playground,
     Healthz,
     Readyz,
     Metrics,
@@ -25,7 +26,7 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 13] = [
+    pub(crate) const ALL: [Endpoint; 14] = [
         Endpoint::Check,
         Endpoint::Batch,
         Endpoint::Authorize,
@@ -33,6 +34,7 @@ impl Endpoint {
         Endpoint::Limit,
         Endpoint::Keys,
         Endpoint::Refund,
+        Endpoint::Playground,
         Endpoint::Healthz,
         Endpoint::Readyz,
         Endpoint::Metrics,
@@ -53,6 +55,7 @@ impl Endpoint {
             "/metrics" => Endpoint::Metrics,
             "/openapi.json" => Endpoint::Openapi,
             SHOULD_RATE_LIMIT => Endpoint::RateLimit,
+            _ if path.starts_with("/api/rate-limit/") => Endpoint::Playground,
             _ => Endpoint::of_a_limit(path).unwrap_or(Endpoint::Other),
         }
     }
@@ -77,6 +80,7 @@ impl Endpoint {
             Endpoint::Limit => "limit",
             Endpoint::Keys => "keys",
             Endpoint::Refund => "refund",
+            Endpoint::Playground => "playground",
             Endpoint::Healthz => "healthz",
             Endpoint::Readyz => "readyz",
             Endpoint::Metrics => "metrics",
@@ -96,6 +100,7 @@ impl Endpoint {
             Endpoint::Limit => "/v1/limits/{name}",
             Endpoint::Keys => "/v1/limits/{name}/keys/{key}",
             Endpoint::Refund => "/v1/refund",
+            Endpoint::Playground => "/api/rate-limit/{algorithm}",
             Endpoint::Healthz => "/healthz",
             Endpoint::Readyz => "/readyz",
             Endpoint::Metrics => "/metrics",
@@ -151,6 +156,9 @@ mod tests {
             ("/openapi.json", Endpoint::Openapi),
             (SHOULD_RATE_LIMIT, Endpoint::RateLimit),
             ("/", Endpoint::Other),
+            ("/api/rate-limit/reset", Endpoint::Playground),
+            ("/api/rate-limit/token-bucket/burst", Endpoint::Playground),
+            ("/api/rate-limit", Endpoint::Other),
             ("", Endpoint::Other),
             ("*", Endpoint::Other),
         ];

@@ -6,6 +6,7 @@
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: who may look at keys
+//! - `playground`: the algorithms to play with
 //! - `health`: whether the process lives, and whether to send it requests
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
 //! - `openapi`: all of it as a document
@@ -22,6 +23,7 @@ mod limits;
 mod object;
 mod openapi;
 mod operator;
+mod playground;
 mod problem;
 mod refund;
 
@@ -40,6 +42,7 @@ pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use body::read as read_body;
 pub(crate) use check::answer as check;
+pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;
 
 use crate::metrics;
@@ -65,6 +68,11 @@ fn api() -> OpenApiRouter<Arc<Served>> {
         .routes(routes!(limits::limit))
         .routes(routes!(keys::peek, keys::reset))
         .routes(routes!(keys::peek_empty, keys::reset_empty))
+        .routes(routes!(playground::reset))
+        .routes(routes!(playground::state::state))
+        .routes(routes!(playground::compare::compare))
+        .routes(routes!(playground::request))
+        .routes(routes!(playground::burst))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::page))

@@ -13,6 +13,7 @@ use tollgate::Limiter;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
 
 use crate::cli::ServeArgs;
+use crate::http::Playground;
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds};
 use crate::logs::{Log, Start};
@@ -127,6 +128,7 @@ fn served(
     };
     let mut served = Served::new(rules, file, store, lifecycle);
     served.receipts = receipts;
+    served.playground = (!args.no_playground).then(|| Playground::on(served.limiter()));
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;

@@ -10,7 +10,7 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
-use crate::http::Authorizing;
+use crate::http::{Authorizing, Playground, Problem};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Connections, Port};
 use crate::logs::{Log, Sparingly};
@@ -36,6 +36,8 @@ pub(crate) struct Served {
     pub(crate) connections: Arc<Connections>,
     pub(crate) grpc_connections: Arc<Connections>,
     pub(crate) operator_token: Option<Secret>,
+    /// `None` if it is switched off.
+    pub(crate) playground: Option<Playground>,
     pub(crate) is_ready_without_store: bool,
     /// `None` if the store is memory.
     pub(crate) probe: Option<Probe>,
@@ -151,6 +153,7 @@ impl Served {
             connections: Arc::new(Connections::new(Port::Http)),
             grpc_connections: Arc::new(Connections::new(Port::Grpc)),
             operator_token: None,
+            playground: None,
             is_ready_without_store: false,
             probe: None,
             traces: None,
@@ -164,6 +167,11 @@ impl Served {
             limits: ArcSwap::default(),
             making_limits: Mutex::default(),
         }
+    }
+
+    /// Where to play, unless that is switched off.
+    pub(crate) fn playground(&self) -> Result<&Playground, Problem> {
+        self.playground.as_ref().ok_or_else(Problem::no_playground)
     }
 
     pub(crate) fn limiter(&self) -> &Limiter {

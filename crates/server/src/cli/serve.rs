@@ -180,6 +180,16 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) receipt_secret: Option<Secret>,
 
+    /// Leaves out the algorithms to play with: the page at `/` shows operators how the server does, and nothing else
+    #[arg(
+        long,
+        env = "TOLLGATE_NO_PLAYGROUND",
+        hide_short_help = true,
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Operations"
+    )]
+    pub(crate) no_playground: bool,
+
     /// Stays ready while the store does not answer
     ///
     /// For rules that let requests go then, or decide them here: they are better served than turned away.

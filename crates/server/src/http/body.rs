@@ -7,7 +7,10 @@ use axum::extract::{FromRequest, Request};
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 
+use serde::de::DeserializeOwned;
+
 use super::Problem;
+use super::asked::is_object;
 use crate::budget::{Budget, SMALL_BYTES};
 use crate::served::Served;
 
@@ -29,6 +32,32 @@ impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
         }
         let read = read(request.into_body(), MOST, &served.budget).await;
         read.map(JsonBody).map_err(Problem::unread)
+    }
+}
+
+/// JSON of at most `MOST` bytes, or nothing at all: then it is as if it were `{}`.
+pub(super) struct OptionalJson<T, const MOST: usize>(pub(super) T);
+
+impl<T: DeserializeOwned + Default, const MOST: usize> FromRequest<Arc<Served>>
+    for OptionalJson<T, MOST>
+{
+    type Rejection = Problem;
+
+    async fn from_request(
+        request: Request,
+        served: &Arc<Served>,
+    ) -> Result<OptionalJson<T, MOST>, Problem> {
+        if request.body().is_end_stream() {
+            return Ok(OptionalJson(T::default()));
+        }
+        let JsonBody(body) = JsonBody::<MOST>::from_request(request, served).await?;
+        if !is_object(&body) {
+            return Err(Problem::bad_request(
+                "the body is no object; send {\"config\":{}}, or none",
+            ));
+        }
+        let decoded = serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
+        Ok(OptionalJson(decoded))
     }
 }
 

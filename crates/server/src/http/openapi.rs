@@ -33,6 +33,7 @@ use super::Problem;
         (name = "decisions", description = "May this request go?"),
         (name = "limits", description = "What limits there are"),
         (name = "keys", description = "How keys stand: for operators"),
+        (name = "playground", description = "The algorithms to play with, each session with counters of its own"),
         (name = "operations", description = "How the server is"),
     ),
     components(schemas(Problem, RefusalProblem)),

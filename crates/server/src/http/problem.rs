@@ -103,6 +103,11 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, detail)
     }
 
+    pub(crate) fn no_playground() -> Problem {
+        let detail = "the playground is switched off; start the server without --no-playground";
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    }
+
     pub(super) fn bad_path() -> Problem {
         Problem::bad_request("the path is no UTF-8 once it is decoded; percent-encode UTF-8")
     }

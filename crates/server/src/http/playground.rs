@@ -1,0 +1,228 @@
+//! `/api/rate-limit`: the algorithms to play with, each session with counters of its own.
+//!
+//! The paths and fields are those of a well-known tutorial, so that its clients work unchanged; `state` and
+//! `compare` are the page's own.
+//!
+//! - `algorithm`: which there are, and their parameters; `session`: who plays
+//! - `state`: how a session stands; `compare`: what all algorithms make of the same traffic
+
+mod algorithm;
+pub(super) mod compare;
+mod session;
+pub(super) mod state;
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tollgate::http::{HeaderFamilies, Outcome};
+use tollgate::{Decision, Limiter, Scope};
+use utoipa::ToSchema;
+
+use self::algorithm::{Algorithm, Parameters};
+use self::session::{Id, Session, Sessions};
+use super::Problem;
+use super::body::OptionalJson;
+use super::check::{append, json};
+use super::openapi::{BodyProblems, StoreProblems};
+use crate::served::Served;
+
+/// The longest body.
+const MAX_BYTES: usize = 16 << 10;
+
+/// How many requests a burst has, and the most that it may have.
+const BURST: u64 = 10;
+const MAX_BURST: u64 = 50;
+
+/// What playing takes of memory at most, where limits are in memory: nobody who plays takes it from keys that count.
+const MAX_PLAYED_BYTES: usize = 16 << 20;
+
+/// Where the counters of all sessions are.
+#[derive(Debug)]
+pub(crate) struct Playground {
+    limiter: Limiter,
+    sessions: Sessions,
+}
+
+impl Playground {
+    /// On the server's store; in memory, beside it.
+    pub(crate) fn on(limiter: &Limiter) -> Playground {
+        let limiter = match limiter.health() {
+            Some(_) => limiter.clone(),
+            None => Limiter::builder().max_bytes(MAX_PLAYED_BYTES).build(),
+        };
+        Playground { limiter, sessions: Sessions::default() }
+    }
+
+    /// Remembers who plays. If they are too many, the one that has rested longest is forgotten: what strangers leave in
+    /// the store is bounded.
+    async fn play(&self, session: &Session) -> Result<(), Problem> {
+        match self.sessions.play(session.id()) {
+            Some(rested) => self.forget(rested).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets what a session has spent, of all algorithms.
+    async fn forget(&self, id: Id) -> Result<(), Problem> {
+        for algorithm in Algorithm::ALL {
+            self.scope(algorithm, &Parameters::default())?.reset(id.key()).await?;
+        }
+        Ok(())
+    }
+
+    /// An algorithm as a session has it. A name with a space in it is no limit's and no rule's of a file.
+    fn scope(&self, algorithm: Algorithm, parameters: &Parameters) -> Result<Scope, Problem> {
+        let limit = algorithm.limit(parameters)?;
+        Ok(self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?)
+    }
+}
+
+/// What is sent with a request.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundRequest)]
+pub(super) struct Asked {
+    /// The parameters, where they are not the usual ones.
+    config: Option<Parameters>,
+}
+
+/// What is sent with a burst.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundBurst)]
+pub(super) struct AskedBurst {
+    /// The parameters, where they are not the usual ones.
+    config: Option<Parameters>,
+    /// How many requests.
+    #[schema(minimum = 1, maximum = 50, default = 10)]
+    count: Option<u64>,
+}
+
+/// What an algorithm decided.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schema(as = PlaygroundDecision)]
+pub(super) struct DecisionJson {
+    /// Whether the request may go.
+    allowed: bool,
+    /// How many more may go at this instant.
+    #[schema(example = 9)]
+    remaining: u64,
+    /// The limit's size.
+    #[schema(example = 10)]
+    limit: u64,
+    /// After how many seconds a refused request may go; null if it may.
+    #[schema(required)]
+    retry_after: Option<f64>,
+    /// How many seconds an allowed request waits its turn; null unless requests are shaped.
+    #[schema(required)]
+    delay: Option<f64>,
+}
+
+impl DecisionJson {
+    fn new(decision: &Decision, scope: &Scope) -> DecisionJson {
+        let is_delayed = decision.is_allowed() && scope.limit().is_shaping();
+        DecisionJson {
+            allowed: decision.is_allowed(),
+            remaining: decision.remaining(),
+            limit: decision.limit(),
+            retry_after: decision.retry_after().map(|wait| wait.as_secs_f64()),
+            delay: is_delayed.then(|| decision.delay().as_secs_f64()),
+        }
+    }
+}
+
+/// Sends one request to an algorithm
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/{algorithm}",
+    tag = "playground",
+    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    request_body(content = Option<Asked>),
+    responses((status = 200, description = "What it decided.", body = DecisionJson), BodyProblems, StoreProblems),
+)]
+pub(super) async fn request(
+    State(served): State<Arc<Served>>,
+    path: Result<Path<String>, PathRejection>,
+    session: Session,
+    OptionalJson(asked): OptionalJson<Asked, MAX_BYTES>,
+) -> Result<Response, Problem> {
+    let algorithm = Algorithm::in_path(path)?;
+    let playground = served.playground()?;
+    let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
+    playground.play(&session).await?;
+    let decision = scope.check(session.key()).await?;
+    let mut body = Vec::new();
+    append(&mut body, &DecisionJson::new(&decision, &scope));
+    Ok(told(&decision, &scope, session.started(json(body.into()))))
+}
+
+/// Sends several requests at once to an algorithm
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/{algorithm}/burst",
+    tag = "playground",
+    params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
+    request_body(content = Option<AskedBurst>),
+    responses((status = 200, description = "What it decided, in order.", body = Vec<DecisionJson>), BodyProblems, StoreProblems),
+)]
+pub(super) async fn burst(
+    State(served): State<Arc<Served>>,
+    path: Result<Path<String>, PathRejection>,
+    session: Session,
+    OptionalJson(asked): OptionalJson<AskedBurst, MAX_BYTES>,
+) -> Result<Response, Problem> {
+    let algorithm = Algorithm::in_path(path)?;
+    let count = asked.count.unwrap_or(BURST);
+    if !(1..=MAX_BURST).contains(&count) {
+        let detail = format!("count is {count}; use 1 to {MAX_BURST}");
+        return Err(Problem::bad_request(detail));
+    }
+    let playground = served.playground()?;
+    let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
+    playground.play(&session).await?;
+    let check = [scope.check(session.key())];
+    let checks: Vec<_> = (0..count).map(|_| &check[..]).collect();
+    let mut decisions = Vec::new();
+    for together in playground.limiter.batch(&checks).await? {
+        decisions.extend(together?.into_each());
+    }
+    let mut body = Vec::new();
+    let each: Vec<_> = decisions.iter().map(|own| DecisionJson::new(own, &scope)).collect();
+    append(&mut body, &each);
+    let response = session.started(json(body.into()));
+    Ok(match decisions.last() {
+        Some(last) => told(last, &scope, response),
+        None => response,
+    })
+}
+
+/// Forgets what the session has spent, of all algorithms
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/reset",
+    tag = "playground",
+    responses((status = 200, description = "It has spent nothing.", body = serde_json::Value), StoreProblems),
+)]
+pub(super) async fn reset(
+    State(served): State<Arc<Served>>,
+    session: Session,
+) -> Result<Response, Problem> {
+    let playground = served.playground()?;
+    playground.sessions.forget(session.id());
+    playground.forget(session.id()).await?;
+    Ok(session.started(json(r#"{"success":true}"#.into())))
+}
+
+/// The headers that a client of such a limit would see.
+fn told(decision: &Decision, scope: &Scope, response: Response) -> Response {
+    let mut response = response.into_response();
+    let wall_us = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_micros());
+    let wall_us = u64::try_from(wall_us).unwrap_or(u64::MAX);
+    let outcome = Outcome::of_limit(scope, decision, 1);
+    HeaderFamilies::ALL.tell(&outcome, wall_us, response.headers_mut());
+    response
+}

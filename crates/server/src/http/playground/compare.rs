@@ -1,0 +1,147 @@
+//! What all algorithms make of the same traffic.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tollgate_core::{Cost, Limit, Verdict};
+use utoipa::ToSchema;
+
+use super::MAX_BYTES;
+use super::algorithm::{Algorithm, Parameters};
+use super::state::Configs;
+use crate::http::Problem;
+use crate::http::body::OptionalJson;
+use crate::http::check::{append, json};
+use crate::http::openapi::BodyProblems;
+use crate::served::Served;
+
+/// The most requests of a pattern, and the latest.
+const MAX_REQUESTS: usize = 2_000;
+const MAX_AT_MS: u64 = 3_600_000;
+
+/// The traffic begins as a window does: a whole hour since the Unix epoch, so that every window of a whole part of
+/// an hour begins there.
+const BEGINS_US: u64 = 1_800_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
+
+/// The traffic, and what it is sent to.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = CompareRequest)]
+pub(in crate::http) struct Traffic {
+    config: Option<Configs>,
+    /// When requests come, in milliseconds from the beginning, in order.
+    #[serde(default)]
+    #[schema(max_items = 2000, required = false)]
+    at_ms: Vec<u64>,
+    /// Over how many milliseconds the worst is sought.
+    #[schema(minimum = 1, maximum = 3_600_000, default = 10_000)]
+    window_ms: Option<u64>,
+}
+
+/// What an algorithm made of the traffic.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Compared)]
+pub(in crate::http) struct Compared {
+    /// A leaky bucket comes twice, once in each mode.
+    algorithm: Algorithm,
+    /// The algorithm with its numbers.
+    limit: String,
+    /// Of each request, after how many milliseconds from the beginning it went; null if it was refused.
+    goes_ms: Vec<Option<f64>>,
+    /// How many went.
+    allowed: usize,
+    /// The most that went in any so many milliseconds.
+    worst: usize,
+    /// When those milliseconds began.
+    worst_from_ms: f64,
+}
+
+/// What all algorithms make of the same traffic, at times of its own. Charges nothing
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/compare",
+    tag = "playground",
+    request_body(content = Option<Traffic>),
+    responses((status = 200, description = "What each of them made of it.", body = Vec<Compared>), BodyProblems),
+)]
+pub(in crate::http) async fn compare(
+    State(served): State<Arc<Served>>,
+    OptionalJson(traffic): OptionalJson<Traffic, MAX_BYTES>,
+) -> Result<Response, Problem> {
+    served.playground()?;
+    let window_ms = traffic.window_ms.unwrap_or(10_000);
+    traffic.check(window_ms)?;
+    let config = traffic.config.clone().unwrap_or_default();
+    let compared = |(algorithm, parameters): (Algorithm, Parameters)| {
+        let limit = algorithm.limit(&parameters)?;
+        Ok(Compared::new(algorithm, &limit, &traffic.at_ms, window_ms))
+    };
+    let each = Algorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
+    let leaky = Algorithm::LeakyBucket;
+    let in_the_other_mode = (leaky, config.of(leaky).in_the_other_mode());
+    let each = each.into_iter().chain([in_the_other_mode]);
+    let all = each.map(compared).collect::<Result<Vec<_>, Problem>>()?;
+    let mut body = Vec::new();
+    append(&mut body, &all);
+    Ok(json(body.into()))
+}
+
+impl Traffic {
+    fn check(&self, window_ms: u64) -> Result<(), Problem> {
+        let detail = match (self.at_ms.len(), self.at_ms.last().copied().unwrap_or(0)) {
+            (count, _) if count > MAX_REQUESTS => {
+                format!("at_ms: {count} requests; send at most {MAX_REQUESTS}")
+            }
+            (_, last) if last > MAX_AT_MS => {
+                format!("at_ms: {last} is too late; use at most {MAX_AT_MS}")
+            }
+            _ if !self.at_ms.is_sorted() => {
+                "at_ms: a request comes before the one before it; sort them".to_owned()
+            }
+            _ if !(1..=MAX_AT_MS).contains(&window_ms) => {
+                format!("window_ms is {window_ms}; use 1 to {MAX_AT_MS}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Problem::bad_request(detail))
+    }
+}
+
+impl Compared {
+    fn new(algorithm: Algorithm, limit: &Limit, at_ms: &[u64], window_ms: u64) -> Compared {
+        let mut state = limit.fresh();
+        let mut went_us = Vec::new();
+        let goes = at_ms.iter().map(|at_ms| {
+            // OK because a pattern is at most an hour long.
+            let at_us = at_ms * 1_000;
+            let checked = limit.check(&mut state, BEGINS_US + at_us, Cost::ONE.into());
+            let Verdict::Allowed { delay_us } = checked.decision.verdict else { return None };
+            went_us.push(at_us.saturating_add(delay_us));
+            Some(at_us.saturating_add(delay_us) as f64 / 1e3)
+        });
+        let goes_ms = goes.collect();
+        went_us.sort_unstable();
+        let (worst, worst_from_us) = worst(&went_us, window_ms * 1_000);
+        let (allowed, worst_from_ms) = (went_us.len(), worst_from_us as f64 / 1e3);
+        Compared { algorithm, limit: limit.to_string(), goes_ms, allowed, worst, worst_from_ms }
+    }
+}
+
+/// The most that went within a window, the end excluded, and when that began.
+fn worst(went_us: &[u64], window_us: u64) -> (usize, u64) {
+    let mut worst = (0, 0);
+    let mut first = 0;
+    for (at, went) in went_us.iter().enumerate() {
+        while went_us[first] + window_us <= *went {
+            first += 1;
+        }
+        // OK because the first is never after this one: a window is not empty.
+        let count = at - first + 1;
+        if count > worst.0 {
+            worst = (count, went_us[first]);
+        }
+    }
+    worst
+}

@@ -1,0 +1,177 @@
+//! Who plays: a cookie, and nothing else is known of them.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
+
+use ahash::AHashMap;
+use axum::extract::FromRequestParts;
+use axum::response::Response;
+use hyper::HeaderMap;
+use hyper::header::{COOKIE, HeaderValue, SET_COOKIE};
+use hyper::http::request::Parts;
+use parking_lot::Mutex;
+
+const COOKIE_NAME: &str = "tollgate_session";
+
+/// A day after it began, a browser forgets it.
+const MAX_AGE_S: u32 = 86_400;
+
+/// So many hexadecimal digits.
+const DIGITS: usize = 32;
+
+/// So many sessions are remembered. Whoever comes then takes the place of the one that has rested longest.
+pub(super) const MAX_SESSIONS: usize = 1_024;
+
+/// A session, whose counters are its own.
+#[derive(Debug)]
+pub(in crate::http) struct Session {
+    id: Id,
+    is_new: bool,
+}
+
+/// What the cookie says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Id([u8; DIGITS]);
+
+impl Id {
+    /// What limits are asked for it.
+    pub(super) fn key(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Session {
+    pub(super) fn id(&self) -> Id {
+        self.id
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        self.id.key()
+    }
+
+    /// Tells a client that has no session yet which one is its own.
+    pub(super) fn started(&self, mut response: Response) -> Response {
+        if self.is_new {
+            let id = String::from_utf8_lossy(self.key());
+            let cookie = format!(
+                "{COOKIE_NAME}={id}; Path=/api/rate-limit; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Strict"
+            );
+            if let Ok(cookie) = HeaderValue::try_from(cookie) {
+                response.headers_mut().append(SET_COOKIE, cookie);
+            }
+        }
+        response
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Session {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Session, Infallible> {
+        Ok(match named(&parts.headers) {
+            Some(id) => Session { id, is_new: false },
+            None => Session { id: fresh(), is_new: true },
+        })
+    }
+}
+
+/// The session that a client names, if it is like one.
+fn named(headers: &HeaderMap) -> Option<Id> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = cookies.flat_map(|cookies| cookies.split(';'));
+    let mut ids = pairs.filter_map(|own| own.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='));
+    let id = ids.next()?.as_bytes();
+    let is_id = id.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    Some(Id(id.try_into().ok().filter(|_| is_id)?))
+}
+
+/// One that nobody guesses: std's keys are of the system's random numbers, and SipHash tells nothing of them.
+fn fresh() -> Id {
+    let mut digits = String::with_capacity(DIGITS);
+    for part in 0..2_u8 {
+        // OK because a text takes all that is written to it.
+        let _ = write!(digits, "{:016x}", RandomState::new().hash_one(part));
+    }
+    Id(digits.as_bytes().try_into().unwrap_or([b'0'; DIGITS]))
+}
+
+/// Those who have played of late, so that they are not more than [`MAX_SESSIONS`].
+#[derive(Debug, Default)]
+pub(super) struct Sessions(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    /// With when they played, in turns.
+    last: AHashMap<Id, u64>,
+    turn: u64,
+}
+
+impl Sessions {
+    /// Remembers that this one plays. Who has to go for it is to be forgotten by the store as well.
+    #[must_use]
+    pub(super) fn play(&self, id: Id) -> Option<Id> {
+        let mut own = self.0.lock();
+        own.turn += 1;
+        let turn = own.turn;
+        if own.last.insert(id, turn).is_some() || own.last.len() <= MAX_SESSIONS {
+            return None;
+        }
+        let rested = own.last.iter().min_by_key(|(_, turn)| **turn).map(|(id, _)| *id)?;
+        own.last.remove(&rested);
+        Some(rested)
+    }
+
+    pub(super) fn forget(&self, id: Id) {
+        self.0.lock().last.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: usize) -> Id {
+        Id(format!("{number:032x}").as_bytes().try_into().unwrap())
+    }
+
+    #[test]
+    fn the_one_that_has_rested_longest_goes() {
+        let sessions = Sessions::default();
+        for number in 0..MAX_SESSIONS {
+            assert_eq!(sessions.play(id(number)), None);
+        }
+        assert_eq!(sessions.play(id(0)), None);
+        assert_eq!(sessions.play(id(MAX_SESSIONS)), Some(id(1)));
+        assert_eq!(sessions.play(id(1)), Some(id(2)));
+        sessions.forget(id(7));
+        assert_eq!(sessions.play(id(2)), None);
+        assert_eq!(sessions.0.lock().last.len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn a_session_is_what_looks_like_one() {
+        let good = "0123456789abcdef0123456789abcdef";
+        for (cookies, want) in [
+            (format!("tollgate_session={good}"), true),
+            (format!("a=b; tollgate_session={good}; c=d"), true),
+            (format!("tollgate_session={good}0"), false),
+            (format!("tollgate_session={}", &good[1..]), false),
+            (format!("tollgate_session={}", good.to_uppercase()), false),
+            (format!("tollgate_session2={good}"), false),
+            (format!("tollgate_session=\"{good}\""), false),
+            ("tollgate_session".to_owned(), false),
+            (String::new(), false),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(COOKIE, HeaderValue::try_from(&cookies).unwrap())]);
+            assert_eq!(named(&headers).is_some(), want, "{cookies}");
+        }
+    }
+
+    #[test]
+    fn no_two_are_alike() {
+        assert_ne!(fresh(), fresh());
+        assert_ne!(fresh().key()[..16], fresh().key()[16..]);
+    }
+}

@@ -1,0 +1,172 @@
+//! How a session stands: what the page draws.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tollgate_core::{Cost, Fill, Limit};
+use utoipa::ToSchema;
+
+use super::algorithm::{Algorithm, Parameters};
+use super::session::Session;
+use super::{MAX_BYTES, Playground};
+use crate::http::Problem;
+use crate::http::body::OptionalJson;
+use crate::http::check::{append, json};
+use crate::http::openapi::{BodyProblems, StoreProblems};
+use crate::served::Served;
+
+/// The parameters of each algorithm, where they are not the usual ones.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[schema(as = PlaygroundConfigs)]
+pub(super) struct Configs {
+    fixed_window: Option<Parameters>,
+    sliding_window_log: Option<Parameters>,
+    sliding_window_counter: Option<Parameters>,
+    token_bucket: Option<Parameters>,
+    leaky_bucket: Option<Parameters>,
+}
+
+impl Configs {
+    pub(super) fn of(&self, algorithm: Algorithm) -> Parameters {
+        let own = match algorithm {
+            Algorithm::FixedWindow => &self.fixed_window,
+            Algorithm::SlidingWindowLog => &self.sliding_window_log,
+            Algorithm::SlidingWindowCounter => &self.sliding_window_counter,
+            Algorithm::TokenBucket => &self.token_bucket,
+            Algorithm::LeakyBucket => &self.leaky_bucket,
+        };
+        own.clone().unwrap_or_default()
+    }
+}
+
+/// Which parameters the algorithms have.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundStateRequest)]
+pub(in crate::http) struct AskedState {
+    config: Option<Configs>,
+}
+
+/// How a session stands.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlaygroundState)]
+pub(in crate::http) struct StateJson {
+    /// Where the counters are: `memory` or `redis`.
+    #[schema(example = "memory")]
+    store: &'static str,
+    /// By algorithm.
+    algorithms: BTreeMap<&'static str, StandingJson>,
+}
+
+/// How a session stands with an algorithm.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PlaygroundStanding)]
+struct StandingJson {
+    /// The algorithm with its numbers.
+    #[schema(example = "token-bucket capacity=10 refill=1/s")]
+    text: String,
+    /// The limit's size.
+    limit: u64,
+    /// How many requests may go at this instant.
+    remaining: u64,
+    /// The store's time as of which this is so, in microseconds since the Unix epoch.
+    now_us: u64,
+    state: ShownState,
+}
+
+/// What an algorithm remembers.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = PlaygroundShownState)]
+enum ShownState {
+    /// Since when, and how much.
+    Window { start_us: u64, spent: u64 },
+    /// When what was charged.
+    Entries(Vec<u64>),
+    /// Since when, and how much in this window and in the one before.
+    Pair { start_us: u64, current: u64, previous: u64 },
+    /// How much is in the bucket as of now: of a token bucket, what is spent.
+    Level(f64),
+}
+
+/// How the session stands with every algorithm. Charges nothing
+#[utoipa::path(
+    post,
+    path = "/api/rate-limit/state",
+    tag = "playground",
+    request_body(content = Option<AskedState>),
+    responses((status = 200, description = "How it stands.", body = StateJson), BodyProblems, StoreProblems),
+)]
+pub(in crate::http) async fn state(
+    State(served): State<Arc<Served>>,
+    session: Session,
+    OptionalJson(asked): OptionalJson<AskedState, MAX_BYTES>,
+) -> Result<Response, Problem> {
+    let (playground, config) = (served.playground()?, asked.config.unwrap_or_default());
+    let mut algorithms = BTreeMap::new();
+    for algorithm in Algorithm::ALL {
+        let standing = standing(playground, algorithm, &config.of(algorithm), &session).await?;
+        algorithms.insert(algorithm.name(), standing);
+    }
+    let mut body = Vec::new();
+    append(&mut body, &StateJson { store: served.store, algorithms });
+    Ok(session.started(json(body.into())))
+}
+
+async fn standing(
+    playground: &Playground,
+    algorithm: Algorithm,
+    parameters: &Parameters,
+    session: &Session,
+) -> Result<StandingJson, Problem> {
+    let scope = playground.scope(algorithm, parameters)?;
+    let (limit, state, now_us) = scope.state(session.key()).await?;
+    let decision = limit.peek(&state, now_us, Cost::ONE.into());
+    let shown = shown(&limit, &state, now_us);
+    Ok(StandingJson {
+        text: scope.limit().to_string(),
+        limit: decision.limit,
+        remaining: decision.remaining,
+        now_us,
+        state: shown,
+    })
+}
+
+fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState {
+    match state {
+        tollgate_core::State::Window(own) => {
+            ShownState::Window { start_us: own.start_us, spent: own.spent }
+        }
+        tollgate_core::State::WindowPair(own) => ShownState::Pair {
+            start_us: own.start_us,
+            current: own.current,
+            previous: own.previous,
+        },
+        tollgate_core::State::Log(_) => {
+            let entries = limit.entries(state, now_us);
+            ShownState::Entries(
+                entries.map(|all| all.map(|own| own.at_us).collect()).unwrap_or_default(),
+            )
+        }
+        tollgate_core::State::Fill(fill) => ShownState::Level(level(limit, fill, now_us)),
+    }
+}
+
+/// What is in a bucket: for a picture, so that it need not be exact.
+fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
+    let rate = match limit {
+        Limit::TokenBucket(own) => own.refill(),
+        Limit::LeakyBucket(own) => own.leak(),
+        Limit::FixedWindow(_) | Limit::SlidingWindowLog(_) | Limit::SlidingWindowCounter(_) => {
+            return 0.0;
+        }
+    };
+    let per_us = rate.per_us() as f64;
+    let held = fill.level.units as f64 + fill.level.fraction as f64 / per_us;
+    let gone = now_us.saturating_sub(fill.as_of_us) as f64 * rate.units() as f64 / per_us;
+    (held - gone).max(0.0)
+}
