@@ -15,6 +15,7 @@ pub(crate) enum Endpoint {
     Limit,
     Keys,
     Refund,
+    Operations,
     Playground,
     Healthz,
     Readyz,
@@ -26,7 +27,7 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 14] = [
+    pub(crate) const ALL: [Endpoint; 15] = [
         Endpoint::Check,
         Endpoint::Batch,
         Endpoint::Authorize,
@@ -34,6 +35,7 @@ impl Endpoint {
         Endpoint::Limit,
         Endpoint::Keys,
         Endpoint::Refund,
+        Endpoint::Operations,
         Endpoint::Playground,
         Endpoint::Healthz,
         Endpoint::Readyz,
@@ -50,6 +52,7 @@ impl Endpoint {
             "/v1/authorize" => Endpoint::Authorize,
             "/v1/limits" => Endpoint::Limits,
             "/v1/refund" => Endpoint::Refund,
+            "/v1/operations" => Endpoint::Operations,
             "/healthz" => Endpoint::Healthz,
             "/readyz" => Endpoint::Readyz,
             "/metrics" => Endpoint::Metrics,
@@ -80,6 +83,7 @@ impl Endpoint {
             Endpoint::Limit => "limit",
             Endpoint::Keys => "keys",
             Endpoint::Refund => "refund",
+            Endpoint::Operations => "operations",
             Endpoint::Playground => "playground",
             Endpoint::Healthz => "healthz",
             Endpoint::Readyz => "readyz",
@@ -100,6 +104,7 @@ impl Endpoint {
             Endpoint::Limit => "/v1/limits/{name}",
             Endpoint::Keys => "/v1/limits/{name}/keys/{key}",
             Endpoint::Refund => "/v1/refund",
+            Endpoint::Operations => "/v1/operations",
             Endpoint::Playground => "/api/rate-limit/{algorithm}",
             Endpoint::Healthz => "/healthz",
             Endpoint::Readyz => "/readyz",
@@ -155,6 +160,7 @@ mod tests {
             ("/metrics", Endpoint::Metrics),
             ("/openapi.json", Endpoint::Openapi),
             (SHOULD_RATE_LIMIT, Endpoint::RateLimit),
+            ("/v1/operations", Endpoint::Operations),
             ("/", Endpoint::Other),
             ("/api/rate-limit/reset", Endpoint::Playground),
             ("/api/rate-limit/token-bucket/burst", Endpoint::Playground),

@@ -5,7 +5,7 @@
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
-//! - `operator`: who may look at keys
+//! - `operator`: who may look at keys; `operations`: what else they may see
 //! - `playground`: the algorithms to play with
 //! - `health`: whether the process lives, and whether to send it requests
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
@@ -22,6 +22,7 @@ mod keys;
 mod limits;
 mod object;
 mod openapi;
+mod operations;
 mod operator;
 mod playground;
 mod problem;
@@ -68,6 +69,7 @@ fn api() -> OpenApiRouter<Arc<Served>> {
         .routes(routes!(limits::limit))
         .routes(routes!(keys::peek, keys::reset))
         .routes(routes!(keys::peek_empty, keys::reset_empty))
+        .routes(routes!(operations::operations))
         .routes(routes!(playground::reset))
         .routes(routes!(playground::state::state))
         .routes(routes!(playground::compare::compare))

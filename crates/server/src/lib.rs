@@ -36,6 +36,7 @@ mod metrics;
 mod observe;
 mod probe;
 mod receipt;
+mod refused;
 mod replay;
 mod secret;
 mod serve;

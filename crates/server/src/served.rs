@@ -17,6 +17,7 @@ use crate::logs::{Log, Sparingly};
 use crate::metrics::Metrics;
 use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
+use crate::refused::Refused;
 use crate::secret::Secret;
 use crate::traces::Traces;
 
@@ -36,6 +37,8 @@ pub(crate) struct Served {
     pub(crate) connections: Arc<Connections>,
     pub(crate) grpc_connections: Arc<Connections>,
     pub(crate) operator_token: Option<Secret>,
+    /// Who is refused most.
+    pub(crate) refused: Refused,
     /// `None` if it is switched off.
     pub(crate) playground: Option<Playground>,
     pub(crate) is_ready_without_store: bool,
@@ -153,6 +156,7 @@ impl Served {
             connections: Arc::new(Connections::new(Port::Http)),
             grpc_connections: Arc::new(Connections::new(Port::Grpc)),
             operator_token: None,
+            refused: Refused::default(),
             playground: None,
             is_ready_without_store: false,
             probe: None,

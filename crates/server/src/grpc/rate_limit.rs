@@ -69,6 +69,7 @@ pub(super) async fn answer(
     served.metrics.store_answered(called);
     match ruled {
         Ok(ruling) => {
+            served.refused.count_of(&ruling);
             if served.traces.is_some() {
                 traces::ruled(&ruling);
             }

@@ -188,6 +188,7 @@ async fn decided(
         Ok(ruling) => ruling,
         Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
     };
+    served.refused.count_of(&ruling);
     if served.traces.is_some() {
         traces::ruled(&ruling);
     }

@@ -143,6 +143,9 @@ impl<'a> Sent<'a> {
                 }
                 let decision = decided.inspect_err(|_| named.tally.count_failure())?;
                 named.tally.count(&decision);
+                if !decision.is_allowed() {
+                    served.refused.count(named.scope.name(), key.as_bytes());
+                }
                 if traces.is_some() {
                     traces::decided(named.scope.name(), &decision);
                 }
@@ -153,6 +156,7 @@ impl<'a> Sent<'a> {
                 let ruled = answer.await;
                 metrics.store_answered(self.at);
                 let ruling = ruled?;
+                served.refused.count_of(&ruling);
                 if traces.is_some() {
                     traces::ruled(&ruling);
                 }

@@ -35,7 +35,8 @@ pub(super) struct Look {
 
 /// How a key stands: what a request would come to. Charges nothing
 ///
-/// For operators. The key is percent-encoded: a slash in it is `%2F`.
+/// For operators. The key is percent-encoded: a slash in it is `%2F`. Instead of a limit's name there can be a rule's,
+/// with its domain: `api%2Fper-client`, whose keys are as in `ip=203.0.113.9`.
 #[utoipa::path(
     get,
     path = "/v1/limits/{name}/keys/{key}",
@@ -145,8 +146,7 @@ pub(super) async fn reset_empty(
 }
 
 fn scope(served: &Served, name: &str) -> Result<Scope, Problem> {
-    let named = served.limit(name).ok_or_else(|| Problem::unknown_limit(name))?;
-    Ok(named.scope.clone())
+    served.rules.scope(name).ok_or_else(|| Problem::unknown_limit(name))
 }
 
 /// Forgives what a key has spent, and says so: somebody may ask who it was. The key may be a secret.
