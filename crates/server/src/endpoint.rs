@@ -17,6 +17,7 @@ pub(crate) enum Endpoint {
     Refund,
     Operations,
     Playground,
+    Page,
     Healthz,
     Readyz,
     Metrics,
@@ -27,7 +28,7 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// In the order in which they are declared.
-    pub(crate) const ALL: [Endpoint; 15] = [
+    pub(crate) const ALL: [Endpoint; 16] = [
         Endpoint::Check,
         Endpoint::Batch,
         Endpoint::Authorize,
@@ -37,6 +38,7 @@ impl Endpoint {
         Endpoint::Refund,
         Endpoint::Operations,
         Endpoint::Playground,
+        Endpoint::Page,
         Endpoint::Healthz,
         Endpoint::Readyz,
         Endpoint::Metrics,
@@ -53,11 +55,13 @@ impl Endpoint {
             "/v1/limits" => Endpoint::Limits,
             "/v1/refund" => Endpoint::Refund,
             "/v1/operations" => Endpoint::Operations,
+            "/" => Endpoint::Page,
             "/healthz" => Endpoint::Healthz,
             "/readyz" => Endpoint::Readyz,
             "/metrics" => Endpoint::Metrics,
             "/openapi.json" => Endpoint::Openapi,
             SHOULD_RATE_LIMIT => Endpoint::RateLimit,
+            _ if path.starts_with("/page/") => Endpoint::Page,
             _ if path.starts_with("/api/rate-limit/") => Endpoint::Playground,
             _ => Endpoint::of_a_limit(path).unwrap_or(Endpoint::Other),
         }
@@ -85,6 +89,7 @@ impl Endpoint {
             Endpoint::Refund => "refund",
             Endpoint::Operations => "operations",
             Endpoint::Playground => "playground",
+            Endpoint::Page => "page",
             Endpoint::Healthz => "healthz",
             Endpoint::Readyz => "readyz",
             Endpoint::Metrics => "metrics",
@@ -106,6 +111,7 @@ impl Endpoint {
             Endpoint::Refund => "/v1/refund",
             Endpoint::Operations => "/v1/operations",
             Endpoint::Playground => "/api/rate-limit/{algorithm}",
+            Endpoint::Page => "/",
             Endpoint::Healthz => "/healthz",
             Endpoint::Readyz => "/readyz",
             Endpoint::Metrics => "/metrics",
@@ -161,7 +167,9 @@ mod tests {
             ("/openapi.json", Endpoint::Openapi),
             (SHOULD_RATE_LIMIT, Endpoint::RateLimit),
             ("/v1/operations", Endpoint::Operations),
-            ("/", Endpoint::Other),
+            ("/", Endpoint::Page),
+            ("/page/main.js", Endpoint::Page),
+            ("/page", Endpoint::Other),
             ("/api/rate-limit/reset", Endpoint::Playground),
             ("/api/rate-limit/token-bucket/burst", Endpoint::Playground),
             ("/api/rate-limit", Endpoint::Other),

@@ -6,7 +6,7 @@
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: who may look at keys; `operations`: what else they may see
-//! - `playground`: the algorithms to play with
+//! - `page`, `playground`: the algorithms to play with, and the page to do so
 //! - `health`: whether the process lives, and whether to send it requests
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
 //! - `openapi`: all of it as a document
@@ -24,6 +24,7 @@ mod object;
 mod openapi;
 mod operations;
 mod operator;
+mod page;
 mod playground;
 mod problem;
 mod refund;
@@ -54,6 +55,7 @@ pub(crate) fn router(served: Arc<Served>) -> Router {
     let (router, _) = api().split_for_parts();
     // Some proxies ask with the method of the request that they were sent.
     let router = router.route("/v1/authorize", any(authorize::authorize));
+    let router = router.merge(page::routes());
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     router.with_state(served)
 }

@@ -1,0 +1,177 @@
+//! `GET /`: the page, which is part of the program.
+
+use std::io::Write;
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use axum::routing::get;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Method, StatusCode};
+use siphasher::sip128::SipHasher13;
+
+use crate::served::Served;
+
+/// From here alone, and nothing in the page's own text: neither script nor style.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Kept, and asked for again each time: a new server has a new page.
+const KEPT: &str = "no-cache";
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+
+/// A file of the page, ready to be sent.
+struct File {
+    path: &'static str,
+    content_type: &'static str,
+    plain: &'static [u8],
+    gzip: Bytes,
+    tag: HeaderValue,
+}
+
+macro_rules! files {
+    ($($path:literal $name:literal $content_type:expr;)*) => {
+        [$(File::new($path, $content_type, include_bytes!(concat!("../../web/", $name)))),*]
+    };
+}
+
+static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
+    Vec::from(files! {
+        "/" "index.html" HTML;
+        "/page/style.css" "style.css" CSS;
+        "/page/icon.svg" "icon.svg" SVG;
+        "/page/main.js" "main.js" SCRIPT;
+        "/page/api.js" "api.js" SCRIPT;
+        "/page/dom.js" "dom.js" SCRIPT;
+        "/page/algorithms.js" "algorithms.js" SCRIPT;
+        "/page/pictures.js" "pictures.js" SCRIPT;
+        "/page/cards.js" "cards.js" SCRIPT;
+        "/page/compare.js" "compare.js" SCRIPT;
+        "/page/operations.js" "operations.js" SCRIPT;
+    })
+});
+
+impl File {
+    fn new(path: &'static str, content_type: &'static str, plain: &'static [u8]) -> File {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        // OK because memory takes all that is written to it.
+        let _ = gzip.write_all(plain);
+        let gzip = gzip.finish().unwrap_or_default().into();
+        let tag = format!("\"{:032x}\"", SipHasher13::new().hash(plain).as_u128());
+        let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""));
+        File { path, content_type, plain, gzip, tag }
+    }
+
+    fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
+        let mut response = Response::new(Body::empty());
+        let own = response.headers_mut();
+        let mut set = |name: HeaderName, value: &'static str| {
+            own.insert(name, HeaderValue::from_static(value))
+        };
+        set(CACHE_CONTROL, KEPT);
+        set(VARY, "accept-encoding");
+        set(CONTENT_SECURITY_POLICY, POLICY);
+        set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+        set(REFERRER_POLICY, "no-referrer");
+        set(CONTENT_TYPE, self.content_type);
+        own.insert(ETAG, self.tag.clone());
+        if headers.get_all(IF_NONE_MATCH).iter().any(|tags| names(tags, &self.tag)) {
+            own.remove(CONTENT_TYPE);
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            return response;
+        }
+        let is_gzip = headers.get_all(ACCEPT_ENCODING).iter().any(accepts_gzip);
+        if is_gzip {
+            own.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        if *method != Method::HEAD {
+            *response.body_mut() = match is_gzip {
+                true => Body::from(self.gzip.clone()),
+                false => Body::from(self.plain),
+            };
+        }
+        response
+    }
+}
+
+/// Whether a list of tags has this one, or is `*`. A proxy may have made it weak.
+fn names(tags: &HeaderValue, tag: &HeaderValue) -> bool {
+    let tags = tags.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    tags.map(|own| own.strip_prefix(b"W/").unwrap_or(own))
+        .any(|own| own == b"*" || own == tag.as_bytes())
+}
+
+/// `gzip`, unless its weight is 0.
+fn accepts_gzip(accepted: &HeaderValue) -> bool {
+    let Ok(accepted) = accepted.to_str() else { return false };
+    accepted.split(',').any(|own| {
+        let (coding, weight) = own.split_once(';').unwrap_or((own, ""));
+        let weight = weight.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f32>);
+        coding.trim().eq_ignore_ascii_case("gzip") && weight.is_ok_and(|weight| weight > 0.0)
+    })
+}
+
+/// Every file at its path.
+pub(super) fn routes() -> Router<Arc<Served>> {
+    FILES.iter().fold(Router::new(), |router, file| {
+        router.route(file.path, get(move |method: Method, headers: HeaderMap| async move { file.answer(&method, &headers) }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it_is_small() {
+        let bytes: usize = FILES.iter().map(|file| file.plain.len()).sum();
+        assert!(bytes < 150_000, "{bytes}");
+    }
+
+    #[test]
+    fn whoever_has_it_is_not_sent_it_again() {
+        let file = &FILES[0];
+        let tag = file.tag.to_str().unwrap();
+        for (sent, want) in [
+            (tag.to_owned(), 304),
+            (format!("W/{tag}"), 304),
+            (format!("\"other\", {tag}"), 304),
+            ("*".to_owned(), 304),
+            ("\"other\"".to_owned(), 200),
+            (tag[1..].to_owned(), 200),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::try_from(&sent).unwrap())]);
+            assert_eq!(file.answer(&Method::GET, &headers).status().as_u16(), want, "{sent}");
+        }
+    }
+
+    #[test]
+    fn it_is_compressed_for_those_who_say_that_they_can_read_that() {
+        for (accepted, want) in [
+            ("gzip, deflate, br", true),
+            ("br;q=1, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip; q=0.0", false),
+            ("identity", false),
+            ("xgzip", false),
+            ("", false),
+        ] {
+            let headers =
+                HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(accepted))]);
+            let answer = FILES[0].answer(&Method::GET, &headers);
+            assert_eq!(answer.headers().contains_key(CONTENT_ENCODING), want, "{accepted}");
+        }
+    }
+}

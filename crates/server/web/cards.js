@@ -1,0 +1,210 @@
+// The playground: a card for each algorithm.
+
+import { ALGORITHMS } from "./algorithms.js";
+import { ask, heardTime, nowUs, reasonOf } from "./api.js";
+import { draw, duration, make } from "./dom.js";
+import { HEIGHT, WIDTH, picture } from "./pictures.js";
+
+const BURST = 10;
+const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after"];
+
+/** Builds the cards into a place; they stay true to the server from then on. */
+export function playground(place, resetButton) {
+  const cards = ALGORITHMS.map((algorithm) => new Card(algorithm));
+  place.replaceChildren(...cards.map((card) => card.element), ownClient());
+  const refresh = async () => {
+    const config = Object.fromEntries(cards.map((card) => [card.algorithm.id, card.used]));
+    const sent = performance.now();
+    const answer = await ask("POST", "/api/rate-limit/state", { config });
+    if (!answer.ok) throw new Error(reasonOf(answer));
+    heardTime(answer.json.algorithms["fixed-window"].now_us, sent, performance.now());
+    for (const card of cards) card.show(answer.json.algorithms[card.algorithm.id]);
+    return answer.json.store;
+  };
+  for (const card of cards) card.refresh = refresh;
+  resetButton.addEventListener("click", async () => {
+    await ask("POST", "/api/rate-limit/reset");
+    for (const card of cards) card.forget();
+    await refresh();
+  });
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
+  let last = 0;
+  const frame = (now) => {
+    // Those who want less motion see a new picture every half second.
+    if (!calm.matches || now - last > 500) {
+      last = now;
+      for (const card of cards) card.draw(nowUs());
+    }
+    requestAnimationFrame(frame);
+  };
+  requestAnimationFrame(frame);
+  return refresh;
+}
+
+/** The same without a browser. */
+function ownClient() {
+  const command = [
+    `curl -b jar -c jar --json '{"config":{"maxTokens":10,"refillRate":1}}' \\`,
+    `  ${location.origin}/api/rate-limit/token-bucket`,
+  ].join("\n");
+  return make("article", { class: "card", "aria-labelledby": "own-title" },
+    make("h2", {}, make("span", { id: "own-title" }, "Your own client")),
+    make("p", { class: "why" }, "A session is a cookie, with counters of its own. The answer has allowed, remaining, limit, retryAfter and delay; /burst sends up to 50."),
+    make("pre", { class: "command", tabindex: "0", "aria-label": "a command to try" }, command),
+    make("p", { class: "why" }, "For services there is POST /v1/check, with limits and rules from a file, and the whole API at ", make("a", { href: "/openapi.json" }, "/openapi.json"), "."));
+}
+
+class Card {
+  constructor(algorithm) {
+    this.algorithm = algorithm;
+    this.view = null;
+    this.answered = null;
+    /** The parameters that were last sent, which the picture is of. */
+    this.used = usual(algorithm);
+    const { id, title, why, parameters } = algorithm;
+    this.left = make("span", { class: "left", "data-field": "remaining" });
+    this.svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "picture", role: "img", "aria-label": title });
+    this.send = make("button", { type: "button", class: "act", onclick: () => this.request(1) }, "Send Request");
+    this.burst = make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, `Burst ${BURST}`);
+    this.fields = parameters.map((parameter) => field(id, parameter, () => this.changed()));
+    this.problem = make("p", { class: "problem", role: "alert", hidden: true });
+    this.answer = make("div", { class: "answer", "aria-live": "polite" }, make("p", { class: "note" }, "Nothing was sent yet."));
+    this.element = make("article", { class: "card", id, "aria-labelledby": `${id}-title` },
+      make("h2", {}, make("span", { id: `${id}-title` }, title), this.left),
+      make("p", { class: "why" }, why),
+      this.svg,
+      make("div", { class: "buttons" }, this.send, this.burst),
+      make("fieldset", { class: "parameters", "aria-label": `Parameters of ${title}` }, ...this.fields.map(({ label }) => label)),
+      this.problem,
+      this.answer);
+  }
+
+  /** What is in the fields; null if one of them is wrong. */
+  config() {
+    const config = {};
+    for (const { input, parameter } of this.fields) {
+      if (parameter.options) {
+        config[parameter.name] = input.value;
+        continue;
+      }
+      const number = Number(input.value);
+      const isGood = input.value.trim() !== "" && input.checkValidity() && Number.isFinite(number);
+      input.setAttribute("aria-invalid", String(!isGood));
+      if (!isGood) {
+        this.complain(`${parameter.label}: ${parameter.min} to ${parameter.max}${parameter.step === 1 ? ", whole" : ""}`);
+        return null;
+      }
+      config[parameter.name] = number;
+    }
+    this.complain(null);
+    return config;
+  }
+
+  complain(problem) {
+    this.problem.hidden = problem === null;
+    this.problem.textContent = problem ?? "";
+  }
+
+  async changed() {
+    const config = this.config();
+    if (!config) return;
+    this.used = config;
+    await this.refresh().catch((error) => this.complain(error.message));
+  }
+
+  async request(count) {
+    const config = this.config();
+    if (!config) return;
+    this.used = config;
+    const path = `/api/rate-limit/${this.algorithm.id}`;
+    this.send.disabled = this.burst.disabled = true;
+    try {
+      const answer = count === 1 ? await ask("POST", path, { config }) : await ask("POST", `${path}/burst`, { config, count });
+      if (!answer.ok) return this.complain(reasonOf(answer));
+      this.tell([answer.json].flat(), answer.headers);
+      await this.refresh();
+    } catch (error) {
+      this.complain(error.message);
+    } finally {
+      this.send.disabled = this.burst.disabled = false;
+    }
+  }
+
+  tell(decisions, headers) {
+    const last = decisions[decisions.length - 1];
+    this.answered = { last, atUs: nowUs() };
+    const allowed = decisions.filter((decision) => decision.allowed).length;
+    const kind = !last.allowed ? "no" : last.delay ? "later" : "yes";
+    this.element.classList.remove("refused");
+    if (kind === "no") {
+      void this.element.offsetWidth; // so that it shakes once more
+      this.element.classList.add("refused");
+    }
+    const verdict = decisions.length > 1 ? `${allowed} of ${decisions.length} allowed` : { yes: "Allowed", no: "Refused", later: "Allowed, later" }[kind];
+    this.retry = make("p", { "data-field": "retry" });
+    const dots = decisions.length === 1 ? null : make("ul", { class: "dots", "aria-label": "each of them" },
+      ...decisions.map((decision, at) => dot(decision, at)));
+    const told = TOLD.filter((name) => headers.has(name)).map((name) => `${name}: ${headers.get(name)}`).join("\n");
+    this.answer.replaceChildren(...[
+      make("p", { class: `verdict ${kind}`, "data-field": "verdict" }, verdict), dots,
+      make("p", { "data-field": "left" }, `${last.remaining} of ${last.limit} remain`), this.retry,
+      told ? make("pre", { "aria-label": "response headers" }, told) : null,
+    ].filter(Boolean));
+    this.count(nowUs());
+  }
+
+  /** Counts down what was told. */
+  count(atUs) {
+    if (!this.answered || !this.retry) return;
+    const { last, atUs: since } = this.answered;
+    const gone = (atUs - since) / 1e6;
+    let words = "";
+    if (!last.allowed) {
+      const left = last.retryAfter === null ? null : last.retryAfter - gone;
+      words = left === null ? "waiting does not help" : left > 0 ? `try again in ${duration(left)}` : "try again now";
+    } else if (last.delay) {
+      const left = last.delay - gone;
+      words = left > 0 ? `it goes in ${duration(left)}` : "it has gone";
+    }
+    if (this.retry.textContent !== words) this.retry.textContent = words;
+  }
+
+  show(view) {
+    this.view = { ...view, config: this.used };
+    this.draw(nowUs());
+  }
+
+  forget() {
+    this.answered = this.retry = null;
+    this.answer.replaceChildren(make("p", { class: "note" }, "Nothing was sent yet."));
+  }
+
+  draw(atUs) {
+    this.count(atUs);
+    if (!this.view) return;
+    const { parts, words, left: number } = picture(this.algorithm.id, this.view, atUs);
+    this.svg.replaceChildren(...parts);
+    if (this.svg.getAttribute("aria-label") !== words) this.svg.setAttribute("aria-label", words);
+    const left = `${number} of ${this.view.limit} left`;
+    if (this.left.textContent !== left) this.left.textContent = left;
+  }
+}
+
+function usual({ parameters }) {
+  return Object.fromEntries(parameters.map(({ name, value }) => [name, value]));
+}
+
+function dot(decision, at) {
+  const kind = !decision.allowed ? "no" : decision.delay ? "later" : "yes";
+  const words = { yes: "allowed", no: "refused", later: "allowed, later" }[kind];
+  return make("li", { class: `dot ${kind}`, title: `${at + 1}: ${words}`, "aria-label": words }, { yes: "✓", no: "×", later: "…" }[kind]);
+}
+
+function field(card, parameter, onchange) {
+  const id = `${card}-${parameter.name}`;
+  const input = parameter.options
+    ? make("select", { id, onchange }, ...parameter.options.map((option) => make("option", { value: option }, option)))
+    : make("input", { id, type: "number", min: parameter.min, max: parameter.max, step: parameter.step, inputmode: "decimal", required: true, onchange });
+  input.value = parameter.value;
+  return { input, parameter, label: make("label", { for: id }, parameter.label, input) };
+}

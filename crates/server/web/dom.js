@@ -1,0 +1,30 @@
+// Elements, made in one line. Texts are never markup.
+
+/** `make("p", { class: "note" }, "text", child)`. */
+export function make(name, attributes = {}, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** The same for pictures. */
+export function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** 1.2 s, 340 ms, 2 min. */
+export function duration(seconds) {
+  if (seconds < 0.0005) return "0 s";
+  if (seconds < 1) return `${Math.ceil(seconds * 1000)} ms`;
+  if (seconds < 120) return `${(Math.ceil(seconds * 10) / 10).toFixed(1)} s`;
+  if (seconds < 7200) return `${Math.ceil(seconds / 60)} min`;
+  return `${Math.ceil(seconds / 3600)} h`;
+}
