@@ -2,32 +2,36 @@
 
 const WINDOW = [
   { name: "maxRequests", label: "requests", min: 1, max: 1000, step: 1, value: 10 },
-  { name: "windowSeconds", label: "in seconds", min: 1, max: 3600, step: 1, value: 10 },
+  { name: "windowSeconds", label: "in seconds", min: 0.1, max: 3600, step: "any", value: 10 },
 ];
 
 export const ALGORITHMS = [
   {
     id: "fixed-window",
     title: "Fixed window",
-    why: "Choose it for quotas per day or hour that people read on an invoice. It costs one counter a client, and lets up to twice the limit through around the turn of a window.",
+    choose: "For quotas by the hour or day that people read on an invoice.",
+    costs: "One counter a client. Around the turn of a window twice the limit can pass.",
     parameters: WINDOW,
   },
   {
     id: "sliding-window-log",
     title: "Sliding window log",
-    why: "Choose it where the limit must hold in any window: logins, payments. It costs 16 bytes for every request of the window, and is never exceeded.",
+    choose: "Where the limit must hold in any window: logins, payments.",
+    costs: "16 bytes for every request of the window. It is never exceeded.",
     parameters: WINDOW,
   },
   {
     id: "sliding-window-counter",
     title: "Sliding window counter",
-    why: "Choose it for large limits that need no sharp edge. It costs two counters a client, and takes the last window to have been even.",
+    choose: "For large limits that need no sharp edge.",
+    costs: "Two counters a client. It takes the last window to have been even.",
     parameters: WINDOW,
   },
   {
     id: "token-bucket",
     title: "Token bucket",
-    why: "Choose it for APIs: a burst is fine after a rest, and the mean rate holds. It costs one number and one time a client.",
+    choose: "For APIs: a burst is fine after a rest, and the mean rate holds.",
+    costs: "One number and one time a client. Bursts up to its size pass at once.",
     parameters: [
       { name: "maxTokens", label: "tokens", min: 1, max: 1000, step: 1, value: 10 },
       { name: "refillRate", label: "back a second", min: 0.01, max: 1000, step: "any", value: 1 },
@@ -36,7 +40,8 @@ export const ALGORITHMS = [
   {
     id: "leaky-bucket",
     title: "Leaky bucket",
-    why: "Policing refuses what would overflow; shaping makes requests wait their turn, so what comes out is even. It costs as much as a token bucket.",
+    choose: "To protect what is behind it: policing refuses what would overflow, shaping lets it out evenly.",
+    costs: "As much as a token bucket; what is shaped takes longer.",
     parameters: [
       { name: "capacity", label: "holds", min: 1, max: 1000, step: 1, value: 10 },
       { name: "leakRate", label: "out a second", min: 0.01, max: 1000, step: "any", value: 1 },

@@ -3,42 +3,63 @@
 import { ALGORITHMS } from "./algorithms.js";
 import { ask, heardTime, nowUs, reasonOf } from "./api.js";
 import { draw, duration, make } from "./dom.js";
-import { HEIGHT, WIDTH, picture } from "./pictures.js";
+import { HEIGHT, STRIP_HEIGHT, WIDTH, isRecent, picture, strip } from "./pictures.js";
 
 const BURST = 10;
 const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after"];
 
-/** Builds the cards into a place; they stay true to the server from then on. */
-export function playground(place, resetButton) {
+/** How often a picture is drawn anew at most; for those who want less motion. */
+const FRAME_MS = 1000 / 30;
+const CALM_FRAME_MS = 500;
+
+/** Builds the cards into a place, and what is for all of them; they stay true to the server from then on. */
+export function playground(place, { sendAll, burstAll, reset }) {
   const cards = ALGORITHMS.map((algorithm) => new Card(algorithm));
   place.replaceChildren(...cards.map((card) => card.element), ownClient());
-  const refresh = async () => {
-    const config = Object.fromEntries(cards.map((card) => [card.algorithm.id, card.used]));
-    const sent = performance.now();
-    const answer = await ask("POST", "/api/rate-limit/state", { config });
-    if (!answer.ok) throw new Error(reasonOf(answer));
-    heardTime(answer.json.algorithms["fixed-window"].now_us, sent, performance.now());
-    for (const card of cards) card.show(answer.json.algorithms[card.algorithm.id]);
-    return answer.json.store;
-  };
+  const refresh = () => refreshed(cards);
   for (const card of cards) card.refresh = refresh;
-  resetButton.addEventListener("click", async () => {
-    await ask("POST", "/api/rate-limit/reset");
-    for (const card of cards) card.forget();
-    await refresh();
+  const toAll = (count) => Promise.all(cards.map((card) => card.request(count)));
+  sendAll.addEventListener("click", () => toAll(1));
+  burstAll.addEventListener("click", () => toAll(BURST));
+  reset.addEventListener("click", async () => {
+    try {
+      const answer = await ask("POST", "/api/rate-limit/reset");
+      if (!answer.ok) throw new Error(reasonOf(answer));
+      for (const card of cards) card.forget();
+      await refresh();
+    } catch (error) {
+      for (const card of cards) card.complain(error.message);
+    }
   });
+  animate(place, cards);
+  return refresh;
+}
+
+/** Asks how the session stands with each of them. The answer is `null` where there is nothing to play with. */
+async function refreshed(cards) {
+  const used = cards.map((card) => card.used);
+  const config = Object.fromEntries(cards.map((card, at) => [card.algorithm.id, used[at]]));
+  const asked = performance.now();
+  const answer = await ask("POST", "/api/rate-limit/state", { config });
+  if (answer.status === 404) return null;
+  if (!answer.ok) throw new Error(reasonOf(answer));
+  heardTime(answer.json.algorithms["fixed-window"].now_us, asked, performance.now());
+  // What was asked with other parameters than a card has by now is of no use to it.
+  cards.forEach((card, at) => card.used === used[at] && card.show(answer.json.algorithms[card.algorithm.id]));
+  return answer.json.store;
+}
+
+function animate(place, cards) {
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   let last = 0;
   const frame = (now) => {
-    // Those who want less motion see a new picture every half second.
-    if (!calm.matches || now - last > 500) {
-      last = now;
-      for (const card of cards) card.draw(nowUs());
-    }
     requestAnimationFrame(frame);
+    const isDue = now - last > (calm.matches ? CALM_FRAME_MS : FRAME_MS) - 1;
+    if (!isDue || place.offsetParent === null) return;
+    last = now;
+    for (const card of cards) card.draw(nowUs());
   };
   requestAnimationFrame(frame);
-  return refresh;
 }
 
 /** The same without a browser. */
@@ -49,9 +70,10 @@ function ownClient() {
   ].join("\n");
   return make("article", { class: "card", "aria-labelledby": "own-title" },
     make("h2", {}, make("span", { id: "own-title" }, "Your own client")),
-    make("p", { class: "why" }, "A session is a cookie, with counters of its own. The answer has allowed, remaining, limit, retryAfter and delay; /burst sends up to 50."),
-    make("pre", { class: "command", tabindex: "0", "aria-label": "a command to try" }, command),
-    make("p", { class: "why" }, "For services there is POST /v1/check, with limits and rules from a file, and the whole API at ", make("a", { href: "/openapi.json" }, "/openapi.json"), "."));
+    make("div", { class: "rest" },
+      make("p", { class: "why" }, "A session is a cookie, with counters of its own. The answer has allowed, remaining, limit, retryAfter and delay; /burst sends up to 50."),
+      make("pre", { class: "command", tabindex: "0", "aria-label": "a command to try" }, command),
+      make("p", { class: "why" }, "For services there is POST /v1/check, with limits and rules from a file, and the whole API at ", make("a", { href: "/openapi.json" }, "/openapi.json"), ".")));
 }
 
 class Card {
@@ -59,24 +81,26 @@ class Card {
     this.algorithm = algorithm;
     this.view = null;
     this.answered = null;
+    /** What was sent of late. */
+    this.sent = [];
     /** The parameters that were last sent, which the picture is of. */
     this.used = usual(algorithm);
-    const { id, title, why, parameters } = algorithm;
+    const { id, title, choose, costs, parameters } = algorithm;
     this.left = make("span", { class: "left", "data-field": "remaining" });
     this.svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "picture", role: "img", "aria-label": title });
+    this.strip = draw("svg", { viewBox: `0 0 ${WIDTH} ${STRIP_HEIGHT}`, class: "strip", "aria-hidden": "true" });
     this.send = make("button", { type: "button", class: "act", onclick: () => this.request(1) }, "Send Request");
     this.burst = make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, `Burst ${BURST}`);
     this.fields = parameters.map((parameter) => field(id, parameter, () => this.changed()));
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
-    this.answer = make("div", { class: "answer", "aria-live": "polite" }, make("p", { class: "note" }, "Nothing was sent yet."));
+    this.answer = make("div", { class: "answer" }, nothing());
     this.element = make("article", { class: "card", id, "aria-labelledby": `${id}-title` },
       make("h2", {}, make("span", { id: `${id}-title` }, title), this.left),
-      make("p", { class: "why" }, why),
-      this.svg,
+      make("p", { class: "why" }, make("strong", {}, "Choose it "), lower(choose), make("br"), make("strong", {}, "It costs "), lower(costs)),
+      make("div", { class: "pictures" }, this.svg, this.strip),
       make("div", { class: "buttons" }, this.send, this.burst),
       make("fieldset", { class: "parameters", "aria-label": `Parameters of ${title}` }, ...this.fields.map(({ label }) => label)),
-      this.problem,
-      this.answer);
+      make("div", {}, this.problem, this.answer));
   }
 
   /** What is in the fields; null if one of them is wrong. */
@@ -131,26 +155,30 @@ class Card {
   }
 
   tell(decisions, headers) {
-    const last = decisions[decisions.length - 1];
+    const last = decisions.at(-1);
     this.answered = { last, atUs: nowUs() };
+    const kinds = decisions.map(kindOf);
+    this.sent.push({ atUs: nowUs(), kinds });
+    this.shake(kinds.at(-1) === "no");
     const allowed = decisions.filter((decision) => decision.allowed).length;
-    const kind = !last.allowed ? "no" : last.delay ? "later" : "yes";
-    this.element.classList.remove("refused");
-    if (kind === "no") {
-      void this.element.offsetWidth; // so that it shakes once more
-      this.element.classList.add("refused");
-    }
-    const verdict = decisions.length > 1 ? `${allowed} of ${decisions.length} allowed` : { yes: "Allowed", no: "Refused", later: "Allowed, later" }[kind];
-    this.retry = make("p", { "data-field": "retry" });
-    const dots = decisions.length === 1 ? null : make("ul", { class: "dots", "aria-label": "each of them" },
-      ...decisions.map((decision, at) => dot(decision, at)));
-    const told = TOLD.filter((name) => headers.has(name)).map((name) => `${name}: ${headers.get(name)}`).join("\n");
-    this.answer.replaceChildren(...[
-      make("p", { class: `verdict ${kind}`, "data-field": "verdict" }, verdict), dots,
-      make("p", { "data-field": "left" }, `${last.remaining} of ${last.limit} remain`), this.retry,
-      told ? make("pre", { "aria-label": "response headers" }, told) : null,
-    ].filter(Boolean));
+    const verdict = decisions.length > 1 ? `${allowed} of ${decisions.length} allowed` : VERDICTS[kinds[0]];
+    const kind = decisions.length === 1 ? kinds[0] : allowed === decisions.length ? "yes" : allowed ? "later" : "no";
+    this.retry = make("span", { "data-field": "retry" });
+    this.answer.replaceChildren(
+      make("p", { class: `verdict ${kind}`, "data-field": "verdict", role: "status" }, verdict),
+      make("p", {}, make("span", { "data-field": "left" }, `${last.remaining} of ${last.limit} remain`), this.retry),
+      ...(decisions.length > 1 ? [make("ul", { class: "dots", "aria-label": "each of them" }, ...kinds.map(dot))] : []),
+      make("dl", { class: "headers", "aria-label": "response headers" }, ...TOLD.filter((name) => headers.has(name)).flatMap((name) => [
+        make("dt", {}, name), make("dd", { "data-header": name }, headers.get(name))])));
     this.count(nowUs());
+  }
+
+  /** Says no, once more if need be. */
+  shake(isRefused) {
+    this.element.classList.remove("refused");
+    if (!isRefused) return;
+    void this.element.offsetWidth;
+    this.element.classList.add("refused");
   }
 
   /** Counts down what was told. */
@@ -161,10 +189,10 @@ class Card {
     let words = "";
     if (!last.allowed) {
       const left = last.retryAfter === null ? null : last.retryAfter - gone;
-      words = left === null ? "waiting does not help" : left > 0 ? `try again in ${duration(left)}` : "try again now";
+      words = left === null ? "; waiting does not help" : left > 0 ? `; try again in ${duration(left)}` : "; try again now";
     } else if (last.delay) {
       const left = last.delay - gone;
-      words = left > 0 ? `it goes in ${duration(left)}` : "it has gone";
+      words = left > 0 ? `; it goes in ${duration(left)}` : "; it has gone";
     }
     if (this.retry.textContent !== words) this.retry.textContent = words;
   }
@@ -176,7 +204,10 @@ class Card {
 
   forget() {
     this.answered = this.retry = null;
-    this.answer.replaceChildren(make("p", { class: "note" }, "Nothing was sent yet."));
+    this.sent = [];
+    this.shake(false);
+    this.complain(null);
+    this.answer.replaceChildren(nothing());
   }
 
   draw(atUs) {
@@ -184,6 +215,8 @@ class Card {
     if (!this.view) return;
     const { parts, words, left: number } = picture(this.algorithm.id, this.view, atUs);
     this.svg.replaceChildren(...parts);
+    this.sent = this.sent.filter((own) => isRecent(own, atUs));
+    this.strip.replaceChildren(...strip(this.sent, atUs));
     if (this.svg.getAttribute("aria-label") !== words) this.svg.setAttribute("aria-label", words);
     const left = `${number} of ${this.view.limit} left`;
     if (this.left.textContent !== left) this.left.textContent = left;
@@ -194,9 +227,17 @@ function usual({ parameters }) {
   return Object.fromEntries(parameters.map(({ name, value }) => [name, value]));
 }
 
-function dot(decision, at) {
-  const kind = !decision.allowed ? "no" : decision.delay ? "later" : "yes";
-  const words = { yes: "allowed", no: "refused", later: "allowed, later" }[kind];
+const nothing = () => make("p", { class: "note" }, "Nothing was sent yet.");
+
+const lower = (sentence) => sentence[0].toLowerCase() + sentence.slice(1);
+
+const VERDICTS = { yes: "Allowed", no: "Refused", later: "Allowed, later" };
+
+/** What became of a request. */
+const kindOf = (decision) => (!decision.allowed ? "no" : decision.delay ? "later" : "yes");
+
+function dot(kind, at) {
+  const words = VERDICTS[kind].toLowerCase();
   return make("li", { class: `dot ${kind}`, title: `${at + 1}: ${words}`, "aria-label": words }, { yes: "✓", no: "×", later: "…" }[kind]);
 }
 

@@ -1,195 +1,162 @@
 // Compare: the same traffic through all algorithms, on one time line.
 
-import { ALGORITHMS } from "./algorithms.js";
 import { ask, reasonOf } from "./api.js";
-import { draw, make } from "./dom.js";
+import { make } from "./dom.js";
+import { BINS, burst, parse, patterns } from "./patterns.js";
+import { Timeline, title } from "./timeline.js";
 
-const SECONDS = 30;
-const WINDOW_MS = 10_000;
-const MAX_REQUESTS = 600;
+const DRAWN = "drawn";
 
-const WIDTH = 1000;
-const LEFT = 210;
-const RIGHT = WIDTH - 130;
-const ROW = 52;
-const TRAFFIC = 84;
-
-/** What can be sent, as times in milliseconds. */
-const PATTERNS = {
-  boundary: { title: "A burst across a window's boundary", times: () => [...burst(9_500, 10, 40), ...burst(10_100, 10, 40)] },
-  steady: { title: "A steady rate, 2 a second", times: () => every(500) },
-  bursts: { title: "Bursts of 12, every 5 s", times: () => [0, 5, 10, 15, 20, 25].flatMap((at) => burst(at * 1000 + 200, 12, 30)) },
-  drawn: { title: "Drawn or typed", times: null },
-};
-
-const burst = (atMs, count, stepMs) => Array.from({ length: count }, (_, at) => atMs + at * stepMs);
-const every = (stepMs) => Array.from({ length: (SECONDS * 1000) / stepMs }, (_, at) => at * stepMs);
-
-const x = (ms) => LEFT + (ms / (SECONDS * 1000)) * (RIGHT - LEFT);
-
-/** Builds the view into a place. */
+/** Builds the view into a place. The answer sends the first traffic. */
 export function compare(place) {
   const view = new Compare();
   place.replaceChildren(view.element);
-  view.send();
+  return () => view.choose();
 }
 
 class Compare {
   constructor() {
-    /** Requests in every half second: what is drawn. */
-    this.drawn = Array.from({ length: SECONDS * 2 }, () => 0);
+    /** How many requests come in each part of the time: what is drawn. */
+    this.drawn = Array.from({ length: BINS }, () => 0);
     this.asked = 0;
-    this.select = make("select", { id: "pattern", onchange: () => this.choose() },
-      ...Object.entries(PATTERNS).map(([name, { title }]) => make("option", { value: name }, title)));
+    this.select = make("select", { id: "pattern", onchange: () => this.choose() });
+    this.limit = number("compare-limit", 1, 100, 10, () => this.choose());
+    this.seconds = number("compare-seconds", 1, 60, 10, () => this.choose());
     this.typed = make("input", {
       id: "typed", type: "text", spellcheck: "false", autocomplete: "off", placeholder: "0.2*10 3 4.5*3", "aria-describedby": "typed-help",
       onchange: () => this.type(),
     });
+    this.help = make("p", { class: "note", id: "typed-help" });
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
-    this.svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${TRAFFIC + ROW * (ALGORITHMS.length + 1) + 40}`, class: "picture", role: "img", "aria-label": "admitted requests" });
-    this.svg.addEventListener("pointerdown", (event) => this.stroke(event));
-    this.svg.addEventListener("pointermove", (event) => event.buttons && this.stroke(event));
+    this.timeline = new Timeline((bin, count) => this.stroke(bin, count));
+    this.summary = make("p", { class: "summary", role: "status", "data-field": "summary" });
     this.table = make("tbody", {});
-    this.element = make("div", {},
-      make("div", { class: "lead" },
-        make("p", {}, "One stream of requests, sent to each algorithm: all allow 10 in 10 s. See what each lets go, and how much at worst in any 10 s.")),
+    this.worstOf = make("th", { scope: "col", class: "number" });
+    this.element = make("div", { class: "stack" },
+      make("div", { class: "lead" }, make("p", {}, "One stream of requests, sent to each algorithm by the engine of this server, at times of its own: see what each lets go, and how much at worst.")),
       make("div", { class: "parameters" },
         make("label", { for: "pattern" }, "traffic", this.select),
         make("label", { for: "typed" }, "or type it", this.typed),
-        make("span", { class: "note", id: "typed-help" }, "Seconds, 0 to 30; *10 is ten at once. Or draw on the first row of the picture.")),
-      this.problem,
-      make("div", { class: "scroll" }, this.svg),
-      make("div", { class: "scroll" }, make("table", {},
-        make("caption", { class: "note" }, "The same in numbers"),
+        make("label", { for: "compare-limit" }, "all allow", this.limit),
+        make("label", { for: "compare-seconds" }, "in seconds", this.seconds)),
+      this.help, this.problem, this.summary, this.timeline.element,
+      make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The same in numbers" }, make("table", {},
+        make("caption", {}, "The same in numbers"),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "algorithm"), make("th", { scope: "col", class: "number" }, "allowed"),
-          make("th", { scope: "col", class: "number" }, "most in any 10 s"), make("th", { scope: "col" }, "its limit"))),
+          this.worstOf, make("th", { scope: "col" }, "its limit"))),
         this.table)));
-    this.times = PATTERNS.boundary.times();
+    this.offer();
+  }
+
+  /** What all allow; null if that is nothing that can be sent. */
+  rate() {
+    for (const input of [this.limit, this.seconds]) {
+      const isGood = input.value.trim() !== "" && input.checkValidity();
+      input.setAttribute("aria-invalid", String(!isGood));
+      if (!isGood) {
+        this.complain(`use a whole number, ${input.min} to ${input.max}`);
+        return null;
+      }
+    }
+    return { limit: Number(this.limit.value), seconds: Number(this.seconds.value) };
+  }
+
+  /** The patterns there are for it, and how long they take. */
+  offer() {
+    const rate = this.rate();
+    if (!rate) return null;
+    const chosen = this.select.value || "boundary";
+    const offered = patterns(rate);
+    const option = (name, words) => make("option", { value: name, selected: name === chosen }, words);
+    this.select.replaceChildren(...Object.entries(offered).map(([name, { words }]) => option(name, words)), option(DRAWN, "drawn or typed"));
+    const span = 3 * rate.seconds;
+    this.help.textContent = `Type seconds, 0 to ${span}; *10 is ten at once. Or draw on the row of the traffic.`;
+    return { ...rate, span, offered };
   }
 
   choose() {
-    const { times } = PATTERNS[this.select.value];
-    this.times = times ? times() : drawnTimes(this.drawn);
+    const own = this.offer();
+    if (!own) return;
     this.complain(null);
-    this.send();
+    if (this.select.value !== DRAWN) return this.send(own, own.offered[this.select.value].times);
+    if (this.typed.value.trim() !== "") return this.type();
+    this.send(own, this.drawnTimes(own));
   }
 
   type() {
-    const times = parse(this.typed.value);
-    if (typeof times === "string") return this.complain(times);
+    const own = this.offer();
+    if (!own) return;
+    const times = parse(this.typed.value, own.span);
+    if (typeof times === "string") return this.complain(times, this.typed);
     this.complain(null);
-    this.select.value = "drawn";
-    this.times = times;
-    this.send();
+    this.select.value = DRAWN;
+    this.send(own, times);
   }
 
-  /** A stroke on the first row says how many requests come in that half second. */
-  stroke(event) {
-    const box = this.svg.getBoundingClientRect();
-    const [atX, atY] = [((event.clientX - box.left) / box.width) * WIDTH, ((event.clientY - box.top) / box.height) * this.svg.viewBox.baseVal.height];
-    if (atX < LEFT || atX >= RIGHT || atY > TRAFFIC) return;
-    event.preventDefault();
-    const slot = Math.floor(((atX - LEFT) / (RIGHT - LEFT)) * this.drawn.length);
-    this.drawn[slot] = Math.max(0, Math.round(((TRAFFIC - 20 - atY) / (TRAFFIC - 30)) * 10));
-    this.select.value = "drawn";
-    this.times = drawnTimes(this.drawn);
+  /** A stroke says how many requests come in a part of the time. */
+  stroke(bin, count) {
+    const own = this.offer();
+    if (!own) return;
+    this.typed.value = "";
+    this.drawn[bin] = count;
+    this.select.value = DRAWN;
     this.complain(null);
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.send(), 60);
+    this.send(own, this.drawnTimes(own));
   }
 
-  complain(problem) {
+  drawnTimes({ span }) {
+    const wide = (span * 1000) / BINS;
+    return this.drawn.flatMap((count, bin) => burst(Math.round(bin * wide), count, Math.floor(wide / Math.max(count, 1))));
+  }
+
+  complain(problem, input = null) {
     this.problem.hidden = problem === null;
     this.problem.textContent = problem ?? "";
-    this.typed.setAttribute("aria-invalid", String(problem !== null));
+    this.typed.setAttribute("aria-invalid", String(input === this.typed));
   }
 
-  async send() {
-    const asked = ++this.asked;
-    const times = this.times;
+  /** One question at a time: what is drawn meanwhile is asked when it was answered. */
+  async send(own, times) {
+    this.next = { own, times };
+    if (this.isAsking) return;
+    this.isAsking = true;
     try {
-      const answer = await ask("POST", "/api/rate-limit/compare", { at_ms: times, window_ms: WINDOW_MS });
-      if (!answer.ok) return this.complain(reasonOf(answer));
-      // A later question was asked meanwhile.
-      if (asked !== this.asked) return;
-      this.show(times, answer.json);
+      while (this.next) {
+        const now = this.next;
+        this.next = null;
+        await this.ask(now);
+      }
     } catch (error) {
       this.complain(error.message);
+    } finally {
+      this.isAsking = false;
     }
   }
 
-  show(times, compared) {
-    const parts = [...grid(compared.length), ...traffic(times)];
-    compared.forEach((own, at) => parts.push(...row(own, TRAFFIC + at * ROW, times)));
-    this.svg.replaceChildren(...parts);
-    this.svg.setAttribute("aria-label", compared.map((own) => `${title(own)}: ${own.allowed} of ${times.length} allowed, ${own.worst} at most in 10 s`).join("; "));
-    this.table.replaceChildren(...compared.map((own) => make("tr", { "data-algorithm": own.algorithm },
-      make("th", { scope: "row" }, title(own)), make("td", { class: "number" }, `${own.allowed} of ${times.length}`),
-      make("td", { class: "number" }, String(own.worst)), make("td", {}, make("code", {}, own.limit)))));
+  async ask({ own, times }) {
+    const window = { maxRequests: own.limit, windowSeconds: own.seconds };
+    const rate = own.limit / own.seconds;
+    const config = {
+      "fixed-window": window, "sliding-window-log": window, "sliding-window-counter": window,
+      "token-bucket": { maxTokens: own.limit, refillRate: rate }, "leaky-bucket": { capacity: own.limit, leakRate: rate },
+    };
+    const answer = await ask("POST", "/api/rate-limit/compare", { config, at_ms: times, window_ms: own.seconds * 1000 });
+    if (!answer.ok) return this.complain(reasonOf(answer));
+    this.show(own, times, answer.json);
+  }
+
+  show(own, times, compared) {
+    this.timeline.show(own, times, compared);
+    this.worstOf.textContent = `most in any ${own.seconds} s`;
+    const over = compared.filter(({ worst }) => worst > own.limit);
+    this.summary.textContent = over.length === 0 ? `None lets more than ${own.limit} go in any ${own.seconds} s.`
+      : over.map((one) => `${title(one)} lets ${one.worst} go in ${own.seconds} s, ${(one.worst / own.limit).toFixed(1)}x its limit.`).join(" ");
+    this.table.replaceChildren(...compared.map((one) => make("tr", { "data-algorithm": one.algorithm },
+      make("th", { scope: "row" }, title(one)), make("td", { class: "number" }, `${one.allowed} of ${times.length}`),
+      make("td", { class: one.worst > own.limit ? "number over" : "number" }, String(one.worst)), make("td", {}, make("code", {}, one.limit)))));
   }
 }
 
-/** A leaky bucket comes once in each mode. */
-function title({ algorithm, limit }) {
-  const own = ALGORITHMS.find(({ id }) => id === algorithm)?.title ?? algorithm;
-  return algorithm === "leaky-bucket" ? `${own}, ${limit.includes("shaping") ? "shaping" : "policing"}` : own;
+function number(id, min, max, value, onchange) {
+  return make("input", { id, type: "number", min, max, step: 1, value, inputmode: "numeric", required: true, class: "narrow", onchange });
 }
-
-function drawnTimes(drawn) {
-  return drawn.flatMap((count, at) => burst(at * 500, count, Math.floor(500 / Math.max(count, 1))));
-}
-
-/** `0.2*10 3`: the times in milliseconds, or what is wrong. */
-export function parse(text) {
-  const times = [];
-  for (const word of text.split(/[\s,]+/).filter(Boolean)) {
-    const [, at, count = "1"] = /^(\d+(?:\.\d+)?)(?:[*x×](\d+))?$/.exec(word) ?? [];
-    if (at === undefined) return `${word.slice(0, 20)} is no time; write seconds, such as 1.5 or 1.5*10`;
-    if (Number(at) > SECONDS) return `${at} is too late; use 0 to ${SECONDS}`;
-    if (times.length + Number(count) > MAX_REQUESTS) return `more than ${MAX_REQUESTS} requests; send fewer`;
-    for (let own = 0; own < Number(count); own += 1) times.push(Math.round(Number(at) * 1000));
-  }
-  return times.sort((one, other) => one - other);
-}
-
-function grid(rows) {
-  const height = TRAFFIC + rows * ROW;
-  const parts = [];
-  for (let second = 0; second <= SECONDS; second += 5) {
-    const isWindow = second % 10 === 0;
-    parts.push(draw("line", { x1: x(second * 1000), x2: x(second * 1000), y1: 8, y2: height + 6, class: isWindow ? "edge" : "axis" }));
-    parts.push(draw("text", { x: x(second * 1000), y: height + 24, "text-anchor": "middle" }, `${second} s`));
-  }
-  return parts;
-}
-
-function traffic(times) {
-  const slots = new Map();
-  for (const ms of times) slots.set(Math.floor(ms / 500), (slots.get(Math.floor(ms / 500)) ?? 0) + 1);
-  const most = Math.max(10, ...slots.values());
-  const wide = (RIGHT - LEFT) / (SECONDS * 2);
-  const bars = [...slots].map(([slot, count]) => {
-    const height = (count / most) * (TRAFFIC - 30);
-    return draw("rect", { x: LEFT + slot * wide + 1, y: TRAFFIC - 20 - height, width: wide - 2, height, class: "full", rx: 2 });
-  });
-  return [draw("text", { x: 12, y: TRAFFIC - 30, class: "value" }, "traffic"), draw("text", { x: 12, y: TRAFFIC - 14 }, `${times.length} requests`),
-    draw("line", { x1: LEFT, x2: RIGHT, y1: TRAFFIC - 20, y2: TRAFFIC - 20, class: "axis" }), ...bars];
-}
-
-function row(own, top, times) {
-  const middle = top + ROW / 2;
-  const parts = [draw("text", { x: 12, y: middle - 2, class: "value" }, title(own)), draw("text", { x: 12, y: middle + 14 }, `${own.allowed} of ${times.length} go`)];
-  if (own.worst > 0) {
-    const from = x(own.worst_from_ms);
-    const width = Math.min(x(own.worst_from_ms + WINDOW_MS), RIGHT) - from;
-    parts.push(draw("rect", { x: from, y: top + 6, width, height: ROW - 12, class: "faded", rx: 4 }));
-  }
-  own.goes_ms.forEach((goes, at) => {
-    if (goes === null) parts.push(cross(x(times[at]), middle + 9));
-    else if (goes <= SECONDS * 1000) parts.push(draw("circle", { cx: x(goes), cy: middle - 5, r: 4, class: goes > times[at] ? "later" : "yes" }));
-  });
-  parts.push(draw("text", { x: RIGHT + 12, y: middle - 2, class: "value" }, `${own.worst} in 10 s`), draw("text", { x: RIGHT + 12, y: middle + 14 }, "at worst"));
-  return parts;
-}
-
-const cross = (cx, cy) => draw("path", { d: `M${cx - 3} ${cy - 3}l6 6m0-6l-6 6`, class: "no" });

@@ -5,69 +5,102 @@ import { playground } from "./cards.js";
 import { compare } from "./compare.js";
 import { operations } from "./operations.js";
 
-/** How often a server that is away is asked whether it is back, and one that is there how things stand. */
-const AGAIN_MS = 1000;
-const REFRESH_MS = 5000;
+/** How often the server is asked how things stand. */
+const REFRESH_MS = 1000;
+
+const STORES = { memory: "counters in memory", redis: "counters on Redis" };
 
 const find = (id) => document.getElementById(id);
 
+/** What a tab shows. */
+const panel = (tab) => find(tab.getAttribute("aria-controls"));
+
+/** Makes tabs of them. The answer shows those that there are, and selects the one that the address names. */
 function tabs() {
   const all = [...document.querySelectorAll("[role=tab]")];
+  const shown = () => all.filter((tab) => !tab.hidden);
   const select = (tab) => {
     for (const own of all) {
-      const isSelected = own === tab;
-      own.setAttribute("aria-selected", String(isSelected));
-      own.tabIndex = isSelected ? 0 : -1;
-      find(own.getAttribute("aria-controls")).hidden = !isSelected;
+      own.setAttribute("aria-selected", String(own === tab));
+      own.tabIndex = own === tab ? 0 : -1;
+      panel(own).hidden = own !== tab;
     }
   };
-  const named = () => all.find((tab) => !tab.hidden && `#${tab.getAttribute("aria-controls")}` === location.hash);
+  const selectNamed = () => {
+    const there = shown();
+    select(there.find((tab) => `#${panel(tab).id}` === location.hash) ?? there[0]);
+  };
+  const open = (tab) => {
+    history.replaceState(null, "", `#${panel(tab).id}`);
+    select(tab);
+  };
   for (const tab of all) {
-    tab.addEventListener("click", () => {
-      history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
-      select(tab);
-    });
+    tab.addEventListener("click", () => open(tab));
     tab.addEventListener("keydown", (event) => {
-      const shown = all.filter((own) => !own.hidden);
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      const to = event.key === "Home" ? shown[0] : event.key === "End" ? shown.at(-1)
-        : step ? shown.at((shown.indexOf(tab) + step) % shown.length) : null;
+      const to = neighbour(event.key, shown(), tab);
       if (!to) return;
       event.preventDefault();
       to.focus();
-      to.click();
+      open(to);
     });
   }
-  const selectNamed = () => select(named() ?? all[0]);
   addEventListener("hashchange", selectNamed);
-  selectNamed();
-  return selectNamed;
+  return (tab, isShown) => {
+    tab.hidden = !isShown;
+    selectNamed();
+  };
 }
 
-function presence(refresh) {
+function neighbour(key, tabs, tab) {
+  const at = tabs.indexOf(tab);
+  switch (key) {
+    case "ArrowRight": return tabs[(at + 1) % tabs.length];
+    case "ArrowLeft": return tabs.at(at - 1);
+    case "Home": return tabs[0];
+    case "End": return tabs.at(-1);
+    default: return null;
+  }
+}
+
+function presence() {
   const lost = find("lost");
   onPresence((isThere) => {
-    lost.hidden = isThere;
-    lost.textContent = isThere ? "" : "The server does not answer. The page goes on when it does.";
-    if (!isThere) again();
+    document.body.classList.toggle("away", !isThere);
+    lost.textContent = isThere ? "" : "The server does not answer. This page goes on as soon as it does.";
   });
-  const again = () => setTimeout(() => ask("GET", "/healthz").then(refresh).catch(again), AGAIN_MS);
 }
 
-async function begin() {
-  const selectNamed = tabs();
-  const refresh = playground(find("cards"), find("reset"));
-  const tell = async () => {
-    const store = await refresh();
-    find("store").textContent = store === "memory" ? "counters in this server's memory" : "counters on Redis";
+/** Asks again and again while somebody looks; one question at a time. */
+function repeat(refresh) {
+  const again = async () => {
+    if (document.visibilityState === "visible") await refresh().catch(() => {});
+    setTimeout(again, REFRESH_MS);
   };
-  presence(tell);
-  compare(find("compare"));
-  operations(find("operations"), find("tab-operations"), selectNamed);
-  await tell().catch(() => {});
-  setInterval(() => {
-    if (document.visibilityState === "visible") tell().catch(() => {});
-  }, REFRESH_MS);
+  again();
+}
+
+function begin() {
+  const show = tabs();
+  presence();
+  const all = { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") };
+  const refresh = playground(find("cards"), all);
+  const beginComparing = compare(find("compare"));
+  let isPlaying = null;
+  repeat(async () => {
+    // Where nothing can be played with, that stays so; whether the server is there is still of interest.
+    if (isPlaying === false) return void (await ask("GET", "/healthz"));
+    const store = await refresh();
+    if (isPlaying === null) {
+      isPlaying = store !== null;
+      for (const tab of [find("tab-playground"), find("tab-compare")]) show(tab, isPlaying);
+      find("off").hidden = isPlaying;
+      if (isPlaying) beginComparing();
+    }
+    find("store").textContent = STORES[store] ?? "connected";
+  });
+  const refreshOperations = operations(find("operations"), (isShown) => show(find("tab-operations"), isShown));
+  repeat(refreshOperations);
+  show(find("tab-playground"), true);
 }
 
 begin();

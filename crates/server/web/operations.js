@@ -1,31 +1,29 @@
 // Operations: how the server and its rules do. For operators.
 
 import { ask, reasonOf } from "./api.js";
-import { duration, make } from "./dom.js";
+import { make } from "./dom.js";
+import { Lookup, escaped } from "./lookup.js";
+import { OUTCOMES, Rates } from "./rates.js";
 
-const REFRESH_MS = 1000;
+const BREAKERS = { closed: "reached", open: "away", half_open: "tried again" };
 
-/** Builds the view into a place, and shows its tab to those who may see it. */
-export function operations(place, tab, onShown) {
+/** Builds the view into a place, and says whether there is anything to see. The answer asks the server anew. */
+export function operations(place, onShown) {
   const view = new Operations();
   place.replaceChildren(view.element);
+  let isShown = null;
   const refresh = async () => {
-    const answer = await ask("GET", "/v1/operations", undefined, view.token).catch(() => null);
-    if (!answer) return;
+    // Nobody looks, and it is known whether there is anything to see.
+    if (view.waits || (place.hidden && isShown !== null)) return;
+    const answer = await ask("GET", "/v1/operations", undefined, view.token);
     // 403: operators ask from the server's machine, and nobody here is one.
-    const isShown = answer.status !== 403;
-    if (isShown === tab.hidden) {
-      tab.hidden = !isShown;
-      onShown();
-    }
+    if (isShown !== (answer.status !== 403)) onShown((isShown = answer.status !== 403));
     if (answer.ok) view.show(answer.json, performance.now());
     else if (answer.status === 401) view.askForToken();
+    else if (isShown) view.complain(reasonOf(answer));
   };
-  view.refresh = refresh;
-  refresh();
-  setInterval(() => {
-    if (document.visibilityState === "visible" && !place.hidden && !view.waits) refresh();
-  }, REFRESH_MS);
+  view.refresh = () => refresh().catch((error) => view.complain(error.message));
+  return refresh;
 }
 
 class Operations {
@@ -33,119 +31,85 @@ class Operations {
     /** Kept by this page alone, and gone with it. */
     this.token = null;
     this.waits = false;
-    this.before = null;
+    this.input = make("input", { id: "token", type: "password", autocomplete: "off", required: true, class: "wide" });
     this.signIn = make("form", { class: "parameters", hidden: true, onsubmit: (event) => this.enter(event) },
-      make("label", { for: "token" }, "operators' token", make("input", { id: "token", type: "password", autocomplete: "off", required: true })),
-      make("button", { class: "act" }, "Show"), make("p", { class: "problem", role: "alert", hidden: true }));
-    this.facts = make("dl", { class: "facts" });
-    this.rules = table("Rules and limits", ["name", "its limit", "allowed a second", "refused a second", "shadow", "without the store"]);
-    this.refused = table("Refused most of late", ["by", "key", "times", ""]);
-    this.lookup = new Lookup(this);
-    this.all = make("div", { class: "stack", hidden: true }, this.facts, this.rules.element, this.refused.element, this.lookup.element);
-    this.element = make("div", {}, this.signIn, this.all);
+      make("label", { for: "token" }, "operators' token", this.input), make("button", { class: "act" }, "Show"));
+    this.problem = make("p", { class: "problem", role: "alert", hidden: true });
+    this.facts = make("dl", { class: "tiles" });
+    this.rates = new Rates();
+    this.rules = new Table("Rules and limits, decisions a second", ["name", "its limit", ...OUTCOMES.map(({ words }) => words)]);
+    this.refused = new Table("Refused most of late", ["by", "key", "times", "how it stands"]);
+    this.lookup = new Lookup(() => this.token);
+    this.all = make("div", { class: "stack", hidden: true },
+      this.facts, this.rates.element, this.rules.element, this.refused.element, this.lookup.element);
+    this.element = make("div", { class: "stack" }, this.signIn, this.problem, this.all);
+  }
+
+  complain(problem) {
+    this.problem.hidden = problem === null;
+    this.problem.textContent = problem ?? "";
   }
 
   askForToken() {
-    const problem = this.signIn.querySelector(".problem");
-    problem.hidden = this.token === null;
-    problem.textContent = "that is not the token";
+    this.complain(this.token === null ? null : "that is not the token");
     [this.waits, this.signIn.hidden, this.all.hidden] = [true, false, true];
   }
 
   enter(event) {
     event.preventDefault();
-    const input = this.signIn.querySelector("input");
-    [this.token, input.value] = [input.value, ""];
+    [this.token, this.input.value] = [this.input.value, ""];
+    this.waits = false;
     this.refresh();
   }
 
   show(now, atMs) {
-    [this.waits, this.signIn.hidden, this.all.hidden] = [false, true, false];
-    const servers = now.servers.map(({ server, breaker, waiting }) => `${server}, breaker ${breaker.replace("_", " ")}, ${waiting} waiting`);
-    facts(this.facts, [
-      ["store", [now.store, ...servers].join("; ")],
-      ["ready", now.ready ? "yes" : "no"],
-      ["rules", `generation ${now.generation}, hash ${now.rules_hash}`],
-    ]);
-    const rates = this.rates(now, atMs);
-    this.rules.rows([...now.rules, ...now.limits].map((own) => {
-      const rate = rates.get(own.name);
-      return [own.name, make("code", {}, own.limit ?? "none"), rate ? rate.allowed : "…", rate ? rate.denied : "…", String(own.shadow_denied), String(own.degraded + own.failed)];
-    }));
+    this.complain(null);
+    [this.signIn.hidden, this.all.hidden] = [true, false];
+    this.showFacts(now);
+    const deciders = [...now.rules, ...now.limits];
+    const rates = this.rates.heard(deciders, atMs);
+    this.rules.rows(deciders.map((own) => [
+      own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => numeric(rates.get(own.name)?.[name].toFixed(1) ?? "…")),
+    ]));
     this.refused.rows(now.refused.map(({ by, key, times, excess }) => [
-      by, make("code", {}, escaped(key)), excess ? `${times - excess} to ${times}` : String(times),
-      make("button", { type: "button", class: "quiet small", onclick: () => this.lookup.look(by, key) }, "Look up"),
+      by, make("code", {}, escaped(key)), numeric(excess ? `${times - excess} to ${times}` : String(times)),
+      make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${escaped(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up"),
     ]), "Nobody was refused of late.");
   }
 
-  /** How many a second, since the last time. */
-  rates(now, atMs) {
-    const counts = new Map([...now.rules, ...now.limits].map((own) => [own.name, own]));
-    const { counts: before, atMs: beforeMs } = this.before ?? { counts: new Map() };
-    this.before = { counts, atMs };
-    const rate = (own, old) => Math.max(0, (own - old) / ((atMs - beforeMs) / 1000)).toFixed(1);
-    return new Map([...counts].filter(([name]) => before.has(name)).map(([name, own]) => {
-      const old = before.get(name);
-      return [name, { allowed: rate(own.allowed, old.allowed), denied: rate(own.denied, old.denied) }];
-    }));
+  showFacts(now) {
+    const tile = (name, value, note, isBad = false) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
+    this.facts.replaceChildren(
+      tile("server", now.ready ? "ready" : "not ready", now.ready ? "requests are welcome" : "see /readyz for why", !now.ready),
+      tile("rules", `generation ${now.generation}`, `hash ${now.rules_hash}`),
+      ...(now.servers.length ? now.servers.map(({ server, breaker, waiting }) =>
+        tile("store", `${now.store}, ${BREAKERS[breaker] ?? breaker}`, `${server}, breaker ${breaker.replace("_", " ")}, ${waiting} waiting`, breaker !== "closed"))
+        : [tile("store", now.store, "in this process")]));
   }
 }
 
-/** A key: how it stands, and to forget it. */
-class Lookup {
-  constructor(operations) {
-    this.operations = operations;
-    const input = (id, placeholder) => make("input", { id, type: "text", required: true, spellcheck: "false", autocomplete: "off", placeholder, class: "wide" });
-    [this.by, this.key] = [input("lookup-by", "api/per-client"), input("lookup-key", "ip=203.0.113.9")];
-    this.answer = make("p", { role: "status", "data-field": "lookup" });
-    this.element = make("form", { class: "stack", onsubmit: (event) => { event.preventDefault(); this.look(this.by.value, this.key.value); } },
-      make("h2", {}, "Look up a key"),
-      make("div", { class: "parameters" }, make("label", { for: "lookup-by" }, "rule or limit", this.by), make("label", { for: "lookup-key" }, "key", this.key),
-        make("button", { class: "act" }, "Look up"), make("button", { type: "button", class: "quiet", onclick: () => this.reset() }, "Reset this key")),
-      this.answer);
+const numeric = (words) => make("span", { class: "number" }, words);
+
+/** Rows under a title; they stay while what is in them stays, so that nobody loses a button under the finger. */
+class Table {
+  constructor(title, columns) {
+    this.columns = columns;
+    this.body = make("tbody", {});
+    this.element = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", {}, make("caption", {}, title),
+      make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)))), this.body));
   }
 
-  path() {
-    return `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.key.value)}`;
+  rows(all, none = "") {
+    const wanted = all.length ? all : [[none]];
+    while (this.body.rows.length > wanted.length) this.body.deleteRow(-1);
+    wanted.forEach((cells, at) => this.row(at, cells));
   }
 
-  async look(by, key) {
-    [this.by.value, this.key.value] = [by, key];
-    await this.tell(ask("GET", this.path(), undefined, this.operations.token), (own) => {
-      const wait = own.retry_after_us === null ? "" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
-      return `${own.remaining} of ${own.limit} remain; all is back in ${duration(own.reset_after_us / 1e6)}${wait}`;
-    });
+  row(at, cells) {
+    const told = cells.map((cell) => cell.textContent ?? cell).join("\u{0}");
+    const own = this.body.rows[at] ?? this.body.insertRow();
+    if (own.dataset.told === told) return;
+    own.dataset.told = told;
+    own.replaceChildren(...cells.map((cell) => make("td", { colspan: cells.length === 1 ? this.columns.length : null }, cell)));
   }
-
-  async reset() {
-    if (!this.element.reportValidity()) return;
-    await this.tell(ask("DELETE", this.path(), undefined, this.operations.token), () => "It is forgotten, and may spend all of its limit again.");
-  }
-
-  async tell(asked, words) {
-    try {
-      const answer = await asked;
-      this.answer.textContent = answer.ok ? words(answer.json) : reasonOf(answer);
-    } catch (error) {
-      this.answer.textContent = error.message;
-    }
-  }
-}
-
-/** What does not print, as what it is. */
-function escaped(text) {
-  return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (letter) => `\\u{${letter.codePointAt(0).toString(16)}}`);
-}
-
-function facts(list, pairs) {
-  list.replaceChildren(...pairs.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
-}
-
-function table(title, columns) {
-  const body = make("tbody", {});
-  const element = make("div", { class: "scroll" }, make("table", {}, make("caption", {}, title),
-    make("thead", {}, make("tr", {}, ...columns.map((name) => (name ? make("th", { scope: "col" }, name) : make("td", {}))))), body));
-  const rows = (all, none = "") => body.replaceChildren(...(all.length ? all.map((cells) => make("tr", {}, ...cells.map((cell) => make("td", {}, cell))))
-    : [make("tr", {}, make("td", { colspan: columns.length }, none))]));
-  return { element, rows };
 }

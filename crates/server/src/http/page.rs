@@ -58,7 +58,11 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
         "/page/pictures.js" "pictures.js" SCRIPT;
         "/page/cards.js" "cards.js" SCRIPT;
         "/page/compare.js" "compare.js" SCRIPT;
+        "/page/patterns.js" "patterns.js" SCRIPT;
+        "/page/timeline.js" "timeline.js" SCRIPT;
         "/page/operations.js" "operations.js" SCRIPT;
+        "/page/lookup.js" "lookup.js" SCRIPT;
+        "/page/rates.js" "rates.js" SCRIPT;
     })
 });
 

@@ -1,0 +1,154 @@
+// What each algorithm lets go, on one time line.
+
+import { ALGORITHMS } from "./algorithms.js";
+import { draw, make } from "./dom.js";
+import { BINS } from "./patterns.js";
+
+/** Requests that come together are drawn on each other, in so many columns: fewer where there is little room. */
+const COLUMNS = 120;
+const FEW_COLUMNS = 60;
+
+const TRAFFIC = 92;
+const GAP = 10;
+
+/** The most that can be drawn in one part of the time. */
+const MAX_DRAWN = 12;
+
+/** A leaky bucket comes once in each mode. */
+export function title({ algorithm, limit }) {
+  const own = ALGORITHMS.find(({ id }) => id === algorithm)?.title ?? algorithm;
+  return algorithm === "leaky-bucket" ? `${own}, ${limit.includes("shaping") ? "shaping" : "policing"}` : own;
+}
+
+/** Where things are, in a picture so wide: beside a narrow one there is no room for words. */
+function layout(width) {
+  const isNarrow = width < 640;
+  const [left, right] = isNarrow ? [2, width - 2] : [200, width - 120];
+  return { width, isNarrow, left, right, head: isNarrow ? 22 : 0, row: 58, columns: isNarrow ? FEW_COLUMNS : COLUMNS };
+}
+
+export class Timeline {
+  /** Whoever draws on the traffic is told to `onstroke`: the part of the time, and how many come in it. */
+  constructor(onstroke) {
+    this.onstroke = onstroke;
+    this.svg = draw("svg", { class: "timeline", role: "img", "aria-label": "what each lets go" });
+    this.box = make("div", {}, this.svg);
+    this.element = make("div", { class: "panel" }, this.box);
+    this.svg.addEventListener("pointerdown", (event) => this.stroke(event));
+    this.svg.addEventListener("pointermove", (event) => event.buttons && this.stroke(event));
+    new ResizeObserver(() => this.draw()).observe(this.box);
+  }
+
+  show(own, times, compared) {
+    this.shown = { own, times, compared };
+    this.svg.setAttribute("aria-label", compared.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, ${one.worst} at most in ${own.seconds} s`).join("; "));
+    this.draw();
+  }
+
+  stroke(event) {
+    if (!this.shown) return;
+    const box = this.svg.getBoundingClientRect();
+    const { left, right, head } = layout(this.width);
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top - head];
+    if (x < left || x >= right || y < 0 || y > TRAFFIC) return;
+    event.preventDefault();
+    const bin = Math.floor(((x - left) / (right - left)) * BINS);
+    const count = Math.round(((TRAFFIC - GAP - y) / (TRAFFIC - 2 * GAP)) * MAX_DRAWN);
+    this.onstroke(bin, Math.min(Math.max(count, 0), MAX_DRAWN));
+  }
+
+  draw() {
+    const width = Math.floor(this.box.clientWidth);
+    if (!this.shown || width === 0) return;
+    this.width = width;
+    const { own, times, compared } = this.shown;
+    const at = layout(width);
+    const x = (ms) => at.left + (ms / (own.span * 1000)) * (at.right - at.left);
+    const place = { ...at, x, own, times, columnMs: (own.span * 1000) / at.columns };
+    const height = at.head + TRAFFIC + compared.length * (at.row + at.head + GAP);
+    const rows = compared.flatMap((one, index) => row(place, one, at.head + TRAFFIC + index * (at.row + at.head + GAP)));
+    for (const [name, value] of Object.entries({ width, height: height + 26, viewBox: `0 0 ${width} ${height + 26}` })) this.svg.setAttribute(name, value);
+    this.svg.replaceChildren(...grid(place, height), ...traffic(place), ...rows);
+  }
+}
+
+const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
+
+/** The beginning of every window, and its halves. */
+function grid({ x, own, isNarrow }, height) {
+  return Array.from({ length: 7 }, (_, half) => half * 0.5 * own.seconds).flatMap((second, half) => {
+    const [at, isWindow] = [x(second * 1000), half % 2 === 0];
+    const mark = draw("line", { x1: at, x2: at, y1: 6, y2: height, class: isWindow ? "turn" : "axis" });
+    const isWritten = isWindow || !isNarrow;
+    return isWritten ? [mark, text(at, height + 18, `${second} s`, half === 0 && isNarrow ? "start" : half === 6 && isNarrow ? "end" : "middle")] : [mark];
+  });
+}
+
+function traffic({ x, own, times, head, left, right, isNarrow }) {
+  const wide = (own.span * 1000) / BINS;
+  const counts = new Map();
+  for (const ms of times) {
+    const bin = Math.min(Math.floor(ms / wide), BINS - 1);
+    counts.set(bin, (counts.get(bin) ?? 0) + 1);
+  }
+  const most = Math.max(MAX_DRAWN, ...counts.values());
+  const base = head + TRAFFIC - GAP;
+  const bars = [...counts].map(([bin, count]) => {
+    const height = (count / most) * (TRAFFIC - 2 * GAP);
+    return draw("rect", { x: x(bin * wide) + 0.5, y: base - height, width: x(wide) - left - 1, height, class: "full", rx: 1.5 });
+  });
+  const ground = draw("rect", { x: left, y: head + GAP, width: right - left, height: TRAFFIC - 2 * GAP, class: "ground", rx: 4 });
+  return [ground, ...bars, ...label("Traffic", `${times.length} requests`, head + TRAFFIC / 2, { head, isNarrow, right })];
+}
+
+/** A row's name, and what it came to. */
+function label(name, words, middle, { head, isNarrow, right }) {
+  if (isNarrow) return [text(2, middle - TRAFFIC / 2 - head + 22, name, "start", "value"), text(right, middle - TRAFFIC / 2 - head + 22, words, "end")];
+  return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, words)];
+}
+
+/** Those that went stand on each other; those that were refused stand on them. */
+function row(place, one, top) {
+  const { x, own, times, columns, columnMs, right, row: high, head, isNarrow } = place;
+  const from = top + head;
+  const base = from + high;
+  const marks = piled(one, times, columns, columnMs);
+  const most = Math.max(1, ...marks.map(({ floor }) => floor + 1));
+  const step = Math.min(5.6, high / most);
+  const radius = Math.min(2.6, step * 0.62, (right - place.left) / columns / 2);
+  const isOver = one.worst > own.limit;
+  const parts = [draw("line", { x1: place.left, x2: right, y1: base, y2: base, class: "axis" })];
+  if (one.worst > 0) {
+    const start = x(one.worst_from_ms);
+    const width = Math.min(x(one.worst_from_ms + own.seconds * 1000), right) - start;
+    parts.push(draw("rect", { x: start, y: from, width, height: high, class: isOver ? "worst over" : "worst", rx: 4 }));
+  }
+  for (const { column, floor, kind } of marks) {
+    const [cx, cy] = [x((column + 0.5) * columnMs), base - (floor + 0.5) * step];
+    parts.push(kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind }));
+  }
+  const went = `${one.allowed} of ${times.length} go`;
+  const worst = `${one.worst} in ${own.seconds} s`;
+  const share = isOver ? `${(one.worst / own.limit).toFixed(1)}x its limit` : "at worst";
+  if (isNarrow) {
+    return [...parts, text(place.left, top + 16, title(one), "start", "value"), text(right, top + 16, worst, "end", isOver ? "over" : "")];
+  }
+  return [...parts, text(14, from + high / 2 - 3, title(one), "start", "value"), text(14, from + high / 2 + 15, went),
+    text(right + 14, from + high / 2 - 3, worst, "start", isOver ? "value over" : "value"), text(right + 14, from + high / 2 + 15, share, "start", isOver ? "over" : "")];
+}
+
+/** Each request in the column of the time when it went, or came and was refused; above those that are there already. */
+function piled({ goes_ms: goes }, times, columns, columnMs) {
+  const floors = new Map();
+  const all = goes.map((ms, at) => ({
+    column: Math.floor((ms ?? times[at]) / columnMs), kind: ms === null ? "no" : ms > times[at] ? "later" : "yes",
+  }));
+  return [...all.filter(({ kind }) => kind !== "no"), ...all.filter(({ kind }) => kind === "no")].flatMap((mark) => {
+    if (mark.column >= columns) return [];
+    const floor = floors.get(mark.column) ?? 0;
+    floors.set(mark.column, floor + 1);
+    return [{ ...mark, floor }];
+  });
+}
+
+const cross = (cx, cy, r) => draw("path", { d: `M${cx - r} ${cy - r}l${2 * r} ${2 * r}m0-${2 * r}l-${2 * r} ${2 * r}`, class: "no" });
