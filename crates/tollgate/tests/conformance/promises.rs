@@ -195,8 +195,10 @@ pub(crate) async fn the_largest_log_admits_exactly_its_limit(make: Make) {
     let scope = scope(&limiter, "sliding-window-log limit=65536 window=1h");
     let mut spent = 0;
     while spent < 65_536 {
-        // Many at a time, each at a time of its own: one by one they would take a minute on some stores.
-        let answers: Vec<_> = (0..64)
+        // Many at a time, each at a time of its own: one by one they would take a minute on some stores. But the first
+        // alone: until a cluster has said where a key is, checks may overtake each other.
+        let count = if spent == 0 { 1 } else { (65_536 - spent).min(64) };
+        let answers: Vec<_> = (0..count)
             .map(|_| {
                 clock.advance(Duration::from_micros(1));
                 scope.check("a").into_future()
@@ -206,7 +208,7 @@ pub(crate) async fn the_largest_log_admits_exactly_its_limit(make: Make) {
             spent += 1;
             let decision = answer.await.unwrap();
             assert!(decision.is_allowed(), "after {spent}");
-            assert_eq!(decision.remaining(), 65_536 - spent);
+            assert_eq!(decision.remaining(), 65_536 - spent, "after {spent}");
         }
     }
     let refused = scope.check("a").await.unwrap();
