@@ -35,18 +35,16 @@ export function playground(place, { sendAll, burstAll, reset }) {
   return refresh;
 }
 
-/** Asks how the session stands with each of them. The answer is `null` where there is nothing to play with. */
+/** Asks how the session stands with each of them. */
 async function refreshed(cards) {
   const used = cards.map((card) => card.used);
   const config = Object.fromEntries(cards.map((card, at) => [card.algorithm.id, used[at]]));
   const asked = performance.now();
   const answer = await ask("POST", "/api/rate-limit/state", { config });
-  if (answer.status === 404) return null;
   if (!answer.ok) throw new Error(reasonOf(answer));
   heardTime(answer.json.algorithms["fixed-window"].now_us, asked, performance.now());
   // What was asked with other parameters than a card has by now is of no use to it.
   cards.forEach((card, at) => card.used === used[at] && card.show(answer.json.algorithms[card.algorithm.id]));
-  return answer.json.store;
 }
 
 function animate(place, cards) {

@@ -7,11 +7,11 @@ import { Timeline, title } from "./timeline.js";
 
 const DRAWN = "drawn";
 
-/** Builds the view into a place. The answer sends the first traffic. */
+/** Builds the view into a place. */
 export function compare(place) {
   const view = new Compare();
   place.replaceChildren(view.element);
-  return () => view.choose();
+  view.choose();
 }
 
 class Compare {

@@ -15,7 +15,7 @@ export class Lookup {
       make("h2", {}, "Look up a key"),
       make("div", { class: "parameters" }, make("label", { for: "lookup-by" }, "rule or limit", this.by), make("label", { for: "lookup-key" }, "key", this.key),
         make("button", { class: "act" }, "Look up"), make("button", { type: "button", class: "quiet", onclick: () => this.reset() }, "Reset this key")),
-      this.answer, this.meter);
+      make("div", {}, this.answer, this.meter));
   }
 
   submit(event) {

@@ -15,7 +15,7 @@ const find = (id) => document.getElementById(id);
 /** What a tab shows. */
 const panel = (tab) => find(tab.getAttribute("aria-controls"));
 
-/** Makes tabs of them. The answer shows those that there are, and selects the one that the address names. */
+/** Makes tabs of them. The answer shows or hides one, and selects the one that the address names. */
 function tabs() {
   const all = [...document.querySelectorAll("[role=tab]")];
   const shown = () => all.filter((tab) => !tab.hidden);
@@ -79,28 +79,32 @@ function repeat(refresh) {
   again();
 }
 
-function begin() {
+async function begin() {
   const show = tabs();
   presence();
-  const all = { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") };
-  const refresh = playground(find("cards"), all);
-  const beginComparing = compare(find("compare"));
-  let isPlaying = null;
-  repeat(async () => {
-    // Where nothing can be played with, that stays so; whether the server is there is still of interest.
-    if (isPlaying === false) return void (await ask("GET", "/healthz"));
-    const store = await refresh();
-    if (isPlaying === null) {
-      isPlaying = store !== null;
-      for (const tab of [find("tab-playground"), find("tab-compare")]) show(tab, isPlaying);
-      find("off").hidden = isPlaying;
-      if (isPlaying) beginComparing();
-    }
-    find("store").textContent = STORES[store] ?? "connected";
-  });
-  const refreshOperations = operations(find("operations"), (isShown) => show(find("tab-operations"), isShown));
-  repeat(refreshOperations);
   show(find("tab-playground"), true);
+  const about = await known();
+  for (const tab of [find("tab-playground"), find("tab-compare")]) show(tab, about.playground);
+  show(find("tab-operations"), about.operations !== "no");
+  find("nothing").hidden = about.playground || about.operations !== "no";
+  find("store").textContent = STORES[about.store] ?? "connected";
+  if (about.playground) play();
+  if (about.operations !== "no") repeat(operations(find("operations"), about.operations === "token"));
+  if (!about.playground) repeat(() => ask("GET", "/healthz"));
+}
+
+/** What there is to see; as soon as the server tells. */
+async function known() {
+  for (;;) {
+    const answer = await ask("GET", "/page/server.json").catch(() => null);
+    if (answer?.ok && answer.json) return answer.json;
+    await new Promise((done) => setTimeout(done, REFRESH_MS));
+  }
+}
+
+function play() {
+  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }));
+  compare(find("compare"));
 }
 
 begin();

@@ -5,22 +5,17 @@ import { make } from "./dom.js";
 import { Lookup, escaped } from "./lookup.js";
 import { OUTCOMES, Rates } from "./rates.js";
 
-const BREAKERS = { closed: "reached", open: "away", half_open: "tried again" };
-
-/** Builds the view into a place, and says whether there is anything to see. The answer asks the server anew. */
-export function operations(place, onShown) {
+/** Builds the view into a place, for somebody who may have to show a token first. The answer asks the server anew. */
+export function operations(place, needsToken) {
   const view = new Operations();
   place.replaceChildren(view.element);
-  let isShown = null;
+  if (needsToken) view.askForToken();
   const refresh = async () => {
-    // Nobody looks, and it is known whether there is anything to see.
-    if (view.waits || (place.hidden && isShown !== null)) return;
+    if (view.waits || place.hidden) return;
     const answer = await ask("GET", "/v1/operations", undefined, view.token);
-    // 403: operators ask from the server's machine, and nobody here is one.
-    if (isShown !== (answer.status !== 403)) onShown((isShown = answer.status !== 403));
     if (answer.ok) view.show(answer.json, performance.now());
     else if (answer.status === 401) view.askForToken();
-    else if (isShown) view.complain(reasonOf(answer));
+    else view.complain(reasonOf(answer));
   };
   view.refresh = () => refresh().catch((error) => view.complain(error.message));
   return refresh;
@@ -77,16 +72,18 @@ class Operations {
     ]), "Nobody was refused of late.");
   }
 
-  showFacts(now) {
-    const tile = (name, value, note, isBad = false) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
+  showFacts({ readiness, store, servers }) {
+    const { ready, phase, generation, hash, rules_problem: problem } = readiness;
+    const isAway = readiness.store === "unreachable";
     this.facts.replaceChildren(
-      tile("server", now.ready ? "ready" : "not ready", now.ready ? "requests are welcome" : "see /readyz for why", !now.ready),
-      tile("rules", `generation ${now.generation}`, `hash ${now.rules_hash}`),
-      ...(now.servers.length ? now.servers.map(({ server, breaker, waiting }) =>
-        tile("store", `${now.store}, ${BREAKERS[breaker] ?? breaker}`, `${server}, breaker ${breaker.replace("_", " ")}, ${waiting} waiting`, breaker !== "closed"))
-        : [tile("store", now.store, "in this process")]));
+      tile("server", ready ? "ready" : "not ready", phase === "draining" ? "it was told to stop" : isAway ? "the store does not answer" : "requests are welcome", !ready),
+      tile("rules", `generation ${generation}`, problem ? `the file was refused: ${problem}` : `hash ${hash}`, problem !== null),
+      tile("store", store, { memory: "in this process", reachable: "it answers", unreachable: "it does not answer" }[readiness.store], isAway),
+      ...servers.map(({ server, breaker, waiting }) => tile(server, `breaker ${breaker.replace("_", " ")}`, `${waiting} waiting`, breaker !== "closed")));
   }
 }
+
+const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
 
 const numeric = (words) => make("span", { class: "number" }, words);
 

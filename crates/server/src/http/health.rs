@@ -76,28 +76,35 @@ pub(super) async fn healthz() -> &'static str {
     )
 )]
 pub(super) async fn readyz(State(served): State<Arc<Served>>) -> (StatusCode, Json<Readiness>) {
-    let store = match &served.probe {
-        None => StoreState::Memory,
-        Some(probe) if probe.is_answered().await => StoreState::Reachable,
-        Some(_) => StoreState::Unreachable,
-    };
-    let ready = served.is_ready();
-    let phase = match served.lifecycle.phase() {
-        Phase::Serving => PhaseName::Serving,
-        Phase::Draining | Phase::Closing => PhaseName::Draining,
-    };
-    let problem = served.file.as_ref().and_then(|file| file.status().problem);
-    let readiness = Readiness {
-        ready,
-        store,
-        generation: served.rules.generation(),
-        hash: served.rules_hash(),
-        rules: served.rules.counts().len(),
-        limits: served.limits().len(),
-        phase,
-        rules_problem: problem.map(shortened),
-    };
-    (if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(readiness))
+    let readiness = Readiness::of(&served).await;
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(readiness))
+}
+
+impl Readiness {
+    /// As of now: the store is asked, unless it just was.
+    pub(super) async fn of(served: &Served) -> Readiness {
+        let store = match &served.probe {
+            None => StoreState::Memory,
+            Some(probe) if probe.is_answered().await => StoreState::Reachable,
+            Some(_) => StoreState::Unreachable,
+        };
+        let phase = match served.lifecycle.phase() {
+            Phase::Serving => PhaseName::Serving,
+            Phase::Draining | Phase::Closing => PhaseName::Draining,
+        };
+        let problem = served.file.as_ref().and_then(|file| file.status().problem);
+        Readiness {
+            ready: served.is_ready(),
+            store,
+            generation: served.rules.generation(),
+            hash: served.rules_hash(),
+            rules: served.rules.counts().len(),
+            limits: served.limits().len(),
+            phase,
+            rules_problem: problem.map(shortened),
+        }
+    }
 }
 
 /// As much of a text as is told.

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::Problem;
 use super::check::{append, json};
+use super::health::Readiness;
 use super::openapi::OperatorProblems;
 use super::operator::Operator;
 use crate::refused::Count;
@@ -26,15 +27,10 @@ pub(super) struct OperationsJson {
     /// `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
-    /// Whether requests should be sent here.
-    ready: bool,
+    /// As `/readyz` has it.
+    readiness: Readiness,
     /// The servers of the store, if it has any.
     servers: Vec<ServerJson>,
-    /// 1 for the first rules, one more whenever they are replaced.
-    generation: u64,
-    /// The same on every server that has the same rules.
-    #[schema(example = "8d0a31fe5c9b7724")]
-    rules_hash: String,
     /// In the order of the file.
     rules: Vec<DeciderJson>,
     /// Limits that are asked for by their names, in alphabetical order.
@@ -128,10 +124,8 @@ pub(super) async fn operations(
         &mut body,
         &OperationsJson {
             store: served.store,
-            ready: served.is_ready(),
+            readiness: Readiness::of(&served).await,
             servers: servers.collect(),
-            generation: served.rules.generation(),
-            rules_hash: served.rules_hash(),
             rules: rules.collect(),
             limits: limits.collect(),
             refused: served.refused.most(MAX_REFUSED).into_iter().map(refused).collect(),

@@ -8,9 +8,11 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Uri, Version};
+use serde::Serialize;
 use tollgate::http::Peer;
 
 use super::Problem;
+use crate::secret::Secret;
 use crate::served::Served;
 
 /// How the names of headers begin that a proxy adds: it speaks for somebody else.
@@ -30,7 +32,26 @@ pub(super) struct Operator {
     peer: Option<Peer>,
 }
 
+/// Whether somebody is an operator, before they have shown anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Known {
+    Yes,
+    No,
+    /// They may show the token.
+    Token,
+}
+
 impl Operator {
+    /// Whether whoever asks is one.
+    pub(super) fn known(parts: &Parts, served: &Served) -> Known {
+        match &served.operator_token {
+            Some(_) => Known::Token,
+            None if is_local(parts) => Known::Yes,
+            None => Known::No,
+        }
+    }
+
     /// From where it asks, for the log.
     pub(super) fn peer(&self) -> String {
         self.peer.map_or_else(|| "unknown".to_owned(), |Peer(peer)| peer.to_string())
@@ -44,11 +65,12 @@ impl FromRequestParts<Arc<Served>> for Operator {
         parts: &mut Parts,
         served: &Arc<Served>,
     ) -> Result<Operator, Problem> {
-        match &served.operator_token {
-            Some(token) if bearer(&parts.headers).is_some_and(|shown| token.is(shown)) => {}
-            Some(_) => return Err(Problem::no_operator()),
-            None if is_local(parts) => {}
-            None => return Err(Problem::not_local()),
+        let is_shown = |token: &Secret| bearer(&parts.headers).is_some_and(|shown| token.is(shown));
+        match Operator::known(parts, served) {
+            Known::Yes => {}
+            Known::No => return Err(Problem::not_local()),
+            Known::Token if served.operator_token.as_ref().is_some_and(is_shown) => {}
+            Known::Token => return Err(Problem::no_operator()),
         }
         Ok(Operator { peer: parts.extensions.get().copied() })
     }

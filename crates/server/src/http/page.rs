@@ -1,4 +1,8 @@
 //! `GET /`: the page, which is part of the program.
+//!
+//! - `about`: what it can show
+
+mod about;
 
 use std::io::Write;
 use std::sync::{Arc, LazyLock};
@@ -128,7 +132,8 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
 
 /// Every file at its path.
 pub(super) fn routes() -> Router<Arc<Served>> {
-    FILES.iter().fold(Router::new(), |router, file| {
+    let router = Router::new().route("/page/server.json", get(about::about));
+    FILES.iter().fold(router, |router, file| {
         router.route(file.path, get(move |method: Method, headers: HeaderMap| async move { file.answer(&method, &headers) }))
     })
 }
