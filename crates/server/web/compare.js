@@ -7,6 +7,8 @@ import { Timeline, title } from "./timeline.js";
 
 const DRAWN = "drawn";
 
+const LEGEND = [["yes", "goes at once"], ["later", "goes later"], ["no", "is refused"], ["worst", "the window in which most go"]];
+
 /** Builds the view into a place. */
 export function compare(place) {
   const view = new Compare();
@@ -40,6 +42,7 @@ class Compare {
         make("label", { for: "compare-limit" }, "all allow", this.limit),
         make("label", { for: "compare-seconds" }, "in seconds", this.seconds)),
       this.help, this.problem, this.summary, this.timeline.element,
+      make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))),
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The same in numbers" }, make("table", {},
         make("caption", {}, "The same in numbers"),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "algorithm"), make("th", { scope: "col", class: "number" }, "allowed"),
