@@ -52,7 +52,11 @@ export class Lookup {
   }
 }
 
-/** What does not print, as what it is. */
-export function escaped(text) {
+/** A key as it can be shown to whoever stands by: what does not print as what it is, and of an API key the beginning. */
+export function shown(key) {
+  return escaped(key.replace(/(?<=(?:^|,)api_key=[^,]{4})[^,]+/g, "…"));
+}
+
+function escaped(text) {
   return text.replace(/[\p{C}\p{Zl}\p{Zp}\\]/gu, (letter) => (letter === "\\" ? "\\\\" : `\\u{${letter.codePointAt(0).toString(16)}}`));
 }

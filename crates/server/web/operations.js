@@ -2,7 +2,7 @@
 
 import { ask, reasonOf } from "./api.js";
 import { make } from "./dom.js";
-import { Lookup, escaped } from "./lookup.js";
+import { Lookup, shown } from "./lookup.js";
 import { OUTCOMES, Rates } from "./rates.js";
 
 /** Builds the view into a place, for somebody who may have to show a token first. The answer asks the server anew. */
@@ -67,8 +67,8 @@ class Operations {
       own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => numeric(rates.get(own.name)?.[name].toFixed(1) ?? "…")),
     ]));
     this.refused.rows(now.refused.map(({ by, key, times, excess }) => [
-      by, make("code", {}, escaped(key)), numeric(excess ? `${times - excess} to ${times}` : String(times)),
-      make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${escaped(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up"),
+      by, make("code", {}, shown(key)), numeric(excess ? `${times - excess} to ${times}` : String(times)),
+      make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up"),
     ]), "Nobody was refused of late.");
   }
 

@@ -35,7 +35,7 @@ impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
     }
 }
 
-/// JSON of at most `MOST` bytes, or nothing at all: then it is as if it were `{}`.
+/// JSON of at most `MOST` bytes; or nothing, of whatever type, or `null`: then it is as if it were `{}`.
 pub(super) struct OptionalJson<T, const MOST: usize>(pub(super) T);
 
 impl<T: DeserializeOwned + Default, const MOST: usize> FromRequest<Arc<Served>>
@@ -47,18 +47,29 @@ impl<T: DeserializeOwned + Default, const MOST: usize> FromRequest<Arc<Served>>
         request: Request,
         served: &Arc<Served>,
     ) -> Result<OptionalJson<T, MOST>, Problem> {
-        if request.body().is_end_stream() {
-            return Ok(OptionalJson(T::default()));
+        let is_json = is_json(request.headers());
+        let is_json = is_json && !request.headers().contains_key(CONTENT_ENCODING);
+        let body = read(request.into_body(), MOST, &served.budget).await;
+        match &*body.map_err(Problem::unread)? {
+            b"" => Ok(OptionalJson(T::default())),
+            _ if !is_json => Err(Problem::no_json()),
+            body => decoded(body).map(OptionalJson),
         }
-        let JsonBody(body) = JsonBody::<MOST>::from_request(request, served).await?;
-        if !is_object(&body) {
-            return Err(Problem::bad_request(
-                "the body is no object; send {\"config\":{}}, or none",
-            ));
-        }
-        let decoded = serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
-        Ok(OptionalJson(decoded))
     }
+}
+
+fn decoded<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Problem> {
+    if body.trim_ascii() == b"null" {
+        return Ok(T::default());
+    }
+    if !is_object(body) {
+        return Err(Problem::bad_request("the body is no object; send {\"config\":{}}, or none"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let decoded = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| Problem::at(&error.path().to_string(), error.inner()))?;
+    json.end().map_err(|error| Problem::in_json(&error))?;
+    Ok(decoded)
 }
 
 /// `application/json`, whatever its parameters.

@@ -146,7 +146,22 @@ fn decider(name: String, limit: Option<Limit>, counts: tollgate::rules::Counts) 
     }
 }
 
-fn refused(Count { who, times, excess }: Count) -> RefusedJson {
-    let key = String::from_utf8_lossy(&who.key).into_owned();
-    RefusedJson { by: who.by.into(), key, times, excess }
+fn refused(count: Count) -> RefusedJson {
+    let key = String::from_utf8_lossy(&count.key).into_owned();
+    RefusedJson { by: count.by.into(), key, times: count.times, excess: count.excess }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refused::Refused;
+
+    #[test]
+    fn a_key_that_is_no_utf_8_is_told_all_the_same() {
+        let counts = Refused::default();
+        counts.count("free", b"a\xff\n");
+        let told = refused(counts.most(1).remove(0));
+        let want = "{\"by\":\"free\",\"key\":\"a\u{fffd}\\n\",\"times\":1,\"excess\":0}";
+        assert_eq!(serde_json::to_string(&told).unwrap(), want);
+    }
 }

@@ -13,12 +13,12 @@ use axum::response::Response;
 use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use hyper::StatusCode;
 use hyper::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
     HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::{Method, StatusCode};
 use siphasher::sip128::SipHasher13;
 
 use crate::served::Served;
@@ -76,12 +76,13 @@ impl File {
         // OK because memory takes all that is written to it.
         let _ = gzip.write_all(plain);
         let gzip = gzip.finish().unwrap_or_default().into();
-        let tag = format!("\"{:032x}\"", SipHasher13::new().hash(plain).as_u128());
-        let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""));
+        // Weak, as it is the same for both encodings.
+        let tag = format!("W/\"{:032x}\"", SipHasher13::new().hash(plain).as_u128());
+        let tag = HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("W/\"\""));
         File { path, content_type, plain, gzip, tag }
     }
 
-    fn answer(&self, method: &Method, headers: &HeaderMap) -> Response {
+    fn answer(&self, headers: &HeaderMap) -> Response {
         let mut response = Response::new(Body::empty());
         let own = response.headers_mut();
         let mut set = |name: HeaderName, value: &'static str| {
@@ -103,21 +104,21 @@ impl File {
         if is_gzip {
             own.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        if *method != Method::HEAD {
-            *response.body_mut() = match is_gzip {
-                true => Body::from(self.gzip.clone()),
-                false => Body::from(self.plain),
-            };
-        }
+        *response.body_mut() = match is_gzip {
+            true => Body::from(self.gzip.clone()),
+            false => Body::from(self.plain),
+        };
         response
     }
 }
 
-/// Whether a list of tags has this one, or is `*`. A proxy may have made it weak.
+/// Whether a list of tags has this one, weak or strong, or is `*`.
 fn names(tags: &HeaderValue, tag: &HeaderValue) -> bool {
-    let tags = tags.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
-    tags.map(|own| own.strip_prefix(b"W/").unwrap_or(own))
-        .any(|own| own == b"*" || own == tag.as_bytes())
+    fn bare(tag: &[u8]) -> &[u8] {
+        tag.strip_prefix(b"W/").unwrap_or(tag)
+    }
+    let mut tags = tags.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+    tags.any(|own| own == b"*" || bare(own) == bare(tag.as_bytes()))
 }
 
 /// `gzip`, unless its weight is 0.
@@ -134,7 +135,7 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
 pub(super) fn routes() -> Router<Arc<Served>> {
     let router = Router::new().route("/page/server.json", get(about::about));
     FILES.iter().fold(router, |router, file| {
-        router.route(file.path, get(move |method: Method, headers: HeaderMap| async move { file.answer(&method, &headers) }))
+        router.route(file.path, get(move |headers: HeaderMap| async move { file.answer(&headers) }))
     })
 }
 
@@ -154,15 +155,15 @@ mod tests {
         let tag = file.tag.to_str().unwrap();
         for (sent, want) in [
             (tag.to_owned(), 304),
-            (format!("W/{tag}"), 304),
+            (tag[2..].to_owned(), 304),
             (format!("\"other\", {tag}"), 304),
             ("*".to_owned(), 304),
             ("\"other\"".to_owned(), 200),
-            (tag[1..].to_owned(), 200),
+            (tag[3..].to_owned(), 200),
         ] {
             let headers =
                 HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::try_from(&sent).unwrap())]);
-            assert_eq!(file.answer(&Method::GET, &headers).status().as_u16(), want, "{sent}");
+            assert_eq!(file.answer(&headers).status().as_u16(), want, "{sent}");
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
         ] {
             let headers =
                 HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(accepted))]);
-            let answer = FILES[0].answer(&Method::GET, &headers);
+            let answer = FILES[0].answer(&headers);
             assert_eq!(answer.headers().contains_key(CONTENT_ENCODING), want, "{accepted}");
         }
     }

@@ -15,15 +15,16 @@ use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tollgate::http::{HeaderFamilies, Outcome};
-use tollgate::{Decision, Limiter, Scope};
+use tollgate::{Decision, Limiter, OnFailure, Scope};
 use utoipa::ToSchema;
 
-use self::algorithm::{Algorithm, Parameters};
+use self::algorithm::{Algorithm, Parameters, object};
 use self::session::{Id, Session, Sessions};
 use super::Problem;
+use super::asked::{Whole, given};
 use super::body::OptionalJson;
 use super::check::{append, json};
 use super::openapi::{BodyProblems, StoreProblems};
@@ -37,7 +38,8 @@ const BURST: u64 = 10;
 const MAX_BURST: u64 = 50;
 
 /// What playing takes of memory at most, where limits are in memory: nobody who plays takes it from keys that count.
-const MAX_PLAYED_BYTES: usize = 16 << 20;
+/// Enough for the longest log of every session.
+const MAX_PLAYED_BYTES: usize = 32 << 20;
 
 /// Where the counters of all sessions are.
 #[derive(Debug)]
@@ -73,10 +75,12 @@ impl Playground {
         Ok(())
     }
 
-    /// An algorithm as a session has it. A name with a space in it is no limit's and no rule's of a file.
+    /// An algorithm as a session has it. A name with a space in it is no limit's and no rule's of a file. Without
+    /// the store there is no answer: nobody is shown what it did not decide.
     fn scope(&self, algorithm: Algorithm, parameters: &Parameters) -> Result<Scope, Problem> {
         let limit = algorithm.limit(parameters)?;
-        Ok(self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?)
+        let scope = self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?;
+        Ok(scope.on_failure(OnFailure::Closed))
     }
 }
 
@@ -86,6 +90,7 @@ impl Playground {
 #[schema(as = PlaygroundRequest)]
 pub(super) struct Asked {
     /// The parameters, where they are not the usual ones.
+    #[serde(default, deserialize_with = "object")]
     config: Option<Parameters>,
 }
 
@@ -95,10 +100,12 @@ pub(super) struct Asked {
 #[schema(as = PlaygroundBurst)]
 pub(super) struct AskedBurst {
     /// The parameters, where they are not the usual ones.
+    #[serde(default, deserialize_with = "object")]
     config: Option<Parameters>,
     /// How many requests.
-    #[schema(minimum = 1, maximum = 50, default = 10)]
-    count: Option<u64>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 50, default = 10)]
+    count: Option<Whole>,
 }
 
 /// What an algorithm decided.
@@ -135,6 +142,15 @@ impl DecisionJson {
     }
 }
 
+/// That the counters are as they were at first.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundReset)]
+pub(super) struct ResetJson {
+    #[schema(example = true)]
+    ok: bool,
+}
+
 /// Sends one request to an algorithm
 #[utoipa::path(
     post,
@@ -150,8 +166,8 @@ pub(super) async fn request(
     session: Session,
     OptionalJson(asked): OptionalJson<Asked, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let algorithm = Algorithm::in_path(path)?;
     let playground = served.playground()?;
+    let algorithm = Algorithm::in_path(path)?;
     let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
     playground.play(&session).await?;
     let decision = scope.check(session.key()).await?;
@@ -175,13 +191,13 @@ pub(super) async fn burst(
     session: Session,
     OptionalJson(asked): OptionalJson<AskedBurst, MAX_BYTES>,
 ) -> Result<Response, Problem> {
+    let playground = served.playground()?;
     let algorithm = Algorithm::in_path(path)?;
-    let count = asked.count.unwrap_or(BURST);
+    let count = asked.count.map_or(BURST, |Whole(count)| count);
     if !(1..=MAX_BURST).contains(&count) {
-        let detail = format!("count is {count}; use 1 to {MAX_BURST}");
+        let detail = format!("count: {count} is out of range; use 1 to {MAX_BURST}");
         return Err(Problem::bad_request(detail));
     }
-    let playground = served.playground()?;
     let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
     playground.play(&session).await?;
     let check = [scope.check(session.key())];
@@ -193,7 +209,7 @@ pub(super) async fn burst(
     let mut body = Vec::new();
     let each: Vec<_> = decisions.iter().map(|own| DecisionJson::new(own, &scope)).collect();
     append(&mut body, &each);
-    let response = session.started(json(body.into()));
+    let response = session.started(json(served.budget.body_anyway(body)));
     Ok(match decisions.last() {
         Some(last) => told(last, &scope, response),
         None => response,
@@ -205,21 +221,21 @@ pub(super) async fn burst(
     post,
     path = "/api/rate-limit/reset",
     tag = "playground",
-    responses((status = 200, description = "It has spent nothing.", body = serde_json::Value), StoreProblems),
+    responses((status = 200, description = "It has spent nothing.", body = ResetJson), StoreProblems),
 )]
 pub(super) async fn reset(
     State(served): State<Arc<Served>>,
     session: Session,
 ) -> Result<Response, Problem> {
     let playground = served.playground()?;
-    playground.sessions.forget(session.id());
     playground.forget(session.id()).await?;
-    Ok(session.started(json(r#"{"success":true}"#.into())))
+    let mut body = Vec::new();
+    append(&mut body, &ResetJson { ok: true });
+    Ok(session.started(json(body.into())))
 }
 
 /// The headers that a client of such a limit would see.
-fn told(decision: &Decision, scope: &Scope, response: Response) -> Response {
-    let mut response = response.into_response();
+fn told(decision: &Decision, scope: &Scope, mut response: Response) -> Response {
     let wall_us = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_micros());
     let wall_us = u64::try_from(wall_us).unwrap_or(u64::MAX);
     let outcome = Outcome::of_limit(scope, decision, 1);

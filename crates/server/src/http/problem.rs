@@ -85,6 +85,17 @@ impl Problem {
         Problem::bad_request(format!("line {line} column {column}: {message}{remedy}"))
     }
 
+    /// The same where the place has a name: `config.maxTokens: invalid type: null, expected a number`.
+    pub(super) fn at(place: &str, error: &serde_json::Error) -> Problem {
+        let problem = Problem::in_json(error);
+        let (_, message) = problem.detail.split_once(": ").unwrap_or_default();
+        let message = if error.is_data() { message } else { &problem.detail };
+        match place {
+            "." => problem,
+            _ => Problem::bad_request(format!("{}: {message}", shown(place))),
+        }
+    }
+
     pub(crate) fn unknown_limit(name: &str) -> Problem {
         let detail = format!("there is no limit `{}`; GET /v1/limits lists them", shown(name));
         Problem::new(StatusCode::NOT_FOUND, detail)

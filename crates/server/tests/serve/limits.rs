@@ -116,7 +116,7 @@ fn paths_that_are_wrong_are_told_so() {
         ("/v1/limits/free/keys/a?entries=1", 400, "use such as ?cost=1&entries=true"),
         ("/v1/limits/free/keys/?cost=x", 400, "use such as ?cost=1&entries=true"),
         ("/nowhere%0a", 404, "there is no `/nowhere%0a`; GET /openapi.json lists what is"),
-        ("/", 404, "there is no `/`"),
+        ("/page/nope.js", 404, "there is no `/page/nope.js`"),
     ] {
         let (told, detail) = problem(server.get(path).send().unwrap());
         assert_eq!(told, status, "{path}: {detail}");

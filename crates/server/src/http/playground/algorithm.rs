@@ -1,20 +1,27 @@
 //! The algorithms, and their parameters.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use tollgate::Limit;
 use utoipa::ToSchema;
 
 use crate::http::Problem;
+use crate::http::asked::given;
 use crate::http::problem::shown;
 
-/// The most requests, tokens or places.
-const MAX_SIZE: f64 = 1_000.0;
+/// The least and the most.
+type Range = (f64, f64);
 
-/// Of a window, in seconds; and of what comes back or leaks, in units a second.
-const WINDOWS: (f64, f64) = (0.1, 3_600.0);
-const RATES: (f64, f64) = (0.01, 1_000.0);
+/// Of requests, tokens or places; of a window, in seconds; and of what comes back or leaks, in units a second.
+const SIZES: Range = (1.0, 1_000.0);
+const WINDOWS: Range = (0.1, 3_600.0);
+const RATES: Range = (0.01, 1_000.0);
 
 /// An algorithm to play with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -28,41 +35,68 @@ pub(super) enum Algorithm {
     LeakyBucket,
 }
 
-/// What can be changed of an algorithm; each has its own of these.
+/// What can be changed of an algorithm. It may have those of the others as well, which it does not look at: a client
+/// may send the same to all.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundConfig)]
 pub(super) struct Parameters {
     /// Of a window or a log: how many requests.
-    #[schema(minimum = 1, maximum = 1000, default = 10)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_requests: Option<f64>,
     /// Of a window or a log: in how many seconds.
-    #[schema(minimum = 0.1, maximum = 3600, default = 10)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = f64, required = false, minimum = 0.1, maximum = 3600, default = 10)]
     window_seconds: Option<f64>,
     /// Of a token bucket: how many it holds.
-    #[schema(minimum = 1, maximum = 1000, default = 10)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     max_tokens: Option<f64>,
     /// Of a token bucket: how many come back a second.
-    #[schema(minimum = 0.01, maximum = 1000, default = 1)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     refill_rate: Option<f64>,
     /// Of a leaky bucket: how many it holds.
-    #[schema(minimum = 1, maximum = 1000, default = 10)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
     capacity: Option<f64>,
     /// Of a leaky bucket: how many leave a second.
-    #[schema(minimum = 0.01, maximum = 1000, default = 1)]
+    #[serde(default, deserialize_with = "number")]
+    #[schema(value_type = f64, required = false, minimum = 0.01, maximum = 1000, default = 1)]
     leak_rate: Option<f64>,
     /// Of a leaky bucket: whether requests are refused, or wait their turn.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Mode, required = false, default = "policing")]
     mode: Option<Mode>,
 }
 
 /// What a leaky bucket does with a request that comes too soon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
+#[schema(rename_all = "lowercase")]
 #[schema(as = PlaygroundMode)]
 pub(super) enum Mode {
     #[default]
     Policing,
     Shaping,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Mode::Policing => "policing",
+            Mode::Shaping => "shaping",
+        }
+    }
+}
+
+/// Of a text: of anything else, serde's own would say that it is no JSON.
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Mode, D::Error> {
+        let text = String::deserialize(json)?;
+        let mode = [Mode::Policing, Mode::Shaping].into_iter().find(|mode| mode.name() == text);
+        mode.ok_or_else(|| D::Error::unknown_variant(&text, &["policing", "shaping"]))
+    }
 }
 
 impl Parameters {
@@ -108,72 +142,34 @@ impl Algorithm {
         })
     }
 
-    /// The limit with these parameters.
+    /// The limit with these parameters. Those of others are looked at, too: what is wrong is so for all.
     pub(super) fn limit(self, own: &Parameters) -> Result<Limit, Problem> {
-        self.check_names(own)?;
+        let requests = size("maxRequests", own.max_requests)?;
+        let window_us = (within("windowSeconds", own.window_seconds, 10.0, WINDOWS)? * 1e6).round();
+        let tokens = size("maxTokens", own.max_tokens)?;
+        let refill = rate("refillRate", own.refill_rate)?;
+        let capacity = size("capacity", own.capacity)?;
+        let leak = rate("leakRate", own.leak_rate)?;
+        let mode = own.mode.unwrap_or_default().name();
         let text = match self {
-            Algorithm::TokenBucket => {
-                let (size, rate) =
-                    (size("maxTokens", own.max_tokens)?, rate("refillRate", own.refill_rate)?);
-                format!("token-bucket capacity={size} refill={rate}/s")
-            }
+            Algorithm::TokenBucket => format!("token-bucket capacity={tokens} refill={refill}/s"),
             Algorithm::LeakyBucket => {
-                let (size, rate) =
-                    (size("capacity", own.capacity)?, rate("leakRate", own.leak_rate)?);
-                let mode = match own.mode.unwrap_or_default() {
-                    Mode::Policing => "policing",
-                    Mode::Shaping => "shaping",
-                };
-                format!("leaky-bucket capacity={size} leak={rate}/s mode={mode}")
+                format!("leaky-bucket capacity={capacity} leak={leak}/s mode={mode}")
             }
             Algorithm::FixedWindow
             | Algorithm::SlidingWindowLog
             | Algorithm::SlidingWindowCounter => {
-                let size = size("maxRequests", own.max_requests)?;
-                let window_us =
-                    (within("windowSeconds", own.window_seconds, 10.0, WINDOWS)? * 1e6).round();
-                format!("{} limit={size} window={window_us}us", self.name())
+                format!("{} limit={requests} window={window_us}us", self.name())
             }
         };
         text.parse().map_err(|error: tollgate::LimitError| Problem::bad_request(error.to_string()))
     }
-
-    /// A parameter of another algorithm is a mistake that should not go unnoticed.
-    fn check_names(self, own: &Parameters) -> Result<(), Problem> {
-        let given = [
-            ("maxRequests", own.max_requests.is_some()),
-            ("windowSeconds", own.window_seconds.is_some()),
-            ("maxTokens", own.max_tokens.is_some()),
-            ("refillRate", own.refill_rate.is_some()),
-            ("capacity", own.capacity.is_some()),
-            ("leakRate", own.leak_rate.is_some()),
-            ("mode", own.mode.is_some()),
-        ];
-        let wanted = match self {
-            Algorithm::TokenBucket => &["maxTokens", "refillRate"][..],
-            Algorithm::LeakyBucket => &["capacity", "leakRate", "mode"],
-            _ => &["maxRequests", "windowSeconds"],
-        };
-        match given.iter().find(|(name, is_given)| *is_given && !wanted.contains(name)) {
-            None => Ok(()),
-            Some((name, _)) => {
-                let (own, wanted) = (self.name(), wanted.join(", "));
-                Err(Problem::bad_request(format!(
-                    "config.{name}: {own} has no such parameter; use {wanted}"
-                )))
-            }
-        }
-    }
 }
 
 fn size(name: &str, given: Option<f64>) -> Result<f64, Problem> {
-    let size = within(name, given, 10.0, (1.0, MAX_SIZE))?;
-    match size.fract() == 0.0 {
-        true => Ok(size),
-        false => Err(Problem::bad_request(format!(
-            "config.{name}: {size} is no whole number; use {}",
-            size.round()
-        ))),
+    match within(name, given, 10.0, SIZES)? {
+        size if size.fract() == 0.0 => Ok(size),
+        _ => Err(out_of(name, "is no whole number", SIZES)),
     }
 }
 
@@ -182,17 +178,69 @@ fn rate(name: &str, given: Option<f64>) -> Result<f64, Problem> {
     Ok((within(name, given, 1.0, RATES)? * 1e3).round() / 1e3)
 }
 
-fn within(
-    name: &str,
-    given: Option<f64>,
-    usual: f64,
-    (least, most): (f64, f64),
-) -> Result<f64, Problem> {
+fn within(name: &str, given: Option<f64>, usual: f64, range: Range) -> Result<f64, Problem> {
     match given.unwrap_or(usual) {
-        own if (least..=most).contains(&own) => Ok(own),
-        own => Err(Problem::bad_request(format!(
-            "config.{name}: {own} is too {}; use {least} to {most}",
-            if own < least { "little" } else { "much" }
-        ))),
+        own if own < range.0 => Err(out_of(name, "is too little", range)),
+        own if own > range.1 => Err(out_of(name, "is too much", range)),
+        own => Ok(own),
     }
+}
+
+fn out_of(name: &str, problem: &str, (least, most): Range) -> Problem {
+    Problem::bad_request(format!("config.{name}: it {problem}; use {least} to {most}"))
+}
+
+/// A number; `null`, as which some languages write what is none, is not the same as nothing.
+fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, D::Error> {
+    struct OfNumber;
+
+    impl Visitor<'_> for OfNumber {
+        type Value = f64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number")
+        }
+
+        fn visit_f64<E: Error>(self, number: f64) -> Result<f64, E> {
+            Ok(number)
+        }
+
+        // Those that a float does not have are out of every range.
+        fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
+            Ok(number as f64)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
+            Ok(number as f64)
+        }
+    }
+
+    json.deserialize_f64(OfNumber).map(Some)
+}
+
+/// An object, if it is not `null`. Serde would take an array for its fields in their order.
+pub(super) fn object<'de, D, T>(json: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct OfObject<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OfObject<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
+            Ok(None)
+        }
+
+        fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Option<T>, M::Error> {
+            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+
+    json.deserialize_any(OfObject(PhantomData))
 }

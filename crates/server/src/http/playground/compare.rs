@@ -8,18 +8,24 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Limit, Verdict};
 use utoipa::ToSchema;
 
-use super::MAX_BYTES;
-use super::algorithm::{Algorithm, Parameters};
+use super::algorithm::{Algorithm, Parameters, object};
 use super::state::Configs;
 use crate::http::Problem;
+use crate::http::asked::{Whole, given};
 use crate::http::body::OptionalJson;
 use crate::http::check::{append, json};
 use crate::http::openapi::BodyProblems;
 use crate::served::Served;
 
+/// The longest body: a pattern is longer than what is sent otherwise.
+const MAX_BYTES: usize = 64 << 10;
+
 /// The most requests of a pattern, and the latest.
 const MAX_REQUESTS: usize = 2_000;
 const MAX_AT_MS: u64 = 3_600_000;
+
+/// Over which the worst is sought, unless said.
+const USUAL_WINDOW_MS: u64 = 10_000;
 
 /// The traffic begins as a window does: a whole hour since the Unix epoch, so that every window of a whole part of
 /// an hour begins there.
@@ -30,18 +36,21 @@ const BEGINS_US: u64 = 1_800_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 #[serde(deny_unknown_fields)]
 #[schema(as = CompareRequest)]
 pub(in crate::http) struct Traffic {
+    #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
     /// When requests come, in milliseconds from the beginning, in order.
     #[serde(default)]
-    #[schema(max_items = 2000, required = false)]
-    at_ms: Vec<u64>,
+    #[schema(value_type = Vec<u64>, max_items = 2000, required = false)]
+    at_ms: Vec<Whole>,
     /// Over how many milliseconds the worst is sought.
-    #[schema(minimum = 1, maximum = 3_600_000, default = 10_000)]
-    window_ms: Option<u64>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = u64, required = false, minimum = 1, maximum = 3_600_000, default = 10_000)]
+    window_ms: Option<Whole>,
 }
 
 /// What an algorithm made of the traffic.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(as = Compared)]
 pub(in crate::http) struct Compared {
     /// A leaky bucket comes twice, once in each mode.
@@ -71,12 +80,13 @@ pub(in crate::http) async fn compare(
     OptionalJson(traffic): OptionalJson<Traffic, MAX_BYTES>,
 ) -> Result<Response, Problem> {
     served.playground()?;
-    let window_ms = traffic.window_ms.unwrap_or(10_000);
-    traffic.check(window_ms)?;
-    let config = traffic.config.clone().unwrap_or_default();
+    let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
+    let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
+    check(&at_ms, window_ms)?;
+    let config = traffic.config.unwrap_or_default();
     let compared = |(algorithm, parameters): (Algorithm, Parameters)| {
         let limit = algorithm.limit(&parameters)?;
-        Ok(Compared::new(algorithm, &limit, &traffic.at_ms, window_ms))
+        Ok(Compared::new(algorithm, &limit, &at_ms, window_ms))
     };
     let each = Algorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
     let leaky = Algorithm::LeakyBucket;
@@ -85,28 +95,26 @@ pub(in crate::http) async fn compare(
     let all = each.map(compared).collect::<Result<Vec<_>, Problem>>()?;
     let mut body = Vec::new();
     append(&mut body, &all);
-    Ok(json(body.into()))
+    Ok(json(served.budget.body(body)?))
 }
 
-impl Traffic {
-    fn check(&self, window_ms: u64) -> Result<(), Problem> {
-        let detail = match (self.at_ms.len(), self.at_ms.last().copied().unwrap_or(0)) {
-            (count, _) if count > MAX_REQUESTS => {
-                format!("at_ms: {count} requests; send at most {MAX_REQUESTS}")
-            }
-            (_, last) if last > MAX_AT_MS => {
-                format!("at_ms: {last} is too late; use at most {MAX_AT_MS}")
-            }
-            _ if !self.at_ms.is_sorted() => {
-                "at_ms: a request comes before the one before it; sort them".to_owned()
-            }
-            _ if !(1..=MAX_AT_MS).contains(&window_ms) => {
-                format!("window_ms is {window_ms}; use 1 to {MAX_AT_MS}")
-            }
-            _ => return Ok(()),
-        };
-        Err(Problem::bad_request(detail))
-    }
+fn check(at_ms: &[u64], window_ms: u64) -> Result<(), Problem> {
+    let detail = match (at_ms.len(), at_ms.last().copied().unwrap_or(0)) {
+        (count, _) if count > MAX_REQUESTS => {
+            format!("at_ms: {count} requests are too many; send at most {MAX_REQUESTS}")
+        }
+        (_, last) if last > MAX_AT_MS => {
+            format!("at_ms: {last} is too late; use at most {MAX_AT_MS}")
+        }
+        _ if !at_ms.is_sorted() => {
+            "at_ms: a request comes before the one before it; sort them".to_owned()
+        }
+        _ if !(1..=MAX_AT_MS).contains(&window_ms) => {
+            format!("window_ms: {window_ms} is out of range; use 1 to {MAX_AT_MS}")
+        }
+        _ => return Ok(()),
+    };
+    Err(Problem::bad_request(detail))
 }
 
 impl Compared {

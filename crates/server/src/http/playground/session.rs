@@ -121,10 +121,6 @@ impl Sessions {
         own.last.remove(&rested);
         Some(rested)
     }
-
-    pub(super) fn forget(&self, id: Id) {
-        self.0.lock().last.remove(&id);
-    }
 }
 
 #[cfg(test)]
@@ -144,8 +140,6 @@ mod tests {
         assert_eq!(sessions.play(id(0)), None);
         assert_eq!(sessions.play(id(MAX_SESSIONS)), Some(id(1)));
         assert_eq!(sessions.play(id(1)), Some(id(2)));
-        sessions.forget(id(7));
-        assert_eq!(sessions.play(id(2)), None);
         assert_eq!(sessions.0.lock().last.len(), MAX_SESSIONS);
     }
 

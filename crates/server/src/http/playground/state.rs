@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Fill, Limit};
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters};
+use super::algorithm::{Algorithm, Parameters, object};
 use super::session::Session;
 use super::{MAX_BYTES, Playground};
 use crate::http::Problem;
@@ -23,10 +23,15 @@ use crate::served::Served;
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 #[schema(as = PlaygroundConfigs)]
 pub(super) struct Configs {
+    #[serde(default, deserialize_with = "object")]
     fixed_window: Option<Parameters>,
+    #[serde(default, deserialize_with = "object")]
     sliding_window_log: Option<Parameters>,
+    #[serde(default, deserialize_with = "object")]
     sliding_window_counter: Option<Parameters>,
+    #[serde(default, deserialize_with = "object")]
     token_bucket: Option<Parameters>,
+    #[serde(default, deserialize_with = "object")]
     leaky_bucket: Option<Parameters>,
 }
 
@@ -48,11 +53,13 @@ impl Configs {
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStateRequest)]
 pub(in crate::http) struct AskedState {
+    #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
 }
 
 /// How a session stands.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundState)]
 pub(in crate::http) struct StateJson {
     /// Where the counters are: `memory` or `redis`.
@@ -64,6 +71,7 @@ pub(in crate::http) struct StateJson {
 
 /// How a session stands with an algorithm.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStanding)]
 struct StandingJson {
     /// The algorithm with its numbers.
@@ -80,12 +88,12 @@ struct StandingJson {
 
 /// What an algorithm remembers.
 #[derive(Debug, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
 #[schema(as = PlaygroundShownState)]
 enum ShownState {
     /// Since when, and how much.
     Window { start_us: u64, spent: u64 },
-    /// When what was charged.
+    /// When each request was charged.
     Entries(Vec<u64>),
     /// Since when, and how much in this window and in the one before.
     Pair { start_us: u64, current: u64, previous: u64 },
@@ -114,7 +122,7 @@ pub(in crate::http) async fn state(
     }
     let mut body = Vec::new();
     append(&mut body, &StateJson { store: served.store, algorithms });
-    Ok(session.started(json(body.into())))
+    Ok(session.started(json(served.budget.body(body)?)))
 }
 
 async fn standing(
@@ -147,10 +155,10 @@ fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState
             previous: own.previous,
         },
         tollgate_core::State::Log(_) => {
-            let entries = limit.entries(state, now_us);
-            ShownState::Entries(
-                entries.map(|all| all.map(|own| own.at_us).collect()).unwrap_or_default(),
-            )
+            let entries = limit.entries(state, now_us).into_iter().flatten();
+            // A log that was short of memory has several charges as one.
+            let each = entries.flat_map(|own| (0..own.cost.units()).map(move |_| own.at_us));
+            ShownState::Entries(each.collect())
         }
         tollgate_core::State::Fill(fill) => ShownState::Level(level(limit, fill, now_us)),
     }
@@ -169,4 +177,44 @@ fn level(limit: &Limit, fill: &Fill, now_us: u64) -> f64 {
     let held = fill.level.units as f64 + fill.level.fraction as f64 / per_us;
     let gone = now_us.saturating_sub(fill.as_of_us) as f64 * rate.units() as f64 / per_us;
     (held - gone).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_US: u64 = 1_800_000_000_000_000;
+
+    /// After a charge of so much, and some time.
+    fn after(limit: &str, cost: u64, elapsed_us: u64) -> serde_json::Value {
+        let limit: Limit = limit.parse().unwrap();
+        let mut state = limit.fresh();
+        limit.check(&mut state, NOW_US, Cost::new(cost).unwrap().into());
+        serde_json::to_value(shown(&limit, &state, NOW_US + elapsed_us)).unwrap()
+    }
+
+    #[test]
+    fn requests_that_a_log_has_as_one_are_told_each() {
+        let log = after("sliding-window-log limit=10 window=10s", 3, 9_999_999);
+        assert_eq!(log, serde_json::json!({"entries": [NOW_US, NOW_US, NOW_US]}));
+        let log = after("sliding-window-log limit=10 window=10s", 3, 10_000_000);
+        assert_eq!(log, serde_json::json!({"entries": []}));
+    }
+
+    #[test]
+    fn a_level_goes_down_until_nothing_is_left() {
+        for limit in
+            ["token-bucket capacity=10 refill=0.5/s", "leaky-bucket capacity=10 leak=0.5/s"]
+        {
+            for (elapsed_us, level) in
+                [(0, 4.0), (3_000_000, 2.5), (8_000_000, 0.0), (9_000_000, 0.0)]
+            {
+                assert_eq!(
+                    after(limit, 4, elapsed_us),
+                    serde_json::json!({"level": level}),
+                    "{limit}"
+                );
+            }
+        }
+    }
 }

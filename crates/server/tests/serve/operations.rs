@@ -1,0 +1,218 @@
+//! `GET /v1/operations`: how the server and its rules do.
+
+use serde_json::{Value, json};
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::check::problem;
+use crate::eventually::eventually;
+use crate::openapi::valid;
+use crate::rls::{Limits, descriptor};
+use crate::server::{Server, body_of};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+const RULES: &str = "
+identity: { trusted_proxies: [127.0.0.1] }
+limits:
+  two: fixed-window limit=2 window=366d
+  log: sliding-window-log limit=3 window=1d
+rules:
+  - { name: watched, domain: api, key: [user], limit: two, shadow: true }
+  - { name: per-user, domain: api, when: { user: '**' }, key: [user], limit: log }
+  - { name: per-ip, domain: api, when: { path: /shop }, key: [ip], limit: two }
+  - { name: nobody, domain: api, when: { path: /closed }, key: [], limit: block }
+";
+
+fn operations(server: &Server) -> Value {
+    let response = server.get("/v1/operations").send().unwrap();
+    assert_eq!(response.status(), 200);
+    let operations = body_of(response);
+    valid("Operations", &operations);
+    operations
+}
+
+/// Who is refused, by whom, and how often.
+fn refused(operations: &Value) -> Vec<(String, String, u64)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let each = operations["refused"].as_array().unwrap().iter();
+    each.map(|own| {
+        assert_eq!(own["excess"], 0);
+        (text(&own["by"]), text(&own["key"]), own["times"].as_u64().unwrap())
+    })
+    .collect()
+}
+
+fn of<'o>(operations: &'o Value, kind: &str, name: &str) -> &'o Value {
+    let all = operations[kind].as_array().unwrap();
+    all.iter().find(|own| own["name"] == name).unwrap_or_else(|| panic!("{operations}"))
+}
+
+#[test]
+fn counts_are_of_what_was_decided_however_it_was_asked() {
+    let limits = Limits::start(RULES);
+    let fresh = operations(&limits.server);
+    assert_eq!((&fresh["store"], &fresh["servers"]), (&json!("memory"), &json!([])));
+    assert_counts(&limits);
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    assert_counts(&Limits::start_with(
+        RULES,
+        &["--store", &redis.url(), "--store-deadline", "20s"],
+    ));
+}
+
+fn assert_counts(limits: &Limits) {
+    let server = &limits.server;
+    let fresh = operations(server);
+    assert_eq!((&fresh["readiness"]["ready"], &fresh["refused"]), (&json!(true), &json!([])));
+    assert_eq!(fresh["readiness"]["generation"], 1);
+    let rule = of(&fresh, "rules", "api/per-user");
+    assert_eq!(rule["limit"], "sliding-window-log limit=3 window=1d");
+    assert_eq!(of(&fresh, "rules", "api/nobody")["limit"], Value::Null);
+    let names: Vec<_> = fresh["rules"].as_array().unwrap().iter().map(|own| &own["name"]).collect();
+    assert_eq!(names, ["api/watched", "api/per-user", "api/per-ip", "api/nobody"]);
+
+    let check = r#"{"domain":"api","attributes":{"user":"a"}}"#;
+    for nth in 0..5 {
+        assert_eq!(server.check(check)["allowed"], nth < 3);
+    }
+    for nth in 0..6 {
+        let request = server.get("/v1/authorize?domain=api").header("x-forwarded-method", "GET");
+        let request = request.header("x-forwarded-uri", "/shop");
+        let response = request.header("x-forwarded-for", "203.0.113.9").send().unwrap();
+        assert_eq!(response.status(), if nth < 2 { 200 } else { 429 });
+    }
+    for _ in 0..6 {
+        limits.ask_all(vec![descriptor(&[("user", "b")])]);
+    }
+    server.check(r#"{"limit":"two","key":"c","cost":3}"#);
+    let batch = json!([{"limit": "two", "key": "c", "cost": 3}, {"limit": "two", "key": "c"}]);
+    server.post("/v1/check/batch", batch.to_string()).send().unwrap();
+
+    let now = operations(server);
+    assert_eq!(
+        refused(&now),
+        [
+            ("api/per-ip".to_owned(), "ip=203.0.113.9".to_owned(), 4),
+            ("api/per-user".to_owned(), "user=b".to_owned(), 3),
+            ("api/per-user".to_owned(), "user=a".to_owned(), 2),
+            ("two".to_owned(), "c".to_owned(), 2),
+        ]
+    );
+    for (kind, name, allowed, denied, shadow) in [
+        ("rules", "api/per-user", 6, 5, 0),
+        ("rules", "api/per-ip", 2, 4, 0),
+        ("limits", "two", 1, 2, 0),
+        ("limits", "log", 0, 0, 0),
+    ] {
+        let own = of(&now, kind, name);
+        let want = [allowed, denied, shadow];
+        assert_eq!(["allowed", "denied", "shadow_denied"].map(|it| &own[it]), want, "{own}");
+        assert_eq!((&own["degraded"], &own["failed"]), (&json!(0), &json!(0)));
+    }
+    let watched = of(&now, "rules", "api/watched");
+    assert!(watched["shadow_denied"].as_u64().unwrap() > 0 && watched["denied"] == 0, "{watched}");
+}
+
+#[test]
+fn keys_of_rules_are_looked_at_and_reset_by_the_names_that_operations_tell() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
+        let limits = Limits::start_with(RULES, flags);
+        let server = &limits.server;
+        for user in ["a/b", "c"] {
+            for _ in 0..4 {
+                server.check(&json!({"domain": "api", "attributes": {"user": user}}).to_string());
+            }
+        }
+        let told = refused(&operations(server));
+        assert_eq!(told[0], ("api/per-user".to_owned(), "user=a/b".to_owned(), 1));
+        let path = "/v1/limits/api%2Fper-user/keys/user=a%2Fb";
+        let look = |path: &str| body_of(server.get(path).send().unwrap());
+        assert_eq!(look(path)["remaining"], 0);
+        assert_eq!(look(&format!("{path}?entries=true"))["entries"].as_array().unwrap().len(), 3);
+        assert_eq!(server.delete(path).send().unwrap().status(), 204);
+        assert_eq!(look(path)["remaining"], 3);
+        assert_eq!(look("/v1/limits/api%2Fper-user/keys/user=c")["remaining"], 0, "no other");
+        let check = json!({"domain": "api", "attributes": {"user": "a/b"}}).to_string();
+        assert_eq!(server.check(&check)["allowed"], true);
+        for unknown in ["api%2Fnope", "nope%2Fper-user", "per-user", "api", "api%2Fnobody"] {
+            let path = format!("/v1/limits/{unknown}/keys/user=c");
+            assert_eq!(problem(server.get(&path).send().unwrap()).0, 404, "{unknown}");
+        }
+    }
+}
+
+#[test]
+fn whatever_a_key_is_it_is_told_as_json_and_none_that_is_long() {
+    let limits = Limits::start(RULES);
+    let server = &limits.server;
+    let refuse = |key: &str| {
+        server.check(&json!({"limit": "two", "key": key, "cost": 3}).to_string());
+    };
+    for key in ["\u{1b}[31m\r\n\0", "<script>alert(1)</script>", "\u{202e}\u{10ffff}", "\"\\", ""] {
+        refuse(key);
+    }
+    refuse(&"x".repeat(256));
+    refuse(&"y".repeat(257));
+    let told = refused(&operations(server));
+    let keys: Vec<_> = told.iter().map(|(_, key, _)| key.as_str()).collect();
+    let long = "x".repeat(256);
+    let want =
+        ["", "\u{1b}[31m\r\n\0", "\"\\", "<script>alert(1)</script>", &long, "\u{202e}\u{10ffff}"];
+    assert_eq!(keys, want);
+    // No more than so many are told of.
+    (0..40).for_each(|nth| refuse(&format!("key {nth}")));
+    assert_eq!(refused(&operations(server)).len(), 20);
+}
+
+#[test]
+fn only_operators_see_it() {
+    let server = Server::start(&["--operator-token", TOKEN]);
+    let ask = || server.get("/v1/operations");
+    assert_eq!(ask().bearer_auth(TOKEN).send().unwrap().status(), 200);
+    for request in [ask(), ask().bearer_auth(&TOKEN[1..])] {
+        let response = request.send().unwrap();
+        assert_eq!(response.headers()["www-authenticate"], "Bearer");
+        assert_eq!(problem(response).0, 401);
+    }
+    let server = Server::start(&[]);
+    let ask = || server.get("/v1/operations");
+    assert_eq!(ask().send().unwrap().status(), 200);
+    for (name, value) in [
+        ("x-forwarded-for", "203.0.113.9"),
+        ("host", "rebound.example"),
+        ("origin", "https://a.example"),
+    ] {
+        assert_eq!(problem(ask().header(name, value).send().unwrap()).0, 403, "{name}");
+    }
+}
+
+#[test]
+fn a_store_that_is_away_is_told_and_so_is_its_return() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let limits = Limits::start_with(RULES, &["--store", &redis.url()]);
+    let server = &limits.server;
+    let breaker = || operations(server)["servers"][0]["breaker"].as_str().unwrap().to_owned();
+    let healthy = operations(server);
+    assert_eq!(
+        (&healthy["store"], &healthy["readiness"]["ready"]),
+        (&json!("redis"), &json!(true))
+    );
+    assert_eq!(healthy["servers"].as_array().unwrap().len(), 1);
+    assert_eq!(healthy["servers"][0]["server"], redis.addr().to_string());
+    assert_eq!(breaker(), "closed");
+    redis.kill();
+    let check = r#"{"limit":"two","key":"a"}"#;
+    eventually("the breaker opens", || {
+        server.check(check);
+        (breaker() == "open").then_some(())
+    });
+    eventually("it is not ready", || {
+        (operations(server)["readiness"]["ready"] == false).then_some(())
+    });
+    let own = of(&operations(server), "limits", "two").clone();
+    assert!(own["degraded"].as_u64().unwrap() > 0, "{own}");
+    redis.restart().unwrap();
+    eventually("the breaker closes", || (breaker() == "closed").then_some(()));
+    eventually("it is ready", || (operations(server)["readiness"]["ready"] == true).then_some(()));
+}

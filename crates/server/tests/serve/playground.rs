@@ -1,0 +1,391 @@
+//! `/api/rate-limit`: the algorithms to play with.
+//!
+//! - `sessions`: whose counters are whose; `hostile`: what nobody should send; `compare`: the same traffic for all
+
+mod compare;
+mod hostile;
+mod sessions;
+
+use std::sync::LazyLock;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use reqwest::blocking::{Body, Response};
+use serde_json::{Value, json};
+use tollgate_launcher::{Flavour, Launch};
+
+use crate::check::problem;
+use crate::openapi::valid;
+use crate::server::{Server, body_of};
+
+const ALGORITHMS: [&str; 5] = [
+    "fixed-window",
+    "sliding-window-log",
+    "sliding-window-counter",
+    "token-bucket",
+    "leaky-bucket",
+];
+
+const FIRST: &str = r#"{"allowed":true,"remaining":9,"limit":10,"retryAfter":null,"delay":null}"#;
+
+/// Once in memory and once on a Redis, whose URL is told.
+fn on_each_store(test: impl Fn(&Server, Option<&str>)) {
+    test(&Server::start(&[]), None);
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    test(&on_redis(&redis.url()), Some(&redis.url()));
+}
+
+/// A machine that is busy with other tests must not make the store too slow.
+fn on_redis(url: &str) -> Server {
+    Server::start(&["--store", url, "--store-deadline", "20s"])
+}
+
+/// A client that keeps its cookie.
+struct Player<'a> {
+    server: &'a Server,
+    cookie: Option<String>,
+}
+
+impl<'a> Player<'a> {
+    fn new(server: &'a Server) -> Player<'a> {
+        Player { server, cookie: None }
+    }
+
+    fn send(&mut self, path: &str, body: impl Into<String>) -> Response {
+        let request = self.server.post(&format!("/api/rate-limit/{path}"), body);
+        let request = match &self.cookie {
+            Some(cookie) => request.header("cookie", cookie),
+            None => request,
+        };
+        let response = request.send().unwrap();
+        if let Some(cookie) = response.headers().get("set-cookie") {
+            let pair = cookie.to_str().unwrap().split(';').next();
+            self.cookie = pair.map(str::to_owned);
+        }
+        response
+    }
+
+    /// What is answered, which must be with 200.
+    fn ask(&mut self, path: &str, body: Value) -> Value {
+        let response = self.send(path, body.to_string());
+        let status = response.status();
+        let answer = body_of(response);
+        assert_eq!(status, 200, "{path} {body}: {answer}");
+        answer
+    }
+
+    /// What each of a burst came to.
+    fn burst(&mut self, algorithm: &str, config: &Value, count: u64) -> Vec<Value> {
+        let body = json!({"config": config, "count": count});
+        let answers = self.ask(&format!("{algorithm}/burst"), body);
+        let answers = answers.as_array().unwrap().clone();
+        assert_eq!(answers.len() as u64, count);
+        valid("PlaygroundDecision", answers.first().unwrap());
+        valid("PlaygroundDecision", answers.last().unwrap());
+        answers
+    }
+}
+
+/// A length in seconds whose window does not turn while tests run. Of primes, as those turn together once in ages.
+static CALM_WINDOW: LazyLock<u64> = LazyLock::new(|| {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    [3_511, 3_539, 3_547, 3_571, 3_593]
+        .into_iter()
+        .max_by_key(|length| length - now % length)
+        .unwrap()
+});
+
+/// Parameters of so much, of which nothing comes back while a test runs.
+fn calm(algorithm: &str, size: u64) -> Value {
+    match algorithm {
+        "token-bucket" => json!({"maxTokens": size, "refillRate": 0.01}),
+        "leaky-bucket" => json!({"capacity": size, "leakRate": 0.01}),
+        _ => json!({"maxRequests": size, "windowSeconds": *CALM_WINDOW}),
+    }
+}
+
+#[test]
+fn clients_of_the_tutorial_work_unchanged() {
+    on_each_store(|server, _| {
+        // Without a body, and with all that is as good as none; without a type, and with it.
+        let post =
+            |path: &str| server.request(reqwest::Method::POST, &format!("/api/rate-limit/{path}"));
+        let empty = || Body::new(std::io::empty());
+        let typed = |path, body: &'static str| {
+            post(path).header("content-type", "application/json").body(body)
+        };
+        for algorithm in ALGORITHMS {
+            let requests = [
+                post(algorithm),
+                post(algorithm).body(empty()),
+                post(algorithm).header("content-type", "text/plain"),
+                typed(algorithm, ""),
+                post(algorithm).header("content-type", "application/json").body(empty()),
+                typed(algorithm, "{}"),
+                typed(algorithm, r#"{"config":{}}"#),
+                typed(algorithm, r#"{"config":null}"#),
+                typed(algorithm, "null"),
+            ];
+            for request in requests {
+                let shown = format!("{request:?}");
+                let response = request.send().unwrap();
+                assert_eq!(response.status(), 200, "{shown}");
+                assert_eq!(response.headers()["content-type"], "application/json");
+                assert_eq!(response.text().unwrap(), FIRST, "{shown}");
+            }
+            let answers = body_of(post(&format!("{algorithm}/burst")).send().unwrap());
+            let answers = answers.as_array().unwrap();
+            assert_eq!(answers.len(), 10, "{algorithm}");
+            assert_eq!(
+                answers[0].to_string(),
+                serde_json::from_str::<Value>(FIRST).unwrap().to_string()
+            );
+        }
+        // Its page sends what its form has, of one algorithm; another may send the same to all.
+        let of_all = json!({
+            "maxRequests": 3, "windowSeconds": 3, "maxTokens": 3, "refillRate": 0.1, "capacity": 3, "leakRate": 0.1,
+            "mode": "policing",
+        });
+        for algorithm in ALGORITHMS {
+            for config in [calm(algorithm, 3), of_all.clone()] {
+                let mut player = Player::new(server);
+                let answer = player.ask(algorithm, json!({"config": config}));
+                assert_eq!((&answer["limit"], &answer["remaining"]), (&json!(3), &json!(2)));
+                assert_eq!(Player::new(server).burst(algorithm, &config, 5).len(), 5);
+            }
+        }
+        assert_eq!(post("reset").send().unwrap().text().unwrap(), r#"{"ok":true}"#);
+        let (status, detail) = problem(post("unknown-algo").send().unwrap());
+        assert_eq!(status, 400);
+        assert!(ALGORITHMS.iter().all(|name| detail.contains(name)), "{detail}");
+        assert_eq!(problem(post("unknown-algo/burst").send().unwrap()).0, 400);
+    });
+}
+
+#[test]
+fn a_burst_spends_the_limit_and_then_says_when_to_come_back() {
+    on_each_store(|server, _| {
+        for algorithm in ALGORITHMS {
+            let config = calm(algorithm, 10);
+            let mut player = Player::new(server);
+            let answers = player.burst(algorithm, &config, 12);
+            for (nth, answer) in answers.iter().enumerate() {
+                assert_eq!(answer["allowed"], nth < 10, "{algorithm} {nth}");
+                assert_eq!(answer["remaining"], 9_usize.saturating_sub(nth), "{algorithm} {nth}");
+                assert_eq!(answer["retryAfter"].is_number(), nth >= 10, "{algorithm} {nth}");
+                assert_eq!(answer["delay"], Value::Null, "{algorithm} {nth}");
+            }
+            let wait = answers[11]["retryAfter"].as_f64().unwrap();
+            let most = config["windowSeconds"].as_f64().unwrap_or(100.0);
+            // Of a sliding counter, until the next window and a part of it.
+            let most = if algorithm == "sliding-window-counter" { 2.0 * most } else { most };
+            assert!(wait > 30.0 && wait <= most, "{algorithm}: {wait}");
+            assert_eq!(player.ask("reset", json!({})), json!({"ok": true}));
+            assert_eq!(
+                player.ask(algorithm, json!({"config": config}))["remaining"],
+                9,
+                "{algorithm}"
+            );
+        }
+    });
+}
+
+#[test]
+fn who_waits_as_long_as_it_is_told_may_go() {
+    on_each_store(|server, _| {
+        for algorithm in ALGORITHMS {
+            let config = match algorithm {
+                "token-bucket" => json!({"maxTokens": 2, "refillRate": 10}),
+                "leaky-bucket" => json!({"capacity": 2, "leakRate": 10}),
+                _ => json!({"maxRequests": 2, "windowSeconds": 0.2}),
+            };
+            let mut player = Player::new(server);
+            // At one instant, so that the third is too much whatever the machine does.
+            let answers = player.burst(algorithm, &config, 3);
+            let wait = answers[2]["retryAfter"].as_f64().unwrap();
+            assert!(wait > 0.0 && wait <= 0.4, "{algorithm}: {wait}");
+            thread::sleep(Duration::from_secs_f64(wait));
+            assert_eq!(
+                player.ask(algorithm, json!({"config": config}))["allowed"],
+                true,
+                "{algorithm}"
+            );
+        }
+    });
+}
+
+#[test]
+fn shaped_requests_wait_their_turn_one_after_the_other() {
+    on_each_store(|server, _| {
+        let config = json!({"capacity": 4, "leakRate": 0.01, "mode": "shaping"});
+        let answers = Player::new(server).burst("leaky-bucket", &config, 5);
+        for (nth, answer) in answers[..4].iter().enumerate() {
+            assert_eq!(answer["allowed"], true);
+            assert_eq!(answer["retryAfter"], Value::Null);
+            let delay = answer["delay"].as_f64().unwrap();
+            assert!((delay - 100.0 * nth as f64).abs() < 5.0, "{nth}: {delay}");
+        }
+        assert_eq!(answers[4]["allowed"], false);
+        assert_eq!(answers[4]["delay"], Value::Null);
+        let wait = answers[4]["retryAfter"].as_f64().unwrap();
+        assert!(wait > 95.0 && wait <= 100.0, "{wait}");
+    });
+}
+
+#[test]
+fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_spent() {
+    on_each_store(|server, _| {
+        for algorithm in ALGORITHMS {
+            let mut player = Player::new(server);
+            assert_eq!(player.burst(algorithm, &calm(algorithm, 10), 11)[10]["allowed"], false);
+            let more = player.ask(algorithm, json!({"config": calm(algorithm, 20)}));
+            assert_eq!(more["allowed"], true, "{algorithm}: what was refused is asked anew");
+            assert_eq!(more["remaining"], 9, "{algorithm}");
+            let less = player.ask(algorithm, json!({"config": calm(algorithm, 5)}));
+            assert_eq!(
+                (&less["allowed"], &less["remaining"]),
+                (&json!(false), &json!(0)),
+                "{algorithm}"
+            );
+            // From one end to the other: whatever becomes of the counters, there is an answer.
+            for (size, seconds, rate) in [
+                (1, 0.1, 1_000.0),
+                (1_000, 3_600.0, 0.01),
+                (1, 3_600.0, 0.01),
+                (1_000, 0.1, 1_000.0),
+            ] {
+                let config = json!({
+                    "maxRequests": size, "windowSeconds": seconds, "maxTokens": size, "refillRate": rate,
+                    "capacity": size, "leakRate": rate, "mode": if size == 1 { "shaping" } else { "policing" },
+                });
+                for answer in player.burst(algorithm, &config, 50) {
+                    assert_eq!(answer["limit"], size, "{algorithm}");
+                }
+            }
+        }
+        let mut player = Player::new(server);
+        let (policing, mut shaping) = (calm("leaky-bucket", 10), calm("leaky-bucket", 10));
+        shaping["mode"] = json!("shaping");
+        player.burst("leaky-bucket", &policing, 3);
+        let delay = player.burst("leaky-bucket", &shaping, 1)[0]["delay"].as_f64().unwrap();
+        assert!((delay - 300.0).abs() < 5.0, "{delay}");
+    });
+}
+
+#[test]
+fn the_state_is_what_the_decisions_were_made_of() {
+    on_each_store(|server, redis| {
+        let mut player = Player::new(server);
+        let config: Value =
+            ALGORITHMS.iter().map(|name| ((*name).to_owned(), calm(name, 20))).collect();
+        let asked = json!({"config": config});
+        let fresh = player.ask("state", asked.clone());
+        assert_eq!(fresh["store"], if redis.is_some() { "redis" } else { "memory" });
+        for algorithm in ALGORITHMS {
+            assert_eq!(fresh["algorithms"][algorithm]["remaining"], 20, "{algorithm}");
+            // At one instant, and at another.
+            player.burst(algorithm, &config[algorithm], 3);
+            assert_eq!(player.burst(algorithm, &config[algorithm], 1)[0]["remaining"], 16);
+        }
+        let state = player.ask("state", asked.clone());
+        valid("PlaygroundState", &state);
+        let length = format!("limit=20 window={}s", *CALM_WINDOW);
+        for (algorithm, text, spent) in [
+            ("fixed-window", format!("fixed-window {length}"), "/window/spent"),
+            ("sliding-window-log", format!("sliding-window-log {length}"), "/entries"),
+            ("sliding-window-counter", format!("sliding-window-counter {length}"), "/pair/current"),
+            ("token-bucket", "token-bucket capacity=20 refill=0.01/s".to_owned(), "/level"),
+            (
+                "leaky-bucket",
+                "leaky-bucket capacity=20 leak=0.01/s mode=policing".to_owned(),
+                "/level",
+            ),
+        ] {
+            let own = &state["algorithms"][algorithm];
+            assert_eq!((&own["limit"], &own["remaining"]), (&json!(20), &json!(16)), "{own}");
+            assert_eq!(text.parse::<tollgate::Limit>().unwrap().to_string(), own["text"], "{own}");
+            let now_us = own["now_us"].as_u64().unwrap();
+            let spent = match own["state"].pointer(spent).unwrap() {
+                Value::Array(entries) => {
+                    assert!(entries.iter().all(|at_us| at_us.as_u64().unwrap() <= now_us), "{own}");
+                    entries.len() as f64
+                }
+                number => number.as_f64().unwrap(),
+            };
+            assert!((spent - 4.0).abs() < 0.2, "{own}");
+        }
+        let again = player.ask("state", asked);
+        for algorithm in ALGORITHMS {
+            assert_eq!(again["algorithms"][algorithm]["remaining"], 16, "looking costs nothing");
+        }
+        // Under other parameters, what was spent is the same.
+        let config: Value =
+            ALGORITHMS.iter().map(|name| ((*name).to_owned(), calm(name, 30))).collect();
+        let larger = player.ask("state", json!({"config": config}));
+        for algorithm in ALGORITHMS {
+            assert_eq!(larger["algorithms"][algorithm]["remaining"], 26, "{algorithm}");
+        }
+        let entries = &larger["algorithms"]["sliding-window-log"]["state"]["entries"];
+        assert_eq!(entries.as_array().unwrap().len(), 4);
+        let usual = player.ask("state", json!({}));
+        assert_eq!(usual["algorithms"]["fixed-window"]["text"], "fixed-window limit=10 window=10s");
+        let text = &usual["algorithms"]["leaky-bucket"]["text"];
+        assert_eq!(text, "leaky-bucket capacity=10 leak=1/s mode=policing");
+    });
+}
+
+#[test]
+fn answers_carry_the_headers_that_a_client_would_see() {
+    let server = Server::start(&[]);
+    let mut player = Player::new(&server);
+    let config = json!({"config": {"maxTokens": 2, "refillRate": 0.5}});
+    let header = |response: &Response, name: &str| {
+        response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
+    };
+    for (remaining, is_allowed) in [("1", true), ("0", true), ("0", false)] {
+        let response = player.send("token-bucket", config.to_string());
+        let told = |name| header(&response, name);
+        assert_eq!(told("ratelimit-policy").unwrap(), r#""playground token-bucket";q=2;w=4"#);
+        let left = format!(r#""playground token-bucket";r={remaining};t="#);
+        assert!(told("ratelimit").unwrap().starts_with(&left), "{:?}", told("ratelimit"));
+        assert_eq!(told("x-ratelimit-limit").unwrap(), "2");
+        assert_eq!(told("x-ratelimit-remaining").unwrap(), remaining);
+        assert!(told("x-ratelimit-reset").unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+        let retry = told("retry-after").map(|seconds| seconds.parse::<f64>().unwrap());
+        let answer = body_of(response);
+        assert_eq!(answer["allowed"], is_allowed);
+        assert_eq!(retry, answer["retryAfter"].as_f64().map(f64::ceil));
+    }
+    let burst = player.send("token-bucket/burst", config.to_string());
+    assert!(header(&burst, "retry-after").is_some(), "of the last of them");
+    let fresh = Player::new(&server).send("token-bucket/burst", r#"{"count":2}"#);
+    assert_eq!(header(&fresh, "x-ratelimit-remaining").unwrap(), "8");
+    assert_eq!(header(&fresh, "retry-after"), None);
+}
+
+#[test]
+fn without_the_store_nothing_is_made_up() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = on_redis(&redis.url());
+    let mut player = Player::new(&server);
+    player.ask("token-bucket", json!({}));
+    redis.kill();
+    for path in ["token-bucket", "token-bucket/burst", "reset", "state"] {
+        let (status, detail) = problem(player.send(path, "{}"));
+        assert_eq!(status, 503, "{path}: {detail}");
+    }
+    // It needs no store.
+    player.ask("compare", json!({}));
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let server = Server::start(&["--no-playground"]);
+    for path in ["token-bucket", "token-bucket/burst", "nope", "reset", "state", "compare"] {
+        let (status, detail) = problem(Player::new(&server).send(path, "{}"));
+        assert_eq!(status, 404, "{path}");
+        assert!(detail.contains("--no-playground"), "{detail}");
+    }
+    assert_eq!(server.get("/").send().unwrap().status(), 200);
+    assert_eq!(server.get("/v1/operations").send().unwrap().status(), 200);
+}

@@ -1,0 +1,106 @@
+//! The same traffic for all algorithms.
+
+use serde_json::{Value, json};
+
+use super::{ALGORITHMS, Player};
+use crate::check::problem;
+use crate::openapi::valid;
+use crate::server::Server;
+
+fn compared(player: &mut Player<'_>, body: Value) -> Vec<Value> {
+    let rows = player.ask("compare", body);
+    let rows = rows.as_array().unwrap().clone();
+    rows.iter().for_each(|row| valid("Compared", row));
+    let names: Vec<_> = rows.iter().map(|row| row["algorithm"].as_str().unwrap()).collect();
+    assert_eq!(names[..5], ALGORITHMS);
+    assert_eq!(names[5..], ["leaky-bucket"], "once in each mode");
+    rows
+}
+
+#[test]
+fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
+    let server = Server::start(&[]);
+    let mut player = Player::new(&server);
+    let before = (0..10).map(|nth| 9_500 + 40 * nth);
+    let after = (0..10).map(|nth| 10_100 + 40 * nth);
+    let at_ms: Vec<u64> = before.chain(after).collect();
+    let rows = compared(&mut player, json!({"at_ms": at_ms}));
+    let of = |field: &str| rows.iter().map(|row| row[field].clone()).collect::<Vec<_>>();
+    // A counter takes the 10 before for 9.9; by the end of it all, buckets have 0.96 back.
+    assert_eq!(of("allowed"), [20, 10, 11, 10, 10, 10]);
+    assert_eq!(of("worst"), [20, 10, 11, 10, 10, 10]);
+    assert_eq!(of("worst_from_ms"), [9_500.0; 6]);
+    assert_eq!(rows[0]["limit"], "fixed-window limit=10 window=10s");
+    assert_eq!(rows[4]["limit"], "leaky-bucket capacity=10 leak=1/s mode=policing");
+    assert_eq!(rows[5]["limit"], "leaky-bucket capacity=10 leak=1/s mode=shaping");
+    for row in &rows {
+        let goes = row["goes_ms"].as_array().unwrap();
+        assert_eq!(goes.len(), at_ms.len());
+        assert_eq!(row["allowed"], goes.iter().filter(|at| at.is_number()).count());
+    }
+    assert_eq!(rows[1]["goes_ms"][9], 9_860.0);
+    assert_eq!(rows[1]["goes_ms"][10], Value::Null);
+}
+
+#[test]
+fn shaped_requests_go_one_by_one_and_others_when_they_come() {
+    let server = Server::start(&[]);
+    let mut player = Player::new(&server);
+    let leaky = json!({"capacity": 3, "leakRate": 2, "mode": "shaping"});
+    let config = json!({"leaky-bucket": leaky, "token-bucket": {"maxTokens": 3, "refillRate": 2}});
+    let body = json!({"config": config, "at_ms": [0, 0, 0, 0, 500], "window_ms": 1_000});
+    let rows = compared(&mut player, body);
+    // The mode that is asked for comes first.
+    assert_eq!(rows[4]["goes_ms"], json!([0.0, 500.0, 1_000.0, null, 1_500.0]));
+    assert_eq!((&rows[4]["worst"], &rows[4]["allowed"]), (&json!(2), &json!(4)));
+    assert_eq!(rows[5]["goes_ms"], json!([0.0, 0.0, 0.0, null, 500.0]));
+    assert_eq!(rows[5]["goes_ms"], rows[3]["goes_ms"], "a token bucket mirrored");
+    assert_eq!(rows[5]["worst"], 4);
+    assert_eq!(rows[0]["goes_ms"], json!([0.0, 0.0, 0.0, 0.0, 500.0]));
+    // Nothing is charged, and nobody is given a session.
+    let state = player.ask("state", json!({}));
+    for algorithm in ALGORITHMS {
+        assert_eq!(state["algorithms"][algorithm]["remaining"], 10);
+    }
+    assert!(!Player::new(&server).send("compare", "").headers().contains_key("set-cookie"));
+}
+
+#[test]
+fn traffic_is_bounded() {
+    let server = Server::start(&[]);
+    let mut player = Player::new(&server);
+    let most = vec![3_600_000; 2_000];
+    let configs: Value = ALGORITHMS.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
+    let rows =
+        compared(&mut player, json!({"at_ms": most, "window_ms": 3_600_000, "config": configs}));
+    assert_eq!(rows[0]["allowed"], 10);
+    let rows = compared(&mut player, json!({}));
+    assert_eq!((&rows[0]["goes_ms"], &rows[0]["worst"]), (&json!([]), &json!(0)));
+    for (body, want) in [
+        (json!({"at_ms": vec![1; 2_001]}), "at_ms: 2001 requests are too many; send at most 2000"),
+        (json!({"at_ms": [3_600_001]}), "at_ms: 3600001 is too late; use at most 3600000"),
+        (
+            json!({"at_ms": [3_600_001, 0]}),
+            "at_ms: a request comes before the one before it; sort them",
+        ),
+        (json!({"at_ms": [2, 1]}), "at_ms: a request comes before the one before it; sort them"),
+        (
+            json!({"at_ms": [0, -1]}),
+            "at_ms[1]: invalid type: integer `-1`, expected a whole number",
+        ),
+        (json!({"at_ms": [0.5]}), "at_ms[0]: invalid value: floating point `0.5`"),
+        (json!({"at_ms": [1e300]}), "at_ms[0]: invalid value: floating point `1e+300`"),
+        (json!({"at_ms": ["0"]}), "at_ms[0]: invalid type: string"),
+        (json!({"at_ms": [[0]]}), "at_ms[0]: invalid type: sequence"),
+        (json!({"at_ms": null}), "at_ms: invalid type: null"),
+        (json!({"at_ms": {}}), "at_ms: invalid type: map"),
+        (json!({"window_ms": 0}), "window_ms: 0 is out of range; use 1 to 3600000"),
+        (json!({"window_ms": 3_600_001}), "window_ms: 3600001 is out of range"),
+        (json!({"window_ms": null}), "window_ms: invalid type: null"),
+        (json!({"windows": 1}), "windows: unknown field `windows`"),
+    ] {
+        let (status, detail) = problem(player.send("compare", body.to_string()));
+        assert_eq!(status, 400, "{detail}");
+        assert!(detail.starts_with(want), "{detail}");
+    }
+}
