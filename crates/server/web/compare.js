@@ -1,6 +1,6 @@
 // Compare: the same traffic through all algorithms, on one time line.
 
-import { ask, reasonOf } from "./api.js";
+import { ask, onPresence, reasonOf } from "./api.js";
 import { make } from "./dom.js";
 import { BINS, burst, parse, patterns } from "./patterns.js";
 import { Timeline, title } from "./timeline.js";
@@ -41,13 +41,15 @@ class Compare {
         make("label", { for: "typed" }, "or type it", this.typed),
         make("label", { for: "compare-limit" }, "all allow", this.limit),
         make("label", { for: "compare-seconds" }, "in seconds", this.seconds)),
-      this.help, this.problem, this.summary, this.timeline.element,
-      make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))),
+      // The summary beneath: above, it would move what is drawn on.
+      this.help, this.problem, this.timeline.element,
+      make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))), this.summary,
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The same in numbers" }, make("table", {},
         make("caption", {}, "The same in numbers"),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "algorithm"), make("th", { scope: "col", class: "number" }, "allowed"),
           this.worstOf, make("th", { scope: "col" }, "its limit"))),
         this.table)));
+    onPresence((isThere) => isThere && this.hasFailed && this.choose());
     this.offer();
   }
 
@@ -122,7 +124,7 @@ class Compare {
   async send(own, times) {
     this.next = { own, times };
     if (this.isAsking) return;
-    this.isAsking = true;
+    [this.isAsking, this.hasFailed] = [true, false];
     try {
       while (this.next) {
         const now = this.next;
@@ -130,6 +132,7 @@ class Compare {
         await this.ask(now);
       }
     } catch (error) {
+      this.hasFailed = true;
       this.complain(error.message);
     } finally {
       this.isAsking = false;

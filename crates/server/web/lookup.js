@@ -20,11 +20,12 @@ export class Lookup {
 
   submit(event) {
     event.preventDefault();
-    this.look(this.by.value, this.key.value);
+    this.look(this.by.value, unescaped(this.key.value));
   }
 
   async look(by, key) {
-    [this.by.value, this.key.value] = [by, key];
+    // Escaped: a field leaves out the ends of lines.
+    [this.by.value, this.key.value] = [by, escaped(key)];
     await this.ask("GET", (own) => {
       [this.meter.max, this.meter.value, this.meter.hidden] = [own.limit, own.remaining, false];
       const wait = own.allowed ? "" : own.retry_after_us === null ? "; refused, and waiting does not help" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
@@ -39,9 +40,9 @@ export class Lookup {
   }
 
   async ask(method, words) {
-    const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.key.value)}`;
     this.meter.hidden = true;
     try {
+      const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(unescaped(this.key.value))}`;
       const answer = await ask(method, path, undefined, this.token());
       this.answer.textContent = answer.ok ? words(answer.json) : reasonOf(answer);
     } catch (error) {
@@ -59,4 +60,9 @@ export function shown(key) {
 
 function escaped(text) {
   return text.replace(/[\p{C}\p{Zl}\p{Zp}\\]/gu, (letter) => (letter === "\\" ? "\\\\" : `\\u{${letter.codePointAt(0).toString(16)}}`));
+}
+
+/** The text that was escaped. What is no escape is taken as it is. */
+function unescaped(text) {
+  return text.replace(/\\(?:\\|u\{(0*(?:10|[\da-f])?[\da-f]{1,4})\})/gi, (_, code) => (code === undefined ? "\\" : String.fromCodePoint(parseInt(code, 16))));
 }

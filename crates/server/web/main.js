@@ -28,7 +28,9 @@ function tabs() {
   };
   const selectNamed = () => {
     const there = shown();
-    select(there.find((tab) => `#${panel(tab).id}` === location.hash) ?? there[0]);
+    const named = there.find((tab) => `#${panel(tab).id}` === location.hash);
+    // An address within the page, such as of its content, is no other view.
+    select(named ?? there.find((tab) => !panel(tab).hidden) ?? there[0]);
   };
   const open = (tab) => {
     history.replaceState(null, "", `#${panel(tab).id}`);

@@ -1,0 +1,84 @@
+// The cards of the playground, as tests find them.
+
+import assert from "node:assert/strict";
+
+/** With parameters so slow that nothing comes back during a test: `size` names the one that says how many fit. */
+export const CARDS = [
+  { id: "fixed-window", title: "Fixed window", size: "maxRequests", slow: { windowSeconds: 3600 } },
+  { id: "sliding-window-log", title: "Sliding window log", size: "maxRequests", slow: { windowSeconds: 3600 } },
+  { id: "sliding-window-counter", title: "Sliding window counter", size: "maxRequests", slow: { windowSeconds: 3600 } },
+  { id: "token-bucket", title: "Token bucket", size: "maxTokens", slow: { refillRate: 0.01 } },
+  { id: "leaky-bucket", title: "Leaky bucket", size: "capacity", slow: { leakRate: 0.01 } },
+];
+
+export class Card {
+  constructor(visit, { id, title }) {
+    [this.visit, this.id] = [visit, id];
+    this.path = `/api/rate-limit/${id}`;
+    this.element = visit.page.getByRole("article", { name: title, exact: true });
+    this.sendButton = this.element.getByRole("button", { name: "Send Request" });
+    this.burstButton = this.element.getByRole("button", { name: "Burst 10" });
+    this.picture = this.element.getByRole("img");
+    this.headers = this.element.locator("[data-header]");
+    this.problem = this.element.getByRole("alert");
+    this.dots = this.element.getByRole("listitem");
+  }
+
+  input(parameter) {
+    return this.element.locator(`#${this.id}-${parameter}`);
+  }
+
+  /** `remaining` beside the title; `verdict`, `left` and `retry` under it. */
+  field(name) {
+    return this.element.locator(`[data-field=${name}]`);
+  }
+
+  /** Sets parameters as a person does, until the page has asked how things stand with them. */
+  async set(parameters) {
+    for (const [name, value] of Object.entries(parameters)) {
+      if ((await this.input(name).inputValue()) === String(value)) continue;
+      await this.visit.answerTo("/api/rate-limit/state", async () => {
+        if (typeof value === "string") return this.input(name).selectOption(value);
+        await this.input(name).fill(String(value));
+        await this.input(name).press("Tab");
+      }, ({ config }) => config[this.id][name] === value);
+    }
+  }
+
+  send() {
+    return this.visit.answerTo(this.path, () => this.sendButton.click());
+  }
+
+  burst() {
+    return this.visit.answerTo(`${this.path}/burst`, () => this.burstButton.click());
+  }
+
+  /** The headers that are shown, by their names. */
+  async shownHeaders() {
+    return Object.fromEntries(await this.headers.evaluateAll((all) => all.map((own) => [own.dataset.header, own.textContent])));
+  }
+
+  /** The number beside the title. */
+  async left() {
+    return Number(/\d+/.exec(await this.field("remaining").textContent())[0]);
+  }
+}
+
+/** Each text that an element has until it has this one, in order. */
+export function textsUntil(locator, last) {
+  return locator.evaluate((element, last) => new Promise((resolve) => {
+    const texts = [element.textContent];
+    const look = () => {
+      if (element.textContent !== texts.at(-1)) texts.push(element.textContent);
+      if (new RegExp(last).test(texts.at(-1))) resolve(texts);
+      else requestAnimationFrame(look);
+    };
+    look();
+  }), last.source);
+}
+
+/** `1.2 s` and `340 ms`, in seconds. */
+export function secondsIn(text) {
+  const [, number, unit] = /([\d.]+) (ms|s|min|h)\b/.exec(text) ?? assert.fail(`no duration in ${text}`);
+  return Number(number) * { ms: 0.001, s: 1, min: 60, h: 3600 }[unit];
+}

@@ -1,0 +1,148 @@
+// Compare: each kind of traffic, and that table and picture show what the API answers.
+
+import assert from "node:assert/strict";
+import { before } from "node:test";
+
+import { Server, eventually } from "./harness.mjs";
+import { visits } from "./visits.mjs";
+
+let server;
+before(async () => { server = await Server.start(); });
+const on = (name, body, options = {}) => visits(name, () => server, { path: "/#compare", ...options }, body);
+
+const PATH = "/api/rate-limit/compare";
+const TITLES = ["Fixed window", "Sliding window log", "Sliding window counter", "Token bucket", "Leaky bucket, policing", "Leaky bucket, shaping"];
+
+const parts = ({ page }) => ({
+  table: page.getByRole("table", { name: "The same in numbers" }),
+  picture: page.getByRole("img", { name: /Fixed window: \d+ of \d+ allowed/ }),
+  pattern: page.getByRole("combobox", { name: "traffic" }),
+  typed: page.getByRole("textbox", { name: "or type it" }),
+  problem: page.locator("#compare").getByRole("alert"),
+});
+
+/** The rows of the table: a title, how many of how many, the worst, the limit. */
+async function rows(visit) {
+  const all = await parts(visit).table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
+  return Object.fromEntries(all.map(([title, allowed, worst, limit]) => [title, { allowed, worst: Number(worst), limit }]));
+}
+
+/** That the table and the picture show this answer. */
+async function assertShown(visit, { sent, json }) {
+  const count = sent.at_ms.length;
+  const wanted = json.map(({ allowed, worst, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, limit }]);
+  await eventually(async () => assert.deepEqual(await rows(visit), Object.fromEntries(wanted)));
+  const words = await parts(visit).picture.getAttribute("aria-label");
+  for (const [title, { allowed, worst }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, ${worst} at most`), words);
+  // Shaped requests that go after the end are not on the picture.
+  const shown = json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms !== null && ms < 3 * sent.window_ms).length;
+  assert.equal(await parts(visit).picture.locator("circle").count(), shown);
+  assert.equal(await parts(visit).picture.locator("path.no").count(), json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms === null).length);
+}
+
+/** Waits for the answer to what `act` lets the page send. */
+const answer = (visit, act, isWanted) => visit.answerTo(PATH, act, isWanted);
+
+on("a burst across a boundary passes the fixed window twice over, and the log once", async (visit) => {
+  await eventually(async () => assert.equal((await rows(visit))["Fixed window"].allowed, "20 of 20"));
+  const shown = await rows(visit);
+  assert.deepEqual(Object.keys(shown), TITLES);
+  assert.deepEqual([shown["Fixed window"].worst, shown["Sliding window log"].worst], [20, 10]);
+  const words = await parts(visit).picture.getAttribute("aria-label");
+  assert.match(words, /Fixed window: 20 of 20 allowed, 20 at most in 10 s; Sliding window log: 10 of 20 allowed, 10 at most in 10 s/);
+  const texts = await parts(visit).picture.locator("text").allTextContents();
+  assert.equal(texts.filter((text) => text === "20 in 10 s").length, 1, `${texts}`);
+  assert.ok(texts.filter((text) => text === "10 in 10 s").length >= 1, `${texts}`);
+  assert.match(await visit.page.locator("[data-field=summary]").textContent(), /Fixed window lets 20 go in 10 s, 2\.0x its limit/);
+});
+
+on("each kind of traffic is sent, and shown as the API answers it", async (visit) => {
+  const { pattern } = parts(visit);
+  for (const [name, count] of [["steady", 60], ["bursts", 72], ["boundary", 20]]) {
+    const own = await answer(visit, () => pattern.selectOption(name));
+    assert.equal(own.sent.at_ms.length, count, name);
+    await assertShown(visit, own);
+  }
+});
+
+on("traffic is chosen by keyboard alone", async (visit) => {
+  await parts(visit).pattern.focus();
+  await assertShown(visit, await answer(visit, () => visit.page.keyboard.press("ArrowDown")));
+  await visit.page.keyboard.press("Tab");
+  await visit.page.keyboard.type("1*3 2");
+  await assertShown(visit, await answer(visit, () => visit.page.keyboard.press("Enter"), ({ at_ms: times }) => times.length === 4));
+});
+
+on("typed traffic is sent as it is meant", async (visit) => {
+  const { typed, pattern, problem } = parts(visit);
+  for (const [text, times] of [["2 0.2*3, 1.25", [200, 200, 200, 1250, 2000]], ["30", [30000]], ["0x2 0×1", [0, 0, 0]], ["", []]]) {
+    await typed.fill(text);
+    const own = await answer(visit, () => typed.press("Enter"));
+    assert.deepEqual(own.sent.at_ms, times, text);
+    assert.equal(await pattern.inputValue(), "drawn");
+    assert.equal(await problem.count(), 0);
+    await assertShown(visit, own);
+  }
+});
+
+on("traffic that is none is told, and nothing is sent", async (visit) => {
+  const { typed, problem } = parts(visit);
+  await eventually(async () => assert.equal(Object.keys(await rows(visit)).length, 6));
+  const asked = [];
+  visit.page.on("request", (request) => request.url().endsWith(PATH) && asked.push(request.postDataJSON()));
+  for (const [text, problems] of [["soon", /soon is no time/], ["-1", /no time/], ["1**2", /no time/], ["30.01", /too late; use 0 to 30/], ["1*2001", /more than 2000/], ["1*99999999999999", /more than 2000/], ["<b>1</b>", /<b>1<\/b> is no time/]]) {
+    await typed.fill(text);
+    await typed.press("Enter");
+    await eventually(async () => assert.match(await problem.textContent(), problems));
+    assert.equal(await typed.getAttribute("aria-invalid"), "true");
+  }
+  await typed.fill("1*2000");
+  await assertShown(visit, await answer(visit, () => typed.press("Enter")));
+  assert.equal(await typed.getAttribute("aria-invalid"), "false");
+  assert.equal(asked.length, 1, "what was good");
+});
+
+on("traffic is drawn with the mouse", async (visit) => {
+  const { picture, typed, pattern } = parts(visit);
+  // It may be drawn anew at this very moment.
+  const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no ground"));
+  const at = (share, height) => [ground.x + share * ground.width, ground.y + (1 - height) * ground.height];
+  await typed.fill("3");
+  const { mouse } = visit.page;
+  await mouse.move(...at(0.252, 0.5));
+  const own = await answer(visit, () => mouse.down());
+  // A quarter of 30 s, and half of 12 requests.
+  assert.deepEqual([own.sent.at_ms.length, own.sent.at_ms[0]], [6, 7500]);
+  assert.deepEqual([await pattern.inputValue(), await typed.inputValue()], ["drawn", ""]);
+  const dragged = await answer(visit, () => mouse.move(...at(0.5, 1)), ({ at_ms: times }) => times.length === 18);
+  assert.equal(dragged.sent.at_ms[6], 15_000);
+  await mouse.up();
+  await eventually(async () => assert.deepEqual(await picture.locator(".ground").boundingBox(), ground, "what is drawn on stays where it is"));
+  await assertShown(visit, dragged);
+  await mouse.move(...at(0.75, 1));
+  await mouse.move(...at(0.252, 0));
+  // Down to the ground, it is taken away; what the mouse did in between was not drawn.
+  const less = await answer(visit, () => mouse.down());
+  await mouse.up();
+  assert.deepEqual([less.sent.at_ms.length, less.sent.at_ms[0]], [12, 15_000]);
+  await assertShown(visit, less);
+});
+
+on("what all allow can be changed", async (visit) => {
+  const [limit, seconds] = ["all allow", "in seconds"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
+  await limit.fill("5");
+  await answer(visit, () => limit.press("Enter"));
+  await seconds.fill("2");
+  const own = await answer(visit, () => seconds.press("Enter"));
+  assert.deepEqual([own.sent.window_ms, own.sent.config["token-bucket"], own.sent.config["fixed-window"]],
+    [2000, { maxTokens: 5, refillRate: 2.5 }, { maxRequests: 5, windowSeconds: 2 }]);
+  await assertShown(visit, own);
+  assert.deepEqual([own.json[0].worst, own.json[1].worst], [10, 5]);
+  await parts(visit).table.getByRole("columnheader", { name: "most in any 2 s" }).waitFor();
+  for (const wrong of ["", "0", "1.5", "101"]) {
+    await limit.fill(wrong);
+    await limit.press("Enter");
+    await eventually(async () => assert.match(await parts(visit).problem.textContent(), /whole number, 1 to 100/, wrong));
+    assert.equal(await limit.getAttribute("aria-invalid"), "true", wrong);
+  }
+});

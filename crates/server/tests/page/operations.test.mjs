@@ -1,0 +1,176 @@
+// Operations: who sees it, and that it tells of rules, rates, the refused and the store.
+
+import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+import { before } from "node:test";
+
+import { Redis, Server, eventually, scratch } from "./harness.mjs";
+import { visits } from "./visits.mjs";
+
+const RULES = `
+limits:
+  once: { algorithm: sliding-window-log, limit: 1, window: 1h }
+  many: { algorithm: token-bucket, capacity: 1000, refill: 10/s }
+rules:
+  - { name: per-client, domain: api, key: [ip], limit: many }
+  - { name: watched, domain: api, key: [ip], limit: once, shadow: true }
+`;
+const TOKEN = "0123456789abcdef0123456789abcdef";
+/** What would be markup, what turns text round, and what an input field leaves out. */
+const KEY = "<script>alert(1)</script>\u202e\n\\";
+const SHOWN_KEY = "<script>alert(1)</script>\\u{202e}\\u{a}\\\\";
+
+const config = scratch("rules.yaml");
+let local, guarded, closed, redis, onRedis;
+before(async () => {
+  writeFileSync(config, RULES);
+  redis = await Redis.start();
+  [local, guarded, closed, onRedis] = await Promise.all([
+    Server.start(["--config", config]),
+    Server.start(["--config", config], { TOLLGATE_OPERATOR_TOKEN: TOKEN }),
+    Server.start(["--config", config, "--no-playground"]),
+    Server.start(["--config", config, "--store", redis.url, "--store-deadline", "1s"]),
+  ]);
+});
+
+const path = "/#operations";
+const on = (name, server, body) => visits(name, server, { path }, body);
+
+const table = ({ page }, name) => page.getByRole("table", { name });
+const facts = ({ page }) => page.locator("#operations dl");
+const check = (server) => server.ask("POST", "/v1/check", { domain: "api", attributes: { ip: "203.0.113.9" } });
+
+/** The cells of a rule's or a limit's row. */
+async function row(visit, name) {
+  const rows = table(visit, /^Rules and limits/).getByRole("row");
+  return rows.filter({ has: visit.page.getByRole("cell", { name, exact: true }) }).getByRole("cell").allTextContents();
+}
+
+on("rules and limits are listed with what they allow", () => local, async (visit) => {
+  await table(visit, /^Rules and limits/).waitFor();
+  await eventually(async () => {
+    for (const [name, limit] of [["api/per-client", "token-bucket capacity=1000 refill=10/s"], ["api/watched", "sliding-window-log limit=1 window=1h"], ["once", "sliding-window-log limit=1 window=1h"]]) {
+      assert.equal((await row(visit, name))[1], limit);
+    }
+  });
+  const { json } = await local.ask("GET", "/v1/operations");
+  const words = await facts(visit).textContent();
+  for (const fact of [`generation ${json.readiness.generation}`, json.readiness.hash, "memory", "ready"]) assert.ok(words.includes(fact), `${fact} in ${words}`);
+});
+
+on("rates move with what is decided", () => local, async (visit) => {
+  await eventually(async () => assert.equal((await row(visit, "api/per-client"))[2], "0.0"));
+  const decided = async () => {
+    for (let at = 0; at < 5; at += 1) await check(local);
+    const [, , allowed, refused, shadow] = (await row(visit, "api/per-client")).map(Number);
+    assert.ok(allowed > 0 && refused === 0 && shadow === 0, `${allowed} ${refused} ${shadow}`);
+    assert.ok(Number((await row(visit, "api/watched"))[4]) > 0, "the shadow would have refused");
+  };
+  await eventually(decided);
+  const rates = visit.page.getByRole("region", { name: "Decisions a second" });
+  await eventually(async () => {
+    await check(local);
+    assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed [1-9]/);
+  });
+  await eventually(async () => assert.equal((await row(visit, "api/per-client"))[2], "0.0", "and come to rest"));
+});
+
+on("whoever is refused most is shown as text, looked up and reset", () => local, async (visit) => {
+  const ask = () => local.ask("POST", "/v1/check", { limit: "once", key: KEY });
+  for (let at = 0; at < 3; at += 1) await ask();
+  const refused = table(visit, "Refused most of late");
+  const own = refused.getByRole("row").filter({ has: visit.page.getByText(SHOWN_KEY, { exact: true }) });
+  await own.waitFor();
+  assert.deepEqual((await own.getByRole("cell").allTextContents()).slice(0, 3), ["once", SHOWN_KEY, "2"]);
+  assert.equal(await visit.page.locator("main script").count(), 0);
+
+  await own.getByRole("button", { name: /Look up/ }).click();
+  const told = visit.page.locator("[data-field=lookup]");
+  await told.filter({ hasText: /^0 of 1 remain; refused for 60 min/ }).waitFor();
+  await visit.page.getByRole("button", { name: "Reset this key" }).click();
+  await told.filter({ hasText: /forgotten/ }).waitFor();
+  assert.equal((await ask()).json.allowed, true);
+});
+
+on("any key can be looked up, and what is unknown is told", () => local, async (visit) => {
+  const [by, key] = ["rule or limit", "key"].map((name) => visit.page.getByRole("textbox", { name, exact: true }));
+  const told = visit.page.locator("[data-field=lookup]");
+  const asked = [];
+  visit.page.on("request", (request) => request.url().includes("/keys/") && asked.push(request.url()));
+  const reset = visit.page.getByRole("button", { name: "Reset this key" });
+  await reset.click();
+  await by.fill("once");
+  await key.fill("somebody / else?");
+  await key.press("Enter");
+  await told.filter({ hasText: /^1 of 1 remain/ }).waitFor();
+  await local.ask("POST", "/v1/check", { limit: "once", key: "somebody / else?" });
+  await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
+  await told.filter({ hasText: /^0 of 1 remain/ }).waitFor();
+  await key.fill("\\u{1f6aa}\\\\\\u{110000}\\");
+  await key.press("Enter");
+  await told.filter({ hasText: /^1 of 1 remain/ }).waitFor();
+  assert.ok(asked.at(-1).endsWith(encodeURIComponent("\u{1f6aa}\\\\u{110000}\\")), `what is no escape stays: ${asked.at(-1)}`);
+  await by.fill("nothing");
+  await key.press("Enter");
+  await told.filter({ hasText: /nothing/ }).waitFor();
+  assert.equal(asked.length, 4, "a field that is empty sends nothing");
+  visit.expect(/console: .*404.*\/v1\/limits\/nothing\/keys/);
+});
+
+on("a server with a token shows nothing without it", () => guarded, async (visit) => {
+  const field = visit.page.getByLabel("operators' token");
+  await field.waitFor();
+  assert.equal(await table(visit, /^Rules and limits/).count(), 0);
+  assert.equal(await visit.page.locator("#operations").getByRole("alert").count(), 0, "nothing was wrong so far");
+  await field.fill("wrong");
+  await field.press("Enter");
+  await visit.page.getByText("that is not the token").waitFor();
+  assert.equal(await table(visit, /^Rules and limits/).count(), 0);
+  await field.fill(TOKEN);
+  await visit.page.getByRole("button", { name: "Show" }).click();
+  await table(visit, /^Rules and limits/).waitFor();
+  await eventually(async () => assert.equal(await field.count() && (await field.isVisible()), false));
+  assert.equal(await visit.page.getByText("that is not the token").isVisible(), false);
+  const kept = await visit.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.getElementById("token").value]));
+  assert.ok(!kept.includes(TOKEN), "the page keeps it nowhere");
+  await visit.page.getByRole("textbox", { name: "rule or limit" }).fill("once");
+  await visit.page.getByRole("textbox", { name: "key", exact: true }).fill("a");
+  await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
+  await visit.page.locator("[data-field=lookup]").filter({ hasText: /^1 of 1 remain/ }).waitFor();
+  visit.expect(/console: .*401.*\/v1\/operations/);
+});
+
+on("without a playground there is Operations alone", () => closed, async (visit) => {
+  await table(visit, /^Rules and limits/).waitFor();
+  await eventually(async () => assert.deepEqual(await visit.page.getByRole("tab").allTextContents(), ["Operations"]));
+  assert.equal(await visit.page.getByRole("button", { name: "Send Request" }).count(), 0);
+});
+
+visits("who may see nothing is told so", () => closed, {}, async (visit) => {
+  await visit.page.route("**/page/server.json", (route) => route.fulfill({ json: { playground: false, operations: "no", store: "memory" } }));
+  await visit.page.reload();
+  await visit.page.getByText("There is nothing to play with on this server").waitFor();
+  assert.equal(await visit.page.getByRole("tab").count(), 0);
+  assert.equal(await visit.page.getByRole("tabpanel").count(), 0);
+});
+
+visits("without a playground Operations comes first", () => closed, {}, async (visit) => {
+  await table(visit, /^Rules and limits/).waitFor();
+  assert.equal(await visit.tab("Operations").getAttribute("aria-selected"), "true");
+});
+
+on("a store that is away is told, and that it is back", () => onRedis, async (visit) => {
+  const store = facts(visit).locator("div").filter({ hasText: "redis.sock" });
+  await store.filter({ hasText: "breaker closed" }).waitFor();
+  await redis.stop();
+  await eventually(async () => {
+    await check(onRedis);
+    assert.match(await store.textContent(), /breaker (half )?open/);
+  });
+  await eventually(async () => assert.ok(Number((await row(visit, "api/per-client"))[5]) > 0, "decided without the store"));
+  const unavailable = /console: .*503.*\/api\/rate-limit\/state/;
+  visit.expect(unavailable);
+  await eventually(() => assert.ok(visit.problems.some((problem) => unavailable.test(problem)), "the playground has no counters either"));
+  await redis.run();
+  await store.filter({ hasText: "breaker closed" }).waitFor();
+});

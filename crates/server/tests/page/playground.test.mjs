@@ -1,0 +1,198 @@
+// The playground: every button and field of every card, and that cards say what the API says.
+
+import assert from "node:assert/strict";
+import { before } from "node:test";
+
+import { CARDS, Card, secondsIn, textsUntil } from "./cards.mjs";
+import { Server, eventually } from "./harness.mjs";
+import { visits } from "./visits.mjs";
+
+let server;
+before(async () => { server = await Server.start(); });
+const on = (name, body, options = {}) => visits(name, () => server, options, body);
+
+const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
+/** That a card says what the server answered, and how the session stands since. */
+async function assertAgrees(visit, card, { sent, json, headers }, told) {
+  const last = [json].flat().at(-1);
+  await eventually(async () => {
+    assert.match(await card.field("left").textContent(), new RegExp(`\\b${last.remaining} of ${last.limit}\\b`));
+  });
+  assert.deepEqual(await card.shownHeaders(), Object.fromEntries(told.map((name) => [name, headers[name]])), card.id);
+  await eventually(async () => {
+    const own = (await visit.state({ [card.id]: sent.config })).algorithms[card.id];
+    assert.equal(await card.field("remaining").textContent(), `${own.remaining} of ${own.limit} left`);
+  });
+}
+
+/** The same on every card, in one window. */
+const onEach = (name, body) => on(name, async (visit) => {
+  for (const own of CARDS) await body(visit, new Card(visit, own), own);
+});
+
+onEach("a request is shown as the API answers it", async (visit, card, { slow, id }) => {
+  assert.equal(await card.field("verdict").count(), 0, id);
+  await card.set(slow);
+  const answer = await card.send();
+  assert.deepEqual([answer.json.allowed, answer.json.remaining, answer.json.limit], [true, 9, 10], id);
+  await assertAgrees(visit, card, answer, TOLD);
+  assert.equal(await card.field("verdict").textContent(), "Allowed", id);
+  assert.equal(await card.field("retry").textContent(), "", id);
+});
+
+onEach("a burst shows who goes and who does not, and a refusal for how long", async (visit, card, { slow, size, id }) => {
+  await card.set({ [size]: 4, ...slow });
+  const burst = await card.burst();
+  assert.equal(burst.sent.count, 10);
+  assert.deepEqual(burst.json.map(({ allowed }) => allowed), [true, true, true, true, false, false, false, false, false, false], id);
+  await assertAgrees(visit, card, burst, [...TOLD, "retry-after"]);
+  assert.equal(await card.field("verdict").textContent(), "4 of 10 allowed", id);
+  assert.deepEqual(await card.dots.evaluateAll((dots) => dots.map((dot) => dot.getAttribute("aria-label"))),
+    burst.json.map(({ allowed }) => (allowed ? "allowed" : "refused")), id);
+
+  const refused = await card.send();
+  assert.equal(refused.json.allowed, false, id);
+  await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Refused", id));
+  assert.equal(await card.dots.count(), 0, "the dots are those of a burst");
+  const { retryAfter } = refused.json;
+  const shown = secondsIn(await card.field("retry").textContent());
+  // Minutes are rounded up.
+  assert.ok(shown > retryAfter - 5 && shown < retryAfter + 60, `${id}: ${shown} s, and not ${retryAfter}`);
+  await assertAgrees(visit, card, refused, [...TOLD, "retry-after"]);
+});
+
+onEach("parameters that are changed are those of the picture at once, and are sent", async (visit, card, { slow, size, id }) => {
+  const chosen = { [size]: 7, ...Object.fromEntries(Object.keys(slow).map((name) => [name, 120])) };
+  await card.set(chosen);
+  await eventually(async () => assert.equal(await card.field("remaining").textContent(), "7 of 7 left", id));
+  const mode = id === "leaky-bucket" ? { mode: "policing" } : {};
+  assert.deepEqual((await card.send()).sent, { config: { ...chosen, ...mode } });
+  assert.deepEqual((await card.burst()).sent, { config: { ...chosen, ...mode }, count: 10 });
+});
+
+on("pictures move with time alone, and say in words what they show", async (visit) => {
+  const cards = CARDS.map((own) => new Card(visit, own));
+  for (const card of cards) await card.burst();
+  for (const card of cards) await eventually(async () => assert.match(await card.picture.getAttribute("aria-label"), /^[\d.]+ (of|before)/, card.id));
+  // The server says nothing more.
+  const held = [];
+  await visit.page.route("**/api/rate-limit/state", (route) => held.push(route));
+  await eventually(() => assert.ok(held.length > 0));
+  const drawn = await visit.page.locator("svg.picture").evaluateAll((all) => all.map((svg) => svg.innerHTML));
+  assert.equal(drawn.length, CARDS.length);
+  await visit.page.waitForFunction((drawn) => [...document.querySelectorAll("svg.picture")].every((svg, at) => svg.innerHTML !== drawn[at]), drawn);
+  for (const route of held) await route.continue();
+});
+
+onEach("parameters that cannot be are told, and nothing is sent", async (visit, card, { slow, size, id }) => {
+  const asked = [];
+  visit.page.on("request", (request) => request.url().includes(card.path) && asked.push(request.postDataJSON()));
+  const [other] = Object.keys(slow);
+  for (const [name, value] of [[size, "0"], [size, "1.5"], [size, "1001"], [other, "e"], [other, ""], [other, "5000"]]) {
+    const good = await card.input(name).inputValue();
+    await card.input(name).fill(value === "e" ? "" : value);
+    if (value === "e") await card.input(name).press("e");
+    await (value === "" ? card.sendButton : card.burstButton).click();
+    assert.match(await card.problem.textContent(), /[\d.]+ to \d+/, `${id} ${name} ${value}`);
+    assert.equal(await card.input(name).getAttribute("aria-invalid"), "true", `${id} ${name} ${value}`);
+    await card.input(name).fill(good);
+  }
+  await card.send();
+  await eventually(async () => assert.equal(await card.problem.count(), 0));
+  assert.equal(await card.input(other).getAttribute("aria-invalid"), "false", id);
+  assert.equal(asked.length, 1, "what was good");
+});
+
+on("a bucket refills on the page as it does on the server", async (visit) => {
+  const [own] = CARDS.filter(({ id }) => id === "token-bucket");
+  const card = new Card(visit, own);
+  await card.set({ refillRate: 4 });
+  const { sent } = await card.burst();
+  for (const wanted of [2, 4, 6]) {
+    await eventually(async () => assert.ok((await card.left()) >= wanted));
+    const before = await card.left();
+    const { remaining } = (await visit.state({ "token-bucket": sent.config })).algorithms["token-bucket"];
+    const after = await card.left();
+    assert.ok(before <= remaining && remaining <= after + 1, `${before}, then ${remaining}, then ${after}`);
+  }
+});
+
+on("how long to wait counts down to now, and then it is allowed", async (visit) => {
+  const card = new Card(visit, CARDS[3]);
+  await card.set({ maxTokens: 1, refillRate: 1 });
+  const { json } = await card.burst();
+  const texts = await textsUntil(card.field("retry"), /now/);
+  assert.match(texts.pop(), /try again now/);
+  const seconds = texts.map(secondsIn);
+  assert.ok(seconds.length > 5, `it counts: ${texts}`);
+  assert.deepEqual(seconds, [...seconds].sort((one, other) => other - one), "it only ever goes down");
+  assert.ok(seconds[0] <= json.at(-1).retryAfter + 0.001, `${seconds[0]}`);
+  assert.equal((await card.send()).json.allowed, true);
+});
+
+on("a shaped burst waits its turn, and leaves one by one", async (visit) => {
+  const card = new Card(visit, CARDS[4]);
+  await card.set({ mode: "shaping", capacity: 6, leakRate: 3 });
+  const { json } = await card.burst();
+  // The bucket leaks between the first and the last of them, too.
+  assert.deepEqual(json.map(({ delay }) => delay && Math.round(delay * 20) / 20), [0, 0.35, 0.65, 1, 1.35, 1.65, null, null, null, null]);
+  const queued = () => card.picture.evaluate((svg) => new Promise((resolve) => {
+    const counts = [];
+    const look = () => {
+      const count = svg.querySelectorAll("circle.later").length;
+      if (count !== counts.at(-1)) counts.push(count);
+      if (count === 0 && counts.length > 1) resolve(counts);
+      else requestAnimationFrame(look);
+    };
+    look();
+  }));
+  const counts = (await queued()).filter((count, at) => at > 0 || count > 0);
+  assert.ok(counts[0] >= 4, `${counts}`);
+  assert.deepEqual(counts, Array.from({ length: counts[0] + 1 }, (_, at) => counts[0] - at), "one by one");
+});
+
+on("a shaped request says when it goes, and that it has gone", async (visit) => {
+  const card = new Card(visit, CARDS[4]);
+  await card.set({ mode: "shaping", leakRate: 2 });
+  assert.equal((await card.send()).json.delay, 0);
+  assert.equal(await card.field("verdict").textContent(), "Allowed");
+  const { json } = await card.send();
+  assert.ok(json.delay > 0 && json.delay <= 0.5, `${json.delay}`);
+  assert.equal(await card.field("verdict").textContent(), "Allowed, later");
+  const texts = await textsUntil(card.field("retry"), /gone/);
+  assert.ok(secondsIn(texts[0]) <= json.delay + 0.001, texts[0]);
+  // The mode's switch goes back as well.
+  await card.set({ mode: "policing" });
+  assert.equal((await card.send()).json.delay, null);
+});
+
+on("what is for all cards goes to each of them", async (visit) => {
+  const asked = [];
+  visit.page.on("response", (response) => {
+    const [, id, burst] = /rate-limit\/([a-z]+-[a-z-]+)(\/burst)?$/.exec(response.url()) ?? [];
+    if (id) asked.push(`${id}${burst ?? ""}`);
+  });
+  for (const [name, what, verdict] of [["Send to all", "", /^Allowed/], ["Burst 10 to all", "/burst", /of 10 allowed$/]]) {
+    asked.length = 0;
+    await visit.page.getByRole("button", { name, exact: true }).click();
+    for (const own of CARDS) await new Card(visit, own).field("verdict").filter({ hasText: verdict }).waitFor();
+    assert.deepEqual(asked.sort(), CARDS.map(({ id }) => `${id}${what}`).sort());
+  }
+});
+
+on("Reset All Counters forgets all that was spent, on every card", async (visit) => {
+  for (const own of CARDS) {
+    const card = new Card(visit, own);
+    await card.set(own.slow);
+    await card.burst();
+    await eventually(async () => assert.equal(await card.left(), 0, own.id));
+  }
+  await visit.answerTo("/api/rate-limit/reset", () => visit.page.getByRole("button", { name: "Reset All Counters" }).click());
+  for (const own of CARDS) {
+    const card = new Card(visit, own);
+    await eventually(async () => assert.equal(await card.left(), 10, own.id));
+    assert.equal(await card.field("verdict").count(), 0, "what was answered is gone, too");
+    assert.equal((await visit.state()).algorithms[own.id].remaining, 10);
+  }
+});

@@ -1,0 +1,112 @@
+// The page and its server: sessions, the server's loss and return, what is kept, and counters on Redis.
+
+import assert from "node:assert/strict";
+import { before } from "node:test";
+
+import { CARDS, Card } from "./cards.mjs";
+import { Redis, Server, Visit, eventually } from "./harness.mjs";
+import { visits } from "./visits.mjs";
+
+let server, lost, redis, onRedis;
+before(async () => {
+  [server, lost, redis] = await Promise.all([Server.start(), Server.start(), Redis.start()]);
+  onRedis = await Server.start(["--store", redis.url, "--store-deadline", "1s"]);
+});
+
+const BUCKET = CARDS.find(({ id }) => id === "token-bucket");
+const REFUSED = [/failed: net::ERR_CONNECTION_REFUSED/, /console: .*ERR_CONNECTION_REFUSED/];
+
+visits("two sessions do not see each other", () => server, {}, async (visit) => {
+  const other = await Visit.open(server);
+  try {
+    const [own, others] = [visit, other].map((each) => new Card(each, BUCKET));
+    await own.set(BUCKET.slow);
+    await others.set(BUCKET.slow);
+    assert.equal((await own.burst()).json.at(-1).remaining, 0);
+    assert.equal((await others.send()).json.remaining, 9);
+    assert.equal((await own.send()).json.allowed, false);
+    await other.reload();
+    assert.equal((await other.state()).algorithms["token-bucket"].remaining, 9, "and a session outlives a reload");
+    await eventually(async () => assert.equal(await others.left(), 9));
+    other.assertCalm();
+  } finally {
+    await other.close();
+  }
+});
+
+visits("a server that is lost is told at once, and the page goes on when it is back", () => lost, {}, async (visit) => {
+  const card = new Card(visit, BUCKET);
+  const banner = visit.page.locator("#lost");
+  await card.set(BUCKET.slow);
+  await card.send();
+  await eventually(async () => assert.equal(await banner.isVisible(), false));
+  visit.expect(...REFUSED);
+  await lost.stop();
+  const at = performance.now();
+  await banner.filter({ hasText: "does not answer" }).waitFor();
+  assert.ok(performance.now() - at < 5000, "nobody has done anything");
+  await card.sendButton.click();
+  await card.problem.filter({ hasText: "does not answer" }).waitFor();
+
+  await lost.run();
+  await eventually(async () => assert.equal(await banner.isVisible(), false));
+  await eventually(async () => assert.equal(await visit.page.getByText("does not answer").count(), 0, "nor does a card say so"));
+  // What is in memory goes with the server.
+  assert.equal((await card.send()).json.remaining, 9);
+  await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Allowed"));
+});
+
+visits("traffic that found no server is sent again when there is one", () => lost, { path: "/#compare" }, async (visit) => {
+  const problem = visit.page.locator("#compare").getByRole("alert");
+  visit.expect(...REFUSED);
+  await visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
+  await lost.stop();
+  await visit.page.getByRole("combobox", { name: "traffic" }).selectOption("steady");
+  await problem.filter({ hasText: "does not answer" }).waitFor();
+  const { sent } = await visit.answerTo("/api/rate-limit/compare", () => lost.run());
+  assert.equal(sent.at_ms.length, 60);
+  await visit.page.getByRole("img", { name: /Fixed window: 30 of 60/ }).waitFor();
+  assert.equal(await problem.count(), 0);
+});
+
+visits("a page is not sent again to those who have it", () => server, {}, async (visit) => {
+  const cdp = await visit.context.newCDPSession(visit.page);
+  await cdp.send("Network.enable");
+  const [paths, statuses] = [new Map(), new Map()];
+  cdp.on("Network.requestWillBeSent", ({ requestId, request }) => paths.set(requestId, new URL(request.url).pathname));
+  cdp.on("Network.responseReceivedExtraInfo", ({ requestId, statusCode }) => statuses.set(requestId, statusCode));
+  await visit.reload();
+  const files = () => Object.fromEntries([...paths].filter(([, path]) => /^\/$|\.(js|css|svg)$/.test(path)).map(([id, path]) => [path, statuses.get(id)]));
+  await eventually(() => {
+    assert.ok(Object.keys(files()).length >= 8, JSON.stringify(files()));
+    assert.deepEqual(new Set(Object.values(files())), new Set([304]), JSON.stringify(files()));
+  });
+});
+
+visits("an address names its view", () => server, { path: "/#operations" }, async (visit) => {
+  const go = (hash) => visit.page.evaluate((hash) => { location.hash = hash; }, hash);
+  for (const [hash, name] of [["#operations", "Operations"], ["#compare", "Compare"], ["#elsewhere", "Compare"], ["#playground", "Playground"]]) {
+    await go(hash);
+    await eventually(async () => assert.deepEqual(await visit.page.getByRole("tab", { selected: true }).allTextContents(), [name], hash));
+    assert.deepEqual(await visit.page.getByRole("tabpanel").evaluateAll((panels) => panels.map((panel) => panel.id)), [name.toLowerCase()]);
+  }
+  await visit.tab("Compare").click();
+  assert.equal(new URL(visit.page.url()).hash, "#compare", "and the address follows");
+});
+
+visits("all of it works on Redis as well", () => onRedis, {}, async (visit) => {
+  await visit.page.getByText("counters on Redis").waitFor();
+  for (const own of CARDS) {
+    const card = new Card(visit, own);
+    await card.set({ [own.size]: 3, ...own.slow });
+    const { sent, json } = await card.burst();
+    assert.deepEqual([json.filter(({ allowed }) => allowed).length, json.at(-1).remaining], [3, 0], own.id);
+    const state = (await visit.state({ [own.id]: sent.config })).algorithms[own.id];
+    assert.deepEqual([state.remaining, state.limit], [0, 3], own.id);
+    await eventually(async () => assert.equal(await card.field("remaining").textContent(), "0 of 3 left", own.id));
+  }
+  await visit.page.getByRole("button", { name: "Reset All Counters" }).click();
+  for (const own of CARDS) await eventually(async () => assert.equal(await new Card(visit, own).left(), 3, own.id));
+  await visit.tab("Operations").click();
+  await visit.page.locator("#operations dl").filter({ hasText: "breaker closed" }).waitFor();
+});

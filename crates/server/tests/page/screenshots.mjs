@@ -1,0 +1,57 @@
+// Takes pictures of the page for the documents: `node screenshots.mjs docs/pictures`.
+
+import { stat } from "node:fs/promises";
+import { join } from "node:path";
+
+import { CARDS, Card } from "./cards.mjs";
+import { Server, Visit, end } from "./harness.mjs";
+
+const [, , directory] = process.argv;
+if (!directory) throw new Error("no directory for the pictures; give one: node screenshots.mjs docs/pictures");
+
+const DESKTOP = { viewport: { width: 1280, height: 1000 } };
+const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
+
+/** Some allowed, some refused, a queue: every card has something to tell. */
+async function play(visit) {
+  const [fixed, log, counter, tokens, leaky] = CARDS.map((own) => new Card(visit, own));
+  await leaky.set({ mode: "shaping" });
+  await counter.set({ windowSeconds: 4 });
+  for (const card of [log, counter, tokens, leaky]) {
+    for (let count = 0; count < 3; count += 1) await card.send();
+    await card.burst();
+  }
+  // The log's entries move away, buckets refill, the queue begins to leave.
+  await visit.page.waitForTimeout(1500);
+  for (const card of [counter, log]) await card.send();
+  await fixed.burst();
+  await fixed.send();
+  await visit.page.evaluate(() => {
+    document.activeElement.blur();
+    scrollTo(0, 0);
+  });
+  await visit.page.mouse.move(0, 0);
+  // The shaking of what was refused has an end.
+  await visit.page.waitForTimeout(500);
+}
+
+async function shoot(server, name, options, prepare, { fullPage = false } = {}) {
+  const visit = await Visit.open(server, options);
+  await prepare(visit);
+  const path = join(directory, name);
+  await visit.page.screenshot({ path, fullPage, scale: options.deviceScaleFactor ? "device" : "css" });
+  visit.assertCalm();
+  await visit.close();
+  console.log(`${path}: ${Math.ceil((await stat(path)).size / 1000)} kB`);
+}
+
+const server = await Server.start();
+try {
+  await shoot(server, "page-light.png", { ...DESKTOP, colorScheme: "light" }, play, { fullPage: true });
+  await shoot(server, "page-dark.png", { ...DESKTOP, colorScheme: "dark" }, play, { fullPage: true });
+  const compared = (visit) => visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
+  await shoot(server, "compare.png", { ...DESKTOP, path: "/#compare", colorScheme: "light" }, compared, { fullPage: true });
+  await shoot(server, "phone.png", { ...PHONE, colorScheme: "light" }, play);
+} finally {
+  await end();
+}
