@@ -2,7 +2,7 @@
 
 const WINDOW = [
   { name: "maxRequests", label: "requests", min: 1, max: 1000, step: 1, value: 10 },
-  { name: "windowSeconds", label: "in seconds", min: 0.1, max: 3600, step: "any", value: 10 },
+  { name: "windowSeconds", label: "every … seconds", min: 0.1, max: 3600, step: "any", value: 10 },
 ];
 
 export const ALGORITHMS = [
@@ -17,14 +17,14 @@ export const ALGORITHMS = [
     id: "sliding-window-log",
     title: "Sliding window log",
     choose: "Where the limit must hold in any window: logins, payments.",
-    costs: "16 bytes for every request of the window. It is never exceeded.",
+    costs: "16 bytes for every request of the window. The limit is never exceeded.",
     parameters: WINDOW,
   },
   {
     id: "sliding-window-counter",
     title: "Sliding window counter",
     choose: "For large limits that need no sharp edge.",
-    costs: "Two counters a client. It takes the last window to have been even.",
+    costs: "Two counters a client. It assumes that the requests of the last window came evenly.",
     parameters: WINDOW,
   },
   {
@@ -33,8 +33,8 @@ export const ALGORITHMS = [
     choose: "For APIs: a burst is fine after a rest, and the mean rate holds.",
     costs: "One number and one time a client. Bursts up to its size pass at once.",
     parameters: [
-      { name: "maxTokens", label: "tokens", min: 1, max: 1000, step: 1, value: 10 },
-      { name: "refillRate", label: "back a second", min: 0.01, max: 1000, step: "any", value: 1 },
+      { name: "maxTokens", label: "size", min: 1, max: 1000, step: 1, value: 10 },
+      { name: "refillRate", label: "refill a second", min: 0.01, max: 1000, step: "any", value: 1 },
     ],
   },
   {
@@ -43,8 +43,8 @@ export const ALGORITHMS = [
     choose: "To protect what is behind it: policing refuses what would overflow, shaping lets it out evenly.",
     costs: "As much as a token bucket; what is shaped takes longer.",
     parameters: [
-      { name: "capacity", label: "holds", min: 1, max: 1000, step: 1, value: 10 },
-      { name: "leakRate", label: "out a second", min: 0.01, max: 1000, step: "any", value: 1 },
+      { name: "capacity", label: "size", min: 1, max: 1000, step: 1, value: 10 },
+      { name: "leakRate", label: "leak a second", min: 0.01, max: 1000, step: "any", value: 1 },
       { name: "mode", label: "mode", options: ["policing", "shaping"], value: "policing" },
     ],
   },

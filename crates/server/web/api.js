@@ -3,6 +3,9 @@
 const listeners = new Set();
 let isThere = true;
 
+/** Whether the server did not answer when it was last asked. */
+export const isAway = () => !isThere;
+
 /** Calls back whenever the server goes away or returns. */
 export function onPresence(listener) {
   listeners.add(listener);
@@ -16,7 +19,7 @@ function present(now) {
 
 /** What the server answers with: its status, headers and JSON. Rejects if it is not there. */
 export async function ask(method, path, body, token = null) {
-  let response;
+  let response, text;
   try {
     response = await fetch(path, {
       method,
@@ -27,18 +30,21 @@ export async function ask(method, path, body, token = null) {
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: AbortSignal.timeout(5000),
     });
+    text = await response.text();
   } catch (error) {
     present(false);
     throw new Error("the server does not answer", { cause: error });
   }
-  present(true);
-  const text = await response.text();
   let json = null;
   try {
     json = text === "" ? null : JSON.parse(text);
   } catch {
-    // Something between here and the server has answered.
+    // No answer of the server's own; /healthz alone is no JSON.
   }
+  // Somebody between here and the server says that it does not.
+  const isOther = response.status >= 500 && json?.title === undefined;
+  present(!isOther);
+  if (isOther) throw new Error(`the server does not answer: ${response.status}`);
   return { status: response.status, ok: response.ok, headers: response.headers, json };
 }
 

@@ -1,7 +1,7 @@
 // The playground: a card for each algorithm.
 
 import { ALGORITHMS } from "./algorithms.js";
-import { ask, heardTime, nowUs, reasonOf } from "./api.js";
+import { ask, heardTime, isAway, nowUs, reasonOf } from "./api.js";
 import { draw, duration, make } from "./dom.js";
 import { HEIGHT, STRIP_HEIGHT, WIDTH, isRecent, picture, strip } from "./pictures.js";
 
@@ -12,11 +12,11 @@ const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit
 const FRAME_MS = 1000 / 30;
 const CALM_FRAME_MS = 500;
 
-/** Builds the cards into a place, and what is for all of them; they stay true to the server from then on. */
+/** Builds the cards into a place, and what is for all of them. The answer asks the server how the session stands. */
 export function playground(place, { sendAll, burstAll, reset }) {
   const cards = ALGORITHMS.map((algorithm) => new Card(algorithm));
   place.replaceChildren(...cards.map((card) => card.element), ownClient());
-  const refresh = () => refreshed(cards);
+  const refresh = oneAtATime(() => refreshed(cards));
   for (const card of cards) card.refresh = refresh;
   const toAll = (count) => Promise.all(cards.map((card) => card.request(count)));
   sendAll.addEventListener("click", () => toAll(1));
@@ -33,6 +33,23 @@ export function playground(place, { sendAll, burstAll, reset }) {
   });
   animate(place, cards);
   return refresh;
+}
+
+/** Whoever asks while a question is under way is told the answer to the next one, which all of them share. */
+function oneAtATime(question) {
+  let [current, next] = [null, null];
+  const ask = () => {
+    current = question().finally(() => { current = null; });
+    return current;
+  };
+  return () => {
+    if (!current) return ask();
+    next ??= current.catch(() => {}).then(() => {
+      next = null;
+      return ask();
+    });
+    return next;
+  };
 }
 
 /** Asks how the session stands with each of them. */
@@ -53,7 +70,8 @@ function animate(place, cards) {
   const frame = (now) => {
     requestAnimationFrame(frame);
     const isDue = now - last > (calm.matches ? CALM_FRAME_MS : FRAME_MS) - 1;
-    if (!isDue || place.offsetParent === null) return;
+    // Without the server nobody knows how things stand.
+    if (!isDue || place.offsetParent === null || isAway()) return;
     last = now;
     for (const card of cards) card.draw(nowUs());
   };
@@ -79,26 +97,31 @@ class Card {
     this.algorithm = algorithm;
     this.view = null;
     this.answered = null;
+    this.isComplaining = false;
     /** What was sent of late. */
     this.sent = [];
-    /** The parameters that were last sent, which the picture is of. */
-    this.used = usual(algorithm);
     const { id, title, choose, costs, parameters } = algorithm;
     this.left = make("span", { class: "left", "data-field": "remaining" });
     this.svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "picture", role: "img", "aria-label": title });
     this.strip = draw("svg", { viewBox: `0 0 ${WIDTH} ${STRIP_HEIGHT}`, class: "strip", "aria-hidden": "true" });
-    this.send = make("button", { type: "button", class: "act", onclick: () => this.request(1) }, "Send Request");
-    this.burst = make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, `Burst ${BURST}`);
-    this.fields = parameters.map((parameter) => field(id, parameter, () => this.changed()));
-    this.problem = make("p", { class: "problem", role: "alert", hidden: true });
-    this.answer = make("div", { class: "answer" }, nothing());
+    this.carried = make("p", { class: "note", "data-field": "carried" });
+    const kept = remembered(id);
+    this.fields = parameters.map((parameter) => field(id, parameter, kept?.[parameter.name], () => this.changed()));
+    this.problem = make("p", { class: "problem", role: "alert", id: `${id}-problem`, hidden: true });
+    this.verdict = make("p", { class: "verdict none", "data-field": "verdict", role: "status" });
+    this.answer = make("div", {});
+    /** The parameters that were last sent, which the picture is of. */
+    this.used = this.config() ?? usual(algorithm);
     this.element = make("article", { class: "card", id, "aria-labelledby": `${id}-title` },
       make("h2", {}, make("span", { id: `${id}-title` }, title), this.left),
       make("p", { class: "why" }, make("strong", {}, "Choose it "), lower(choose), make("br"), make("strong", {}, "It costs "), lower(costs)),
-      make("div", { class: "pictures" }, this.svg, this.strip),
-      make("div", { class: "buttons" }, this.send, this.burst),
+      make("div", {}, make("div", { class: "pictures" }, this.svg, this.strip), this.carried),
+      make("div", { class: "buttons" },
+        make("button", { type: "button", class: "act", onclick: () => this.request(1) }, "Send Request"),
+        make("button", { type: "button", class: "quiet", onclick: () => this.request(BURST) }, `Burst ${BURST}`)),
       make("fieldset", { class: "parameters", "aria-label": `Parameters of ${title}` }, ...this.fields.map(({ label }) => label)),
-      make("div", {}, this.problem, this.answer));
+      make("div", {}, this.problem, make("div", { class: "answer" }, this.verdict, this.answer)));
+    this.forget();
   }
 
   /** What is in the fields; null if one of them is wrong. */
@@ -123,63 +146,57 @@ class Card {
   }
 
   complain(problem) {
-    this.hasFailed = false;
+    this.isComplaining = false;
     this.problem.hidden = problem === null;
     this.problem.textContent = problem ?? "";
+  }
+
+  /** Complains of the server, until it answers. */
+  fail(error) {
+    this.complain(error.message);
+    this.isComplaining = true;
   }
 
   async changed() {
     const config = this.config();
     if (!config) return;
     this.used = config;
+    remember(this.algorithm.id, config);
     await this.refresh().catch((error) => this.fail(error));
   }
 
   async request(count) {
     const config = this.config();
-    if (!config || this.isAsking) return;
+    if (!config) return;
     this.used = config;
     const path = `/api/rate-limit/${this.algorithm.id}`;
-    this.busy(true);
+    const sentMs = performance.now();
     try {
       const answer = count === 1 ? await ask("POST", path, { config }) : await ask("POST", `${path}/burst`, { config, count });
       if (!answer.ok) return this.complain(reasonOf(answer));
-      this.tell([answer.json].flat(), answer.headers);
+      this.tell([answer.json].flat(), answer.headers, (sentMs + performance.now()) / 2);
       await this.refresh();
     } catch (error) {
       this.fail(error);
-    } finally {
-      this.busy(false);
     }
   }
 
-  /** One question at a time. A button that were disabled would lose the focus. */
-  busy(isAsking) {
-    this.isAsking = isAsking;
-    for (const button of [this.send, this.burst]) button.setAttribute("aria-disabled", String(isAsking));
-  }
-
-  /** Complains of the server, until it answers. */
-  fail(error) {
-    this.complain(error.message);
-    this.hasFailed = true;
-  }
-
-  tell(decisions, headers) {
+  /** Says what was decided, by the page's own clock: what it takes for the server's is still set right a little. */
+  tell(decisions, headers, atMs) {
     const last = decisions.at(-1);
-    // By the page's own clock: what it takes for the server's is still set right a little.
-    this.answered = { last, atMs: performance.now() };
     const kinds = decisions.map(kindOf);
-    this.sent.push({ atUs: nowUs(), kinds });
+    this.answered = { last, atMs, isBurst: decisions.length > 1 };
+    this.sent.push({ atUs: nowUs() - (performance.now() - atMs) * 1000, kinds });
     this.shake(kinds.at(-1) === "no");
-    const allowed = decisions.filter((decision) => decision.allowed).length;
-    const verdict = decisions.length > 1 ? `${allowed} of ${decisions.length} allowed` : VERDICTS[kinds[0]];
-    const kind = decisions.length === 1 ? kinds[0] : allowed === decisions.length ? "yes" : allowed ? "later" : "no";
+    const { kind, words } = verdictOf(kinds);
+    this.verdict.className = `verdict ${kind}`;
+    this.verdict.textContent = words;
     this.retry = make("span", { "data-field": "retry" });
     this.answer.replaceChildren(
-      make("p", { class: `verdict ${kind}`, "data-field": "verdict", role: "status" }, verdict),
-      make("p", {}, make("span", { "data-field": "left" }, `${last.remaining} of ${last.limit} remain`), this.retry),
+      make("p", {}, make("span", { "data-field": "left" }, `${last.remaining} of ${last.limit} were left`), this.retry),
       ...(decisions.length > 1 ? [make("ul", { class: "dots", "aria-label": "each of them" }, ...kinds.map(dot))] : []),
+      make("p", { class: "note" }, decisions.length > 1 ? "What a client would see, of the last:" : "What a client would see:"),
+      make("p", { class: "status", "data-field": "status" }, last.allowed ? "200 OK" : "429 Too Many Requests"),
       make("dl", { class: "headers", "aria-label": "response headers" }, ...TOLD.filter((name) => headers.has(name)).flatMap((name) => [
         make("dt", {}, name), make("dd", { "data-header": name }, headers.get(name))])));
     this.count();
@@ -195,32 +212,36 @@ class Card {
 
   /** Counts down what was told. */
   count() {
-    if (!this.answered || !this.retry) return;
-    const { last, atMs } = this.answered;
+    if (!this.answered) return;
+    const { last, atMs, isBurst } = this.answered;
     const gone = (performance.now() - atMs) / 1000;
+    const it = isBurst ? "the last" : "it";
     let words = "";
     if (!last.allowed) {
       const left = last.retryAfter === null ? null : last.retryAfter - gone;
       words = left === null ? "; waiting does not help" : left > 0 ? `; try again in ${duration(left)}` : "; try again now";
     } else if (last.delay) {
       const left = last.delay - gone;
-      words = left > 0 ? `; it goes in ${duration(left)}` : "; it has gone";
+      words = left > 0 ? `; ${it} goes in ${duration(left)}` : `; ${it} has gone`;
     }
     if (this.retry.textContent !== words) this.retry.textContent = words;
   }
 
   show(view) {
-    if (this.hasFailed) this.complain(null);
-    this.view = { ...view, config: this.used };
+    if (this.isComplaining) this.complain(null);
+    this.view = view;
+    const carried = view.decides.text === view.text ? "" : `Until what was spent has left, this decides: ${view.decides.text}`;
+    if (this.carried.textContent !== carried) this.carried.textContent = carried;
     this.draw(nowUs());
   }
 
   forget() {
-    this.answered = this.retry = null;
+    this.answered = null;
     this.sent = [];
-    this.shake(false);
-    this.complain(null);
-    this.answer.replaceChildren(nothing());
+    this.element.classList.remove("refused");
+    this.config();
+    [this.verdict.className, this.verdict.textContent] = ["verdict none", "Nothing was sent yet."];
+    this.answer.replaceChildren();
   }
 
   draw(atUs) {
@@ -240,7 +261,18 @@ function usual({ parameters }) {
   return Object.fromEntries(parameters.map(({ name, value }) => [name, value]));
 }
 
-const nothing = () => make("p", { class: "note" }, "Nothing was sent yet.");
+/** Parameters outlive a reload, as what was spent does. */
+function remember(id, config) {
+  sessionStorage.setItem(id, JSON.stringify(config));
+}
+
+function remembered(id) {
+  try {
+    return JSON.parse(sessionStorage.getItem(id));
+  } catch {
+    return null;
+  }
+}
 
 const lower = (sentence) => sentence[0].toLowerCase() + sentence.slice(1);
 
@@ -249,16 +281,27 @@ const VERDICTS = { yes: "Allowed", no: "Refused", later: "Allowed, later" };
 /** What became of a request. */
 const kindOf = (decision) => (!decision.allowed ? "no" : decision.delay ? "later" : "yes");
 
+/** What became of several. */
+function verdictOf(kinds) {
+  if (kinds.length === 1) return { kind: kinds[0], words: VERDICTS[kinds[0]] };
+  const count = (kind) => kinds.filter((own) => own === kind).length;
+  const later = count("later");
+  const words = `${kinds.length - count("no")} of ${kinds.length} allowed${later ? `, ${later} later` : ""}`;
+  return { kind: count("no") ? "no" : later ? "later" : "yes", words };
+}
+
 function dot(kind, at) {
   const words = VERDICTS[kind].toLowerCase();
   return make("li", { class: `dot ${kind}`, title: `${at + 1}: ${words}`, "aria-label": words }, { yes: "✓", no: "×", later: "…" }[kind]);
 }
 
-function field(card, parameter, onchange) {
+function field(card, parameter, kept, onchange) {
   const id = `${card}-${parameter.name}`;
   const input = parameter.options
     ? make("select", { id, onchange }, ...parameter.options.map((option) => make("option", { value: option }, option)))
-    : make("input", { id, type: "number", min: parameter.min, max: parameter.max, step: parameter.step, inputmode: "decimal", required: true, onchange });
-  input.value = parameter.value;
+    : make("input", {
+      id, type: "number", min: parameter.min, max: parameter.max, step: parameter.step, inputmode: "decimal", required: true, "aria-describedby": `${card}-problem`, onchange,
+    });
+  input.value = kept ?? parameter.value;
   return { input, parameter, label: make("label", { for: id }, parameter.label, input) };
 }

@@ -2,12 +2,12 @@
 
 import { ask, onPresence, reasonOf } from "./api.js";
 import { make } from "./dom.js";
-import { BINS, burst, parse, patterns } from "./patterns.js";
-import { Timeline, title } from "./timeline.js";
+import { BINS, binned, burst, parse, patterns } from "./patterns.js";
+import { MAX_DRAWN, Timeline, excess, title } from "./timeline.js";
 
 const DRAWN = "drawn";
 
-const LEGEND = [["yes", "goes at once"], ["later", "goes later"], ["no", "is refused"], ["worst", "the window in which most go"]];
+const LEGEND = [["yes", "goes at once"], ["later", "goes later"], ["no", "is refused"], ["worst", "where most go"], ["over", "where too many go"]];
 
 /** Builds the view into a place. */
 export function compare(place) {
@@ -20,7 +20,7 @@ class Compare {
   constructor() {
     /** How many requests come in each part of the time: what is drawn. */
     this.drawn = Array.from({ length: BINS }, () => 0);
-    this.asked = 0;
+    this.times = [];
     this.select = make("select", { id: "pattern", onchange: () => this.choose() });
     this.limit = number("compare-limit", 1, 100, 10, () => this.choose());
     this.seconds = number("compare-seconds", 1, 60, 10, () => this.choose());
@@ -30,17 +30,18 @@ class Compare {
     });
     this.help = make("p", { class: "note", id: "typed-help" });
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
-    this.timeline = new Timeline((bin, count) => this.stroke(bin, count));
+    this.timeline = new Timeline((bins) => this.stroke(bins));
+    this.clear = make("button", { type: "button", class: "quiet", onclick: () => this.empty() }, "Clear");
     this.summary = make("p", { class: "summary", role: "status", "data-field": "summary" });
     this.table = make("tbody", {});
     this.worstOf = make("th", { scope: "col", class: "number" });
     this.element = make("div", { class: "stack" },
-      make("div", { class: "lead" }, make("p", {}, "One stream of requests, sent to each algorithm by the engine of this server, at times of its own: see what each lets go, and how much at worst.")),
+      make("div", { class: "lead" }, make("p", {}, "One stream of requests through each algorithm, decided by this server's engine at the times shown: see what each lets go, and how much at worst.")),
       make("div", { class: "parameters" },
         make("label", { for: "pattern" }, "traffic", this.select),
         make("label", { for: "typed" }, "or type it", this.typed),
         make("label", { for: "compare-limit" }, "all allow", this.limit),
-        make("label", { for: "compare-seconds" }, "in seconds", this.seconds)),
+        make("label", { for: "compare-seconds" }, "every … seconds", this.seconds), this.clear),
       // The summary beneath: above, it would move what is drawn on.
       this.help, this.problem, this.timeline.element,
       make("ul", { class: "legend" }, ...LEGEND.map(([kind, words]) => make("li", { class: kind }, words))), this.summary,
@@ -98,12 +99,25 @@ class Compare {
     this.send(own, times);
   }
 
-  /** A stroke says how many requests come in a part of the time. */
-  stroke(bin, count) {
+  /** A stroke says how many requests come in parts of the time. It begins on what is there. */
+  stroke(bins) {
     const own = this.offer();
     if (!own) return;
+    if (this.select.value !== DRAWN || this.typed.value !== "") this.drawn = binned(this.times, own.span).map((count) => Math.min(count, MAX_DRAWN));
+    for (const [bin, count] of bins) this.drawn[bin] = count;
+    this.draw(own);
+  }
+
+  /** Nothing, to draw on. */
+  empty() {
+    const own = this.offer();
+    if (!own) return;
+    this.drawn.fill(0);
+    this.draw(own);
+  }
+
+  draw(own) {
     this.typed.value = "";
-    this.drawn[bin] = count;
     this.select.value = DRAWN;
     this.complain(null);
     this.send(own, this.drawnTimes(own));
@@ -122,6 +136,7 @@ class Compare {
 
   /** One question at a time: what is drawn meanwhile is asked when it was answered. */
   async send(own, times) {
+    this.times = times;
     this.next = { own, times };
     if (this.isAsking) return;
     [this.isAsking, this.hasFailed] = [true, false];
@@ -156,7 +171,7 @@ class Compare {
     this.worstOf.textContent = `most in any ${own.seconds} s`;
     const over = compared.filter(({ worst }) => worst > own.limit);
     this.summary.textContent = over.length === 0 ? `None lets more than ${own.limit} go in any ${own.seconds} s.`
-      : over.map((one) => `${title(one)} lets ${one.worst} go in ${own.seconds} s, ${(one.worst / own.limit).toFixed(1)}x its limit.`).join(" ");
+      : over.map((one) => `${title(one)} lets ${one.worst} go in ${own.seconds} s, ${excess(one.worst, own.limit)}.`).join(" ");
     this.table.replaceChildren(...compared.map((one) => make("tr", { "data-algorithm": one.algorithm },
       make("th", { scope: "row" }, title(one)), make("td", { class: "number" }, `${one.allowed} of ${times.length}`),
       make("td", { class: one.worst > own.limit ? "number over" : "number" }, String(one.worst)), make("td", {}, make("code", {}, one.limit)))));

@@ -3,46 +3,65 @@
 import { ask, reasonOf } from "./api.js";
 import { duration, make } from "./dom.js";
 
+const RESET = "Reset this key";
+const SURE = "Sure? Reset it";
+
 export class Lookup {
   /** Operators are asked for by `token`, which may be null. */
   constructor(token) {
     this.token = token;
-    const input = (id, placeholder) => make("input", { id, type: "text", required: true, spellcheck: "false", autocomplete: "off", placeholder, class: "wide" });
+    /** The key that was looked up last, and how the field shows it. */
+    this.looked = { key: "", shown: "" };
+    const input = (id, placeholder) => make("input", {
+      id, type: "text", required: true, spellcheck: "false", autocomplete: "off", placeholder, class: "wide", oninput: () => this.ask(RESET),
+    });
     [this.by, this.key] = [input("lookup-by", "api/per-client"), input("lookup-key", "ip=203.0.113.9")];
     this.answer = make("p", { role: "status", "data-field": "lookup" });
     this.meter = make("meter", { min: 0, "aria-label": "what remains", hidden: true });
+    this.forget = make("button", { type: "button", class: "quiet", onclick: () => this.reset(), onblur: () => this.ask(RESET) }, RESET);
     this.element = make("form", { class: "stack", onsubmit: (event) => this.submit(event) },
       make("h2", {}, "Look up a key"),
       make("div", { class: "parameters" }, make("label", { for: "lookup-by" }, "rule or limit", this.by), make("label", { for: "lookup-key" }, "key", this.key),
-        make("button", { class: "act" }, "Look up"), make("button", { type: "button", class: "quiet", onclick: () => this.reset() }, "Reset this key")),
+        make("button", { class: "act" }, "Look up"), this.forget),
       make("div", {}, this.answer, this.meter));
+  }
+
+  /** Writes on the button what it does next. */
+  ask(words) {
+    this.forget.textContent = words;
+  }
+
+  /** The key that is meant: the one that was looked up, of which the field may show a part, or what was typed. */
+  meant() {
+    return this.key.value === this.looked.shown ? this.looked.key : this.key.value;
   }
 
   submit(event) {
     event.preventDefault();
-    this.look(this.by.value, unescaped(this.key.value));
+    this.look(this.by.value, this.meant());
   }
 
   async look(by, key) {
-    // Escaped: a field leaves out the ends of lines.
-    [this.by.value, this.key.value] = [by, escaped(key)];
-    await this.ask("GET", (own) => {
+    this.looked = { key, shown: shown(key) };
+    [this.by.value, this.key.value] = [by, this.looked.shown];
+    await this.tell("GET", (own) => {
       [this.meter.max, this.meter.value, this.meter.hidden] = [own.limit, own.remaining, false];
-      const wait = own.allowed ? "" : own.retry_after_us === null ? "; refused, and waiting does not help" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
-      const whole = own.reset_after_us > 0 ? `; all is back in ${duration(own.reset_after_us / 1e6)}` : "";
-      return `${own.remaining} of ${own.limit} remain${wait}${whole}`;
+      return standing(own);
     });
   }
 
+  /** Asked twice: it cannot be taken back. */
   async reset() {
     if (!this.element.reportValidity()) return;
-    await this.ask("DELETE", () => "It is forgotten, and may spend all of its limit again.");
+    if (this.forget.textContent === RESET) return this.ask(SURE);
+    this.ask(RESET);
+    await this.tell("DELETE", () => "It is forgotten, and may spend all of its limit again.");
   }
 
-  async ask(method, words) {
+  async tell(method, words) {
     this.meter.hidden = true;
     try {
-      const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(unescaped(this.key.value))}`;
+      const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.meant())}`;
       const answer = await ask(method, path, undefined, this.token());
       this.answer.textContent = answer.ok ? words(answer.json) : reasonOf(answer);
     } catch (error) {
@@ -53,6 +72,14 @@ export class Lookup {
   }
 }
 
+/** How a key stands, in words. */
+function standing(own) {
+  const wait = own.allowed ? "" : own.retry_after_us === null ? "; refused, and waiting does not help" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
+  const whole = own.reset_after_us > 0 ? `; all is back in ${duration(own.reset_after_us / 1e6)}` : "";
+  const source = own.degraded ? "; the store did not answer, and this is what the server knows without it" : "";
+  return `${own.remaining} of ${own.limit} remain${wait}${whole}${source}`;
+}
+
 /** A key as it can be shown to whoever stands by: what does not print as what it is, and of an API key the beginning. */
 export function shown(key) {
   return escaped(key.replace(/(?<=(?:^|,)api_key=[^,]{4})[^,]+/g, "…"));
@@ -60,9 +87,4 @@ export function shown(key) {
 
 function escaped(text) {
   return text.replace(/[\p{C}\p{Zl}\p{Zp}\\]/gu, (letter) => (letter === "\\" ? "\\\\" : `\\u{${letter.codePointAt(0).toString(16)}}`));
-}
-
-/** The text that was escaped. What is no escape is taken as it is. */
-function unescaped(text) {
-  return text.replace(/\\(?:\\|u\{(0*(?:10|[\da-f])?[\da-f]{1,4})\})/gi, (_, code) => (code === undefined ? "\\" : String.fromCodePoint(parseInt(code, 16))));
 }

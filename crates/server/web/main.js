@@ -64,18 +64,29 @@ function neighbour(key, tabs, tab) {
   }
 }
 
+/** Says what is wrong with the server, or that all is well again. The answer is told what is wrong beside its being away. */
 function presence() {
   const lost = find("lost");
-  onPresence((isThere) => {
-    document.body.classList.toggle("away", !isThere);
-    lost.textContent = isThere ? "" : "The server does not answer. This page goes on as soon as it does.";
+  let [isThere, trouble] = [true, null];
+  const tell = () => {
+    const words = isThere ? trouble ?? "" : "The server does not answer. This page goes on as soon as it does.";
+    document.body.classList.toggle("away", words !== "");
+    if (lost.textContent !== words) lost.textContent = words;
+  };
+  onPresence((now) => {
+    isThere = now;
+    tell();
   });
+  return (words) => {
+    trouble = words;
+    tell();
+  };
 }
 
 /** Asks again and again while somebody looks; one question at a time. */
-function repeat(refresh) {
+function repeat(refresh, onTrouble = () => {}) {
   const again = async () => {
-    if (document.visibilityState === "visible") await refresh().catch(() => {});
+    if (document.visibilityState === "visible") await refresh().then(() => onTrouble(null), (error) => onTrouble(error.message));
     setTimeout(again, REFRESH_MS);
   };
   again();
@@ -83,16 +94,15 @@ function repeat(refresh) {
 
 async function begin() {
   const show = tabs();
-  presence();
-  show(find("tab-playground"), true);
+  const onTrouble = presence();
   const about = await known();
   for (const tab of [find("tab-playground"), find("tab-compare")]) show(tab, about.playground);
   show(find("tab-operations"), about.operations !== "no");
   find("nothing").hidden = about.playground || about.operations !== "no";
   find("store").textContent = STORES[about.store] ?? "connected";
-  if (about.playground) play();
+  if (about.playground) play(onTrouble);
+  else repeat(() => ask("GET", "/healthz"), onTrouble);
   if (about.operations !== "no") repeat(operations(find("operations"), about.operations === "token"));
-  if (!about.playground) repeat(() => ask("GET", "/healthz"));
 }
 
 /** What there is to see; as soon as the server tells. */
@@ -104,8 +114,8 @@ async function known() {
   }
 }
 
-function play() {
-  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }));
+function play(onTrouble) {
+  repeat(playground(find("cards"), { sendAll: find("send-all"), burstAll: find("burst-all"), reset: find("reset") }), onTrouble);
   compare(find("compare"));
 }
 

@@ -3,7 +3,7 @@
 import { ask, reasonOf } from "./api.js";
 import { make } from "./dom.js";
 import { Lookup, shown } from "./lookup.js";
-import { OUTCOMES, Rates } from "./rates.js";
+import { COUNTED, OUTCOMES, Rates } from "./rates.js";
 
 /** Builds the view into a place, for somebody who may have to show a token first. The answer asks the server anew. */
 export function operations(place, needsToken) {
@@ -32,10 +32,10 @@ class Operations {
     this.problem = make("p", { class: "problem", role: "alert", hidden: true });
     this.facts = make("dl", { class: "tiles" });
     this.rates = new Rates();
-    this.rules = new Table("Rules and limits, decisions a second", ["name", "its limit", ...OUTCOMES.map(({ words }) => words)]);
-    this.refused = new Table("Refused most of late", ["by", "key", "times", "how it stands"]);
+    this.rules = new Table("Rules and limits, decisions a second over 10 s", ["name", "its limit", ...OUTCOMES.map(({ words }) => words)]);
+    this.refused = new Table("Most refused lately", ["by", "key", "times", "look up"]);
     this.lookup = new Lookup(() => this.token);
-    this.all = make("div", { class: "stack", hidden: true },
+    this.all = make("div", { class: "stack", tabindex: "-1", hidden: true },
       this.facts, this.rates.element, this.rules.element, this.refused.element, this.lookup.element);
     this.element = make("div", { class: "stack" }, this.signIn, this.problem, this.all);
   }
@@ -59,17 +59,19 @@ class Operations {
 
   show(now, atMs) {
     this.complain(null);
+    const isNew = !this.signIn.hidden;
     [this.signIn.hidden, this.all.hidden] = [true, false];
+    if (isNew) this.all.focus();
     this.showFacts(now);
     const deciders = [...now.rules, ...now.limits];
     const rates = this.rates.heard(deciders, atMs);
-    this.rules.rows(deciders.map((own) => [
-      own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => numeric(rates.get(own.name)?.[name].toFixed(1) ?? "…")),
-    ]));
-    this.refused.rows(now.refused.map(({ by, key, times, excess }) => [
-      by, make("code", {}, shown(key)), numeric(excess ? `${times - excess} to ${times}` : String(times)),
+    this.rules.rows(deciders.map((own) => [own.name, [
+      own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => rate(rates.get(own.name)?.[name], COUNTED[name](own))),
+    ]]));
+    this.refused.rows(now.refused.map(({ by, key, times, excess }) => [`${by}\u{0}${key}`, [
+      by, make("code", {}, shown(key)), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
       make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up"),
-    ]), "Nobody was refused of late.");
+    ]]), "Nobody was refused lately.");
   }
 
   showFacts({ readiness, store, servers }) {
@@ -85,28 +87,35 @@ class Operations {
 
 const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
 
-const numeric = (words) => make("span", { class: "number" }, words);
+/** How many a second, and in all. */
+function rate(perSecond, total) {
+  return make("span", { class: "number" }, perSecond === undefined ? "…" : perSecond.toFixed(1), make("small", {}, `${total.toLocaleString("en")} in all`));
+}
 
 /** Rows under a title; they stay while what is in them stays, so that nobody loses a button under the finger. */
 class Table {
   constructor(title, columns) {
     this.columns = columns;
-    this.body = make("tbody", {});
-    this.element = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", {}, make("caption", {}, title),
-      make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)))), this.body));
+    this.body = make("tbody", { role: "rowgroup" });
+    const heads = columns.map((name) => make("th", { scope: "col", role: "columnheader" }, name));
+    // Roles of their own: on a phone they are laid out as no table is.
+    this.element = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, make("table", { class: "stacked", role: "table", "aria-label": title },
+      make("caption", {}, title), make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)), this.body));
   }
 
+  /** Each with what it is about, beside its cells. */
   rows(all, none = "") {
-    const wanted = all.length ? all : [[none]];
+    const wanted = all.length ? all : [["", [none]]];
     while (this.body.rows.length > wanted.length) this.body.deleteRow(-1);
-    wanted.forEach((cells, at) => this.row(at, cells));
+    wanted.forEach(([about, cells], at) => this.row(at, about, cells));
   }
 
-  row(at, cells) {
-    const told = cells.map((cell) => cell.textContent ?? cell).join("\u{0}");
-    const own = this.body.rows[at] ?? this.body.insertRow();
-    if (own.dataset.told === told) return;
-    own.dataset.told = told;
-    own.replaceChildren(...cells.map((cell) => make("td", { colspan: cells.length === 1 ? this.columns.length : null }, cell)));
+  row(at, about, cells) {
+    const told = [about, ...cells.map((cell) => cell.textContent ?? cell)].join("\u{0}");
+    const own = this.body.rows[at] ?? this.body.appendChild(make("tr", { role: "row" }));
+    if (own.told === told) return;
+    own.told = told;
+    const only = cells.length === 1 ? this.columns.length : null;
+    own.replaceChildren(...cells.map((cell, column) => make("td", { role: "cell", colspan: only, "data-label": only ? null : this.columns[column] }, cell)));
   }
 }

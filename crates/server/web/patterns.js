@@ -20,12 +20,19 @@ export function patterns({ limit, seconds }) {
   };
 }
 
+/** How many of these times are in each part of so many seconds. */
+export function binned(times, seconds) {
+  const bins = Array.from({ length: BINS }, () => 0);
+  for (const ms of times) bins[Math.min(Math.floor((ms / (seconds * 1000)) * BINS), BINS - 1)] += 1;
+  return bins;
+}
+
 /** `0.2*10 3`: the times in milliseconds, or what is wrong. */
 export function parse(text, seconds) {
   const times = [];
-  for (const word of text.split(/[\s,]+/).filter(Boolean)) {
+  for (const word of text.replace(/\s*([*x×])\s*/g, "$1").split(/,?\s+/).filter(Boolean)) {
     const [, at, count = "1"] = /^(\d+(?:\.\d+)?)(?:[*x×](\d+))?$/.exec(word) ?? [];
-    if (at === undefined) return `${word.slice(0, 20)} is no time; write seconds, such as 1.5 or 1.5*10`;
+    if (at === undefined) return `${word.slice(0, 20)} is no time; write seconds with spaces between them, such as 1.5 or 1.5*10`;
     if (Number(at) > seconds) return `${at.slice(0, 20)} is too late; use 0 to ${seconds}`;
     if (times.length + Number(count) > MAX_REQUESTS) return `more than ${MAX_REQUESTS} requests; send fewer`;
     times.push(...burst(Math.round(Number(at) * 1000), Number(count), 0));

@@ -8,6 +8,7 @@ const LEFT = 14;
 const RIGHT = WIDTH - 14;
 const TOP = 40;
 const BASE = 116;
+const FOOT = 140;
 
 /** What was sent of late, beneath it. */
 export const STRIP_HEIGHT = 40;
@@ -22,10 +23,12 @@ const MAX_DOTS = 400;
 /** What the server rounds, as well. */
 const EPSILON = 1e-6;
 
+/** What moves quicker than so many times a second would flicker. */
+const MAX_HZ = 3;
+
 /**
  * A picture of how a session stands with an algorithm, at a time: its parts, how many requests may go, and the same in
- * words. The view is the server's: `limit`, `state` and `now_us`, as of which the state is; `config` has the
- * algorithm's parameters.
+ * words. The view is the server's: `limit`, `state` and `now_us`, as of which the state is, and what `decides`.
  */
 export function picture(id, view, nowUs) {
   return PICTURES[id](view, Math.max(nowUs, view.now_us));
@@ -60,13 +63,30 @@ function pile(x, width, count, limit) {
   return Array.from({ length: limit }, (_, at) => rect(x, BASE - (at + 1) * step + 0.75, width, step - 1.5, at < count ? "full" : "free"));
 }
 
-/** The time, as a line that moves. */
-const cursor = (x) => [line(x, TOP - 4, x, BASE, "now"), draw("path", { d: `M${x - 4} ${TOP - 8}h8l-4 6z`, class: "tip" })];
+/** The time, as a line that moves through a window. */
+const cursor = (x, windowUs = Infinity) => (windowUs < US / MAX_HZ ? [] : [line(x, TOP - 4, x, BASE, "now"), draw("path", { d: `M${x - 4} ${TOP - 8}h8l-4 6z`, class: "tip" })]);
 
-function fixedWindow({ limit, config, state }, nowUs) {
-  const windowUs = config.windowSeconds * US;
+/** What is left of a limit: whole requests. */
+const whole = (left) => Math.max(0, Math.floor(left + EPSILON));
+
+/**
+ * The lowest row that is free at each place, from left to right: what is on the same spot stands on each other, and
+ * stays there.
+ */
+function rowsOf(places, size, rows) {
+  const ends = Array.from({ length: rows }, () => -Infinity);
+  return places.map((x) => {
+    const free = ends.findIndex((end) => end <= x - size);
+    const row = free === -1 ? rows - 1 : free;
+    ends[row] = x;
+    return row;
+  });
+}
+
+function fixedWindow({ limit, decides, state }, nowUs) {
+  const windowUs = decides.window_us;
   const startUs = Math.floor(nowUs / windowUs) * windowUs;
-  const spent = state.window.start_us === startUs ? state.window.spent : 0;
+  const spent = state.window.start_us >= startUs ? state.window.spent : 0;
   const gone = (nowUs - startUs) / windowUs;
   const left = (startUs + windowUs - nowUs) / US;
   return {
@@ -74,71 +94,76 @@ function fixedWindow({ limit, config, state }, nowUs) {
       headline(spent, `of ${limit} spent`),
       aside(`all is back in ${duration(left)}`),
       ...pile(LEFT, RIGHT - LEFT, spent, limit),
-      ...cursor(LEFT + gone * (RIGHT - LEFT)),
+      ...cursor(LEFT + gone * (RIGHT - LEFT), windowUs),
       line(LEFT, BASE, RIGHT, BASE, "edge"),
-      text(LEFT, BASE + 20, "the window begins"),
-      text(RIGHT, BASE + 20, "and ends", "end"),
+      text(LEFT, FOOT, "the window begins"),
+      text(RIGHT, FOOT, "and ends", "end"),
     ],
     left: Math.max(0, limit - spent),
     words: `${spent} of ${limit} spent in this window, which ends in ${duration(left)}`,
   };
 }
 
-function log({ limit, config, state }, nowUs) {
-  const windowUs = config.windowSeconds * US;
+function log({ limit, decides, state }, nowUs) {
+  const windowUs = decides.window_us;
+  const seconds = `${windowUs / US} s`;
   const x = (atUs) => RIGHT - ((nowUs - atUs) / windowUs) * (RIGHT - LEFT);
   const inside = state.entries.filter((atUs) => atUs > nowUs - windowUs);
   const spent = inside.length;
   const rows = 10;
   const room = (BASE - TOP) / rows;
-  const dots = inside.slice(-MAX_DOTS).map((atUs, at) => circle(x(atUs), BASE - room * ((at % rows) + 0.5), 3.4, "full"));
+  const places = inside.slice(-MAX_DOTS).map(x);
+  const floors = rowsOf(places, 7, rows);
+  const dots = places.map((cx, at) => circle(cx, BASE - room * (floors[at] + 0.5), 3.4, "full"));
   const oldest = inside[0];
   return {
     parts: [
-      headline(spent, `of ${limit} in ${config.windowSeconds} s`),
+      headline(spent, `of ${limit} in ${seconds}`),
       ...(oldest === undefined ? [] : [aside(`one leaves in ${duration((oldest + windowUs - nowUs) / US)}`)]),
       rect(LEFT, TOP, RIGHT - LEFT, BASE - TOP, "free"),
       ...dots,
       ...cursor(RIGHT),
       line(LEFT, BASE, RIGHT, BASE, "edge"),
-      text(LEFT, BASE + 20, `${config.windowSeconds} s ago`),
-      text(RIGHT, BASE + 20, "now", "end"),
+      text(LEFT, FOOT, `${seconds} ago`),
+      text(RIGHT, FOOT, "now", "end"),
     ],
     left: Math.max(0, limit - spent),
-    words: `${spent} of ${limit} in the last ${config.windowSeconds} s`,
+    words: `${spent} of ${limit} in the last ${seconds}`,
   };
 }
 
-function counter({ limit, config, state }, nowUs) {
-  const windowUs = config.windowSeconds * US;
+function counter({ limit, decides, state }, nowUs) {
+  const windowUs = decides.window_us;
   const startUs = Math.floor(nowUs / windowUs) * windowUs;
   let { start_us: ofUs, current, previous } = state.pair;
   if (ofUs === startUs - windowUs) [previous, current] = [current, 0];
   else if (ofUs !== startUs) [previous, current] = [0, 0];
   const gone = (nowUs - startUs) / windowUs;
   const estimate = previous * (1 - gone) + current;
+  // Part of a request is none.
+  const counted = Math.floor(estimate + EPSILON);
   const middle = (LEFT + RIGHT) / 2;
   const wide = middle - LEFT - 2;
   const height = (count) => (BASE - TOP) * Math.min(count / limit, 1);
   const percent = Math.round((1 - gone) * 100);
   return {
     parts: [
-      headline(estimate.toFixed(1), `of ${limit} = ${previous} × ${percent}% + ${current}`),
+      headline(counted, `of ${limit}: ${previous} × ${percent}% + ${current} = ${estimate.toFixed(1)}`),
       rect(LEFT, TOP, wide, BASE - TOP, "free"),
       rect(middle, TOP, RIGHT - middle, BASE - TOP, "free"),
       rect(LEFT, BASE - height(previous), wide, height(previous), "faded"),
       rect(LEFT + gone * wide, BASE - height(previous), wide * (1 - gone), height(previous), "full"),
       rect(middle, BASE - height(current), RIGHT - middle, height(current), "full"),
       line(LEFT, BASE - height(estimate), RIGHT, BASE - height(estimate), "limit"),
-      ...cursor(middle + gone * (RIGHT - middle)),
+      ...cursor(middle + gone * (RIGHT - middle), windowUs),
       line(LEFT, BASE, middle - 2, BASE, "edge"),
       line(middle, BASE, RIGHT, BASE, "edge"),
-      text(LEFT, BASE + 20, "the window before"),
-      text(middle, BASE + 20, "this one"),
-      text(RIGHT, BASE + 20, `ends in ${duration(((1 - gone) * windowUs) / US)}`, "end"),
+      text(LEFT, FOOT, "the window before"),
+      text(middle, FOOT, "this one"),
+      text(RIGHT, FOOT, `ends in ${duration(((1 - gone) * windowUs) / US)}`, "end"),
     ],
-    left: Math.max(0, Math.floor(limit - estimate + EPSILON)),
-    words: `${previous} before, weighted ${percent}%, and ${current} now: an estimate of ${estimate.toFixed(1)} of ${limit}`,
+    left: Math.max(0, limit - counted),
+    words: `${previous} before, weighted ${percent}%, and ${current} now: ${counted} of ${limit}`,
   };
 }
 
@@ -171,82 +196,89 @@ function coins(count, limit) {
 }
 
 function tokenBucket(view, nowUs) {
-  const { limit, config } = view;
-  const missing = level(view, nowUs, config.refillRate);
-  const tokens = limit - missing;
+  const { limit, decides: { per_second: rate } } = view;
+  const missing = level(view, nowUs);
+  const tokens = Math.max(0, limit - missing);
   return {
     parts: [
       headline(tokens.toFixed(1), `of ${limit}`),
       ...coins(tokens, limit),
       bucket(),
-      text(LEFT, BASE + 20, `+ ${config.refillRate} a second`),
-      text(RIGHT, BASE + 20, missing > EPSILON ? `full in ${duration(missing / config.refillRate)}` : "full", "end"),
+      text(LEFT, FOOT, `+ ${short(rate)} a second`),
+      text(RIGHT, FOOT, missing > EPSILON ? `full in ${duration(missing / rate)}` : "full", "end"),
     ],
-    left: Math.floor(tokens + EPSILON),
+    left: whole(limit - missing),
     words: `${tokens.toFixed(1)} of ${limit} tokens`,
   };
 }
 
 /** What is left of a level that goes down. */
-function level({ state, now_us: asOfUs }, nowUs, rate) {
-  return Math.max(0, state.level - ((nowUs - asOfUs) / US) * rate);
+function level({ state, now_us: asOfUs, decides }, nowUs) {
+  return Math.max(0, state.level - ((nowUs - asOfUs) / US) * decides.per_second);
 }
 
+const short = (number) => String(Number(number.toPrecision(3)));
+
 function leakyBucket(view, nowUs) {
-  const { limit, config } = view;
-  const held = level(view, nowUs, config.leakRate);
-  const left = Math.floor(limit - held + EPSILON);
-  if (config.mode === "shaping") return { ...queue(held, limit, config), left };
-  const fallen = Math.ceil(held) - held;
+  const { limit, decides: { per_second: rate, shaping } } = view;
+  const held = level(view, nowUs);
+  if (shaping) return queue(held, limit, rate);
+  const fallen = rate > MAX_HZ ? 0 : Math.ceil(held) - held;
   return {
     parts: [
       headline(held.toFixed(1), `of ${limit} in it`),
       content(held / limit),
       bucket(),
       ...(held > 0 ? [circle(MIDDLE, BUCKET_BASE + 6 + fallen * 14, 3.5, "full", 1 - fallen * 0.8)] : []),
-      text(LEFT, BASE + 20, `− ${config.leakRate} a second`),
-      text(RIGHT, BASE + 20, held > 0 ? `empty in ${duration(held / config.leakRate)}` : "empty", "end"),
+      text(LEFT, FOOT, `− ${short(rate)} a second`),
+      text(RIGHT, FOOT, held > 0 ? `empty in ${duration(held / rate)}` : "empty", "end"),
     ],
-    left,
+    left: whole(limit - held),
     words: `${held.toFixed(1)} of ${limit} in the bucket`,
   };
 }
 
 /** Requests that wait their turn, and go one by one. The first of them has gone, and its place is held until the next. */
-function queue(held, limit, { leakRate }) {
+function queue(held, limit, rate) {
   const all = Math.ceil(held - EPSILON);
   const waiting = Math.max(0, all - 1);
-  const gone = all - held;
+  const gone = rate > MAX_HZ ? 0.3 : all - held;
   const gate = RIGHT - 70;
   const y = (TOP + BASE) / 2;
   const shown = Math.min(waiting, 60);
   const step = Math.min(26, (gate - LEFT - 14) / Math.max(shown, 1));
   const radius = Math.min(9, step * 0.44);
+  const left = whole(limit - held);
+  const wait = left === 0 ? "a request now is refused" : held > EPSILON ? `a request now waits ${duration(held / rate)}` : "a request now goes at once";
   return {
     parts: [
-      headline(waiting, waiting === 1 ? "waits" : "wait"),
-      aside(`one goes every ${duration(1 / leakRate)}`),
+      headline(waiting, "ahead of the next"),
+      aside(`one goes every ${duration(1 / rate)}`),
       rect(LEFT, y - 16, gate - LEFT, 32, "free", 6),
       ...(all > 0 ? [circle(gate + 12 + gone * 48, y, 9, "yes", 1 - gone)] : []),
       ...Array.from({ length: shown }, (_, at) => circle(gate - 12 - at * step, y, radius, "later")),
       line(gate, y - 22, gate, y + 22, "edge"),
-      text(LEFT, BASE + 20, waiting ? `the last goes in ${duration((held - 1) / leakRate)}` : "nobody waits"),
-      text(RIGHT, BASE + 20, `room for ${Math.floor(limit - held + EPSILON)} more`, "end"),
+      text(LEFT, FOOT, wait),
+      text(RIGHT, FOOT, `room for ${left} more`, "end"),
     ],
-    words: `${waiting} wait their turn, room for ${Math.floor(limit - held + EPSILON)} of ${limit}`,
+    left,
+    words: `${waiting} ahead of the next, room for ${left} of ${limit}`,
   };
 }
 
 /** What was sent of late, and what became of it: `sent` has `atUs` and `kinds`, a word for each request. */
 export function strip(sent, nowUs) {
-  const x = (atUs) => RIGHT - ((nowUs - atUs) / (STRIP_S * US)) * (RIGHT - LEFT);
+  const x = (atUs) => RIGHT - 4 - ((nowUs - atUs) / (STRIP_S * US)) * (RIGHT - LEFT);
   const base = STRIP_HEIGHT - 6;
-  const marks = sent.flatMap(({ atUs, kinds }) => kinds.map((kind, at) => {
-    const [cx, cy] = [x(atUs) - 4 - Math.floor(at / 5) * 6.5, base - 4 - (at % 5) * 6.5];
-    return kind === "no" ? draw("path", { d: `M${cx - 2.2} ${cy - 2.2}l4.4 4.4m0-4.4l-4.4 4.4`, class: "no" }) : circle(cx, cy, 2.7, kind);
-  }));
+  const all = sent.flatMap(({ atUs, kinds }) => kinds.map((kind) => ({ cx: x(atUs), kind })));
+  const rows = rowsOf(all.map(({ cx }) => cx), 6.5, 10);
+  const marks = all.map(({ cx, kind }, at) => {
+    // Five on each other, and five more beside them.
+    const [own, y] = [cx - Math.floor(rows[at] / 5) * 6.5, base - 4 - (rows[at] % 5) * 6.5];
+    return kind === "no" ? draw("path", { d: `M${own - 2.2} ${y - 2.2}l4.4 4.4m0-4.4l-4.4 4.4`, class: "no" }) : circle(own, y, 2.7, kind);
+  });
   const ticks = [5, 10, 15].map((second) => line(x(nowUs - second * US), base, x(nowUs - second * US), base + 4, "axis"));
-  return [line(LEFT, base, RIGHT, base, "axis"), ...ticks, ...marks, text(LEFT, 12, marks.length ? "" : `what you send is here for ${STRIP_S} s`)];
+  return [line(LEFT, base, RIGHT, base, "axis"), ...ticks, text(LEFT, 14, marks.length ? `${STRIP_S} s ago` : `what you send is here for ${STRIP_S} s`), ...marks];
 }
 
 /** Whether something that was sent then is still there to be seen. */

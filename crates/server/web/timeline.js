@@ -12,7 +12,13 @@ const TRAFFIC = 92;
 const GAP = 10;
 
 /** The most that can be drawn in one part of the time. */
-const MAX_DRAWN = 12;
+export const MAX_DRAWN = 12;
+
+/** Higher piles than that are drawn as bars: their requests could not be told apart. */
+const MAX_PILE = 24;
+
+/** How much is too much. */
+export const excess = (worst, limit) => (worst < 1.5 * limit ? `${worst - limit} more than ${limit}` : `${(worst / limit).toFixed(1)}x of ${limit}`);
 
 /** A leaky bucket comes once in each mode. */
 export function title({ algorithm, limit }) {
@@ -28,14 +34,15 @@ function layout(width) {
 }
 
 export class Timeline {
-  /** Whoever draws on the traffic is told to `onstroke`: the part of the time, and how many come in it. */
+  /** Whoever draws on the traffic is told to `onstroke`: the parts of the time, each with how many come in it. */
   constructor(onstroke) {
     this.onstroke = onstroke;
     this.svg = draw("svg", { class: "timeline", role: "img", "aria-label": "what each lets go" });
     this.box = make("div", {}, this.svg);
     this.element = make("div", { class: "panel" }, this.box);
-    this.svg.addEventListener("pointerdown", (event) => this.stroke(event));
-    this.svg.addEventListener("pointermove", (event) => event.buttons && this.stroke(event));
+    this.svg.addEventListener("pointerdown", (event) => this.stroke(event, null));
+    this.svg.addEventListener("pointermove", (event) => (event.buttons ? this.stroke(event, this.last) : null));
+    this.last = null;
     new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
@@ -45,7 +52,9 @@ export class Timeline {
     this.draw();
   }
 
-  stroke(event) {
+  /** From where the stroke was before, so that a quick one leaves no gaps. */
+  stroke(event, last) {
+    this.last = null;
     if (!this.shown) return;
     const box = this.svg.getBoundingClientRect();
     const { left, right, head } = layout(this.width);
@@ -54,7 +63,8 @@ export class Timeline {
     event.preventDefault();
     const bin = Math.floor(((x - left) / (right - left)) * BINS);
     const count = Math.round(((TRAFFIC - GAP - y) / (TRAFFIC - 2 * GAP)) * MAX_DRAWN);
-    this.onstroke(bin, Math.min(Math.max(count, 0), MAX_DRAWN));
+    this.last = { bin, count: Math.min(Math.max(count, 0), MAX_DRAWN) };
+    this.onstroke(between(last ?? this.last, this.last));
   }
 
   draw() {
@@ -70,6 +80,15 @@ export class Timeline {
     for (const [name, value] of Object.entries({ width, height: height + 26, viewBox: `0 0 ${width} ${height + 26}` })) this.svg.setAttribute(name, value);
     this.svg.replaceChildren(...grid(place, height), ...traffic(place), ...rows);
   }
+}
+
+/** All parts of the time from one to another, with counts between theirs. */
+function between(from, to) {
+  const steps = Math.abs(to.bin - from.bin);
+  return Array.from({ length: steps + 1 }, (_, at) => {
+    const share = steps === 0 ? 1 : at / steps;
+    return [from.bin + Math.sign(to.bin - from.bin) * at, Math.round(from.count + (to.count - from.count) * share)];
+  });
 }
 
 const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
@@ -123,13 +142,14 @@ function row(place, one, top) {
     const width = Math.min(x(one.worst_from_ms + own.seconds * 1000), right) - start;
     parts.push(draw("rect", { x: start, y: from, width, height: high, class: isOver ? "worst over" : "worst", rx: 4 }));
   }
-  for (const { column, floor, kind } of marks) {
+  parts.push(...(most > MAX_PILE ? bars(place, marks, base, high / most) : marks.map(({ column, floor, kind }) => {
     const [cx, cy] = [x((column + 0.5) * columnMs), base - (floor + 0.5) * step];
-    parts.push(kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind }));
-  }
-  const went = `${one.allowed} of ${times.length} go`;
+    return kind === "no" ? cross(cx, cy, radius) : draw("circle", { cx, cy, r: radius, class: kind });
+  })));
+  const later = one.goes_ms.filter((ms) => ms !== null && ms > own.span * 1000).length;
+  const went = `${one.allowed} of ${times.length} go${later ? `, ${later} after that` : ""}`;
   const worst = `${one.worst} in ${own.seconds} s`;
-  const share = isOver ? `${(one.worst / own.limit).toFixed(1)}x its limit` : "at worst";
+  const share = isOver ? excess(one.worst, own.limit) : "at worst";
   if (isNarrow) {
     return [...parts, text(place.left, top + 16, title(one), "start", "value"), text(right, top + 16, worst, "end", isOver ? "over" : "")];
   }
@@ -137,17 +157,34 @@ function row(place, one, top) {
     text(right + 14, from + high / 2 - 3, worst, "start", isOver ? "value over" : "value"), text(right + 14, from + high / 2 + 15, share, "start", isOver ? "over" : "")];
 }
 
+/** The same as bars, for piles whose requests could not be told apart: a column's kinds on each other. */
+function bars({ x, columnMs, left }, marks, base, step) {
+  const wide = x(columnMs) - left - 0.5;
+  const columns = new Map(marks.map(({ column }) => [column, marks.filter((mark) => mark.column === column)]));
+  return [...columns].flatMap(([column, own]) => {
+    let floor = 0;
+    return ["yes", "later", "no"].flatMap((kind) => {
+      const count = own.filter((mark) => mark.kind === kind).length;
+      if (count === 0) return [];
+      floor += count;
+      return [draw("rect", { x: x(column * columnMs), y: base - floor * step, width: wide, height: count * step, class: kind === "no" ? "refused" : kind })];
+    });
+  });
+}
+
 /** Each request in the column of the time when it went, or came and was refused; above those that are there already. */
 function piled({ goes_ms: goes }, times, columns, columnMs) {
   const floors = new Map();
   const all = goes.map((ms, at) => ({
-    column: Math.floor((ms ?? times[at]) / columnMs), kind: ms === null ? "no" : ms > times[at] ? "later" : "yes",
+    at: (ms ?? times[at]) / columnMs, kind: ms === null ? "no" : ms > times[at] ? "later" : "yes",
   }));
-  return [...all.filter(({ kind }) => kind !== "no"), ...all.filter(({ kind }) => kind === "no")].flatMap((mark) => {
-    if (mark.column >= columns) return [];
-    const floor = floors.get(mark.column) ?? 0;
-    floors.set(mark.column, floor + 1);
-    return [{ ...mark, floor }];
+  return [...all.filter(({ kind }) => kind !== "no"), ...all.filter(({ kind }) => kind === "no")].flatMap(({ at, kind }) => {
+    // After the end there is nothing to see; at the end there is.
+    if (at > columns) return [];
+    const column = Math.min(Math.floor(at), columns - 1);
+    const floor = floors.get(column) ?? 0;
+    floors.set(column, floor + 1);
+    return [{ column, floor, kind }];
   });
 }
 

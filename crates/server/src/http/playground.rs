@@ -12,6 +12,7 @@ mod session;
 pub(super) mod state;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -36,6 +37,9 @@ const MAX_BYTES: usize = 16 << 10;
 /// How many requests a burst has, and the most that it may have.
 const BURST: u64 = 10;
 const MAX_BURST: u64 = 50;
+
+/// How long the store may take: a person waits, and no request of a service.
+const DEADLINE: Duration = Duration::from_millis(500);
 
 /// What playing takes of memory at most, where limits are in memory: nobody who plays takes it from keys that count.
 /// Enough for the longest log of every session.
@@ -80,7 +84,7 @@ impl Playground {
     fn scope(&self, algorithm: Algorithm, parameters: &Parameters) -> Result<Scope, Problem> {
         let limit = algorithm.limit(parameters)?;
         let scope = self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?;
-        Ok(scope.on_failure(OnFailure::Closed))
+        Ok(scope.on_failure(OnFailure::Closed).deadline(DEADLINE))
     }
 }
 

@@ -32,13 +32,14 @@ const onEach = (name, body) => on(name, async (visit) => {
 });
 
 onEach("a request is shown as the API answers it", async (visit, card, { slow, id }) => {
-  assert.equal(await card.field("verdict").count(), 0, id);
+  assert.equal(await card.field("verdict").textContent(), "Nothing was sent yet.", id);
   await card.set(slow);
   const answer = await card.send();
   assert.deepEqual([answer.json.allowed, answer.json.remaining, answer.json.limit], [true, 9, 10], id);
   await assertAgrees(visit, card, answer, TOLD);
   assert.equal(await card.field("verdict").textContent(), "Allowed", id);
   assert.equal(await card.field("retry").textContent(), "", id);
+  assert.equal(await card.field("status").textContent(), "200 OK", id);
 });
 
 onEach("a burst shows who goes and who does not, and a refusal for how long", async (visit, card, { slow, size, id }) => {
@@ -55,6 +56,7 @@ onEach("a burst shows who goes and who does not, and a refusal for how long", as
   assert.equal(refused.json.allowed, false, id);
   await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Refused", id));
   assert.equal(await card.dots.count(), 0, "the dots are those of a burst");
+  assert.equal(await card.field("status").textContent(), "429 Too Many Requests", id);
   const { retryAfter } = refused.json;
   const shown = secondsIn(await card.field("retry").textContent());
   // Minutes are rounded up.
@@ -167,6 +169,40 @@ on("a shaped request says when it goes, and that it has gone", async (visit) => 
   assert.equal((await card.send()).json.delay, null);
 });
 
+on("whoever clicks quickly is answered as often", async (visit) => {
+  const card = new Card(visit, CARDS[0]);
+  await card.set(CARDS[0].slow);
+  const answered = [];
+  visit.page.on("response", (response) => response.url().endsWith(card.path) && answered.push(response.status()));
+  for (let at = 0; at < 7; at += 1) await card.sendButton.click({ noWaitAfter: true });
+  await eventually(() => assert.equal(answered.length, 7));
+  await eventually(async () => assert.equal(await card.left(), 3));
+});
+
+on("what was spent under other parameters decides until it has left, and the card says so", async (visit) => {
+  const card = new Card(visit, CARDS[1]);
+  await card.set(CARDS[1].slow);
+  await card.burst();
+  await card.set({ windowSeconds: 0.1 });
+  await eventually(async () => assert.match(await card.field("carried").textContent(), /this decides: sliding-window-log limit=10 window=1h/));
+  assert.equal(await card.left(), 0);
+  assert.equal((await card.send()).json.allowed, false);
+  await visit.page.getByRole("button", { name: "Reset All Counters" }).click();
+  await eventually(async () => assert.equal(await card.left(), 10));
+  assert.equal(await card.field("carried").textContent(), "");
+});
+
+on("parameters outlive a reload, as what was spent does", async (visit) => {
+  const card = new Card(visit, CARDS[4]);
+  await card.set({ mode: "shaping", capacity: 4, leakRate: 0.01 });
+  await card.burst();
+  await visit.reload();
+  await eventually(async () => assert.equal(await card.left(), 0));
+  const kept = await Promise.all(["mode", "capacity", "leakRate"].map((name) => card.input(name).inputValue()));
+  assert.deepEqual(kept, ["shaping", "4", "0.01"]);
+  await card.picture.and(visit.page.getByRole("img", { name: "3 ahead of the next, room for 0 of 4" })).waitFor();
+});
+
 on("what is for all cards goes to each of them", async (visit) => {
   const asked = [];
   visit.page.on("response", (response) => {
@@ -192,7 +228,7 @@ on("Reset All Counters forgets all that was spent, on every card", async (visit)
   for (const own of CARDS) {
     const card = new Card(visit, own);
     await eventually(async () => assert.equal(await card.left(), 10, own.id));
-    assert.equal(await card.field("verdict").count(), 0, "what was answered is gone, too");
+    assert.equal(await card.field("verdict").textContent(), "Nothing was sent yet.", "what was answered is gone, too");
     assert.equal((await visit.state()).algorithms[own.id].remaining, 10);
   }
 });

@@ -56,6 +56,28 @@ visits("a server that is lost is told at once, and the page goes on when it is b
   await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Allowed"));
 });
 
+visits("who answers for a server that is away is not taken for it", () => server, {}, async (visit) => {
+  const banner = visit.page.locator("#lost");
+  visit.expect(/console: .*502/);
+  await visit.page.route("**/api/**", (route) => route.fulfill({ status: 502, contentType: "text/html", body: "<h1>Bad Gateway</h1>" }));
+  await banner.filter({ hasText: "does not answer" }).waitFor();
+  await visit.page.unroute("**/api/**");
+  await eventually(async () => assert.equal(await banner.isVisible(), false));
+});
+
+visits("nothing is shown before it is known what may be", () => server, {}, async (visit) => {
+  let answer;
+  await visit.page.route("**/page/server.json", (route) => { answer = () => route.continue(); });
+  visit.isLeaving = true;
+  await visit.page.reload();
+  visit.isLeaving = false;
+  await eventually(() => assert.ok(answer));
+  assert.deepEqual([await visit.page.getByRole("tab").count(), await visit.page.getByRole("button").count()], [0, 0]);
+  await answer();
+  await visit.connected();
+  assert.deepEqual(await visit.page.getByRole("tab").allTextContents(), ["Playground", "Compare", "Operations"]);
+});
+
 visits("traffic that found no server is sent again when there is one", () => lost, { path: "/#compare" }, async (visit) => {
   const problem = visit.page.locator("#compare").getByRole("alert");
   visit.expect(...REFUSED);

@@ -23,6 +23,9 @@ const SIZES: Range = (1.0, 1_000.0);
 const WINDOWS: Range = (0.1, 3_600.0);
 const RATES: Range = (0.01, 1_000.0);
 
+/// The longest time that a rate is told over, in seconds.
+const MAX_RATE_S: f64 = 1e6;
+
 /// An algorithm to play with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -152,9 +155,9 @@ impl Algorithm {
         let leak = rate("leakRate", own.leak_rate)?;
         let mode = own.mode.unwrap_or_default().name();
         let text = match self {
-            Algorithm::TokenBucket => format!("token-bucket capacity={tokens} refill={refill}/s"),
+            Algorithm::TokenBucket => format!("token-bucket capacity={tokens} refill={refill}s"),
             Algorithm::LeakyBucket => {
-                format!("leaky-bucket capacity={capacity} leak={leak}/s mode={mode}")
+                format!("leaky-bucket capacity={capacity} leak={leak}s mode={mode}")
             }
             Algorithm::FixedWindow
             | Algorithm::SlidingWindowLog
@@ -173,9 +176,24 @@ fn size(name: &str, given: Option<f64>) -> Result<f64, Problem> {
     }
 }
 
-/// To a thousandth, as limits have it.
-fn rate(name: &str, given: Option<f64>) -> Result<f64, Problem> {
-    Ok((within(name, given, 1.0, RATES)? * 1e3).round() / 1e3)
+/// As limits have it: `1/6` for 0.16666666666666666 a second, so that ten of them are ten in a minute, and not eleven.
+fn rate(name: &str, given: Option<f64>) -> Result<String, Problem> {
+    let rate = within(name, given, 1.0, RATES)?;
+    let (mut above, mut before) = ((1.0, 0.0), (0.0, 1.0));
+    let mut rest = rate;
+    loop {
+        let whole = rest.floor();
+        let next = (whole * above.0 + before.0, whole * above.1 + before.1);
+        // As near as a number that somebody types is to what they mean, or as long as a time may be.
+        if next.1 > MAX_RATE_S {
+            return Ok(format!("{}/{}", above.0, above.1));
+        }
+        if (next.0 / next.1 - rate).abs() <= rate * 1e-9 {
+            return Ok(format!("{}/{}", next.0, next.1));
+        }
+        (before, above) = (above, next);
+        rest = (rest - whole).recip();
+    }
 }
 
 fn within(name: &str, given: Option<f64>, usual: f64, range: Range) -> Result<f64, Problem> {
@@ -243,4 +261,48 @@ where
     }
 
     json.deserialize_any(OfObject(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_what_was_meant() {
+        for (given, want) in [
+            (1.0, "1/1"),
+            (0.01, "1/100"),
+            (1_000.0, "1000/1"),
+            (2.5, "5/2"),
+            (0.333, "333/1000"),
+            (1.0 / 3.0, "1/3"),
+            (10.0 / 60.0, "1/6"),
+            (100.0 / 7.0, "100/7"),
+            (0.1 + 0.2, "3/10"),
+        ] {
+            assert_eq!(rate("leakRate", Some(given)).unwrap(), want, "{given}");
+        }
+        for own in 1..2_000 {
+            let given = 0.01 + f64::from(own) * std::f64::consts::PI / 7.0;
+            let text = rate("leakRate", Some(given)).unwrap();
+            let (units, seconds) = text.split_once('/').unwrap();
+            let told = units.parse::<f64>().unwrap() / seconds.parse::<f64>().unwrap();
+            assert!((told - given).abs() < 1e-6, "{given} is not {text}");
+        }
+    }
+
+    #[test]
+    fn whatever_rate_is_given_there_is_such_a_limit() {
+        for own in 0..10_000 {
+            let rate = 0.01 + f64::from(own) * 0.099_998_7;
+            let parameters = Parameters {
+                refill_rate: Some(rate),
+                leak_rate: Some(rate),
+                ..Parameters::default()
+            };
+            for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+                assert!(algorithm.limit(&parameters).is_ok(), "{rate}");
+            }
+        }
+    }
 }

@@ -27,9 +27,8 @@ const MAX_AT_MS: u64 = 3_600_000;
 /// Over which the worst is sought, unless said.
 const USUAL_WINDOW_MS: u64 = 10_000;
 
-/// The traffic begins as a window does: a whole hour since the Unix epoch, so that every window of a whole part of
-/// an hour begins there.
-const BEGINS_US: u64 = 1_800_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
+/// The traffic begins then, or a little before: as a window of the limit does.
+const BEGINS_US: u64 = 1_800_000_000_000_000;
 
 /// The traffic, and what it is sent to.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -119,12 +118,17 @@ fn check(at_ms: &[u64], window_ms: u64) -> Result<(), Problem> {
 
 impl Compared {
     fn new(algorithm: Algorithm, limit: &Limit, at_ms: &[u64], window_ms: u64) -> Compared {
+        let begins_us = match limit {
+            Limit::FixedWindow(own) => BEGINS_US - BEGINS_US % own.window_us(),
+            Limit::SlidingWindowCounter(own) => BEGINS_US - BEGINS_US % own.window_us(),
+            _ => BEGINS_US,
+        };
         let mut state = limit.fresh();
         let mut went_us = Vec::new();
         let goes = at_ms.iter().map(|at_ms| {
             // OK because a pattern is at most an hour long.
             let at_us = at_ms * 1_000;
-            let checked = limit.check(&mut state, BEGINS_US + at_us, Cost::ONE.into());
+            let checked = limit.check(&mut state, begins_us + at_us, Cost::ONE.into());
             let Verdict::Allowed { delay_us } = checked.decision.verdict else { return None };
             went_us.push(at_us.saturating_add(delay_us));
             Some(at_us.saturating_add(delay_us) as f64 / 1e3)

@@ -77,6 +77,8 @@ struct StandingJson {
     /// The algorithm with its numbers.
     #[schema(example = "token-bucket capacity=10 refill=1/s")]
     text: String,
+    /// What decides now. Other numbers than those until what was spent under them has left.
+    decides: DecidesJson,
     /// The limit's size.
     limit: u64,
     /// How many requests may go at this instant.
@@ -84,6 +86,38 @@ struct StandingJson {
     /// The store's time as of which this is so, in microseconds since the Unix epoch.
     now_us: u64,
     state: ShownState,
+}
+
+/// The limit that decides on a session.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PlaygroundDecides)]
+struct DecidesJson {
+    /// The algorithm with its numbers.
+    #[schema(example = "token-bucket capacity=10 refill=1/s")]
+    text: String,
+    /// Of a window or a log, how long it is.
+    #[schema(required)]
+    window_us: Option<u64>,
+    /// Of a bucket, how many come back or leave a second.
+    #[schema(required)]
+    per_second: Option<f64>,
+    /// Whether requests wait their turn.
+    shaping: bool,
+}
+
+impl DecidesJson {
+    fn new(limit: &Limit) -> DecidesJson {
+        let (window_us, rate) = match limit {
+            Limit::FixedWindow(own) => (Some(own.window_us()), None),
+            Limit::SlidingWindowLog(own) => (Some(own.window_us()), None),
+            Limit::SlidingWindowCounter(own) => (Some(own.window_us()), None),
+            Limit::TokenBucket(own) => (None, Some(own.refill())),
+            Limit::LeakyBucket(own) => (None, Some(own.leak())),
+        };
+        let per_second = rate.map(|rate| rate.units() as f64 * 1e6 / rate.per_us() as f64);
+        DecidesJson { text: limit.to_string(), window_us, per_second, shaping: limit.is_shaping() }
+    }
 }
 
 /// What an algorithm remembers.
@@ -137,6 +171,7 @@ async fn standing(
     let shown = shown(&limit, &state, now_us);
     Ok(StandingJson {
         text: scope.limit().to_string(),
+        decides: DecidesJson::new(&limit),
         limit: decision.limit,
         remaining: decision.remaining,
         now_us,
