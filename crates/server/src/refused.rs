@@ -10,21 +10,22 @@ use std::time::{Duration, Instant};
 
 use ahash::{AHashMap, RandomState};
 use parking_lot::Mutex;
+use tollgate::Decision;
 use tollgate::rules::{RuleName, Ruling};
 
 /// So many are counted.
 const COUNTED: usize = 256;
 
-/// Longer keys are not kept, nor are longer names.
-const MAX_BYTES: usize = 256;
+/// Of longer keys so much is kept.
+const MAX_KEY_BYTES: usize = 256;
 
 /// Counts are halved so often: who is refused now is told before who was.
-const HALVED_EVERY: Duration = Duration::from_secs(60);
+const HALVED_EVERY_S: u64 = 60;
 
 /// Who is refused most.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    /// How those who are counted are found: by numbers that nobody outside can choose.
+    /// How those who are counted are found, and told apart: by numbers that nobody outside can choose.
     hashes: RandomState,
     table: Mutex<Table>,
 }
@@ -34,12 +35,14 @@ pub(crate) struct Refused {
 pub(crate) struct Count {
     /// The name of the limit, or of the rule with its domain: `api/per-client`.
     pub(crate) by: Box<str>,
+    /// As much of it as is kept.
     pub(crate) key: Box<[u8]>,
+    pub(crate) is_cut: bool,
     /// At most so often.
     pub(crate) times: u64,
     /// By which that may be too high.
     pub(crate) excess: u64,
-    hash: u64,
+    pub(crate) hash: u64,
 }
 
 /// What refuses.
@@ -50,13 +53,6 @@ enum By<'b> {
 }
 
 impl By<'_> {
-    fn len(self) -> usize {
-        match self {
-            By::Limit(name) => name.len(),
-            By::Rule(rule) => rule.domain().len() + rule.name().len() + 1,
-        }
-    }
-
     fn is(self, name: &str) -> bool {
         match self {
             By::Limit(own) => own == name,
@@ -98,6 +94,9 @@ struct Table {
     /// Where in them who has such a hash is.
     places: AHashMap<u64, usize>,
     halved: Instant,
+    /// The least count when all were last looked at, and where to look next.
+    least: u64,
+    hand: usize,
 }
 
 impl Default for Refused {
@@ -107,29 +106,31 @@ impl Default for Refused {
 }
 
 impl Refused {
-    /// One more refusal by a limit. If somebody else counts at this very moment it is left out: nobody waits.
-    pub(crate) fn count(&self, limit: &str, key: &[u8]) {
-        self.count_by(By::Limit(limit), key);
+    /// One more refusal by a limit, unless it was asked for more than it ever allows: who invents a key for each such
+    /// request is nobody. If somebody else counts at this very moment it is left out: nobody waits.
+    pub(crate) fn count(&self, limit: &str, key: &[u8], decision: &Decision) {
+        if !decision.is_allowed() && decision.retry_after().is_some() {
+            self.count_by(By::Limit(limit), key);
+        }
     }
 
     /// The same of whom a rule refuses, if one does.
     pub(crate) fn count_of(&self, ruling: &Ruling) {
-        if let Some(part) = ruling.refused_by() {
+        if ruling.retry_after().is_some()
+            && let Some(part) = ruling.refused_by()
+        {
             self.count_by(By::Rule(part.name()), part.key());
         }
     }
 
     fn count_by(&self, by: By<'_>, key: &[u8]) {
-        if by.len() > MAX_BYTES || key.len() > MAX_BYTES {
-            return;
-        }
         let hash = by.hash(key, &self.hashes);
         if let Some(mut table) = self.table.try_lock() {
             table.count(by, key, hash, Instant::now());
         }
     }
 
-    /// Those who were refused most of late, the most first.
+    /// Those who were refused most of late, by what is certain, the most first.
     pub(crate) fn most(&self, count: usize) -> Vec<Count> {
         let mut table = self.table.lock();
         table.age(Instant::now());
@@ -138,7 +139,8 @@ impl Refused {
         counts.retain(|own| own.times > 0);
         counts.sort_by(|one, other| {
             let names = (&one.by, &one.key).cmp(&(&other.by, &other.key));
-            other.times.cmp(&one.times).then(names)
+            let certain = |own: &Count| own.times - own.excess;
+            certain(other).cmp(&certain(one)).then(other.times.cmp(&one.times)).then(names)
         });
         counts.truncate(count);
         counts
@@ -147,25 +149,26 @@ impl Refused {
 
 impl Table {
     fn new(now: Instant) -> Table {
-        Table { counts: Vec::new(), places: AHashMap::new(), halved: now }
+        Table { counts: Vec::new(), places: AHashMap::new(), halved: now, least: 0, hand: 0 }
     }
 
     fn count(&mut self, by: By<'_>, key: &[u8], hash: u64, now: Instant) {
         self.age(now);
+        let (key, rest) = key.split_at(key.len().min(MAX_KEY_BYTES));
         if let Some(own) = self.places.get(&hash).and_then(|&at| self.counts.get_mut(at)) {
             // Two with the same hash are rarer than anything else that goes wrong: the second has no count.
             own.times += u64::from(by.is(&own.by) && *own.key == *key);
             return;
         }
-        let mut new =
-            Count { by: by.to_string().into(), key: key.into(), times: 1, excess: 0, hash };
+        let (by, key) = (by.to_string().into(), key.into());
+        let mut new = Count { by, key, is_cut: !rest.is_empty(), times: 1, excess: 0, hash };
         if self.counts.len() < COUNTED {
             self.places.insert(hash, self.counts.len());
             self.counts.push(new);
             return;
         }
-        let least = self.counts.iter_mut().enumerate().min_by_key(|(_, own)| own.times);
-        if let Some((at, least)) = least {
+        let at = self.least();
+        if let Some(least) = self.counts.get_mut(at) {
             self.places.remove(&least.hash);
             self.places.insert(hash, at);
             (new.times, new.excess) = (least.times + 1, least.times);
@@ -173,18 +176,30 @@ impl Table {
         }
     }
 
+    /// Where the least count is. Those that were least when all were last looked at come first, in turn: with many
+    /// invented keys one look in 256 is at all of them.
+    fn least(&mut self) -> usize {
+        let is_least = |own: &Count| own.times <= self.least;
+        let next = self.counts.iter().skip(self.hand).position(is_least).map(|at| at + self.hand);
+        let all = || self.counts.iter().enumerate().min_by_key(|(_, own)| own.times);
+        let at = next.or_else(|| all().map(|(at, _)| at)).unwrap_or(0);
+        self.least = self.counts.get(at).map_or(0, |own| own.times);
+        self.hand = at;
+        at
+    }
+
     fn age(&mut self, now: Instant) {
-        while let Some(next) = self.halved.checked_add(HALVED_EVERY).filter(|next| *next <= now) {
-            self.halved = next;
-            self.counts.iter_mut().for_each(|own| {
-                own.times /= 2;
-                own.excess /= 2;
-            });
-            // After so long nothing is left to halve.
-            if self.counts.iter().all(|own| own.times == 0) {
-                self.halved = now;
-            }
+        let minutes = now.saturating_duration_since(self.halved).as_secs() / HALVED_EVERY_S;
+        if minutes == 0 {
+            return;
         }
+        self.halved += Duration::from_secs(minutes * HALVED_EVERY_S);
+        let halvings = u32::try_from(minutes).unwrap_or(u32::MAX);
+        for own in &mut self.counts {
+            own.times = own.times.checked_shr(halvings).unwrap_or(0);
+            own.excess = own.excess.checked_shr(halvings).unwrap_or(0);
+        }
+        (self.least, self.hand) = (0, 0);
     }
 }
 
@@ -204,7 +219,7 @@ mod tests {
     fn those_refused_most_come_first() {
         let refused = Refused::default();
         for (key, times) in [("a", 2), ("b", 5), ("c", 1)] {
-            (0..times).for_each(|_| refused.count("free", key.as_bytes()));
+            (0..times).for_each(|_| refused.count_by(By::Limit("free"), key.as_bytes()));
         }
         let most = refused.most(2);
         let told: Vec<_> = most.iter().map(|own| (&*own.key, own.times)).collect();
@@ -216,10 +231,16 @@ mod tests {
         let now = Instant::now();
         let mut table = Table::new(now);
         (0..8).for_each(|_| refuse(&mut table, 1, now));
-        table.age(now + HALVED_EVERY);
-        assert_eq!(table.counts[0].times, 4);
-        table.age(now + 10 * HALVED_EVERY);
-        assert_eq!(table.counts[0].times, 0);
+        table.counts[0].excess = 6;
+        let later = |minutes: u64| now + Duration::from_secs(minutes * HALVED_EVERY_S);
+        table.age(later(1) - Duration::from_nanos(1));
+        assert_eq!((table.counts[0].times, table.counts[0].excess), (8, 6));
+        table.age(later(1));
+        assert_eq!((table.counts[0].times, table.counts[0].excess), (4, 3));
+        table.age(later(2));
+        assert_eq!((table.counts[0].times, table.counts[0].excess), (2, 1));
+        table.age(later(1_000));
+        assert_eq!((table.counts[0].times, table.counts[0].excess), (0, 0));
     }
 
     #[test]
@@ -235,11 +256,33 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_not_kept() {
+    fn of_long_keys_the_beginning_is_kept_and_they_are_told_apart() {
         let refused = Refused::default();
-        refused.count("free", &[b'x'; MAX_BYTES + 1]);
-        refused.count(&"x".repeat(MAX_BYTES + 1), b"a");
+        for last in *b"ab" {
+            let key = [&[b'x'; MAX_KEY_BYTES][..], &[last]].concat();
+            refused.count_by(By::Limit("free"), &key);
+        }
+        refused.count_by(By::Limit("free"), &[b'x'; MAX_KEY_BYTES]);
+        let told: Vec<_> = refused.most(9).iter().map(|own| (own.key.len(), own.is_cut)).collect();
+        assert_eq!(told, [(MAX_KEY_BYTES, true), (MAX_KEY_BYTES, true), (MAX_KEY_BYTES, false)]);
+    }
+
+    #[test]
+    fn what_nobody_counts_any_more_is_told_no_longer() {
+        let refused = Refused::default();
+        refused.count_by(By::Limit("free"), b"a");
+        refused.table.lock().halved -= Duration::from_secs(HALVED_EVERY_S);
         assert_eq!(refused.most(9), []);
+    }
+
+    #[test]
+    fn what_is_certain_comes_before_what_may_be() {
+        let refused = Refused::default();
+        let now = Instant::now();
+        (0..9).for_each(|_| refuse(&mut refused.table.lock(), 1, now));
+        (0..20).for_each(|_| refuse(&mut refused.table.lock(), 2, now));
+        refused.table.lock().counts[1].excess = 19;
+        assert_eq!(&*refused.most(1)[0].key, b"1");
     }
 
     proptest! {

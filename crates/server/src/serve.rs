@@ -128,7 +128,9 @@ fn served(
     };
     let mut served = Served::new(rules, file, store, lifecycle);
     served.receipts = receipts;
-    served.playground = (!args.no_playground).then(|| Playground::on(served.limiter()));
+    if !args.no_playground {
+        served.playground = Some(Playground::on(served.limiter(), args.store_deadline)?);
+    }
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;

@@ -10,7 +10,7 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
-use crate::http::{Authorizing, Playground, Problem};
+use crate::http::{Authorizing, Playground};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Connections, Port};
 use crate::logs::{Log, Sparingly};
@@ -171,11 +171,6 @@ impl Served {
             limits: ArcSwap::default(),
             making_limits: Mutex::default(),
         }
-    }
-
-    /// Where to play, unless that is switched off.
-    pub(crate) fn playground(&self) -> Result<&Playground, Problem> {
-        self.playground.as_ref().ok_or_else(Problem::no_playground)
     }
 
     pub(crate) fn limiter(&self) -> &Limiter {

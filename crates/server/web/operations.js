@@ -5,6 +5,8 @@ import { make } from "./dom.js";
 import { Lookup, shown } from "./lookup.js";
 import { COUNTED, OUTCOMES, Rates } from "./rates.js";
 
+const WRONG = "that is not the token";
+
 /** Builds the view into a place, for somebody who may have to show a token first. The answer asks the server anew. */
 export function operations(place, needsToken) {
   const view = new Operations();
@@ -46,12 +48,14 @@ class Operations {
   }
 
   askForToken() {
-    this.complain(this.token === null ? null : "that is not the token");
+    this.complain(this.token === null ? null : WRONG);
     [this.waits, this.signIn.hidden, this.all.hidden] = [true, false, true];
   }
 
   enter(event) {
     event.preventDefault();
+    // What no header can say.
+    if (!/^[\x21-\x7e]+$/.test(this.input.value)) return this.complain(WRONG);
     [this.token, this.input.value] = [this.input.value, ""];
     this.waits = false;
     this.refresh();
@@ -68,9 +72,9 @@ class Operations {
     this.rules.rows(deciders.map((own) => [own.name, [
       own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => rate(rates.get(own.name)?.[name], COUNTED[name](own))),
     ]]));
-    this.refused.rows(now.refused.map(({ by, key, times, excess }) => [`${by}\u{0}${key}`, [
-      by, make("code", {}, shown(key)), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
-      make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up"),
+    this.refused.rows(now.refused.map(({ by, key, whole, times, excess }) => [`${by}\u{0}${key}`, [
+      by, make("code", {}, shown(key), whole ? "" : "…"), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
+      whole ? make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up") : "not all of it is known",
     ]]), "Nobody was refused lately.");
   }
 

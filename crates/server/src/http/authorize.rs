@@ -238,7 +238,7 @@ fn because(word: &'static str, mut response: Response) -> Response {
     response
 }
 
-fn wall_us() -> u64 {
+pub(super) fn wall_us() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }

@@ -6,7 +6,6 @@ use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
-
 use serde::de::DeserializeOwned;
 
 use super::Problem;

@@ -143,9 +143,7 @@ impl<'a> Sent<'a> {
                 }
                 let decision = decided.inspect_err(|_| named.tally.count_failure())?;
                 named.tally.count(&decision);
-                if !decision.is_allowed() {
-                    served.refused.count(named.scope.name(), key.as_bytes());
-                }
+                served.refused.count(named.scope.name(), key.as_bytes(), &decision);
                 if traces.is_some() {
                     traces::decided(named.scope.name(), &decision);
                 }

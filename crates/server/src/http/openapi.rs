@@ -16,7 +16,8 @@ use utoipa::openapi::{Components, OpenApi};
 
 pub(super) use bodies::{BatchAnswer, BatchRequest, CheckAnswer, CheckRequest, RefusalProblem};
 pub(super) use problems::{
-    AuthorizeProblems, BodyProblems, OperatorProblems, PathProblems, StoreProblems,
+    AuthorizeProblems, BodyProblems, OperatorProblems, PathProblems, PlaygroundProblems,
+    StoreProblems,
 };
 
 use super::Problem;

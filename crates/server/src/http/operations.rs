@@ -1,9 +1,11 @@
 //! `GET /v1/operations`: how the server and its rules do, for operators.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
+use hyper::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
 use tollgate::{BreakerState, Limit};
 use utoipa::ToSchema;
@@ -11,7 +13,7 @@ use utoipa::ToSchema;
 use super::Problem;
 use super::check::{append, json};
 use super::health::Readiness;
-use super::openapi::OperatorProblems;
+use super::openapi::{OperatorProblems, StoreProblems};
 use super::operator::Operator;
 use crate::refused::Count;
 use crate::served::Served;
@@ -81,6 +83,8 @@ struct RefusedJson {
     by: String,
     /// Who. What is no UTF-8 in it is replaced.
     key: String,
+    /// Whether that is all of it, and can be looked up.
+    whole: bool,
     /// At most so often of late: counts are halved every minute.
     times: u64,
     /// By which that may be too high.
@@ -94,7 +98,7 @@ struct RefusedJson {
     get,
     path = "/v1/operations",
     tag = "operations",
-    responses((status = 200, description = "How they do.", body = OperationsJson), OperatorProblems),
+    responses((status = 200, description = "How they do.", body = OperationsJson), OperatorProblems, StoreProblems),
     security(("operator" = [])),
 )]
 pub(super) async fn operations(
@@ -131,7 +135,10 @@ pub(super) async fn operations(
             refused: served.refused.most(MAX_REFUSED).into_iter().map(refused).collect(),
         },
     );
-    Ok(json(served.page_budget.body(body)?))
+    let mut response = json(served.page_budget.body(body)?);
+    // It has keys, which may be secrets.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 fn decider(name: String, limit: Option<Limit>, counts: tollgate::rules::Counts) -> DeciderJson {
@@ -146,22 +153,23 @@ fn decider(name: String, limit: Option<Limit>, counts: tollgate::rules::Counts) 
     }
 }
 
-fn refused(count: Count) -> RefusedJson {
-    let key = String::from_utf8_lossy(&count.key).into_owned();
-    RefusedJson { by: count.by.into(), key, times: count.times, excess: count.excess }
+fn refused(Count { by, key, is_cut, times, excess, .. }: Count) -> RefusedJson {
+    let text = String::from_utf8_lossy(&key);
+    let whole = !is_cut && matches!(text, Cow::Borrowed(_));
+    RefusedJson { by: by.into(), key: text.into_owned(), whole, times, excess }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::refused::Refused;
 
     #[test]
     fn a_key_that_is_no_utf_8_is_told_all_the_same() {
-        let counts = Refused::default();
-        counts.count("free", b"a\xff\n");
-        let told = refused(counts.most(1).remove(0));
-        let want = "{\"by\":\"free\",\"key\":\"a\u{fffd}\\n\",\"times\":1,\"excess\":0}";
+        let key = Box::new(*b"a\xff\n");
+        let count = Count { by: "free".into(), key, is_cut: false, times: 3, excess: 1, hash: 0 };
+        let told = refused(count);
+        let want =
+            "{\"by\":\"free\",\"key\":\"a\u{fffd}\\n\",\"whole\":false,\"times\":3,\"excess\":1}";
         assert_eq!(serde_json::to_string(&told).unwrap(), want);
     }
 }

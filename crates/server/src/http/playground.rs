@@ -3,32 +3,37 @@
 //! The paths and fields are those of a well-known tutorial, so that its clients work unchanged; `state` and
 //! `compare` are the page's own.
 //!
-//! - `algorithm`: which there are, and their parameters; `session`: who plays
+//! - `algorithm`: which there are, and their parameters
+//! - `session`: who plays; `sessions`: how many
 //! - `state`: how a session stands; `compare`: what all algorithms make of the same traffic
 
 mod algorithm;
 pub(super) mod compare;
 mod session;
+mod sessions;
 pub(super) mod state;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
 use axum::response::Response;
+use hyper::http::request::Parts;
 use serde::{Deserialize, Serialize};
 use tollgate::http::{HeaderFamilies, Outcome};
-use tollgate::{Decision, Limiter, OnFailure, Scope};
+use tollgate::{Decision, Limit, Limiter, OnFailure, Scope};
 use utoipa::ToSchema;
 
 use self::algorithm::{Algorithm, Parameters, object};
-use self::session::{Id, Session, Sessions};
+use self::session::{Id, Session};
+use self::sessions::{Entry, Playing, Sessions};
 use super::Problem;
 use super::asked::{Whole, given};
+use super::authorize::wall_us;
 use super::body::OptionalJson;
 use super::check::{append, json};
-use super::openapi::{BodyProblems, StoreProblems};
+use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use crate::served::Served;
 
 /// The longest body.
@@ -38,41 +43,82 @@ const MAX_BYTES: usize = 16 << 10;
 const BURST: u64 = 10;
 const MAX_BURST: u64 = 50;
 
-/// How long the store may take: a person waits, and no request of a service.
-const DEADLINE: Duration = Duration::from_millis(500);
+/// How long the store may take at least: a person waits, and no request of a service.
+const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
 /// What playing takes of memory at most, where limits are in memory: nobody who plays takes it from keys that count.
 /// Enough for the longest log of every session.
 const MAX_PLAYED_BYTES: usize = 32 << 20;
 
+/// What all who play may ask of a store that others need as well: so many decisions at once, and a second.
+const PACE: &str = "token-bucket capacity=5000 refill=1000/s";
+
+/// How often a session tries to get a place, if others are quicker.
+const TRIES: u32 = 3;
+
 /// Where the counters of all sessions are.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Playground {
     limiter: Limiter,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
+    /// `None` if nobody else needs the store.
+    pace: Option<Scope>,
+    deadline: Duration,
 }
 
 impl Playground {
-    /// On the server's store; in memory, beside it.
-    pub(crate) fn on(limiter: &Limiter) -> Playground {
-        let limiter = match limiter.health() {
-            Some(_) => limiter.clone(),
-            None => Limiter::builder().max_bytes(MAX_PLAYED_BYTES).build(),
-        };
-        Playground { limiter, sessions: Sessions::default() }
+    /// On the server's store, whose requests have this deadline; in memory, beside it.
+    pub(crate) fn on(limiter: &Limiter, deadline: Duration) -> anyhow::Result<Playground> {
+        let (sessions, deadline) = (Arc::default(), deadline.max(LEAST_DEADLINE));
+        if limiter.health().is_none() {
+            let limiter = Limiter::builder().max_bytes(MAX_PLAYED_BYTES).build();
+            return Ok(Playground { limiter, sessions, pace: None, deadline });
+        }
+        let pace = Limiter::memory().scope("playground", PACE.parse::<Limit>()?)?;
+        Ok(Playground { limiter: limiter.clone(), sessions, pace: Some(pace), deadline })
     }
 
-    /// Remembers who plays. If they are too many, the one that has rested longest is forgotten: what strangers leave in
-    /// the store is bounded.
-    async fn play(&self, session: &Session) -> Result<(), Problem> {
-        match self.sessions.play(session.id()) {
-            Some(rested) => self.forget(rested).await,
-            None => Ok(()),
+    /// Asks for so many decisions of the store.
+    fn spend(&self, decisions: u64) -> Result<(), Problem> {
+        let Some(pace) = &self.pace else { return Ok(()) };
+        let decision = pace.check("all").cost(decisions).now()?;
+        if decision.is_allowed() {
+            Ok(())
+        } else {
+            Err(Problem::too_many_play(decision.retry_after()))
         }
+    }
+
+    /// A place for a session. If there is none, the one that has rested longest is forgotten, by the store as well: what
+    /// strangers leave there is bounded.
+    async fn play(&self, session: &Session) -> Result<Playing, Problem> {
+        for _ in 0..TRIES {
+            match self.sessions.enter(session.id()) {
+                Entry::Playing(playing) => return Ok(playing),
+                Entry::Full => break,
+                Entry::Rested(rested) => {
+                    // A task of its own: who hangs up meanwhile does not keep it from being done.
+                    let own = self.clone();
+                    let gone = tokio::spawn(async move { own.let_go(rested).await }).await;
+                    gone.map_err(|_| Problem::too_many_play(None))??;
+                }
+            }
+        }
+        Err(Problem::too_many_play(None))
+    }
+
+    async fn let_go(&self, rested: Id) -> Result<(), Problem> {
+        let forgotten = self.forget(rested).await;
+        match forgotten {
+            Ok(()) => self.sessions.left(rested),
+            Err(_) => self.sessions.stays(rested),
+        }
+        forgotten
     }
 
     /// Forgets what a session has spent, of all algorithms.
     async fn forget(&self, id: Id) -> Result<(), Problem> {
+        self.spend(Algorithm::ALL.len() as u64)?;
         for algorithm in Algorithm::ALL {
             self.scope(algorithm, &Parameters::default())?.reset(id.key()).await?;
         }
@@ -84,7 +130,19 @@ impl Playground {
     fn scope(&self, algorithm: Algorithm, parameters: &Parameters) -> Result<Scope, Problem> {
         let limit = algorithm.limit(parameters)?;
         let scope = self.limiter.scope(&format!("playground {}", algorithm.name()), limit)?;
-        Ok(scope.on_failure(OnFailure::Closed).deadline(DEADLINE))
+        Ok(scope.on_failure(OnFailure::Closed).deadline(self.deadline))
+    }
+}
+
+/// Asked for before a body is read: where nothing can be played with, there is nothing to be wrong with it.
+impl FromRequestParts<Arc<Served>> for Playground {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        _: &mut Parts,
+        served: &Arc<Served>,
+    ) -> Result<Playground, Problem> {
+        served.playground.clone().ok_or_else(Problem::no_playground)
     }
 }
 
@@ -162,18 +220,18 @@ pub(super) struct ResetJson {
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<Asked>),
-    responses((status = 200, description = "What it decided.", body = DecisionJson), BodyProblems, StoreProblems),
+    responses((status = 200, description = "What it decided.", body = DecisionJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn request(
-    State(served): State<Arc<Served>>,
+    playground: Playground,
     path: Result<Path<String>, PathRejection>,
     session: Session,
     OptionalJson(asked): OptionalJson<Asked, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let playground = served.playground()?;
     let algorithm = Algorithm::in_path(path)?;
     let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
-    playground.play(&session).await?;
+    playground.spend(1)?;
+    let _playing = playground.play(&session).await?;
     let decision = scope.check(session.key()).await?;
     let mut body = Vec::new();
     append(&mut body, &DecisionJson::new(&decision, &scope));
@@ -187,15 +245,15 @@ pub(super) async fn request(
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<AskedBurst>),
-    responses((status = 200, description = "What it decided, in order.", body = Vec<DecisionJson>), BodyProblems, StoreProblems),
+    responses((status = 200, description = "What it decided, in order.", body = Vec<DecisionJson>), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn burst(
+    playground: Playground,
     State(served): State<Arc<Served>>,
     path: Result<Path<String>, PathRejection>,
     session: Session,
     OptionalJson(asked): OptionalJson<AskedBurst, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let playground = served.playground()?;
     let algorithm = Algorithm::in_path(path)?;
     let count = asked.count.map_or(BURST, |Whole(count)| count);
     if !(1..=MAX_BURST).contains(&count) {
@@ -203,7 +261,8 @@ pub(super) async fn burst(
         return Err(Problem::bad_request(detail));
     }
     let scope = playground.scope(algorithm, &asked.config.unwrap_or_default())?;
-    playground.play(&session).await?;
+    playground.spend(count)?;
+    let _playing = playground.play(&session).await?;
     let check = [scope.check(session.key())];
     let checks: Vec<_> = (0..count).map(|_| &check[..]).collect();
     let mut decisions = Vec::new();
@@ -225,13 +284,9 @@ pub(super) async fn burst(
     post,
     path = "/api/rate-limit/reset",
     tag = "playground",
-    responses((status = 200, description = "It has spent nothing.", body = ResetJson), StoreProblems),
+    responses((status = 200, description = "It has spent nothing.", body = ResetJson), StoreProblems, PlaygroundProblems),
 )]
-pub(super) async fn reset(
-    State(served): State<Arc<Served>>,
-    session: Session,
-) -> Result<Response, Problem> {
-    let playground = served.playground()?;
+pub(super) async fn reset(playground: Playground, session: Session) -> Result<Response, Problem> {
     playground.forget(session.id()).await?;
     let mut body = Vec::new();
     append(&mut body, &ResetJson { ok: true });
@@ -240,9 +295,7 @@ pub(super) async fn reset(
 
 /// The headers that a client of such a limit would see.
 fn told(decision: &Decision, scope: &Scope, mut response: Response) -> Response {
-    let wall_us = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_micros());
-    let wall_us = u64::try_from(wall_us).unwrap_or(u64::MAX);
     let outcome = Outcome::of_limit(scope, decision, 1);
-    HeaderFamilies::ALL.tell(&outcome, wall_us, response.headers_mut());
+    HeaderFamilies::ALL.tell(&outcome, wall_us(), response.headers_mut());
     response
 }

@@ -119,6 +119,14 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, detail)
     }
 
+    /// For whoever plays while so many others do.
+    pub(super) fn too_many_play(retry_after: Option<Duration>) -> Problem {
+        let detail =
+            "too many play at the moment; come back in a second, or start a server of your own";
+        let retry_after = Some(retry_after.unwrap_or(Duration::from_secs(1)));
+        Problem { retry_after, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+
     pub(super) fn bad_path() -> Problem {
         Problem::bad_request("the path is no UTF-8 once it is decoded; percent-encode UTF-8")
     }

@@ -84,8 +84,10 @@ fn assert_counts(limits: &Limits) {
     for _ in 0..6 {
         limits.ask_all(vec![descriptor(&[("user", "b")])]);
     }
+    // More than it ever allows is nobody's excess.
     server.check(r#"{"limit":"two","key":"c","cost":3}"#);
-    let batch = json!([{"limit": "two", "key": "c", "cost": 3}, {"limit": "two", "key": "c"}]);
+    server.check(r#"{"limit":"two","key":"c","cost":2}"#);
+    let batch = json!([{"limit": "two", "key": "c", "cost": 2}, {"limit": "two", "key": "c"}]);
     server.post("/v1/check/batch", batch.to_string()).send().unwrap();
 
     let now = operations(server);
@@ -101,7 +103,7 @@ fn assert_counts(limits: &Limits) {
     for (kind, name, allowed, denied, shadow) in [
         ("rules", "api/per-user", 6, 5, 0),
         ("rules", "api/per-ip", 2, 4, 0),
-        ("limits", "two", 1, 2, 0),
+        ("limits", "two", 1, 3, 0),
         ("limits", "log", 0, 0, 0),
     ] {
         let own = of(&now, kind, name);
@@ -143,11 +145,13 @@ fn keys_of_rules_are_looked_at_and_reset_by_the_names_that_operations_tell() {
 }
 
 #[test]
-fn whatever_a_key_is_it_is_told_as_json_and_none_that_is_long() {
+fn whatever_a_key_is_it_is_told_as_json_and_of_long_ones_the_beginning() {
     let limits = Limits::start(RULES);
     let server = &limits.server;
     let refuse = |key: &str| {
-        server.check(&json!({"limit": "two", "key": key, "cost": 3}).to_string());
+        for _ in 0..2 {
+            server.check(&json!({"limit": "two", "key": key, "cost": 2}).to_string());
+        }
     };
     for key in ["\u{1b}[31m\r\n\0", "<script>alert(1)</script>", "\u{202e}\u{10ffff}", "\"\\", ""] {
         refuse(key);
@@ -156,10 +160,12 @@ fn whatever_a_key_is_it_is_told_as_json_and_none_that_is_long() {
     refuse(&"y".repeat(257));
     let told = refused(&operations(server));
     let keys: Vec<_> = told.iter().map(|(_, key, _)| key.as_str()).collect();
-    let long = "x".repeat(256);
-    let want =
-        ["", "\u{1b}[31m\r\n\0", "\"\\", "<script>alert(1)</script>", &long, "\u{202e}\u{10ffff}"];
+    let (long, longer) = ("x".repeat(256), "y".repeat(256));
+    let script = "<script>alert(1)</script>";
+    let want = ["", "\u{1b}[31m\r\n\0", "\"\\", script, &long, &longer, "\u{202e}\u{10ffff}"];
     assert_eq!(keys, want);
+    let whole = operations(server)["refused"].as_array().unwrap().clone();
+    assert_eq!(whole.iter().filter(|own| own["whole"] == false).count(), 1);
     // No more than so many are told of.
     (0..40).for_each(|nth| refuse(&format!("key {nth}")));
     assert_eq!(refused(&operations(server)).len(), 20);

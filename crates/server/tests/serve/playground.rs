@@ -386,6 +386,34 @@ fn it_can_be_switched_off() {
         assert_eq!(status, 404, "{path}");
         assert!(detail.contains("--no-playground"), "{detail}");
     }
+    for body in ["", "x", "[]", "{\"config\":1}"] {
+        assert_eq!(problem(Player::new(&server).send("compare", body)).0, 404, "{body}");
+    }
     assert_eq!(server.get("/").send().unwrap().status(), 200);
     assert_eq!(server.get("/v1/operations").send().unwrap().status(), 200);
+}
+
+#[test]
+fn whoever_plays_takes_nothing_from_keys_that_count() {
+    let server = Server::start(&[]);
+    for algorithm in ALGORITHMS {
+        Player::new(&server).burst(algorithm, &calm(algorithm, 10), 3);
+    }
+    let metrics = server.get("/metrics").send().unwrap().text().unwrap();
+    assert!(metrics.contains("\ntollgate_keys 0\n"), "{metrics}");
+}
+
+#[test]
+fn all_who_play_take_a_share_of_a_redis_and_no_more() {
+    on_each_store(|server, redis| {
+        let mut player = Player::new(server);
+        let body = json!({"config": calm("token-bucket", 1), "count": 50}).to_string();
+        let refused = (0..400).map(|_| player.send("token-bucket/burst", body.clone()));
+        let refused = refused.into_iter().find(|response| response.status() == 429);
+        assert_eq!(refused.is_some(), redis.is_some());
+        if let Some(refused) = refused {
+            assert!(refused.headers().contains_key("retry-after"));
+            assert!(problem(refused).1.contains("too many play"));
+        }
+    });
 }

@@ -22,6 +22,9 @@ pub(in crate::http) struct StoreProblems;
 /// Of the path that proxies ask.
 pub(in crate::http) struct AuthorizeProblems;
 
+/// Of a path to play with.
+pub(in crate::http) struct PlaygroundProblems;
+
 type Responses = BTreeMap<String, RefOr<Response>>;
 
 impl IntoResponses for BodyProblems {
@@ -87,6 +90,14 @@ impl IntoResponses for StoreProblems {
         let about = "Seconds, unless waiting does not help.";
         let failed = with_header(failed, "Retry-After", Type::Integer, about);
         [(503, failed)].map(of_status).into()
+    }
+}
+
+impl IntoResponses for PlaygroundProblems {
+    fn responses() -> Responses {
+        let busy = problem("Too many play at the moment.");
+        let busy = with_header(busy, "Retry-After", Type::Integer, "Seconds.");
+        [(404, problem("The playground is switched off.")), (429, busy)].map(of_status).into()
     }
 }
 

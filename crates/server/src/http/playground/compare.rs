@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 
 use super::algorithm::{Algorithm, Parameters, object};
 use super::state::Configs;
-use crate::http::Problem;
 use crate::http::asked::{Whole, given};
 use crate::http::body::OptionalJson;
 use crate::http::check::{append, json};
-use crate::http::openapi::BodyProblems;
+use crate::http::openapi::{BodyProblems, PlaygroundProblems};
+use crate::http::{Playground, Problem};
 use crate::served::Served;
 
 /// The longest body: a pattern is longer than what is sent otherwise.
@@ -72,13 +72,13 @@ pub(in crate::http) struct Compared {
     path = "/api/rate-limit/compare",
     tag = "playground",
     request_body(content = Option<Traffic>),
-    responses((status = 200, description = "What each of them made of it.", body = Vec<Compared>), BodyProblems),
+    responses((status = 200, description = "What each of them made of it.", body = Vec<Compared>), BodyProblems, PlaygroundProblems),
 )]
 pub(in crate::http) async fn compare(
+    _: Playground,
     State(served): State<Arc<Served>>,
     OptionalJson(traffic): OptionalJson<Traffic, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    served.playground()?;
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
     check(&at_ms, window_ms)?;

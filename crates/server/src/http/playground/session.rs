@@ -4,13 +4,11 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 
-use ahash::AHashMap;
 use axum::extract::FromRequestParts;
 use axum::response::Response;
 use hyper::HeaderMap;
 use hyper::header::{COOKIE, HeaderValue, SET_COOKIE};
 use hyper::http::request::Parts;
-use parking_lot::Mutex;
 
 const COOKIE_NAME: &str = "tollgate_session";
 
@@ -18,10 +16,7 @@ const COOKIE_NAME: &str = "tollgate_session";
 const MAX_AGE_S: u32 = 86_400;
 
 /// So many hexadecimal digits.
-const DIGITS: usize = 32;
-
-/// So many sessions are remembered. Whoever comes then takes the place of the one that has rested longest.
-pub(super) const MAX_SESSIONS: usize = 1_024;
+pub(super) const DIGITS: usize = 32;
 
 /// A session, whose counters are its own.
 #[derive(Debug)]
@@ -32,7 +27,7 @@ pub(in crate::http) struct Session {
 
 /// What the cookie says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Id([u8; DIGITS]);
+pub(super) struct Id(pub(super) [u8; DIGITS]);
 
 impl Id {
     /// What limits are asked for it.
@@ -96,52 +91,9 @@ fn fresh() -> Id {
     Id(digits.as_bytes().try_into().unwrap_or([b'0'; DIGITS]))
 }
 
-/// Those who have played of late, so that they are not more than [`MAX_SESSIONS`].
-#[derive(Debug, Default)]
-pub(super) struct Sessions(Mutex<Remembered>);
-
-#[derive(Debug, Default)]
-struct Remembered {
-    /// With when they played, in turns.
-    last: AHashMap<Id, u64>,
-    turn: u64,
-}
-
-impl Sessions {
-    /// Remembers that this one plays. Who has to go for it is to be forgotten by the store as well.
-    #[must_use]
-    pub(super) fn play(&self, id: Id) -> Option<Id> {
-        let mut own = self.0.lock();
-        own.turn += 1;
-        let turn = own.turn;
-        if own.last.insert(id, turn).is_some() || own.last.len() <= MAX_SESSIONS {
-            return None;
-        }
-        let rested = own.last.iter().min_by_key(|(_, turn)| **turn).map(|(id, _)| *id)?;
-        own.last.remove(&rested);
-        Some(rested)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn id(number: usize) -> Id {
-        Id(format!("{number:032x}").as_bytes().try_into().unwrap())
-    }
-
-    #[test]
-    fn the_one_that_has_rested_longest_goes() {
-        let sessions = Sessions::default();
-        for number in 0..MAX_SESSIONS {
-            assert_eq!(sessions.play(id(number)), None);
-        }
-        assert_eq!(sessions.play(id(0)), None);
-        assert_eq!(sessions.play(id(MAX_SESSIONS)), Some(id(1)));
-        assert_eq!(sessions.play(id(1)), Some(id(2)));
-        assert_eq!(sessions.0.lock().last.len(), MAX_SESSIONS);
-    }
 
     #[test]
     fn a_session_is_what_looks_like_one() {

@@ -15,7 +15,7 @@ use super::{MAX_BYTES, Playground};
 use crate::http::Problem;
 use crate::http::body::OptionalJson;
 use crate::http::check::{append, json};
-use crate::http::openapi::{BodyProblems, StoreProblems};
+use crate::http::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use crate::served::Served;
 
 /// The parameters of each algorithm, where they are not the usual ones.
@@ -141,17 +141,19 @@ enum ShownState {
     path = "/api/rate-limit/state",
     tag = "playground",
     request_body(content = Option<AskedState>),
-    responses((status = 200, description = "How it stands.", body = StateJson), BodyProblems, StoreProblems),
+    responses((status = 200, description = "How it stands.", body = StateJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(in crate::http) async fn state(
+    playground: Playground,
     State(served): State<Arc<Served>>,
     session: Session,
     OptionalJson(asked): OptionalJson<AskedState, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let (playground, config) = (served.playground()?, asked.config.unwrap_or_default());
+    let config = asked.config.unwrap_or_default();
+    playground.spend(Algorithm::ALL.len() as u64)?;
     let mut algorithms = BTreeMap::new();
     for algorithm in Algorithm::ALL {
-        let standing = standing(playground, algorithm, &config.of(algorithm), &session).await?;
+        let standing = standing(&playground, algorithm, &config.of(algorithm), &session).await?;
         algorithms.insert(algorithm.name(), standing);
     }
     let mut body = Vec::new();

@@ -6,6 +6,7 @@ use serde_json::json;
 use tollgate_launcher::{Flavour, Launch};
 
 use super::{FIRST, Player, calm, on_each_store, on_redis};
+use crate::eventually::eventually;
 use crate::server::Server;
 
 /// How many sessions a server remembers.
@@ -118,4 +119,36 @@ fn one_session_too_many_and_the_one_that_has_rested_longest_is_fresh() {
             assert_eq!(keys_with(redis, "playground"), MAX_SESSIONS, "no more than that is left");
         }
     });
+}
+
+#[test]
+fn a_redis_that_hangs_is_left_no_more_than_the_places_there_are() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    let server = Server::start(&["--store", &redis.url(), "--store-deadline", "50ms"]);
+    // The last that is forgotten: a reset that fails does not come to it.
+    let play = |number: usize| {
+        let mut player = Player { server: &server, cookie: Some(cookie(number)) };
+        let body = json!({"config": calm("leaky-bucket", 10)});
+        player.send("leaky-bucket", body.to_string()).status().as_u16()
+    };
+    let keep_trying =
+        |number: usize| eventually("it plays", || (play(number) == 200).then_some(()));
+    thread::scope(|scope| {
+        for part in 0..4 {
+            scope
+                .spawn(move || (0..MAX_SESSIONS).filter(|it| it % 4 == part).for_each(keep_trying));
+        }
+    });
+    assert_eq!(keys_with(&redis.url(), "playground"), MAX_SESSIONS);
+    let pause = redis::cmd("CLIENT").arg("PAUSE").arg(1_500).to_owned();
+    redis.ask::<()>(&pause).unwrap();
+    let newcomers = MAX_SESSIONS..MAX_SESSIONS + 8;
+    thread::scope(|scope| {
+        for number in newcomers.clone() {
+            scope.spawn(move || assert_ne!(play(number), 200));
+        }
+    });
+    newcomers.for_each(keep_trying);
+    let left = keys_with(&redis.url(), "playground");
+    assert!(left <= MAX_SESSIONS, "{left}");
 }
