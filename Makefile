@@ -111,8 +111,10 @@ pictures: ## draw docs/pictures/*.svg again, from replays
 
 .PHONY: screenshots
 screenshots: browser ## take docs/pictures/*.png again, of the page
+	@command -v pngquant >/dev/null || { apt-get update -q && apt-get install -yq pngquant; }
 	cargo build --release -p tollgate-server
 	TOLLGATE=target/release/tollgate node crates/server/tests/page/screenshots.mjs docs/pictures
+	pngquant --force --ext .png --speed 1 docs/pictures/*.png
 
 .PHONY: soak
 soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES

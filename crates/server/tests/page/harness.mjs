@@ -6,7 +6,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createConnection } from "node:net";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -58,7 +58,7 @@ export class Server {
 
   /** Once more, where it was before. */
   async run() {
-    const binary = process.env.TOLLGATE ?? join(ROOT, "target/debug/tollgate");
+    const binary = resolve(process.env.TOLLGATE ?? join(ROOT, "target/debug/tollgate"));
     assert.ok(existsSync(binary), `${binary} is missing: build it, or say in TOLLGATE where it is`);
     const args = ["serve", "--listen", this.address, "--grpc-listen", "127.0.0.1:0", ...this.flags];
     // So few connections that a machine has files for them, and nothing is said of that.
