@@ -29,7 +29,7 @@ export function title({ algorithm, limit }) {
 /** Where things are, in a picture so wide: beside a narrow one there is no room for words. */
 function layout(width) {
   const isNarrow = width < 640;
-  const [left, right] = isNarrow ? [2, width - 2] : [200, width - 120];
+  const [left, right] = isNarrow ? [2, width - 2] : [200, width - 150];
   return { width, isNarrow, left, right, head: isNarrow ? 22 : 0, row: 58, columns: isNarrow ? FEW_COLUMNS : COLUMNS };
 }
 

@@ -56,10 +56,11 @@ async fn one_that_is_old_is_told_to_go_elsewhere() {
     let (began, mut told) = (Instant::now(), None);
     while let Some((kind, flags, payload)) = frame(&mut client).await {
         match kind {
-            // Who answers is still there.
+            // Who answers is still there. After the last one the server may be gone before it hears that.
             PING if flags == 0 => {
                 let answer = [&[0, 0, 8, PING, 1, 0, 0, 0, 0][..], &payload].concat();
-                client.write_all(&answer).await.unwrap();
+                let sent = client.write_all(&answer).await;
+                assert!(sent.is_ok() || told.is_some(), "{sent:?}");
             }
             GOAWAY => told = told.or(Some(began.elapsed())),
             _ => {}
