@@ -150,11 +150,14 @@ export async function end() {
 
 /** A browser's window on a page that is watched, with cookies of its own. */
 export class Visit {
-  /** `path` is where on the server; the rest are options of Playwright's, such as `colorScheme`. */
+  /**
+   * `path` is where on the server; the rest are options of Playwright's, such as `colorScheme`. With less motion, unless
+   * said otherwise: without a graphics card, drawing takes all the time there is.
+   */
   static async open(server, { path = "/", ...options } = {}) {
     const visit = new Visit();
     visit.server = server;
-    visit.context = await (await chromium()).newContext({ viewport: { width: 1280, height: 900 }, ...options });
+    visit.context = await (await chromium()).newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
     visit.context.setDefaultTimeout(WAIT_MS);
     [visit.problems, visit.expected] = [[], []];
     visit.page = await visit.context.newPage();

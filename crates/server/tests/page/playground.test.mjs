@@ -10,6 +10,7 @@ import { visits } from "./visits.mjs";
 let server;
 before(async () => { server = await Server.start(); });
 const on = (name, body, options = {}) => visits(name, () => server, options, body);
+const MOVING = { reducedMotion: "no-preference" };
 
 const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
@@ -85,7 +86,7 @@ on("pictures move with time alone, and say in words what they show", async (visi
   assert.equal(drawn.length, CARDS.length);
   await visit.page.waitForFunction((drawn) => [...document.querySelectorAll("svg.picture")].every((svg, at) => svg.innerHTML !== drawn[at]), drawn);
   for (const route of held) await route.continue();
-});
+}, MOVING);
 
 onEach("parameters that cannot be are told, and nothing is sent", async (visit, card, { slow, size, id }) => {
   const asked = [];
@@ -118,7 +119,7 @@ on("a bucket refills on the page as it does on the server", async (visit) => {
     const after = await card.left();
     assert.ok(before <= remaining && remaining <= after + 1, `${before}, then ${remaining}, then ${after}`);
   }
-});
+}, MOVING);
 
 on("how long to wait counts down to now, and then it is allowed", async (visit) => {
   const card = new Card(visit, CARDS[3]);
@@ -131,7 +132,7 @@ on("how long to wait counts down to now, and then it is allowed", async (visit) 
   assert.deepEqual(seconds, [...seconds].sort((one, other) => other - one), "it only ever goes down");
   assert.ok(seconds[0] <= json.at(-1).retryAfter + 0.001, `${seconds[0]}`);
   assert.equal((await card.send()).json.allowed, true);
-});
+}, MOVING);
 
 on("a shaped burst waits its turn, and leaves one by one", async (visit) => {
   const card = new Card(visit, CARDS[4]);
@@ -152,7 +153,7 @@ on("a shaped burst waits its turn, and leaves one by one", async (visit) => {
   const counts = (await queued()).filter((count, at) => at > 0 || count > 0);
   assert.ok(counts[0] >= 4, `${counts}`);
   assert.deepEqual(counts, Array.from({ length: counts[0] + 1 }, (_, at) => counts[0] - at), "one by one");
-});
+}, MOVING);
 
 on("a shaped request says when it goes, and that it has gone", async (visit) => {
   const card = new Card(visit, CARDS[4]);
@@ -167,7 +168,7 @@ on("a shaped request says when it goes, and that it has gone", async (visit) => 
   // The mode's switch goes back as well.
   await card.set({ mode: "policing" });
   assert.equal((await card.send()).json.delay, null);
-});
+}, MOVING);
 
 on("whoever clicks quickly is answered as often", async (visit) => {
   const card = new Card(visit, CARDS[0]);
