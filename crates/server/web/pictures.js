@@ -1,6 +1,6 @@
 // The state of each algorithm, as a picture at a time. State is what the server said; only time goes on here.
 
-import { draw, duration } from "./dom.js";
+import { cross, draw, duration, text } from "./dom.js";
 
 export const WIDTH = 400;
 export const HEIGHT = 150;
@@ -45,7 +45,6 @@ const PICTURES = {
 const rect = (x, y, width, height, kind, rx = 2) => draw("rect", { x, y, width: Math.max(width, 0), height: Math.max(height, 0), class: kind, rx });
 const line = (x1, y1, x2, y2, kind) => draw("line", { x1, y1, x2, y2, class: kind });
 const circle = (cx, cy, r, kind, opacity = null) => draw("circle", { cx, cy, r, class: kind, opacity });
-const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
 
 /** The number that decides, and what it is of. */
 const headline = (number, of) => draw("text", { x: LEFT, y: 25 }, draw("tspan", { class: "big" }, number), draw("tspan", { dx: 6 }, of));
@@ -271,11 +270,11 @@ export function strip(sent, nowUs) {
   const x = (atUs) => RIGHT - 4 - ((nowUs - atUs) / (STRIP_S * US)) * (RIGHT - LEFT);
   const base = STRIP_HEIGHT - 6;
   const all = sent.flatMap(({ atUs, kinds }) => kinds.map((kind) => ({ cx: x(atUs), kind })));
-  const rows = rowsOf(all.map(({ cx }) => cx), 6.5, 10);
+  const rows = rowsOf(all.map(({ cx }) => cx), 6.5, 20);
   const marks = all.map(({ cx, kind }, at) => {
     // Five on each other, and five more beside them.
     const [own, y] = [cx - Math.floor(rows[at] / 5) * 6.5, base - 4 - (rows[at] % 5) * 6.5];
-    return kind === "no" ? draw("path", { d: `M${own - 2.2} ${y - 2.2}l4.4 4.4m0-4.4l-4.4 4.4`, class: "no" }) : circle(own, y, 2.7, kind);
+    return kind === "no" ? cross(own, y, 2.2) : circle(own, y, 2.7, kind);
   });
   const ticks = [5, 10, 15].map((second) => line(x(nowUs - second * US), base, x(nowUs - second * US), base + 4, "axis"));
   return [line(LEFT, base, RIGHT, base, "axis"), ...ticks, text(LEFT, 14, marks.length ? `${STRIP_S} s ago` : `what you send is here for ${STRIP_S} s`), ...marks];

@@ -1,8 +1,8 @@
 // What each algorithm lets go, on one time line.
 
 import { ALGORITHMS } from "./algorithms.js";
-import { draw, make } from "./dom.js";
-import { BINS } from "./patterns.js";
+import { cross, draw, make, text } from "./dom.js";
+import { BINS, binned } from "./patterns.js";
 
 /** Requests that come together are drawn on each other, in so many columns: fewer where there is little room. */
 const COLUMNS = 120;
@@ -91,8 +91,6 @@ function between(from, to) {
   });
 }
 
-const text = (x, y, words, anchor = "start", kind = "") => draw("text", { x, y, "text-anchor": anchor, class: kind }, words);
-
 /** The beginning of every window, and its halves. */
 function grid({ x, own, isNarrow }, height) {
   return Array.from({ length: 7 }, (_, half) => half * 0.5 * own.seconds).flatMap((second, half) => {
@@ -103,27 +101,26 @@ function grid({ x, own, isNarrow }, height) {
   });
 }
 
-function traffic({ x, own, times, head, left, right, isNarrow }) {
+function traffic(place) {
+  const { x, own, times, head, left, right } = place;
   const wide = (own.span * 1000) / BINS;
-  const counts = new Map();
-  for (const ms of times) {
-    const bin = Math.min(Math.floor(ms / wide), BINS - 1);
-    counts.set(bin, (counts.get(bin) ?? 0) + 1);
-  }
-  const most = Math.max(MAX_DRAWN, ...counts.values());
+  const counts = binned(times, own.span);
+  const most = Math.max(MAX_DRAWN, ...counts);
   const base = head + TRAFFIC - GAP;
-  const bars = [...counts].map(([bin, count]) => {
+  const bars = counts.flatMap((count, bin) => {
     const height = (count / most) * (TRAFFIC - 2 * GAP);
-    return draw("rect", { x: x(bin * wide) + 0.5, y: base - height, width: x(wide) - left - 1, height, class: "full", rx: 1.5 });
+    return count === 0 ? [] : [draw("rect", { x: x(bin * wide) + 0.5, y: base - height, width: x(wide) - left - 1, height, class: "full", rx: 1.5 })];
   });
   const ground = draw("rect", { x: left, y: head + GAP, width: right - left, height: TRAFFIC - 2 * GAP, class: "ground", rx: 4 });
-  return [ground, ...bars, ...label("Traffic", `${times.length} requests`, head + TRAFFIC / 2, { head, isNarrow, right })];
+  const words = `${times.length} requests`;
+  return [ground, ...bars, ...label(place, 0, TRAFFIC, { name: "Traffic", beneath: words, beside: words })];
 }
 
-/** A row's name, and what it came to. */
-function label(name, words, middle, { head, isNarrow, right }) {
-  if (isNarrow) return [text(2, middle - TRAFFIC / 2 - head + 22, name, "start", "value"), text(right, middle - TRAFFIC / 2 - head + 22, words, "end")];
-  return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, words)];
+/** A row's name, and what it came to: beneath the name, or beside it where there is no room. */
+function label({ head, isNarrow, left, right }, top, high, { name, beneath, beside, kind = "" }) {
+  if (isNarrow) return [text(left, top + 16, name, "start", "value"), text(right, top + 16, beside, "end", kind)];
+  const middle = top + head + high / 2;
+  return [text(14, middle - 3, name, "start", "value"), text(14, middle + 15, beneath)];
 }
 
 /** Those that went stand on each other; those that were refused stand on them. */
@@ -149,25 +146,26 @@ function row(place, one, top) {
   const later = one.goes_ms.filter((ms) => ms !== null && ms > own.span * 1000).length;
   const went = `${one.allowed} of ${times.length} go${later ? `, ${later} after that` : ""}`;
   const worst = `${one.worst} in ${own.seconds} s`;
-  const share = isOver ? excess(one.worst, own.limit) : "at worst";
-  if (isNarrow) {
-    return [...parts, text(place.left, top + 16, title(one), "start", "value"), text(right, top + 16, worst, "end", isOver ? "over" : "")];
-  }
-  return [...parts, text(14, from + high / 2 - 3, title(one), "start", "value"), text(14, from + high / 2 + 15, went),
-    text(right + 14, from + high / 2 - 3, worst, "start", isOver ? "value over" : "value"), text(right + 14, from + high / 2 + 15, share, "start", isOver ? "over" : "")];
+  const kind = isOver ? "over" : "";
+  parts.push(...label(place, top, high, { name: title(one), beneath: went, beside: worst, kind }));
+  if (isNarrow) return parts;
+  const middle = from + high / 2;
+  return [...parts, text(right + 14, middle - 3, worst, "start", `value ${kind}`), text(right + 14, middle + 15, isOver ? excess(one.worst, own.limit) : "at worst", "start", kind)];
 }
 
 /** The same as bars, for piles whose requests could not be told apart: a column's kinds on each other. */
 function bars({ x, columnMs, left }, marks, base, step) {
   const wide = x(columnMs) - left - 0.5;
-  const columns = new Map(marks.map(({ column }) => [column, marks.filter((mark) => mark.column === column)]));
-  return [...columns].flatMap(([column, own]) => {
+  const columns = new Map();
+  for (const { column, kind } of marks) {
+    const counts = columns.get(column) ?? { yes: 0, later: 0, no: 0 };
+    columns.set(column, { ...counts, [kind]: counts[kind] + 1 });
+  }
+  return [...columns].flatMap(([column, counts]) => {
     let floor = 0;
-    return ["yes", "later", "no"].flatMap((kind) => {
-      const count = own.filter((mark) => mark.kind === kind).length;
-      if (count === 0) return [];
+    return Object.entries(counts).filter(([, count]) => count > 0).map(([kind, count]) => {
       floor += count;
-      return [draw("rect", { x: x(column * columnMs), y: base - floor * step, width: wide, height: count * step, class: kind === "no" ? "refused" : kind })];
+      return draw("rect", { x: x(column * columnMs), y: base - floor * step, width: wide, height: count * step, class: kind === "no" ? "refused" : kind });
     });
   });
 }
@@ -187,5 +185,3 @@ function piled({ goes_ms: goes }, times, columns, columnMs) {
     return [{ column, floor, kind }];
   });
 }
-
-const cross = (cx, cy, r) => draw("path", { d: `M${cx - r} ${cy - r}l${2 * r} ${2 * r}m0-${2 * r}l-${2 * r} ${2 * r}`, class: "no" });
