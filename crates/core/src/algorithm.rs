@@ -45,6 +45,9 @@ pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 pub trait Algorithm: Decide {
+    /// What is kept for most keys; of a log, only the one charge that those who come seldom have.
+    type Usual;
+
     /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
     fn size(&self) -> u64;
 
@@ -120,6 +123,10 @@ pub trait Algorithm: Decide {
         let receipt = Receipt { cost: ask.cost, place: self.place(&standing, over_us) };
         Checked { decision, receipt: is_allowed.then_some(receipt) }
     }
+
+    /// [`check`](Self::check) of a request for one unit that accepts any delay, as most are, if it is allowed and
+    /// nothing is out of the ordinary: half the instructions. `None` otherwise, and then nothing has changed.
+    fn check_one(&self, state: &mut Self::Usual, now_us: u64) -> Option<Checked>;
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
     fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {

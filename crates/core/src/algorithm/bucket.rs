@@ -6,8 +6,8 @@
 use core::hint::select_unpredictable;
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Decide};
-use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use super::{Algorithm, Decide, MAX_TIME_US};
+use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
 use crate::muldiv::muldiv;
 
@@ -17,6 +17,9 @@ pub struct Bucket {
     capacity: u64,
     rate: Rate,
     time_to_full_us: u64,
+    /// One unit more fits on fewer parts of a unit than this, of which the rate's period makes one. 0 if none
+    /// ever fits, and if the capacity is above 2^63 parts.
+    one_fits_below: u64,
 }
 
 impl Bucket {
@@ -30,12 +33,14 @@ impl Bucket {
         if time_to_full_us > MAX_FILL_US {
             return Err(LimitError::FillsTooSlowly { capacity, rate, rate_parameter });
         }
-        Ok(Bucket { capacity, rate, time_to_full_us })
+        let one_fits_below = one_fits_below(capacity, rate);
+        Ok(Bucket { capacity, rate, time_to_full_us, one_fits_below })
     }
 
     fn with_capacity(&self, capacity: u64) -> Bucket {
         let time_to_full_us = Level::of(capacity).drain_time_us(self.rate);
-        Bucket { capacity, rate: self.rate, time_to_full_us }
+        let one_fits_below = one_fits_below(capacity, self.rate);
+        Bucket { capacity, rate: self.rate, time_to_full_us, one_fits_below }
     }
 
     /// The most it holds.
@@ -106,6 +111,12 @@ impl Bucket {
         let (units, fraction) = muldiv(elapsed_us, self.rate.units.get(), self.period_us());
         level.saturating_minus(Level { units, fraction }, self.period_us())
     }
+}
+
+fn one_fits_below(capacity: u64, rate: Rate) -> u64 {
+    let parts = capacity.checked_mul(rate.per_us.get()).filter(|parts| *parts <= 1 << 63);
+    let most = parts.and_then(|parts| parts.checked_sub(rate.per_us.get()));
+    most.map_or(0, |most| most + 1)
 }
 
 /// An exact amount in a bucket: whole units, and a fraction in parts of the rate's period.
@@ -350,6 +361,45 @@ impl<K: BucketKind> Decide for K {
 }
 
 impl<K: BucketKind> Algorithm for K {
+    type Usual = Fill;
+
+    /// In 64 bits, on a clock that has not stepped back. What is held is one number then: the parts of a unit,
+    /// of which the rate's units drain in a microsecond.
+    #[inline(always)]
+    fn check_one(&self, fill: &mut Fill, now_us: u64) -> Option<Checked> {
+        let Bucket { capacity, rate, one_fits_below, .. } = *self.bucket();
+        let Fill { level: Level { units, fraction }, as_of_us, charged } = *fill;
+        if now_us > MAX_TIME_US {
+            return None;
+        }
+        let elapsed_us = now_us.checked_sub(as_of_us)?;
+        let held = units.checked_mul(rate.per_us.get())?.checked_add(fraction)?;
+        let held = held.saturating_sub(elapsed_us.saturating_mul(rate.units.get()));
+        if held >= one_fits_below {
+            return None;
+        }
+        // OK because it is at most the capacity, here and below.
+        let after = held + rate.per_us.get();
+        let level = Level { units: after / rate.per_us, fraction: after % rate.per_us };
+        let charged = charged.wrapping_add(1) & MAX_UNITS;
+        *fill = Fill { level, as_of_us: now_us, charged };
+        let drain_time_us = |parts: u64| match rate.units.get() {
+            1 => parts,
+            units => parts.div_ceil(units),
+        };
+        let delay_us = if self.is_shaping() { drain_time_us(held) } else { 0 };
+        let reset_after_us = drain_time_us(after);
+        let decision = Decision {
+            verdict: Verdict::Allowed { delay_us },
+            limit: capacity,
+            remaining: capacity - level.units - u64::from(level.fraction > 0),
+            reset_after_us,
+            first_back_us: 0,
+        };
+        let place = Place::Bucket { charged, over_us: now_us + reset_after_us };
+        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
+    }
+
     #[inline]
     fn size(&self) -> u64 {
         self.bucket().capacity

@@ -3,8 +3,8 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::{Algorithm, Decide};
-use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use super::{Algorithm, Decide, MAX_TIME_US};
+use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, limit_units, window_us};
 
 /// At most `limit` units in each window; windows are aligned to the Unix epoch.
@@ -124,6 +124,30 @@ impl Decide for FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
+    type Usual = Window;
+
+    /// In the window last charged.
+    #[inline(always)]
+    fn check_one(&self, window: &mut Window, now_us: u64) -> Option<Checked> {
+        if now_us > MAX_TIME_US || window.spent >= self.limit {
+            return None;
+        }
+        let elapsed_us = now_us.checked_sub(window.start_us)?;
+        if elapsed_us >= self.window_us() {
+            return None;
+        }
+        window.spent += 1;
+        let decision = Decision {
+            verdict: Verdict::Allowed { delay_us: 0 },
+            limit: self.limit,
+            remaining: self.limit - window.spent,
+            reset_after_us: self.window_us() - elapsed_us,
+            first_back_us: 0,
+        };
+        let receipt = Receipt { cost: Cost::ONE, place: self.place_in(window) };
+        Some(Checked { decision, receipt: Some(receipt) })
+    }
+
     #[inline]
     fn size(&self) -> u64 {
         self.limit

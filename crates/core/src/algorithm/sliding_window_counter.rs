@@ -4,8 +4,8 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::fixed_window::{latest_in_window_us, window_start_us};
-use super::{Algorithm, Decide};
-use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use super::{Algorithm, Decide, MAX_TIME_US};
+use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
 use crate::muldiv::muldiv;
 
@@ -181,6 +181,46 @@ impl Decide for SlidingWindowCounter {
 }
 
 impl Algorithm for SlidingWindowCounter {
+    type Usual = WindowPair;
+
+    /// In 64 bits, and in the window last charged.
+    #[inline(always)]
+    fn check_one(&self, windows: &mut WindowPair, now_us: u64) -> Option<Checked> {
+        let WindowPair { start_us, current, previous } = *windows;
+        if now_us > MAX_TIME_US {
+            return None;
+        }
+        let elapsed_us = now_us.checked_sub(start_us)?;
+        if elapsed_us >= self.window_us() {
+            return None;
+        }
+        let in_view_us = self.window_us() - elapsed_us;
+        let (in_view, in_view_part) = match previous.checked_mul(in_view_us)? {
+            0 => (0, 0),
+            parts => (parts / self.window_us, parts % self.window_us),
+        };
+        let estimate = current.checked_add(in_view)?;
+        if estimate >= self.limit {
+            return None;
+        }
+        let after = current + 1;
+        *windows = WindowPair { start_us, current: after, previous };
+        let first_back_us = match NonZeroU64::new(previous) {
+            Some(previous) if in_view > 0 => in_view_part / previous,
+            _ => in_view_us,
+        };
+        let decision = Decision {
+            verdict: Verdict::Allowed { delay_us: 0 },
+            limit: self.limit,
+            remaining: self.limit - estimate - 1,
+            // As long as a whole unit of them is in view from the next window.
+            reset_after_us: in_view_us + self.window_us() - (self.window_us() - 1) / after,
+            first_back_us: first_back_us + 1,
+        };
+        let place = Place::Window { start_us, window_us: self.window_us() };
+        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
+    }
+
     #[inline]
     fn size(&self) -> u64 {
         self.limit

@@ -5,7 +5,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::{Algorithm, Decide, MAX_TIME_US};
-use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, log_units, window_us};
 
 /// At most `limit` units in any window, wherever it begins.
@@ -57,6 +57,44 @@ impl SlidingWindowLog {
             return 0;
         }
         log.older.capacity().max(4) * size_of::<Sum>()
+    }
+}
+
+impl SlidingWindowLog {
+    /// [`check_one`](Algorithm::check_one) of a log with charges that count, of which one leaves at most, and memory
+    /// for one more.
+    #[inline]
+    pub fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked> {
+        let newest = log.newest?;
+        let left_us = now_us.checked_sub(self.window_us())?;
+        let has_left = |sum: &Sum| sum.at_us <= left_us;
+        let is_usual = (log.charged_us..=MAX_TIME_US).contains(&now_us) && !has_left(&newest);
+        if !is_usual || log.older.get(1).is_some_and(has_left) {
+            return None;
+        }
+        let leaving = log.older.front().copied().filter(has_left);
+        let base = leaving.map_or(log.base, |sum| sum.through);
+        let spent = newest.through - base;
+        if spent >= self.limit || log.older.len() == log.older.capacity() {
+            return None;
+        }
+        if leaving.is_some() {
+            log.older.pop_front();
+        }
+        log.older.push_back(newest);
+        log.newest = Some(Sum { at_us: now_us, through: newest.through + 1 });
+        log.base = base;
+        log.charged_us = now_us;
+        let oldest_us = log.older.front().map_or(now_us, |sum| sum.at_us);
+        let decision = Decision {
+            verdict: Verdict::Allowed { delay_us: 0 },
+            limit: self.limit,
+            remaining: self.limit - spent - 1,
+            reset_after_us: self.window_us(),
+            first_back_us: oldest_us - left_us,
+        };
+        let place = Place::Entry { at_us: now_us };
+        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
     }
 }
 
@@ -350,6 +388,29 @@ impl Decide for SlidingWindowLog {
 }
 
 impl Algorithm for SlidingWindowLog {
+    type Usual = BriefLog;
+
+    /// With nothing that still counts.
+    #[inline(always)]
+    fn check_one(&self, log: &mut BriefLog, now_us: u64) -> Option<Checked> {
+        let BriefLog { charged_us, at_us, units } = *log;
+        let has_left = now_us.checked_sub(at_us)? >= self.window_us();
+        if now_us > MAX_TIME_US || now_us < charged_us || units > 0 && !has_left || self.limit == 0
+        {
+            return None;
+        }
+        *log = BriefLog { charged_us: now_us, at_us: now_us, units: 1 };
+        let decision = Decision {
+            verdict: Verdict::Allowed { delay_us: 0 },
+            limit: self.limit,
+            remaining: self.limit - 1,
+            reset_after_us: self.window_us(),
+            first_back_us: self.window_us(),
+        };
+        let place = Place::Entry { at_us: now_us };
+        Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
+    }
+
     #[inline]
     fn size(&self) -> u64 {
         self.limit

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate_core::{
-    FixedWindow, LeakyBucket, Limit, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Mode, Rate,
-    SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+    Fill, FixedWindow, LeakyBucket, Level, Limit, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US, Mode,
+    Rate, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Window, WindowPair,
 };
 
 pub(crate) fn limit() -> impl Strategy<Value = Limit> {
@@ -66,4 +66,18 @@ pub(crate) fn window() -> impl Strategy<Value = Duration> {
         1 => 1..=MAX_WINDOW_US,
     ]
     .prop_map(Duration::from_micros)
+}
+
+/// States that a store may hand back, also if no limit ever wrote them.
+pub(crate) fn state() -> impl Strategy<Value = State> {
+    let word = || prop_oneof![any::<u64>(), 0..20_u64, Just(u64::MAX)];
+    prop_oneof![
+        (word(), word()).prop_map(|(start_us, spent)| Window { start_us, spent }.into()),
+        (word(), word(), word()).prop_map(|(start_us, current, previous)| {
+            WindowPair { start_us, current, previous }.into()
+        }),
+        (word(), word(), word(), word()).prop_map(|(units, fraction, as_of_us, charged)| {
+            Fill { level: Level { units, fraction }, as_of_us, charged }.into()
+        }),
+    ]
 }

@@ -10,6 +10,7 @@ mod clocks;
 mod logs;
 mod more;
 mod muldiv;
+mod one;
 mod promises;
 mod quota;
 mod refunds;

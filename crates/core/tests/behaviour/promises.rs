@@ -1,9 +1,7 @@
 //! P1 to P4, after every decision of a random trace, whatever its clock does.
 
 use proptest::prelude::*;
-use tollgate_core::{
-    Ask, Cost, Decision, Fill, Level, MAX_UNITS, Retry, State, Verdict, Window, WindowPair,
-};
+use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
 
 use crate::any;
 use crate::trace::{self, Walk};
@@ -69,7 +67,7 @@ proptest! {
     #[test]
     fn no_state_makes_a_limit_panic(
         limits in prop::collection::vec(any::limit(), 2),
-        hostile in any_state(),
+        hostile in any::state(),
         now_us: u64,
         cost in 1..=MAX_UNITS,
         max_wait_us: Option<u64>,
@@ -89,19 +87,6 @@ proptest! {
             limit.carry_over(&limits[0], hostile.clone(), now_us, Cost::ONE);
         }
     }
-}
-
-fn any_state() -> impl Strategy<Value = State> {
-    let word = || prop_oneof![any::<u64>(), 0..20_u64, Just(u64::MAX)];
-    prop_oneof![
-        (word(), word()).prop_map(|(start_us, spent)| Window { start_us, spent }.into()),
-        (word(), word(), word()).prop_map(|(start_us, current, previous)| {
-            WindowPair { start_us, current, previous }.into()
-        }),
-        (word(), word(), word(), word()).prop_map(|(units, fraction, as_of_us, charged)| {
-            Fill { level: Level { units, fraction }, as_of_us, charged }.into()
-        }),
-    ]
 }
 
 /// P1: a request of `remaining` is allowed at the same instant, one more is not.

@@ -1,0 +1,130 @@
+//! The short way to decide on one unit, beside the long one.
+
+use proptest::prelude::*;
+use tollgate_core::{
+    Algorithm, Ask, Checked, Cost, FixedWindow, Limit, Log, SlidingWindowCounter, State,
+};
+
+use crate::any;
+use crate::trace::{self, Walk};
+
+proptest! {
+    /// On states that a trace leads to, whatever its clock does.
+    #[test]
+    fn the_short_way_says_what_the_long_one_does(limit in any::limit(), steps in trace::any()) {
+        let mut walk = Walk::new(limit);
+        for step in &steps {
+            let Some(cost) = walk.aim(step) else { break };
+            agree(&limit, &walk.state, walk.now_us)?;
+            walk.check(cost);
+            agree(&limit, &walk.state, walk.now_us)?;
+        }
+    }
+
+    /// On states that no limit ever wrote, and limits that nobody can make.
+    #[test]
+    fn also_where_neither_should_ever_be(
+        limit in any::limit(),
+        size in prop_oneof![0..3_u64, any::<u64>()],
+        hostile in any::state(),
+        now_us in prop_oneof![any::<u64>(), 0..40_u64],
+    ) {
+        agree(&limit, &hostile, now_us)?;
+        agree(&with_size(&limit, size), &hostile, now_us)?;
+    }
+}
+
+fn with_size(limit: &Limit, size: u64) -> Limit {
+    match limit {
+        Limit::FixedWindow(limit) => limit.with_size(size).into(),
+        Limit::SlidingWindowLog(limit) => limit.with_size(size).into(),
+        Limit::SlidingWindowCounter(limit) => limit.with_size(size).into(),
+        Limit::TokenBucket(limit) => limit.with_size(size).into(),
+        Limit::LeakyBucket(limit) => limit.with_size(size).into(),
+    }
+}
+
+fn agree(limit: &Limit, state: &State, now_us: u64) -> Result<(), TestCaseError> {
+    let mut after = state.clone();
+    let Some(short) = check_one(limit, &mut after, now_us) else {
+        prop_assert_eq!(&after, state, "nothing was decided, and yet something changed");
+        return Ok(());
+    };
+    let mut wanted = state.clone();
+    prop_assert_eq!(short, limit.check(&mut wanted, now_us, Ask::new(Cost::ONE)));
+    prop_assert_eq!(after, wanted);
+    Ok(())
+}
+
+fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
+    match (limit, state) {
+        (Limit::FixedWindow(limit), State::Window(state)) => limit.check_one(state, now_us),
+        (Limit::SlidingWindowCounter(limit), State::WindowPair(state)) => {
+            limit.check_one(state, now_us)
+        }
+        (Limit::TokenBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
+        (Limit::LeakyBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
+        (Limit::SlidingWindowLog(limit), State::Log(state)) => {
+            let Some(mut brief) = state.brief() else {
+                state.reserve_one();
+                return limit.check_one_more(state, now_us);
+            };
+            let checked = limit.check_one(&mut brief, now_us);
+            *state = Log::from(brief);
+            checked
+        }
+        _ => None,
+    }
+}
+
+/// Most requests go it: those that are allowed, on a known key, in the window last charged.
+#[test]
+fn what_is_usual_goes_the_short_way() {
+    const NOW_US: u64 = 1_800_000_000_000_000;
+    for limit in [
+        "fixed-window limit=3 window=1m",
+        "sliding-window-counter limit=3 window=1m",
+        "sliding-window-log limit=3 window=1ms",
+        "token-bucket capacity=3 refill=1/s",
+        "token-bucket capacity=3 refill=7/s",
+        "token-bucket capacity=1000000000 refill=1/ms",
+        "leaky-bucket capacity=3 leak=1/s mode=policing",
+        "leaky-bucket capacity=3 leak=3/7ms mode=shaping",
+    ] {
+        let limit: Limit = limit.parse().unwrap();
+        let mut state = limit.fresh();
+        limit.check(&mut state, NOW_US, Ask::new(Cost::ONE));
+        for now_us in [NOW_US + 1_000, NOW_US + 2_000] {
+            let answer = check_one(&limit, &mut state, now_us).map(|checked| checked.decision);
+            assert!(answer.is_some_and(|decision| decision.is_allowed()), "{limit} at {now_us}");
+        }
+    }
+}
+
+/// A refusal, an earlier time, another window and numbers beyond 64 bits are left to the long way.
+#[test]
+fn what_is_not_does_not() {
+    let fixed = FixedWindow::new(1, core::time::Duration::from_millis(1)).unwrap();
+    let counter = SlidingWindowCounter::new(1, core::time::Duration::from_millis(1)).unwrap();
+    for (limit, now_us) in [
+        (fixed.into(), 5_500),
+        (fixed.into(), 6_000),
+        (fixed.into(), 4_999),
+        (counter.into(), 5_500),
+        (counter.into(), 6_000),
+        ("token-bucket capacity=1 refill=1/s".parse().unwrap(), 5_500),
+        ("token-bucket capacity=2 refill=1/s".parse().unwrap(), 4_999),
+        (
+            "token-bucket capacity=9007199254740991 refill=9007199254740991/7d".parse().unwrap(),
+            5_500,
+        ),
+        ("sliding-window-log limit=2 window=1ms".parse().unwrap(), 5_500),
+    ] {
+        let limit: Limit = limit;
+        let mut state = limit.fresh();
+        assert!(limit.check(&mut state, 5_000, Ask::new(Cost::ONE)).decision.is_allowed());
+        let before = state.clone();
+        assert_eq!(check_one(&limit, &mut state, now_us), None, "{limit} at {now_us}");
+        assert_eq!(state, before, "{limit} at {now_us}");
+    }
+}
