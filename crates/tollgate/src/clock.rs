@@ -25,9 +25,8 @@ enum Source {
 /// The wall clock once, then a counter that only moves forward.
 #[derive(Clone, Debug)]
 struct Counter {
-    started_us: u64,
-    /// What the counter showed then.
-    started: u64,
+    /// What the wall clock would have shown when the counter began, as far back as that may be.
+    began_us: u64,
     /// Microseconds for each count, in parts of 2^64.
     scale: u64,
     counter: quanta::Clock,
@@ -42,17 +41,21 @@ impl Counter {
         let started = counter.raw();
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
         // OK because every counter there is counts faster than a million a second.
-        Counter { started_us, started, scale: u64::try_from(scale).unwrap_or(u64::MAX), counter }
+        let scale = u64::try_from(scale).unwrap_or(u64::MAX);
+        Counter { began_us: started_us.wrapping_sub(scaled(started, scale)), scale, counter }
     }
 
     #[inline]
     fn now_us(&self) -> u64 {
-        let counts = self.counter.raw().saturating_sub(self.started);
-        // OK because the product of two 64-bit numbers, shifted back, fits one.
-        let elapsed_us = ((u128::from(counts) * u128::from(self.scale)) >> 64) as u64;
-        // OK because neither is anywhere near 500,000 years.
-        self.started_us + elapsed_us
+        self.began_us.wrapping_add(scaled(self.counter.raw(), self.scale))
     }
+}
+
+/// So many counts in microseconds.
+#[inline]
+fn scaled(counts: u64, scale: u64) -> u64 {
+    // OK because the product of two 64-bit numbers, shifted back, fits one.
+    ((u128::from(counts) * u128::from(scale)) >> 64) as u64
 }
 
 impl Clock {
@@ -164,8 +167,8 @@ mod tests {
     fn the_system_clock_keeps_pace() {
         let counter = Counter::start();
         for counts in [1_u64 << 31, 1 << 59] {
-            let ours_us = (u128::from(counts) * u128::from(counter.scale)) >> 64;
-            let theirs_us = u128::from(counter.counter.delta_as_nanos(0, counts) / 1_000);
+            let ours_us = scaled(counts, counter.scale);
+            let theirs_us = counter.counter.delta_as_nanos(0, counts) / 1_000;
             let off = ours_us.abs_diff(theirs_us);
             assert!(off <= 1 + theirs_us / 1_000_000_000, "{ours_us} us for {theirs_us}");
         }
