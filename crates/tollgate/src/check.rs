@@ -181,22 +181,12 @@ impl IntoFuture for Check<'_> {
 // Never: one for each algorithm writes its answer once, to where the caller wants it.
 #[inline(never)]
 fn charge_plainly<A: Charged>(scope: &Scope, limit: &A, key: &[u8]) -> Result<Decision, Error> {
-    decide(scope, limit, key, None, Ask::new(Cost::ONE))
+    let Inner { memory, clock, .. } = &*scope.limiter.inner;
+    Ok(memory.check_one(&scope.kept, limit, key, clock))
 }
 
 #[inline(never)]
 fn charge<A: Charged>(
-    scope: &Scope,
-    limit: &A,
-    key: &[u8],
-    at_us: Option<u64>,
-    ask: Ask,
-) -> Result<Decision, Error> {
-    decide(scope, limit, key, at_us, ask)
-}
-
-#[inline(always)]
-fn decide<A: Charged>(
     scope: &Scope,
     limit: &A,
     key: &[u8],

@@ -31,17 +31,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tollgate_core::{
-    Algorithm, Ask, Checked, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
+    Algorithm, Ask, Checked, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
     SlidingWindowLog, TokenBucket,
 };
 
+use crate::clock::Clock;
+use crate::decision::Decision;
 use crate::error::Error;
 use budget::Budget;
 use identity::{Identify, Identity};
+use logs::Logs;
 pub(crate) use scopes::Scope;
 use scopes::Scopes;
 use shard::{Census, Reached, Shard};
-use slot::Kept;
+use slot::{Kept, Slot, Usual};
 pub(crate) use together::Part;
 
 /// What a shard may grow to, so that its table grows in microseconds.
@@ -65,6 +68,8 @@ pub(crate) struct Place {
 
 pub(crate) struct Memory {
     shards: Box<[Apart<Mutex<Shard>>]>,
+    /// Which bits of a hash say which: the uppermost.
+    shard_shift: u32,
     identify: Identify,
     /// Away from what checks of known keys read: those of new ones write to its lock. Who locks it and
     /// a shard locks the shard first.
@@ -108,6 +113,8 @@ impl Memory {
         let fixed_bytes = shards * fixed_bytes;
         Memory {
             shards: (0..shards).map(shard).collect(),
+            // OK because the number of shards is a power of two.
+            shard_shift: u64::BITS - shards.ilog2(),
             identify: Identify::new(),
             scopes: Box::default(),
             making: Mutex::default(),
@@ -165,6 +172,37 @@ impl Memory {
         Some(A::State::change(slot, logs, &self.budget, check))
     }
 
+    /// Decides a request for one unit, with any delay, at the clock's time: what most are.
+    ///
+    /// The answer is written where the caller wants it, once for each way out.
+    #[inline(always)]
+    pub(crate) fn check_one<A: Charged>(
+        &self,
+        scope: &Scope,
+        limit: &A,
+        key: &[u8],
+        clock: &Clock,
+    ) -> Decision {
+        let place = self.place(scope, key);
+        let now_us = clock.now_us();
+        let mut shard = self.shard(place).lock();
+        let Some((slot, logs)) = shard.slot_mut(place) else {
+            drop(shard);
+            return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
+        };
+        match slot.try_change(|state| limit.check_one(state, now_us)) {
+            Some(checked) => {
+                drop(shard);
+                checked.into()
+            }
+            None => {
+                let checked = check_slot(limit, slot, logs, &self.budget, now_us);
+                drop(shard);
+                checked.into()
+            }
+        }
+    }
+
     /// Decides one request. A key whose state is under another limit of the name has it carried over.
     /// A key without state is given one, if there is something to keep and room for it; without room
     /// it shares its name's overflow state.
@@ -218,11 +256,9 @@ impl Memory {
     pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> Place {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
-        let identity = key.with_scope(scope.index >> slot::SCOPE_BITS);
-        let scope = scope.index & ((1 << slot::SCOPE_BITS) - 1);
-        // OK because the shift leaves 32 bits. The table takes the lower ones.
-        let shard = (hash >> 32) as usize & (self.shards.len() - 1);
-        Place { identity, scope, hash, shard }
+        // OK because the shift leaves 16 bits or fewer. The table takes the lower half.
+        let shard = (hash >> self.shard_shift) as usize;
+        Place { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }
 
     #[inline]
@@ -247,8 +283,23 @@ impl Memory {
     }
 }
 
+/// Decides a request for one unit of the key in a slot.
+#[cold]
+#[inline(never)]
+fn check_slot<A: Charged>(
+    limit: &A,
+    slot: &mut Slot,
+    logs: &mut Logs,
+    budget: &Budget,
+    now_us: u64,
+) -> Checked {
+    let ask = Ask::new(Cost::ONE);
+    let check = |state: &mut A::State| limit.check_within(budget, state, now_us, ask);
+    A::State::change(slot, logs, budget, check)
+}
+
 /// A limit whose keys a slot can keep.
-pub(crate) trait Charged: Algorithm<State: Kept> {
+pub(crate) trait Charged: Algorithm<State: Kept, Usual: Usual> {
     /// Decides one request, and charges it if it is allowed, with no more memory than there is.
     #[inline(always)]
     fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
@@ -263,6 +314,9 @@ impl Charged for LeakyBucket {}
 
 impl Charged for SlidingWindowLog {
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
+        if let (Cost::ONE, Some(checked)) = (ask.cost, self.check_one_more(log, now_us)) {
+            return checked;
+        }
         if log.heap_bytes() == 0 {
             let checked = self.check(log, now_us, ask);
             logs::settle(log, budget);

@@ -20,6 +20,21 @@ pub(super) const SCOPE_BITS: u32 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity(pub(super) [u64; 2]);
 
+/// A scope's index, as slots have it: a part in the identity, where it is above the key, and a part beside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    in_identity: u64,
+    pub(super) in_slot: u32,
+}
+
+impl Mark {
+    /// The mark of an index, of which `bits` are beside the identity.
+    pub(super) fn new(index: u32, bits: u32) -> Mark {
+        let in_identity = u64::from(index >> bits) << (64 - SCOPE_BITS);
+        Mark { in_identity, in_slot: index & ((1 << bits) - 1) }
+    }
+}
+
 /// The secrets that make identities and places.
 pub(super) struct Identify {
     fingerprint: SipHasher13,
@@ -76,11 +91,11 @@ impl Identity {
         Identity([low, high & (u64::MAX >> SCOPE_BITS)])
     }
 
-    /// The key, which is in no scope, in one of whose index it has these bits.
+    /// The key, which is in no scope, in one.
     #[inline]
-    pub(super) fn with_scope(self, scope: u32) -> Identity {
+    pub(super) fn with_scope(self, mark: Mark) -> Identity {
         let Identity([low, high]) = self;
-        Identity([low, high | u64::from(scope) << (64 - SCOPE_BITS)])
+        Identity([low, high | mark.in_identity])
     }
 
     /// The bits of its scope's index.

@@ -64,8 +64,7 @@ impl Logs {
             return self.put(words, log, budget);
         }
         budget.give_back(held_bytes(&log));
-        let BriefLog { charged_us, at_us, units } = log.coarsened();
-        Words([charged_us, at_us, units, 0])
+        brief_words(log.coarsened())
     }
 
     /// A number that no log has; `None` without memory for it.
@@ -108,12 +107,26 @@ impl Logs {
     }
 }
 
+#[inline]
 fn index(Words([.., number]): Words) -> Option<usize> {
     usize::try_from(number.checked_sub(1)?).ok()
 }
 
+#[inline]
 fn brief(Words([charged_us, at_us, units, _]): Words) -> BriefLog {
     BriefLog { charged_us, at_us, units }
+}
+
+/// A log that has no number.
+#[inline]
+pub(super) fn in_slot(words: Words) -> Option<BriefLog> {
+    index(words).is_none().then(|| brief(words))
+}
+
+/// The words of such a log.
+#[inline]
+pub(super) fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
+    Words([charged_us, at_us, units, 0])
 }
 
 /// What a log's entries take of the budget.

@@ -9,13 +9,15 @@ use parking_lot::Mutex;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use super::budget::Budget;
-use super::identity::Identify;
+use super::identity::{Identify, Mark};
 use super::{logs, slot};
 
 /// A limit under a name: what a check is asked of.
 #[derive(Debug)]
 pub(crate) struct Scope {
     pub(super) index: u32,
+    /// The index as slots have it.
+    pub(super) mark: Mark,
     /// The family's, where a check has it at hand.
     pub(super) salt: u64,
     pub(crate) limit: Limit,
@@ -97,7 +99,14 @@ impl Scopes {
         });
         named.by_limit.insert(limit, index);
         let family = Arc::clone(&named.family);
-        let scope = Arc::new(Scope { index, salt: family.salt, limit, family, made });
+        let scope = Arc::new(Scope {
+            index,
+            mark: slot::mark(index),
+            salt: family.salt,
+            limit,
+            family,
+            made,
+        });
         // OK because a free index is at most one past the end, where there is a place for it.
         self.by_index[index as usize] = Some(Arc::clone(&scope));
         Some(scope)

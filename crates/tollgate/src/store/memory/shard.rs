@@ -148,7 +148,7 @@ impl Shard {
     /// A key's slot, if it has one, and where that may point to.
     #[inline(always)]
     pub(super) fn slot_mut(&mut self, place: Place) -> Option<(&mut Slot, &mut Logs)> {
-        let slot = self.table.find_mut(place.hash, |slot| slot.is_at(place))?;
+        let slot = self.table.find_mut(place)?;
         Some((slot, &mut self.logs))
     }
 

@@ -1,49 +1,60 @@
 //! A key and its state, in 44 bytes.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State, Window,
-    WindowPair,
+    Algorithm, Ask, BriefLog, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State,
+    Window, WindowPair,
 };
 
 use super::Place;
 use super::budget::Budget;
-use super::identity::{self, Identify, Identity};
-use super::logs::Logs;
+use super::identity::{self, Identify, Identity, Mark};
+use super::logs::{self, Logs};
 use super::scopes::Scopes;
 
 /// The bits of a scope's index that a word of the slot has; the identity has the others.
-pub(super) const SCOPE_BITS: u32 = 64 - NUMBER_BITS;
+pub(super) const SCOPE_BITS: u32 = SPARE_BITS;
 
 /// The largest index of a scope that a slot has room for.
 pub(super) const MAX_SCOPE: u32 = (1 << (identity::SCOPE_BITS + SCOPE_BITS)) - 1;
 
-/// Every number of a state is below 2^53, which leaves the top of a word free.
+/// Every number of a state is below 2^53, which leaves the bottom of a word free.
 const NUMBER_BITS: u32 = 53;
-const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+const SPARE_BITS: u32 = 64 - NUMBER_BITS;
+const SPARE: u64 = (1 << SPARE_BITS) - 1;
+
+/// How slots have this scope's index.
+pub(super) fn mark(scope: u32) -> Mark {
+    Mark::new(scope, SCOPE_BITS)
+}
 
 /// A key: who it is, which scope it is in, and its state, in 44 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
 pub(crate) struct Slot {
     identity: Identity,
-    /// Three numbers; above the first two, the top of the fourth, above the third, the scope.
+    /// Three numbers; below the first, the scope, below the others, the lower bits of the fourth.
     words: [u64; 3],
-    /// The lower 32 bits of the fourth number.
+    /// The upper bits of the fourth number.
     rest: u32,
 }
 
 impl Slot {
     pub(super) fn new(place: Place, state: Words) -> Slot {
-        let words = [0, 0, u64::from(place.scope) << NUMBER_BITS];
-        let mut slot = Slot { identity: place.identity, words, rest: 0 };
+        let mut slot =
+            Slot { identity: place.identity, words: [u64::from(place.scope), 0, 0], rest: 0 };
         slot.set_state(state);
         slot
     }
 
     #[inline]
     pub(super) fn is_at(&self, place: Place) -> bool {
-        let Slot { identity, words, .. } = *self;
-        identity == place.identity && words[2] >> NUMBER_BITS == u64::from(place.scope)
+        self.is(place.identity.0[0], place.identity.0[1], place.scope)
+    }
+
+    #[inline]
+    pub(super) fn is(&self, low: u64, high: u64, scope: u32) -> bool {
+        let Slot { identity: Identity([own_low, own_high]), words: [first, ..], .. } = *self;
+        own_low == low && own_high == high && first & SPARE == u64::from(scope)
     }
 
     /// Whether it is this key's, under whichever limit.
@@ -65,15 +76,15 @@ impl Slot {
     }
 
     fn low_scope(&self) -> u32 {
-        // OK because the shift leaves 11 bits.
-        ({ self.words }[2] >> NUMBER_BITS) as u32
+        // OK because those are 11 bits.
+        ({ self.words }[0] & SPARE) as u32
     }
 
     pub(super) fn set_scope(&mut self, scope: u32) {
         let Slot { identity, words: [first, second, third], .. } = *self;
-        self.identity = identity.key().with_scope(scope >> SCOPE_BITS);
-        // The shift drops the bits that the identity has.
-        self.words = [first, second, third & NUMBER | u64::from(scope) << NUMBER_BITS];
+        let mark = mark(scope);
+        self.identity = identity.key().with_scope(mark);
+        self.words = [first & !SPARE | u64::from(mark.in_slot), second, third];
     }
 
     pub(super) fn hash(&self, identify: &Identify, scopes: &Scopes) -> u64 {
@@ -84,18 +95,34 @@ impl Slot {
     #[inline]
     pub(super) fn state(&self) -> Words {
         let [first, second, third] = self.words;
-        let above = |word: u64| word >> NUMBER_BITS;
-        let fourth = u64::from(self.rest) | above(first) << 32 | above(second) << 43;
-        Words([first & NUMBER, second & NUMBER, third & NUMBER, fourth])
+        let fourth = second & SPARE
+            | (third & SPARE) << SPARE_BITS
+            | u64::from(self.rest) << (2 * SPARE_BITS);
+        Words([first >> SPARE_BITS, second >> SPARE_BITS, third >> SPARE_BITS, fourth])
     }
 
     #[inline]
     pub(super) fn set_state(&mut self, Words([first, second, third, fourth]): Words) {
-        let [.., scope] = self.words;
-        let part = |from: u32| fourth >> from << NUMBER_BITS;
-        self.words = [first | part(32), second | part(43), third | (scope & !NUMBER)];
-        // The lower 32 bits are what is meant.
-        self.rest = fourth as u32;
+        let [scope, ..] = self.words;
+        self.words = [
+            first << SPARE_BITS | scope & SPARE,
+            second << SPARE_BITS | fourth & SPARE,
+            third << SPARE_BITS | fourth >> SPARE_BITS & SPARE,
+        ];
+        // OK because the fourth has 53 bits, and 22 of them are elsewhere.
+        self.rest = (fourth >> (2 * SPARE_BITS)) as u32;
+    }
+
+    /// Runs `act` on a state that is as most are; `None` if it is not, or that comes to nothing.
+    #[inline(always)]
+    pub(super) fn try_change<S: Usual, T>(
+        &mut self,
+        act: impl FnOnce(&mut S) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = S::of(self.state())?;
+        let answer = act(&mut state)?;
+        self.set_state(state.words());
+        Some(answer)
     }
 
     /// Whether nothing has been spent for so long that a fresh key would decide alike, also if the
@@ -183,6 +210,38 @@ impl Words {
             State::Fill(own) => own.into(),
             State::Log(own) => logs.put(self, own, budget),
         }
+    }
+}
+
+/// A state as most keys have it, in its slot and nowhere else.
+pub(crate) trait Usual: Sized {
+    /// `None` if this key's is not.
+    fn of(words: Words) -> Option<Self>;
+
+    fn words(self) -> Words;
+}
+
+impl<S: From<Words> + Into<Words>> Usual for S {
+    #[inline]
+    fn of(words: Words) -> Option<S> {
+        Some(words.into())
+    }
+
+    #[inline]
+    fn words(self) -> Words {
+        self.into()
+    }
+}
+
+impl Usual for BriefLog {
+    #[inline]
+    fn of(words: Words) -> Option<BriefLog> {
+        logs::in_slot(words)
+    }
+
+    #[inline]
+    fn words(self) -> Words {
+        logs::brief_words(self)
     }
 }
 
@@ -275,7 +334,8 @@ mod tests {
     /// Each number at the edges of the parts it is kept in, in scopes at the edges of theirs.
     #[test]
     fn a_slot_keeps_its_numbers_and_its_scope() {
-        let edges = [0, 1, (1 << 32) - 1, 1 << 32, (1 << 43) - 1, 1 << 43, NUMBER];
+        const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+        let edges = [0, 1, (1 << 11) - 1, 1 << 11, (1 << 22) - 1, 1 << 22, NUMBER];
         for scope in [0, 1, (1 << SCOPE_BITS) - 1, 1 << SCOPE_BITS, MAX_SCOPE] {
             let identity = Identity([7, u64::from(scope >> SCOPE_BITS) << 60 | 5]);
             let low = scope & ((1 << SCOPE_BITS) - 1);
