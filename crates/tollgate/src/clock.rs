@@ -30,6 +30,39 @@ struct Counter {
     /// Microseconds for each count, in parts of 2^64.
     scale: u64,
     counter: quanta::Clock,
+    #[cfg(feature = "tower")]
+    wall: Arc<Wall>,
+}
+
+/// How far the machine's wall clock is ahead of a counter's time. It is looked at again every 100 ms, as it may be
+/// set; looking takes four times as long as the counter does.
+#[cfg(feature = "tower")]
+#[derive(Debug, Default)]
+struct Wall {
+    /// Wraps, if it is behind.
+    ahead_us: AtomicU64,
+    /// When it is to be looked at again, by the counter.
+    due_us: AtomicU64,
+}
+
+#[cfg(feature = "tower")]
+impl Wall {
+    #[inline]
+    fn at(&self, now_us: u64) -> u64 {
+        if now_us >= self.due_us.load(Ordering::Acquire) {
+            return self.look(now_us);
+        }
+        now_us.wrapping_add(self.ahead_us.load(Ordering::Relaxed))
+    }
+
+    #[cold]
+    fn look(&self, now_us: u64) -> u64 {
+        let wall_us = system_us();
+        self.ahead_us.store(wall_us.wrapping_sub(now_us), Ordering::Relaxed);
+        // OK because no clock is anywhere near 500,000 years.
+        self.due_us.store(now_us + 100_000, Ordering::Release);
+        wall_us
+    }
 }
 
 impl Counter {
@@ -42,7 +75,13 @@ impl Counter {
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
         // OK because every counter there is counts faster than a million a second.
         let scale = u64::try_from(scale).unwrap_or(u64::MAX);
-        Counter { began_us: started_us.wrapping_sub(scaled(started, scale)), scale, counter }
+        Counter {
+            began_us: started_us.wrapping_sub(scaled(started, scale)),
+            scale,
+            counter,
+            #[cfg(feature = "tower")]
+            wall: Arc::default(),
+        }
     }
 
     #[inline]
@@ -96,12 +135,12 @@ impl Clock {
         }
     }
 
-    /// What a calendar shows now: the machine's wall clock, also where that was set since; a test's time,
-    /// if it is that.
+    /// What a calendar shows now: the machine's wall clock, also where that was set 100 ms ago or earlier; a test's
+    /// time, if it is that.
     #[cfg(feature = "tower")]
     pub(crate) fn wall_us(&self) -> u64 {
         match &self.source {
-            Source::System(_) => system_us(),
+            Source::System(counter) => counter.wall.at(counter.now_us()),
             Source::Manual(_) | Source::Tokio { .. } => self.now_us(),
         }
     }
@@ -161,6 +200,18 @@ impl ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "tower")]
+    #[test]
+    fn the_wall_clock_is_looked_at_again_after_100_ms() {
+        let wall = Wall::default();
+        let seen_us = wall.at(5_000_000);
+        assert!(seen_us.abs_diff(system_us()) < 60_000_000);
+        assert_eq!(wall.at(5_099_999), seen_us + 99_999);
+        // As if it had been set back by an hour since.
+        wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
+        assert!(wall.at(5_100_000).abs_diff(system_us()) < 60_000_000);
+    }
 
     /// Our own scale beside quanta's, over a second and over 10 years of counts.
     #[test]
