@@ -30,16 +30,17 @@ pub struct RequestHead<'r> {
     headers: &'r HeaderMap,
     extensions: &'r Extensions,
     pub(super) identity: &'r Identity,
-    peer: Option<IpAddr>,
-    address: Option<ClientAddress>,
     pub(super) found: Findings,
 }
 
-/// What was found out about the sender so far, because somebody asked.
+/// What was found out about the sender so far.
 #[derive(Default)]
 pub(crate) struct Findings {
-    /// Who opened the connection, and where the client is; `None` before anybody looked.
-    sender: Option<(Option<IpAddr>, Option<ClientAddress>)>,
+    /// Who opened the connection.
+    peer: Option<IpAddr>,
+    /// Where the client is.
+    address: Option<ClientAddress>,
+    /// The rest because somebody asked.
     pub(super) api_key: ApiKey,
     #[cfg(feature = "jwt")]
     pub(super) bearer: Bearer,
@@ -53,8 +54,11 @@ const _: () = {
 
 impl<'r> RequestHead<'r> {
     /// The head of a request, whose sender is who `identity` says.
+    #[inline]
     pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
-        RequestHead::again(request, identity, Findings::default())
+        let mut head = RequestHead::of_nobody(request, identity);
+        head.look_for_sender();
+        head
     }
 
     /// The same once more, with what was found out before.
@@ -63,29 +67,34 @@ impl<'r> RequestHead<'r> {
         identity: &'r Identity,
         found: Findings,
     ) -> RequestHead<'r> {
-        let (headers, extensions) = (request.headers(), request.extensions());
-        let (peer, address) = found.sender.unwrap_or_else(|| {
-            let peer = peer(extensions);
-            (peer, peer.map(|peer| identity.address(peer, headers)))
-        });
-        if peer.is_none() {
-            warn_once();
-        }
+        RequestHead { found, ..RequestHead::of_nobody(request, identity) }
+    }
+
+    /// Before anybody has looked who sent it.
+    #[inline]
+    pub(crate) fn of_nobody<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
         RequestHead {
             method: request.method(),
             uri: request.uri(),
-            headers,
-            extensions,
+            headers: request.headers(),
+            extensions: request.extensions(),
             identity,
-            peer,
-            address,
-            found,
+            found: Findings::default(),
         }
+    }
+
+    /// Finds out who opened the connection, and where the client is.
+    pub(crate) fn look_for_sender(&mut self) {
+        let Some(peer) = peer(self.extensions) else { return warn_once() };
+        self.found.peer = Some(peer);
+        let client = self.identity.client(peer, self.headers);
+        let address = self.found.address.insert(ClientAddress::UNKNOWN);
+        address.set(client, self.identity.ipv6_prefix);
     }
 
     /// To be found out once, however often the head is looked at.
     pub(crate) fn into_findings(self) -> Findings {
-        Findings { sender: Some((self.peer, self.address)), ..self.found }
+        self.found
     }
 
     /// The method.
@@ -123,12 +132,12 @@ impl<'r> RequestHead<'r> {
     /// Where the client is, as far as that can be known: IPv6 addresses come in groups. `None` if nothing
     /// says who opened the connection ([`Peer`]).
     pub fn address(&self) -> Option<&ClientAddress> {
-        self.address.as_ref()
+        self.found.address.as_ref()
     }
 
     /// Whether a proxy that is trusted passed it on.
     pub fn is_from_trusted_proxy(&self) -> bool {
-        self.peer.is_some_and(|peer| self.identity.trusts(peer))
+        self.found.peer.is_some_and(|peer| self.identity.trusts(peer))
     }
 
     /// What its token says under this name, if it has one that is genuine: `sub`, `realm.plan`.
@@ -167,7 +176,7 @@ impl fmt::Debug for RequestHead<'_> {
         f.debug_struct("RequestHead")
             .field("method", self.method)
             .field("path", &self.path())
-            .field("address", &self.address)
+            .field("address", &self.found.address)
             .field("headers", &headers)
             .finish_non_exhaustive()
     }

@@ -51,7 +51,7 @@ use crate::rules::{Asked, Attributes};
 pub struct Identity {
     proxies: Option<TrustedProxies>,
     trusted_headers: Vec<HeaderName>,
-    ipv6_prefix: Ipv6Prefix,
+    pub(super) ipv6_prefix: Ipv6Prefix,
     api_key_header: HeaderName,
     tier_of_api_key: Option<TierOf>,
     #[cfg(feature = "jwt")]
@@ -170,13 +170,12 @@ impl Identity {
         ClientAddress::of(ip, self.ipv6_prefix)
     }
 
-    #[inline]
-    pub(super) fn address(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
-        let client = match &self.proxies {
+    /// Where the client is, if it is `peer` that has opened the connection.
+    pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        match &self.proxies {
             Some(proxies) => proxies.client(peer, headers),
             None => peer,
-        };
-        self.client_address(client)
+        }
     }
 
     /// Whether it is the address of a proxy that is believed.
