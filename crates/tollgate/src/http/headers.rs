@@ -111,8 +111,9 @@ impl HeaderFamilies {
 }
 
 /// What a client is told, but for when to come back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Told {
+    #[default]
     Nothing,
     /// Of one limit, whose constant parts are written already.
     One {
@@ -162,12 +163,21 @@ impl Told {
 
     /// Tells it with a response. One that a limit further in refuses says already how its client stands with
     /// that one.
-    pub(crate) fn add_to<R>(mut self, response: &mut Response<R>) {
-        let is_refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
-        if is_refused && response.headers().contains_key(REMAINING) {
+    #[inline]
+    pub(crate) fn add_to<R>(self, response: &mut Response<R>) {
+        if let Told::Nothing = self {
+            return;
+        }
+        self.add_beside(response.status(), response.headers_mut());
+    }
+
+    /// Beside what a limit further in has told.
+    fn add_beside(mut self, status: StatusCode, headers: &mut HeaderMap) {
+        let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
+        if is_refused && headers.contains_key(REMAINING) {
             self.without_classic();
         }
-        self.write(response.headers_mut());
+        self.write(headers);
     }
 
     fn without_classic(&mut self) {
@@ -296,19 +306,22 @@ impl Ready {
     }
 
     /// [`Told::of`] an outcome of this one limit, quicker.
-    pub(crate) fn told(
+    #[inline]
+    pub(crate) fn note(
         self: &Arc<Self>,
         outcome: &Outcome<'_>,
         families: HeaderFamilies,
         wall_us: impl FnOnce() -> u64,
-    ) -> Told {
+        told: &mut Told,
+    ) {
         if families.are_none() || is_beside_the_point(outcome) {
-            return Told::Nothing;
+            return;
         }
         let single = outcome.single().filter(|own| own.decision().limit() == self.size);
         // A share of the limit, as after a failure of the store, is another limit.
         let Some(policy) = single else {
-            return Told::of(outcome, families, wall_us);
+            *told = Told::of(outcome, families, wall_us);
+            return;
         };
         let (mut more_after_us, mut reset) = (None, 0);
         if families.ietf == Family::Told {
@@ -319,7 +332,7 @@ impl Ready {
         }
         let remaining = policy.decision().remaining();
         let standing = Standing { families, remaining, more_after_us, reset_s: reset };
-        Told::One { ready: Arc::clone(self), standing }
+        *told = Told::One { ready: Arc::clone(self), standing };
     }
 
     fn write(&self, standing: &Standing, headers: &mut HeaderMap) {

@@ -15,6 +15,7 @@ use super::charge::Charge;
 use super::line::Place;
 use super::settings::{By, Decided, Now, Settings};
 use crate::answer::Answer;
+use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 #[cfg(feature = "jwt")]
@@ -25,18 +26,17 @@ use crate::scope::Scope;
 
 /// What becomes of a request, as far as that is known at once.
 pub(super) enum Taken {
-    /// It is not limited.
-    Skipped,
     Settled(Settled),
     /// The store was asked.
-    Asked(Asked),
+    Asked(Box<Asked>),
 }
 
-/// What becomes of a request that was decided.
+/// What becomes of a request that was decided, or is not limited.
+// What few requests need is on the heap, so that this is moved in a register or two for all of them.
 pub(super) enum Settled {
-    Goes(Told),
-    Delayed(Charge, Told),
-    Refused(Response<Bytes>),
+    Goes,
+    Delayed(Box<Charge>),
+    Refused(Box<Response<Bytes>>),
 }
 
 /// What was decided.
@@ -52,13 +52,6 @@ pub(super) enum Answered {
     /// Its token is not genuine, and such requests are not wanted.
     #[cfg(feature = "jwt")]
     Unwelcome(Unwelcome),
-}
-
-/// What was decided, or is about to be.
-enum Begun {
-    Skipped,
-    Known(Answered, Option<Place>),
-    Asked(Question, Option<Place>),
 }
 
 /// A question on its way to the store, with a place among those that wait if that may be the answer.
@@ -81,6 +74,16 @@ enum Question {
     Rules(RulesAnswer),
 }
 
+impl Taken {
+    /// It is not limited.
+    const SKIPPED: Taken = Taken::Settled(Settled::Goes);
+
+    fn asked(question: Question, place: Option<Place>) -> Taken {
+        let found = Findings::default();
+        Taken::Asked(Box::new(Asked { question: Some(question), place, found }))
+    }
+}
+
 impl Answered {
     fn is_delayed(&self) -> bool {
         let verdict = match self {
@@ -95,18 +98,18 @@ impl Answered {
 }
 
 impl Settings {
-    /// Decides a request, or asks the store to.
-    pub(super) fn take<B>(&self, request: &Request<B>) -> Taken {
+    /// Decides a request, or asks the store to. What is to be told with its response is `told`.
+    // Here and below, what is large is written where it stays: a copy of what was just written has to wait for it.
+    #[inline]
+    pub(super) fn take<B>(&self, request: &Request<B>, told: &mut Told) -> Taken {
         let now = self.now();
-        let head = RequestHead::new(request, self.identity(&now));
-        match self.begin(&head, &now) {
-            Begun::Skipped => Taken::Skipped,
-            Begun::Known(answered, place) => Taken::Settled(self.settle(&head, answered, place)),
-            Begun::Asked(question, place) => {
-                let (question, found) = (Some(question), head.into_findings());
-                Taken::Asked(Asked { question, place, found })
-            }
+        let mut head = RequestHead::of_nobody(request, self.identity(&now));
+        head.look_for_sender();
+        let mut taken = self.begin(&head, &now, told);
+        if let Taken::Asked(asked) = &mut taken {
+            asked.found = head.into_findings();
         }
+        taken
     }
 
     /// What becomes of a request that was asked about.
@@ -114,49 +117,91 @@ impl Settings {
         &self,
         request: &Request<B>,
         Reply { answered, place, found }: Reply,
+        told: &mut Told,
     ) -> Settled {
         let now = self.now();
         let head = RequestHead::again(request, self.identity(&now), found);
-        self.settle(&head, answered, place)
+        self.settle(&head, answered, place, told)
     }
 
-    fn settle(&self, head: &RequestHead<'_>, answered: Answered, place: Option<Place>) -> Settled {
-        let decided = self.decided(&answered);
+    fn settle(
+        &self,
+        head: &RequestHead<'_>,
+        answered: Answered,
+        place: Option<Place>,
+        told: &mut Told,
+    ) -> Settled {
+        match self.tell(head, &self.decided(&answered), told) {
+            Settled::Goes if answered.is_delayed() => {
+                Settled::Delayed(Box::new(Charge::new(answered, &self.by, place)))
+            }
+            settled => settled,
+        }
+    }
+
+    /// Tells what was decided, and lets the request go at once if it may.
+    #[inline(always)]
+    fn tell(&self, head: &RequestHead<'_>, decided: &Decided<'_>, told: &mut Told) -> Settled {
         if let Some(hook) = &self.on_decision {
-            hook(head, &decided);
+            hook(head, decided);
         }
-        let told = match decided {
-            Decided::Allowed(outcome) => self.told(&outcome),
-            Decided::Refused(refusal) => return Settled::Refused(self.refuse(head, &refusal)),
-        };
-        match answered.is_delayed() {
-            true => Settled::Delayed(Charge::new(answered, &self.by, place), told),
-            false => Settled::Goes(told),
+        match decided {
+            Decided::Allowed(outcome) => {
+                self.note(outcome, told);
+                Settled::Goes
+            }
+            Decided::Refused(refusal) => Settled::Refused(Box::new(self.refuse(head, refusal))),
         }
     }
 
-    fn begin(&self, head: &RequestHead<'_>, now: &Now<'_>) -> Begun {
+    fn begin(&self, head: &RequestHead<'_>, now: &Now<'_>, told: &mut Told) -> Taken {
         if self.skip.as_ref().is_some_and(|skip| skip(head)) {
-            return Begun::Skipped;
+            return Taken::SKIPPED;
         }
         #[cfg(feature = "jwt")]
         if let Some(unwelcome) = head.unwelcome() {
-            return Begun::Known(Answered::Unwelcome(unwelcome), None);
+            return Taken::Settled(self.settle(head, Answered::Unwelcome(unwelcome), None, told));
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
         if cost == Some(0) {
-            return Begun::Skipped;
+            return Taken::SKIPPED;
         }
         match now {
-            Now::Limit(scope) => {
-                self.with_key(head, |key| self.ask_limit(scope, key, cost.unwrap_or(1)))
-            }
-            Now::Rules { current, domain } => self.ask_rules(current, domain, head, cost),
+            Now::Limit(scope) => self.ask_limit(scope, head, cost.unwrap_or(1), told),
+            Now::Rules { current, domain } => self.ask_rules(current, domain, head, cost, told),
         }
     }
 
-    fn ask_limit(&self, scope: &Scope, key: &[u8], cost: u64) -> Begun {
-        let mut check = scope.check(key).cost(cost);
+    #[inline]
+    fn ask_limit(
+        &self,
+        scope: &Scope,
+        head: &RequestHead<'_>,
+        cost: u64,
+        told: &mut Told,
+    ) -> Taken {
+        let key = self.key_of(head);
+        let check = scope.check(&key).cost(cost);
+        if scope.is_shaping() || scope.is_local().is_err() {
+            return self.ask_at_length(check, head, cost, told);
+        }
+        let decision = check.now();
+        let decided = match &decision {
+            Ok(decision) => of_outcome(Outcome::of_limit(scope, decision, cost)),
+            Err(error) => self.undecided(error),
+        };
+        Taken::Settled(self.tell(head, &decided, told))
+    }
+
+    /// Of a limit that may say to wait, or a store that must be waited for.
+    fn ask_at_length(
+        &self,
+        mut check: Check<'_>,
+        head: &RequestHead<'_>,
+        cost: u64,
+        told: &mut Told,
+    ) -> Taken {
+        let (scope, key) = (check.scope, check.key);
         let (mut place, mut kept) = (None, None);
         if scope.is_shaping() {
             let (max_wait, own) = self.patience();
@@ -166,10 +211,11 @@ impl Settings {
         }
         if scope.is_local().is_ok() {
             let limit = |decision| Answered::Limit { decision, cost, key: kept };
-            return Begun::Known(check.now().map_or_else(Answered::Undecided, limit), place);
+            let answered = check.now().map_or_else(Answered::Undecided, limit);
+            return Taken::Settled(self.settle(head, answered, place, told));
         }
         let question = Question::Limit { answer: check.into_future(), cost, key: kept };
-        Begun::Asked(question, place)
+        Taken::asked(question, place)
     }
 
     fn ask_rules(
@@ -178,7 +224,8 @@ impl Settings {
         domain: &str,
         head: &RequestHead<'_>,
         cost: Option<u64>,
-    ) -> Begun {
+        told: &mut Told,
+    ) -> Taken {
         let mut request = current.attributes(head);
         if let Some(key) = self.key.as_ref().and_then(|key| key(head)) {
             request = request.with("key", key);
@@ -199,12 +246,10 @@ impl Settings {
             check = check.of_preflight();
         }
         if self.by.limiter().is_local() {
-            return Begun::Known(
-                check.now().map_or_else(Answered::Undecided, Answered::Rules),
-                place,
-            );
+            let answered = check.now().map_or_else(Answered::Undecided, Answered::Rules);
+            return Taken::Settled(self.settle(head, answered, place, told));
         }
-        Begun::Asked(Question::Rules(check.into_future()), place)
+        Taken::asked(Question::Rules(check.into_future()), place)
     }
 
     /// The longest delay that a request may have, and its place among those that wait: none, if there is no
@@ -221,10 +266,7 @@ impl Settings {
                 Outcome::of_limit(scope, decision, *cost)
             }
             (Answered::Rules(ruling), _) => Outcome::of_rules(ruling),
-            (Answered::Undecided(error), _) => {
-                self.complain(error);
-                return refused(Reason::Undecided(error));
-            }
+            (Answered::Undecided(error), _) => return self.undecided(error),
             #[cfg(feature = "jwt")]
             (Answered::Unwelcome(unwelcome), _) => return refused(unwelcome.reason()),
             // Not reached: a limit's answer is to a limit's question.
@@ -232,10 +274,20 @@ impl Settings {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
             }
         };
-        match outcome.is_allowed() {
-            true => Decided::Allowed(outcome),
-            false => refused(Reason::Quota(outcome)),
-        }
+        of_outcome(outcome)
+    }
+
+    fn undecided<'e>(&self, error: &'e Error) -> Decided<'e> {
+        self.complain(error);
+        refused(Reason::Undecided(error))
+    }
+}
+
+#[inline]
+fn of_outcome(outcome: Outcome<'_>) -> Decided<'_> {
+    match outcome.is_allowed() {
+        true => Decided::Allowed(outcome),
+        false => refused(Reason::Quota(outcome)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -27,21 +28,23 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        step: Step<S::Future, S, B, R>,
+        pub(super) step: Step<S::Future, S, B, R>,
+        // What is told with the response of the service inside.
+        pub(super) told: Told,
     }
 }
 
 pin_project! {
     #[project = StepProjection]
-    enum Step<F, S, B, R> {
+    pub(super) enum Step<F, S, B, R> {
         /// It goes on to the service inside.
-        Passing { #[pin] future: F, told: Option<Told> },
+        Passing { #[pin] future: F },
         /// The store has been asked.
-        Asking { asked: Asked, next: Option<Next<S, B>>, settings: Arc<Settings> },
+        Asking { asked: Box<Asked>, next: Option<Next<S, B>>, settings: Arc<Settings> },
         /// It goes on when its delay has passed.
-        Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Charge, Told, Next<S, B>)> },
+        Delayed { timer: Pin<Box<Sleep>>, waiting: Option<(Box<Charge>, Next<S, B>)> },
         /// It goes on when the service inside is ready.
-        Going { waiting: Option<(Charge, Told, Next<S, B>)> },
+        Going { waiting: Option<(Box<Charge>, Next<S, B>)> },
         Refused { response: Option<Response<R>> },
     }
 }
@@ -58,11 +61,11 @@ impl<S, B> Next<S, B> {
     }
 
     /// To a service that is ready.
-    fn go<R>(mut self, told: Told) -> Step<S::Future, S, B, R>
+    fn go<R>(mut self) -> Step<S::Future, S, B, R>
     where
         S: Service<Request<B>>,
     {
-        Step::Passing { future: self.service.call(self.request), told: Some(told) }
+        Step::Passing { future: self.service.call(self.request) }
     }
 }
 
@@ -70,26 +73,24 @@ impl<S, B, R> ResponseFuture<S, B, R>
 where
     S: Service<Request<B>>,
 {
-    pub(super) fn passing(future: S::Future, told: Option<Told>) -> Self {
-        ResponseFuture { step: Step::Passing { future, told } }
+    pub(super) fn asking(asked: Box<Asked>, next: Next<S, B>, settings: Arc<Settings>) -> Self {
+        let step = Step::Asking { asked, next: Some(next), settings };
+        ResponseFuture { step, told: Told::Nothing }
     }
 
-    pub(super) fn asking(asked: Asked, next: Next<S, B>, settings: Arc<Settings>) -> Self {
-        ResponseFuture { step: Step::Asking { asked, next: Some(next), settings } }
-    }
-
-    pub(super) fn delayed(charge: Charge, told: Told, next: Next<S, B>) -> Self {
-        ResponseFuture { step: delayed(charge, told, next) }
+    pub(super) fn delayed(charge: Box<Charge>, told: Told, next: Next<S, B>) -> Self {
+        ResponseFuture { step: delayed(charge, next), told }
     }
 
     pub(super) fn refused(response: Response<R>) -> Self {
-        ResponseFuture { step: Step::Refused { response: Some(response) } }
+        let step = Step::Refused { response: Some(response) };
+        ResponseFuture { step, told: Told::Nothing }
     }
 }
 
-fn delayed<F, S, B, R>(charge: Charge, told: Told, next: Next<S, B>) -> Step<F, S, B, R> {
+fn delayed<F, S, B, R>(charge: Box<Charge>, next: Next<S, B>) -> Step<F, S, B, R> {
     let timer = Box::pin(tokio::time::sleep(charge.delay));
-    Step::Delayed { timer, waiting: Some((charge, told, next)) }
+    Step::Delayed { timer, waiting: Some((charge, next)) }
 }
 
 impl<F, S, B, R> Step<F, S, B, R>
@@ -100,11 +101,11 @@ where
     /// The answer of the store is there, and the service is ready since before that.
     fn settled(settled: Settled, mut next: Next<S, B>) -> Self {
         match settled {
-            Settled::Goes(told) => next.go(told),
-            Settled::Delayed(charge, told) => {
+            Settled::Goes => next.go(),
+            Settled::Delayed(charge) => {
                 // What is ready is let go.
                 next.service = next.service.clone();
-                delayed(charge, told, next)
+                delayed(charge, next)
             }
             Settled::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
         }
@@ -118,22 +119,53 @@ where
 {
     type Output = Result<Response<R>, S::Error>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        match this.step.project() {
+            StepProjection::Passing { future } => pass(future, this.told, context),
+            _ => self.poll_before(context),
+        }
+    }
+}
+
+/// What the service inside answers, with what is to be told.
+#[inline]
+fn pass<F, R, E>(
+    future: Pin<&mut F>,
+    told: &mut Told,
+    context: &mut Context<'_>,
+) -> Poll<Result<Response<R>, E>>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    let mut polled = future.poll(context);
+    if let Poll::Ready(Ok(response)) = &mut polled {
+        mem::take(told).add_to(response);
+    }
+    polled
+}
+
+impl<S, B, R> ResponseFuture<S, B, R>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: RefusalBody,
+{
+    /// A request that does not go at once. Apart from those that do, as it takes a large stack.
+    #[inline(never)]
+    fn poll_before(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<R>, S::Error>> {
         let mut this = self.project();
         loop {
             let step = match this.step.as_mut().project() {
-                StepProjection::Passing { future, told } => {
-                    let mut response = ready!(future.poll(context))?;
-                    if let Some(told) = told.take() {
-                        told.add_to(&mut response);
-                    }
-                    return Poll::Ready(Ok(response));
-                }
+                StepProjection::Passing { future } => return pass(future, this.told, context),
                 StepProjection::Asking { asked, next, settings } => {
                     let answered = ready!(Pin::new(asked).poll(context));
                     match next.take() {
                         Some(next) => {
-                            Step::settled(settings.answered(&next.request, answered), next)
+                            let settled = settings.answered(&next.request, answered, this.told);
+                            Step::settled(settled, next)
                         }
                         None => return Poll::Pending,
                     }
@@ -143,12 +175,12 @@ where
                     Step::Going { waiting: waiting.take() }
                 }
                 StepProjection::Going { waiting } => {
-                    let Some((_, _, next)) = waiting else { return Poll::Pending };
+                    let Some((_, next)) = waiting else { return Poll::Pending };
                     ready!(next.service.poll_ready(context))?;
                     match waiting.take() {
-                        Some((charge, told, next)) => {
+                        Some((charge, next)) => {
                             charge.keep();
-                            next.go(told)
+                            next.go()
                         }
                         None => return Poll::Pending,
                     }

@@ -1,16 +1,19 @@
 //! With whom a request is limited.
 
+use std::borrow::Cow;
+
 use super::settings::Settings;
 use crate::http::{ClientAddress, NOWHERE, PREFLIGHT, RequestHead};
 use crate::rules::push_part;
 
 impl Settings {
     /// With whom a request is limited: `ip=203.0.113.9`.
-    pub(super) fn with_key<T>(&self, head: &RequestHead<'_>, then: impl FnOnce(&[u8]) -> T) -> T {
+    #[inline]
+    pub(super) fn key_of<'h>(&self, head: &'h RequestHead<'_>) -> Cow<'h, [u8]> {
         match head.address() {
             // The usual key needs no escaping, and no allocation.
-            Some(address) if self.key.is_none() && !head.is_preflight() => then(address.as_key()),
-            address => then(&self.written_key(head, address)),
+            Some(address) if self.key.is_none() && !head.is_preflight() => address.as_key().into(),
+            address => self.written_key(head, address).into(),
         }
     }
 

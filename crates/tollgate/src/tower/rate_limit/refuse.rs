@@ -8,21 +8,25 @@ use super::settings::{By, Settings};
 use crate::http::{Outcome, Reason, Refusal, RequestHead, Told};
 
 impl Settings {
-    /// What a request that goes is told with its response.
-    pub(super) fn told(&self, outcome: &Outcome<'_>) -> Told {
+    /// Notes what a client is told with the response.
+    #[inline]
+    pub(super) fn note(&self, outcome: &Outcome<'_>, told: &mut Told) {
         match &self.by {
             By::Limit { scope, ready } if outcome.is_of(scope) => {
-                ready.told(outcome, self.families, || self.wall_us())
+                ready.note(outcome, self.families, || self.wall_us(), told);
             }
-            _ => Told::of(outcome, self.families, || self.wall_us()),
+            _ => *told = Told::of(outcome, self.families, || self.wall_us()),
         }
     }
 
     /// The response to a request that does not go.
+    #[inline(never)]
     pub(super) fn refuse(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
         let mut response = self.response(head, refusal);
         if let Reason::Quota(outcome) = refusal.reason() {
-            self.told(outcome).write(response.headers_mut());
+            let mut told = Told::Nothing;
+            self.note(outcome, &mut told);
+            told.write(response.headers_mut());
         }
         refusal.challenge(response.headers_mut());
         self.families.tell_when(refusal.retry_after_us(), response.headers_mut());

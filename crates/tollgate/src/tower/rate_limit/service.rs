@@ -8,8 +8,9 @@ use ::http::{Request, Response};
 use tower_service::Service;
 
 use super::decide::{Settled, Taken};
-use super::future::{Next, ResponseFuture};
+use super::future::{Next, ResponseFuture, Step};
 use super::settings::Settings;
+use crate::http::Told;
 use crate::tower::body::RefusalBody;
 
 /// A service whose requests are limited, as a [`RateLimitLayer`](super::RateLimitLayer) says.
@@ -48,12 +49,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B, R> {
-        match self.settings.take(&request) {
-            Taken::Skipped => ResponseFuture::passing(self.inner.call(request), None),
-            Taken::Settled(Settled::Goes(told)) => {
-                ResponseFuture::passing(self.inner.call(request), Some(told))
+        let mut told = Told::Nothing;
+        match self.settings.take(&request, &mut told) {
+            Taken::Settled(Settled::Goes) => {
+                ResponseFuture { step: Step::Passing { future: self.inner.call(request) }, told }
             }
-            Taken::Settled(Settled::Delayed(charge, told)) => {
+            Taken::Settled(Settled::Delayed(charge)) => {
                 // What is ready is let go: one that waits must not take room from others.
                 self.inner = self.inner.clone();
                 ResponseFuture::delayed(charge, told, Next::new(self.inner.clone(), request))
