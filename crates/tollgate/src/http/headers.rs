@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ::http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use ::http::{Response, StatusCode};
 
-use self::fields::{Item, Quoted, seconds};
+use self::fields::{Item, Quoted, Standings, seconds};
 use self::number::number;
 use super::outcome::{Outcome, Policy};
 use super::problem::{Reason, Refusal};
@@ -288,7 +288,7 @@ fn push(list: &mut Vec<u8>, item: &Item) {
 /// What is always the same for one limit, written once.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    name: Quoted,
+    standings: Standings,
     policy: HeaderValue,
     size: u64,
     limit: HeaderValue,
@@ -302,7 +302,7 @@ impl Ready {
         // OK because an item is of letters that print.
         let policy = HeaderValue::from_bytes(policy.as_bytes());
         let policy = policy.unwrap_or(HeaderValue::from_static(""));
-        Ready { name, policy, size, limit: number(size) }
+        Ready { standings: Standings::new(&name), policy, size, limit: number(size) }
     }
 
     /// [`Told::of`] an outcome of this one limit, quicker.
@@ -340,11 +340,10 @@ impl Ready {
         if families.classic == Family::Told {
             write_classic(headers, remaining, reset_s, || self.limit.clone());
         }
-        if families.ietf == Family::Told {
-            let item = Item::standing(&self.name, remaining, more_after_us);
-            if let Ok(item) = HeaderValue::from_bytes(item.as_bytes()) {
-                write_ietf(headers, (self.policy.clone(), item));
-            }
+        if families.ietf == Family::Told
+            && let Some(standing) = self.standings.value(remaining, more_after_us)
+        {
+            write_ietf(headers, (self.policy.clone(), standing));
         }
     }
 }

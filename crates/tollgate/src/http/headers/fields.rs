@@ -1,5 +1,7 @@
 //! Structured fields (RFC 9651), as far as they are needed here: texts with whole numbers as parameters.
 
+use ::http::header::HeaderValue;
+use bytes::Bytes;
 use tollgate_core::Limit;
 
 /// The longest name, as it is written.
@@ -89,7 +91,52 @@ impl Item {
     }
 }
 
+/// [`Item::standing`] of one limit, whose beginning is written already: `"free";r=`.
+#[derive(Clone, Debug)]
+pub(super) struct Standings {
+    start: Box<[u8]>,
+}
+
+impl Standings {
+    pub(super) fn new(name: &Quoted) -> Standings {
+        Standings { start: [&name.bytes, &b";r="[..]].concat().into() }
+    }
+
+    /// In one allocation, and never moved.
+    pub(super) fn value(&self, remaining: u64, more_after_us: Option<u64>) -> Option<HeaderValue> {
+        let mut buffers = [itoa::Buffer::new(); 2];
+        let [remaining_text, more_text] = &mut buffers;
+        let remaining = remaining_text.format(remaining.min(MAX_NUMBER)).as_bytes();
+        let more = more_after_us
+            .map(|more_us| more_text.format(seconds(more_us).min(MAX_NUMBER)).as_bytes());
+        let parts = match more {
+            Some(more) => [&*self.start, remaining, b";t=", more],
+            None => [&*self.start, remaining, b"", b""],
+        };
+        // As long as it will be: what has no room to spare becomes a value as it is.
+        HeaderValue::from_maybe_shared(Bytes::from(parts.concat())).ok()
+    }
+}
+
 /// Whole seconds, rounded up.
 pub(super) fn seconds(us: u64) -> u64 {
     us.div_ceil(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn standings_are_written_like_items() {
+        let name = Quoted::new("per \"ip\"");
+        let standings = Standings::new(&name);
+        for remaining in [0, 1, 999_999, u64::MAX] {
+            for more_us in [None, Some(0), Some(1), Some(5_000_001), Some(u64::MAX)] {
+                let item = Item::standing(&name, remaining, more_us);
+                let value = standings.value(remaining, more_us);
+                assert_eq!(value.as_ref().map(HeaderValue::as_bytes), Some(item.as_bytes()));
+            }
+        }
+    }
 }
