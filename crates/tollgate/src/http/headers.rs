@@ -7,7 +7,7 @@ mod number;
 
 use std::sync::Arc;
 
-use ::http::header::{Entry, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use ::http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use ::http::{Response, StatusCode};
 
 use self::fields::{Item, Quoted, Standings, seconds};
@@ -245,21 +245,29 @@ fn write_classic(
     reset_s: u64,
     limit: impl FnOnce() -> HeaderValue,
 ) {
-    match headers.try_entry(REMAINING) {
-        Ok(Entry::Vacant(place)) => {
-            let _ = place.try_insert(number(remaining));
-        }
-        Ok(Entry::Occupied(mut own)) => {
-            let less = own.get().to_str().ok().and_then(|text| text.parse::<u64>().ok());
-            if less.is_some_and(|less| less <= remaining) {
-                return;
-            }
-            own.insert(number(remaining));
-        }
+    // An entry would tell first whether there is one, and takes longer.
+    match headers.try_append(REMAINING, number(remaining)) {
+        Ok(false) => {}
+        Ok(true) if yields(headers, remaining) => return,
+        Ok(true) => {}
         Err(_) => return,
     }
     let _ = headers.try_insert(LIMIT, limit());
     let _ = headers.try_insert(RESET, number(reset_s));
+}
+
+/// Whether a limit further in leaves no more than `remaining`, which stands behind what that one has told. One of
+/// the two stays.
+fn yields(headers: &mut HeaderMap, remaining: u64) -> bool {
+    let mut theirs: Vec<_> = headers.get_all(REMAINING).iter().cloned().collect();
+    let own = theirs.pop();
+    let less = theirs.first().and_then(|first| first.to_str().ok()?.parse::<u64>().ok());
+    let yields = less.is_some_and(|less| less <= remaining);
+    headers.remove(REMAINING);
+    for value in if yields { theirs } else { Vec::from_iter(own) } {
+        let _ = headers.try_append(REMAINING, value);
+    }
+    yields
 }
 
 /// The two lists, with an item for each limit; `None` without one.
@@ -351,6 +359,27 @@ impl Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_limits_the_one_that_leaves_less_is_told() {
+        for (theirs, own, want) in [
+            (&["3"][..], 4, &["3"][..]),
+            (&["4"], 4, &["4"]),
+            (&["5"], 4, &["4"]),
+            (&["3", "9"], 4, &["3", "9"]),
+            (&["9", "3"], 4, &["4"]),
+            (&["few"], 4, &["4"]),
+            (&[], 4, &["4"]),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in theirs {
+                headers.append(REMAINING, HeaderValue::from_static(value));
+            }
+            write_classic(&mut headers, own, 1, || number(10));
+            assert_eq!(headers.get_all(REMAINING).iter().collect::<Vec<_>>(), want, "{theirs:?}");
+            assert_eq!(headers.contains_key(LIMIT), theirs != want, "{theirs:?}");
+        }
+    }
 
     #[test]
     fn a_response_that_is_full_of_headers_goes_as_it_is() {
