@@ -102,15 +102,24 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn set_state(&mut self, Words([first, second, third, fourth]): Words) {
-        let [scope, ..] = self.words;
+    pub(super) fn set_state(&mut self, words: Words) {
+        self.set_numbers(words, 4);
+    }
+
+    /// Sets the first `count` numbers of a state whose others are 0 and stay so: those may be on another cache line.
+    #[inline(always)]
+    fn set_numbers(&mut self, Words([first, second, third, fourth]): Words, count: usize) {
+        let [scope, .., own_third] = self.words;
+        let third = third << SPARE_BITS | fourth >> SPARE_BITS & SPARE;
         self.words = [
             first << SPARE_BITS | scope & SPARE,
             second << SPARE_BITS | fourth & SPARE,
-            third << SPARE_BITS | fourth >> SPARE_BITS & SPARE,
+            if count > 2 { third } else { own_third },
         ];
-        // OK because the fourth has 53 bits, and 22 of them are elsewhere.
-        self.rest = (fourth >> (2 * SPARE_BITS)) as u32;
+        if count > 3 {
+            // OK because the fourth has 53 bits, and 22 of them are elsewhere.
+            self.rest = (fourth >> (2 * SPARE_BITS)) as u32;
+        }
     }
 
     /// Runs `act` on a state that is as most are; `None` if it is not, or that comes to nothing.
@@ -121,7 +130,7 @@ impl Slot {
     ) -> Option<T> {
         let mut state = S::of(self.state())?;
         let answer = act(&mut state)?;
-        self.set_state(state.words());
+        self.set_numbers(state.words(), S::NUMBERS);
         Some(answer)
     }
 
@@ -215,25 +224,38 @@ impl Words {
 
 /// A state as most keys have it, in its slot and nowhere else.
 pub(crate) trait Usual: Sized {
+    /// How many numbers it has; the others are 0.
+    const NUMBERS: usize;
+
     /// `None` if this key's is not.
     fn of(words: Words) -> Option<Self>;
 
     fn words(self) -> Words;
 }
 
-impl<S: From<Words> + Into<Words>> Usual for S {
-    #[inline]
-    fn of(words: Words) -> Option<S> {
-        Some(words.into())
-    }
+macro_rules! usual {
+    ($($state:ident: $numbers:literal),*) => {
+        $(impl Usual for $state {
+            const NUMBERS: usize = $numbers;
 
-    #[inline]
-    fn words(self) -> Words {
-        self.into()
-    }
+            #[inline]
+            fn of(words: Words) -> Option<$state> {
+                Some(words.into())
+            }
+
+            #[inline]
+            fn words(self) -> Words {
+                self.into()
+            }
+        })*
+    };
 }
 
+usual!(Window: 2, WindowPair: 3, Fill: 4);
+
 impl Usual for BriefLog {
+    const NUMBERS: usize = 3;
+
     #[inline]
     fn of(words: Words) -> Option<BriefLog> {
         logs::in_slot(words)
