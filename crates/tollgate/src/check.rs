@@ -104,7 +104,11 @@ impl<'a> Check<'a> {
             Limit::SlidingWindowLog(limit) => self.charge(limit),
             Limit::SlidingWindowCounter(limit) => self.charge(limit),
             Limit::TokenBucket(limit) => self.charge(limit),
-            Limit::LeakyBucket(limit) => self.charge(limit),
+            // Which mode it has is known here, not asked again for each answer.
+            Limit::LeakyBucket(limit) => match limit.as_token_bucket() {
+                Some(mirror) => self.charge(mirror),
+                None => self.charge(limit),
+            },
         }
     }
 

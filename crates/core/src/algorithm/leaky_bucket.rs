@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::TokenBucket;
 use super::bucket::{Bucket, BucketKind};
 use crate::limit::{LimitError, Rate};
 
@@ -12,7 +13,7 @@ use crate::limit::{LimitError, Rate};
 /// request so that they leave evenly: with capacity 3 and 1/s, three at once leave at 0, 1 and 2 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    bucket: Bucket,
+    mirror: TokenBucket,
     mode: Mode,
 }
 
@@ -47,33 +48,42 @@ impl LeakyBucket {
 
     /// A bucket that holds `capacity` and leaks at `leak`, in either mode.
     pub fn new(capacity: u64, leak: Rate, mode: Mode) -> Result<LeakyBucket, LimitError> {
-        Ok(LeakyBucket { bucket: Bucket::new(capacity, leak, "leak")?, mode })
+        Ok(LeakyBucket { mirror: TokenBucket::of(Bucket::new(capacity, leak, "leak")?), mode })
     }
 
     /// The most it holds.
     pub const fn capacity(&self) -> u64 {
-        self.bucket.capacity()
+        self.mirror.capacity()
     }
 
     /// The units that leak per time.
     pub const fn leak(&self) -> Rate {
-        self.bucket.rate()
+        self.mirror.refill()
     }
 
     /// What it does with a burst that fits.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
+
+    /// The token bucket that decides alike, on the same states; `None` if it shapes.
+    #[inline]
+    pub const fn as_token_bucket(&self) -> Option<&TokenBucket> {
+        match self.mode {
+            Mode::Policing => Some(&self.mirror),
+            Mode::Shaping => None,
+        }
+    }
 }
 
 impl BucketKind for LeakyBucket {
     #[inline]
     fn bucket(&self) -> &Bucket {
-        &self.bucket
+        self.mirror.bucket()
     }
 
     fn with_bucket(&self, bucket: Bucket) -> LeakyBucket {
-        LeakyBucket { bucket, ..*self }
+        LeakyBucket { mirror: TokenBucket::of(bucket), ..*self }
     }
 
     #[inline]

@@ -18,6 +18,10 @@ impl TokenBucket {
         Ok(TokenBucket { bucket: Bucket::new(capacity, refill, "refill")? })
     }
 
+    pub(super) const fn of(bucket: Bucket) -> TokenBucket {
+        TokenBucket { bucket }
+    }
+
     /// The most tokens it holds.
     pub const fn capacity(&self) -> u64 {
         self.bucket.capacity()

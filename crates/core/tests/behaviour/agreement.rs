@@ -94,8 +94,10 @@ proptest! {
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::any(),
     ) {
-        let mut tokens = Walk::new(TokenBucket::new(capacity, rate).unwrap().into());
-        let mut level = Walk::new(LeakyBucket::policing(capacity, rate).unwrap().into());
+        let bucket = TokenBucket::new(capacity, rate).unwrap();
+        let policing = LeakyBucket::policing(capacity, rate).unwrap();
+        prop_assert_eq!(policing.as_token_bucket(), Some(&bucket));
+        let (mut tokens, mut level) = (Walk::new(bucket.into()), Walk::new(policing.into()));
         for step in &steps {
             let Some(cost) = tokens.aim(step) else { break };
             level.now_us = tokens.now_us;
@@ -108,7 +110,9 @@ proptest! {
         (capacity, rate) in any::capacity_and_rate(),
         steps in trace::any(),
     ) {
-        let mut shaping = Walk::new(LeakyBucket::shaping(capacity, rate).unwrap().into());
+        let bucket = LeakyBucket::shaping(capacity, rate).unwrap();
+        prop_assert_eq!(bucket.as_token_bucket(), None);
+        let mut shaping = Walk::new(bucket.into());
         let mut policing = Walk::new(LeakyBucket::policing(capacity, rate).unwrap().into());
         for step in &steps {
             let Some(cost) = shaping.aim(step) else { break };
