@@ -125,7 +125,8 @@ pub trait Algorithm: Decide {
     }
 
     /// [`check`](Self::check) of a request for one unit that accepts any delay, as most are, if it is allowed and
-    /// nothing is out of the ordinary: half the instructions. `None` otherwise, and then nothing has changed.
+    /// nothing is out of the ordinary, in fewer steps. `None` otherwise, and then nothing has changed. The state must be one
+    /// that this limit has left, or [`carry_over`](Self::carry_over).
     fn check_one(&self, state: &mut Self::Usual, now_us: u64) -> Option<Checked>;
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.

@@ -34,6 +34,10 @@ struct Counter {
     wall: Arc<Wall>,
 }
 
+/// How long the wall clock is taken to go on as it did.
+#[cfg(feature = "tower")]
+const LOOKED_AT_US: u64 = 100_000;
+
 /// How far the machine's wall clock is ahead of a counter's time. It is looked at again every 100 ms, as it may be
 /// set; looking takes four times as long as the counter does.
 #[cfg(feature = "tower")]
@@ -49,7 +53,9 @@ struct Wall {
 impl Wall {
     #[inline]
     fn at(&self, now_us: u64) -> u64 {
-        if now_us >= self.due_us.load(Ordering::Acquire) {
+        // Also if the counter was set back, as when a virtual machine is restored.
+        let due_us = self.due_us.load(Ordering::Acquire);
+        if !(1..=LOOKED_AT_US).contains(&due_us.wrapping_sub(now_us)) {
             return self.look(now_us);
         }
         now_us.wrapping_add(self.ahead_us.load(Ordering::Relaxed))
@@ -60,7 +66,7 @@ impl Wall {
         let wall_us = system_us();
         self.ahead_us.store(wall_us.wrapping_sub(now_us), Ordering::Relaxed);
         // OK because no clock is anywhere near 500,000 years.
-        self.due_us.store(now_us + 100_000, Ordering::Release);
+        self.due_us.store(now_us + LOOKED_AT_US, Ordering::Release);
         wall_us
     }
 }
@@ -211,6 +217,8 @@ mod tests {
         // As if it had been set back by an hour since.
         wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
         assert!(wall.at(5_100_000).abs_diff(system_us()) < 60_000_000);
+        wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
+        assert!(wall.at(1_000_000).abs_diff(system_us()) < 60_000_000, "it went back");
     }
 
     /// Our own scale beside quanta's, over a second and over 10 years of counts.

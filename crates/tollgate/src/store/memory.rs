@@ -283,8 +283,8 @@ impl Memory {
     }
 }
 
-/// Decides a request for one unit of the key in a slot.
-#[cold]
+/// Decides a request for one unit of the key in a slot, by the long way.
+// Never: in the caller it would take registers from the short way.
 #[inline(never)]
 fn check_slot<A: Charged>(
     limit: &A,
@@ -314,7 +314,9 @@ impl Charged for LeakyBucket {}
 
 impl Charged for SlidingWindowLog {
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
-        if let (Cost::ONE, Some(checked)) = (ask.cost, self.check_one_more(log, now_us)) {
+        if ask.cost == Cost::ONE
+            && let Some(checked) = self.check_one_more(log, now_us)
+        {
             return checked;
         }
         if log.heap_bytes() == 0 {

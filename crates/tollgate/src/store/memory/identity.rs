@@ -5,6 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 use ahash::RandomState;
 use siphasher::sip128::SipHasher13;
 
+use super::slot;
+
 const INLINE_BYTES: usize = 15;
 
 /// The bits of a scope's index that an identity has.
@@ -28,10 +30,9 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// The mark of an index, of which `bits` are beside the identity.
-    pub(super) fn new(index: u32, bits: u32) -> Mark {
-        let in_identity = u64::from(index >> bits) << (64 - SCOPE_BITS);
-        Mark { in_identity, in_slot: index & ((1 << bits) - 1) }
+    pub(super) fn new(index: u32) -> Mark {
+        let in_identity = u64::from(index >> slot::SCOPE_BITS) << (64 - SCOPE_BITS);
+        Mark { in_identity, in_slot: index & ((1 << slot::SCOPE_BITS) - 1) }
     }
 }
 

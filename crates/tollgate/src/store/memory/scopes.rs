@@ -101,7 +101,7 @@ impl Scopes {
         let family = Arc::clone(&named.family);
         let scope = Arc::new(Scope {
             index,
-            mark: slot::mark(index),
+            mark: Mark::new(index),
             salt: family.salt,
             limit,
             family,

@@ -22,11 +22,6 @@ const NUMBER_BITS: u32 = 53;
 const SPARE_BITS: u32 = 64 - NUMBER_BITS;
 const SPARE: u64 = (1 << SPARE_BITS) - 1;
 
-/// How slots have this scope's index.
-pub(super) fn mark(scope: u32) -> Mark {
-    Mark::new(scope, SCOPE_BITS)
-}
-
 /// A key: who it is, which scope it is in, and its state, in 44 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, packed(4))]
@@ -48,12 +43,14 @@ impl Slot {
 
     #[inline]
     pub(super) fn is_at(&self, place: Place) -> bool {
-        self.is(place.identity.0[0], place.identity.0[1], place.scope)
+        self.is(place.identity, place.scope)
     }
 
+    /// Whether it is this key's, in the scope of whose index it has these bits.
     #[inline]
-    pub(super) fn is(&self, low: u64, high: u64, scope: u32) -> bool {
+    pub(super) fn is(&self, Identity([low, high]): Identity, scope: u32) -> bool {
         let Slot { identity: Identity([own_low, own_high]), words: [first, ..], .. } = *self;
+        // Word by word: as 16 bytes they would be compared in memory, which waits for what was just written there.
         own_low == low && own_high == high && first & SPARE == u64::from(scope)
     }
 
@@ -82,7 +79,7 @@ impl Slot {
 
     pub(super) fn set_scope(&mut self, scope: u32) {
         let Slot { identity, words: [first, second, third], .. } = *self;
-        let mark = mark(scope);
+        let mark = Mark::new(scope);
         self.identity = identity.key().with_scope(mark);
         self.words = [first & !SPARE | u64::from(mark.in_slot), second, third];
     }
@@ -130,7 +127,9 @@ impl Slot {
     ) -> Option<T> {
         let mut state = S::of(self.state())?;
         let answer = act(&mut state)?;
-        self.set_numbers(state.words(), S::NUMBERS);
+        let words = state.words();
+        self.set_numbers(words, S::NUMBERS);
+        debug_assert_eq!(self.state(), words, "more than {} numbers", S::NUMBERS);
         Some(answer)
     }
 

@@ -86,24 +86,24 @@ impl Table {
     /// The slot of this hash and owner.
     #[inline(always)]
     pub(super) fn find_mut(&mut self, place: Place) -> Option<&mut Slot> {
-        let Place { hash, identity: Identity([low, high]), scope, .. } = place;
+        let Place { hash, identity, scope, .. } = place;
         let home = home(hash, self.tags.len());
         // As a rule it is at home, and the first there that may be the one. That much is part of the
         // caller; the search that it saves is not.
         if let Some(slot) = self.tags.get(home)?.matching(tag(hash)).next() {
             let likely = At { bucket: home, slot };
-            if self.slot(likely).is(low, high, scope) {
+            if self.slot(likely).is(identity, scope) {
                 return Some(self.slot_mut(likely));
             }
         }
-        self.search_mut(hash, low, high, scope)
+        self.search_mut(hash, identity, scope)
     }
 
     // Apart, and given what fits registers: what had to be in memory for it would be written also where it
     // is not called.
     #[inline(never)]
-    fn search_mut(&mut self, hash: u64, low: u64, high: u64, scope: u32) -> Option<&mut Slot> {
-        let at = self.find(hash, |slot| slot.is(low, high, scope))?;
+    fn search_mut(&mut self, hash: u64, identity: Identity, scope: u32) -> Option<&mut Slot> {
+        let at = self.find(hash, |slot| slot.is(identity, scope))?;
         Some(self.slot_mut(at))
     }
 
@@ -276,7 +276,7 @@ fn next(at: usize, buckets: usize) -> usize {
 }
 
 /// What a slot in use is marked with: the end of its hash, and neither of the other marks. Its home comes
-/// from bits above that.
+/// from the bits above that, up to 2^24 buckets.
 #[inline]
 fn tag(hash: u64) -> u8 {
     // The lowest eight bits are what is meant.

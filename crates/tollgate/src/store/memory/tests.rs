@@ -19,7 +19,7 @@ fn ask(units: u64) -> Ask {
     Ask::new(Cost::new(units).unwrap())
 }
 
-/// As a limiter checks.
+/// As a limiter checks what is not for one unit at the clock's time.
 fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
     fn decide<A: Charged>(
         (memory, scope): (&Memory, &Scope),
@@ -395,6 +395,16 @@ fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
     assert_eq!(remaining(&memory, &held, "a", NOW_US), 6);
     let other = memory.scope("other", window(9)).unwrap();
     assert_eq!(remaining(&memory, &other, "a", NOW_US), 5);
+}
+
+#[test]
+fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
+    let memory = Memory::new(None);
+    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1m")).unwrap();
+    for (cost, left) in [(1, 9), (1, 8), (3, 5), (6, 5), (6, 5), (1, 4), (4, 0), (1, 0)] {
+        check(&memory, &log, "a", NOW_US, ask(cost));
+        assert_eq!(remaining(&memory, &log, "a", NOW_US), left, "after {cost}");
+    }
 }
 
 /// Some check under limits that they hold, others under ones that come and go, and nothing is lost.
