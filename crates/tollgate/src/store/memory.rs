@@ -190,17 +190,17 @@ impl Memory {
             drop(shard);
             return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
         };
-        match slot.try_change(|state| limit.check_one(state, now_us)) {
-            Some(checked) => {
-                drop(shard);
-                checked.into()
-            }
-            None => {
-                let checked = check_slot(limit, slot, logs, &self.budget, now_us);
-                drop(shard);
-                checked.into()
-            }
+        if let Some(checked) = slot.try_change(|state| limit.check_one(state, now_us)) {
+            drop(shard);
+            return checked.into();
         }
+        if let Some(checked) = limit.check_one_elsewhere(slot, logs, now_us) {
+            drop(shard);
+            return checked.into();
+        }
+        let checked = check_slot(limit, slot, logs, &self.budget, now_us);
+        drop(shard);
+        checked.into()
     }
 
     /// Decides one request. A key whose state is under another limit of the name has it carried over.
@@ -305,6 +305,12 @@ pub(crate) trait Charged: Algorithm<State: Kept, Usual: Usual> {
     fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {
         self.check(state, now_us, ask)
     }
+
+    /// Decides a request for one unit of a key whose state is not in its slot, if that is simple.
+    #[inline(always)]
+    fn check_one_elsewhere(&self, _: &Slot, _: &mut Logs, _now_us: u64) -> Option<Checked> {
+        None
+    }
 }
 
 impl Charged for FixedWindow {}
@@ -313,12 +319,12 @@ impl Charged for TokenBucket {}
 impl Charged for LeakyBucket {}
 
 impl Charged for SlidingWindowLog {
+    #[inline(always)]
+    fn check_one_elsewhere(&self, slot: &Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
+        self.check_one_more(logs.get_mut(slot.state())?, now_us)
+    }
+
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
-        if ask.cost == Cost::ONE
-            && let Some(checked) = self.check_one_more(log, now_us)
-        {
-            return checked;
-        }
         if log.heap_bytes() == 0 {
             let checked = self.check(log, now_us, ask);
             logs::settle(log, budget);
