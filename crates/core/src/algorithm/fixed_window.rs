@@ -129,11 +129,8 @@ impl Algorithm for FixedWindow {
     /// In the window last charged.
     #[inline(always)]
     fn check_one(&self, window: &mut Window, now_us: u64) -> Option<Checked> {
-        if now_us > MAX_TIME_US || window.spent >= self.limit {
-            return None;
-        }
-        let elapsed_us = now_us.checked_sub(window.start_us)?;
-        if elapsed_us >= self.window_us() {
+        let left_us = left_in_window_us(window.start_us, self.window_us, now_us)?;
+        if window.spent >= self.limit {
             return None;
         }
         window.spent += 1;
@@ -141,7 +138,7 @@ impl Algorithm for FixedWindow {
             verdict: Verdict::Allowed { delay_us: 0 },
             limit: self.limit,
             remaining: self.limit - window.spent,
-            reset_after_us: self.window_us() - elapsed_us,
+            reset_after_us: left_us,
             first_back_us: 0,
         };
         let receipt = Receipt { cost: Cost::ONE, place: self.place_in(window) };
@@ -201,6 +198,19 @@ impl FixedWindow {
 #[inline]
 pub(super) fn window_start_us(at_us: u64, window_us: NonZeroU64) -> u64 {
     at_us - at_us % window_us
+}
+
+/// How long the window starting at `start_us` goes on; `None` if `now_us` is not in it, or past the end of time.
+#[inline(always)]
+pub(super) fn left_in_window_us(start_us: u64, window_us: NonZeroU64, now_us: u64) -> Option<u64> {
+    if now_us > MAX_TIME_US {
+        return None;
+    }
+    let elapsed_us = now_us.checked_sub(start_us)?;
+    if elapsed_us >= window_us.get() {
+        return None;
+    }
+    Some(window_us.get() - elapsed_us)
 }
 
 /// The latest that a charge in the window starting at `start_us` can have been made.

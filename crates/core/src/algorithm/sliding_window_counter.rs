@@ -3,8 +3,8 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::fixed_window::{latest_in_window_us, window_start_us};
-use super::{Algorithm, Decide, MAX_TIME_US};
+use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
+use super::{Algorithm, Decide};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
 use crate::muldiv::muldiv;
@@ -187,14 +187,7 @@ impl Algorithm for SlidingWindowCounter {
     #[inline(always)]
     fn check_one(&self, windows: &mut WindowPair, now_us: u64) -> Option<Checked> {
         let WindowPair { start_us, current, previous } = *windows;
-        if now_us > MAX_TIME_US {
-            return None;
-        }
-        let elapsed_us = now_us.checked_sub(start_us)?;
-        if elapsed_us >= self.window_us() {
-            return None;
-        }
-        let in_view_us = self.window_us() - elapsed_us;
+        let in_view_us = left_in_window_us(start_us, self.window_us, now_us)?;
         let (in_view, in_view_part) = match previous.checked_mul(in_view_us)? {
             0 => (0, 0),
             parts => (parts / self.window_us, parts % self.window_us),

@@ -58,9 +58,7 @@ impl SlidingWindowLog {
         }
         log.older.capacity().max(4) * size_of::<Sum>()
     }
-}
 
-impl SlidingWindowLog {
     /// [`check_one`](Algorithm::check_one) of a log with charges that count, of which one leaves at most, and memory
     /// for one more.
     #[inline]
@@ -85,6 +83,7 @@ impl SlidingWindowLog {
         log.newest = Some(Sum { at_us: now_us, through: newest.through + 1 });
         log.base = base;
         log.charged_us = now_us;
+        // OK because one was just put there.
         let oldest_us = log.older.front().map_or(now_us, |sum| sum.at_us);
         let decision = Decision {
             verdict: Verdict::Allowed { delay_us: 0 },
