@@ -13,7 +13,7 @@ pub use bucket::{Fill, Level};
 pub use fixed_window::{FixedWindow, Window};
 pub use leaky_bucket::{LeakyBucket, Mode};
 pub use sliding_window_counter::{SlidingWindowCounter, WindowPair};
-pub use sliding_window_log::{BriefLog, Entry, Log, SlidingWindowLog};
+pub use sliding_window_log::{BriefLog, Entry, FewLog, Log, SlidingWindowLog};
 pub use token_bucket::TokenBucket;
 
 pub(crate) use decide::Decide;

@@ -36,8 +36,9 @@ mod together;
 pub mod twins;
 
 pub use algorithm::{
-    Algorithm, BriefLog, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US,
-    MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
+    Algorithm, BriefLog, Entry, FewLog, Fill, FixedWindow, LeakyBucket, Level, Log,
+    MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
+    Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
 pub use limit::{

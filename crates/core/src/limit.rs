@@ -172,7 +172,7 @@ impl Limit {
         &self,
         state: &'s State,
         now_us: u64,
-    ) -> Option<impl ExactSizeIterator<Item = Entry> + use<'s>> {
+    ) -> Option<impl Iterator<Item = Entry> + use<'s>> {
         match (self, state) {
             (Limit::SlidingWindowLog(limit), State::Log(log)) => Some(limit.entries(log, now_us)),
             _ => None,

@@ -70,9 +70,10 @@ fn attacked() -> Option<(usize, ManualClock, Limiter, Scope)> {
 #[test]
 #[ignore = "a part of a test above, which runs it"]
 fn few_large_logs() {
-    let Some((before, _, _, scope)) = attacked() else { return };
+    let Some((before, clock, _, scope)) = attacked() else { return };
     for keys in [0..20, 100..800] {
         for _ in 0..400_000 / (keys.end - keys.start) {
+            clock.advance(Duration::from_micros(1));
             keys.clone().for_each(|key| charge(&scope, key));
         }
     }
@@ -87,7 +88,7 @@ fn logs_that_come_and_go() {
     for size in [3, 6, 12, 24, 48, 96, 192, 384] {
         let keys = 300_000 / size;
         for key in size * 1_000_000..size * 1_000_000 + keys {
-            (0..size).for_each(|_| charge(&scope, key));
+            charge_apart(&clock, &scope, key, size);
             // Some stay, and keep the memory of others apart.
             if key % 16 > 0 && key % 2_000 > 1_000 {
                 scope.reset_now(&key.to_be_bytes()).unwrap();
@@ -114,8 +115,7 @@ fn attack() {
     client(3);
     let mut most = 0;
     for key in 0..keys {
-        // Three charges, so that a log takes memory too.
-        (0..3).for_each(|_| charge(&scope, key));
+        charge_apart(&clock, &scope, key, 5);
         if key.is_multiple_of(5_000) {
             most = most.max(resident_bytes().saturating_sub(before));
             assert!(!victim().is_allowed(), "a throttled victim stays throttled");
@@ -137,6 +137,14 @@ fn charge(scope: &Scope, key: u64) {
     scope.check(&key.to_be_bytes()).now().unwrap();
 }
 
+/// Each at a time of its own: a log takes memory for the fifth.
+fn charge_apart(clock: &ManualClock, scope: &Scope, key: u64, charges: u64) {
+    for _ in 0..charges {
+        clock.advance(Duration::from_micros(1));
+        charge(scope, key);
+    }
+}
+
 /// What a process takes anyway, as soon as it does something.
 fn warm_up() {
     let limiter = Limiter::builder().max_bytes(64 << 10).build();
@@ -150,7 +158,7 @@ fn come_and_go(clock: &ManualClock, scope: &Scope, keys: u64) {
     for wave in 1..4 {
         clock.advance(Duration::from_secs(2 * 3_600));
         for key in 0..keys / 8 {
-            (0..3).for_each(|_| charge(scope, wave * keys + key));
+            charge_apart(clock, scope, wave * keys + key, 5);
         }
     }
 }

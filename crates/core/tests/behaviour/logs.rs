@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Ask, BriefLog, Cost, Log, SlidingWindowLog};
+use tollgate_core::{Algorithm, Ask, BriefLog, Cost, FewLog, Log, SlidingWindowLog};
 
 /// Milliseconds since the step before, or back; what it costs; whether it is refunded at once.
 fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {
-    let back = prop_oneof![9 => 0_i64..400, 1 => -20_000_i64..0];
-    prop::collection::vec((back, 1_u64..4, prop::bool::weighted(0.1)), 1..120)
+    let back = prop_oneof![6 => 0_i64..400, 3 => Just(0), 1 => -20_000_i64..0];
+    let cost = prop_oneof![2 => Just(1), 1 => 1_u64..4];
+    prop::collection::vec((back, cost, prop::bool::weighted(0.1)), 1..120)
 }
 
 proptest! {
     /// Whoever has to find the memory for a charge is told how much, to the byte. A log of at most
-    /// one charge is the same log as three numbers.
+    /// one charge is the same log as three numbers, and one of three units as three times.
     #[test]
-    fn growth_is_foretold_and_a_brief_log_is_the_same(limit in 1_u64..40, steps in steps()) {
+    fn growth_is_foretold_and_a_small_log_is_the_same(limit in 1_u64..40, steps in steps()) {
         let limit = SlidingWindowLog::new(limit, Duration::from_secs(1)).unwrap();
         let mut log = Log::default();
         let mut now_us = 1_000_000_000_u64;
@@ -23,9 +24,9 @@ proptest! {
             now_us = now_us.saturating_add_signed(step_ms * 1_000);
             let ask = Ask::new(Cost::new(cost).unwrap());
             let before = log.heap_bytes();
-            let growth = limit.growth_bytes(&log, now_us);
-            if let Some(brief) = log.brief() {
-                let same = Log::from(brief);
+            let growth = limit.growth_bytes(&log, now_us, ask.cost);
+            for same in log.brief().map(Log::from).into_iter().chain(log.few().map(Log::from)) {
+                prop_assert_eq!(&same, &log);
                 prop_assert_eq!(limit.peek(&same, now_us, ask), limit.peek(&log, now_us, ask));
                 prop_assert!(limit.entries(&same, now_us).eq(limit.entries(&log, now_us)));
                 prop_assert_eq!(same.heap_bytes(), 0);
@@ -59,6 +60,42 @@ proptest! {
     }
 }
 
+/// Whatever their costs and however many at a time: a list has each, and each can be taken back.
+#[test]
+fn charges_of_one_time_are_listed_and_refunded_one_by_one() {
+    let limit = SlidingWindowLog::new(20, Duration::from_secs(1)).unwrap();
+    let costs =
+        |log: &Log| -> Vec<u64> { limit.entries(log, 5).map(|entry| entry.cost.units()).collect() };
+    let mut log = Log::default();
+    let charge = |log: &mut Log, units| {
+        limit.check(log, 5, Ask::new(Cost::new(units).unwrap())).receipt.unwrap()
+    };
+    let mut receipts: Vec<_> = [1, 1, 1, 2, 1, 1, 2, 2].map(|units| charge(&mut log, units)).into();
+    assert_eq!(costs(&log), [1, 1, 1, 2, 1, 1, 2, 2]);
+    assert_eq!(limit.refund(&mut log, 5, receipts.remove(3)), 2);
+    assert_eq!(costs(&log), [1, 1, 1, 1, 1, 2, 2]);
+    for left in [[1, 1, 1, 1, 2, 2].as_slice(), &[1, 1, 1, 2, 2], &[1, 1, 2, 2]] {
+        assert_eq!(limit.refund(&mut log, 5, receipts.remove(0)), 1);
+        assert_eq!(costs(&log), left);
+    }
+    for receipt in receipts {
+        limit.refund(&mut log, 5, receipt);
+    }
+    assert!(costs(&log).is_empty());
+}
+
+/// However many: only another time, or another cost, takes memory.
+#[test]
+fn single_units_of_one_time_take_no_memory() {
+    let limit = SlidingWindowLog::new(65_536, Duration::from_secs(1)).unwrap();
+    let mut log = Log::default();
+    for _ in 0..10_000 {
+        assert_eq!(limit.growth_bytes(&log, 5, Cost::ONE), 0);
+        assert!(limit.check(&mut log, 5, Ask::new(Cost::ONE)).decision.is_allowed());
+    }
+    assert_eq!((log.heap_bytes(), limit.entries(&log, 5).count()), (0, 10_000));
+}
+
 #[test]
 fn a_log_that_was_refunded_or_never_charged_is_brief() {
     assert_eq!(Log::default().brief(), Some(BriefLog::default()));
@@ -68,8 +105,10 @@ fn a_log_that_was_refunded_or_never_charged_is_brief() {
     assert_eq!(log.brief(), Some(BriefLog { charged_us: 5, at_us: 5, units: 1 }));
     limit.refund(&mut log, 5, receipt);
     assert_eq!(log.brief(), Some(BriefLog { charged_us: 5, at_us: 0, units: 0 }));
-    for _ in 0..2 {
-        limit.check(&mut log, 6, Ask::new(Cost::ONE));
+    assert_eq!(log.few(), None);
+    for (at_us, expected) in [(6, [6, 0, 0]), (6, [6, 6, 0]), (7, [7, 6, 6])] {
+        limit.check(&mut log, at_us, Ask::new(Cost::ONE));
+        assert_eq!(log.few(), Some(FewLog { at_us: expected }));
     }
     assert_eq!(log.brief(), None);
 }

@@ -39,11 +39,14 @@ proptest! {
     }
 }
 
-/// Charges in order, as a store checks that they are.
+/// Charges in order, as a store checks that they are, some at the same time.
 fn any_log() -> impl Strategy<Value = State> {
-    let charges = prop::collection::btree_map(0..60_u64, 1..4_u64, 0..6);
-    (charges, 0..10_u64).prop_map(|(charges, later_us)| {
-        let charged_us = charges.keys().last().map_or(0, |at_us| at_us + later_us);
+    let units = prop_oneof![3 => Just(1), 1 => 1..4_u64];
+    let charges = prop::collection::vec((0..60_u64, units), 0..9);
+    let later_us = prop_oneof![Just(0), 0..10_u64];
+    (charges, later_us).prop_map(|(mut charges, later_us)| {
+        charges.sort_by_key(|&(at_us, _)| at_us);
+        let charged_us = charges.last().map_or(0, |(at_us, _)| at_us + later_us);
         let entry = |(at_us, units)| Entry { at_us, cost: Cost::new(units).unwrap() };
         State::Log(Log::of(charged_us, charges.into_iter().map(entry)))
     })
@@ -69,15 +72,28 @@ fn with_size(limit: &Limit, size: u64) -> Limit {
 }
 
 fn agree(limit: &Limit, state: &State, now_us: u64) -> Result<(), TestCaseError> {
-    let mut after = state.clone();
-    let Some(short) = check_one(limit, &mut after, now_us) else {
-        prop_assert_eq!(&after, state, "nothing was decided, and yet something changed");
-        return Ok(());
+    let agrees = |short: Checked, after: &State| {
+        let mut wanted = state.clone();
+        prop_assert_eq!(short, limit.check(&mut wanted, now_us, Ask::new(Cost::ONE)));
+        prop_assert_eq!(after, &wanted);
+        Ok(())
     };
-    let mut wanted = state.clone();
-    prop_assert_eq!(short, limit.check(&mut wanted, now_us, Ask::new(Cost::ONE)));
-    prop_assert_eq!(after, wanted);
+    if let Some(refused) = refuse_one(limit, state, now_us) {
+        agrees(refused, state)?;
+    }
+    let mut after = state.clone();
+    match check_one(limit, &mut after, now_us) {
+        Some(short) => agrees(short, &after)?,
+        None => prop_assert_eq!(&after, state, "nothing was decided, and yet something changed"),
+    }
     Ok(())
+}
+
+fn refuse_one(limit: &Limit, state: &State, now_us: u64) -> Option<Checked> {
+    match (limit, state) {
+        (Limit::SlidingWindowLog(limit), State::Log(log)) => limit.refuse_one(log.few()?, now_us),
+        _ => None,
+    }
 }
 
 fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
@@ -89,10 +105,10 @@ fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
         (Limit::TokenBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
         (Limit::LeakyBucket(limit), State::Fill(state)) => limit.check_one(state, now_us),
         (Limit::SlidingWindowLog(limit), State::Log(state)) => {
-            if let Some(mut brief) = state.brief()
-                && let Some(checked) = limit.check_one(&mut brief, now_us)
+            if let Some(mut few) = state.few()
+                && let Some(checked) = limit.check_one(&mut few, now_us)
             {
-                *state = Log::from(brief);
+                *state = Log::from(few);
                 return Some(checked);
             }
             state.reserve_one();
@@ -125,6 +141,20 @@ fn what_is_usual_goes_the_short_way() {
             let answer = check_one(&limit, &mut state, now_us).map(|checked| checked.decision);
             assert!(answer.is_some_and(|decision| decision.is_allowed()), "{limit} at {now_us}");
         }
+    }
+}
+
+/// A log of a few is refused the short way too: until enough have left, and for no longer.
+#[test]
+fn a_short_refusal_is_for_as_long_as_it_holds() {
+    for (size, retry_us) in [(1, 1_002), (2, 1_001), (3, 1_000)] {
+        let limit: Limit = format!("sliding-window-log limit={size} window=1ms").parse().unwrap();
+        let entry = |at_us| Entry { at_us, cost: Cost::ONE };
+        let state = State::Log(Log::of(5_002, [5_000, 5_001, 5_002].map(entry)));
+        let refused = refuse_one(&limit, &state, 5_002).unwrap().decision;
+        assert_eq!(refused.retry_after_us(), Some(retry_us - 2), "{limit}");
+        assert_eq!(refuse_one(&limit, &state, 5_000 + retry_us), None, "{limit}");
+        assert_eq!(refuse_one(&limit, &state, 5_001), None, "{limit}: an earlier time");
     }
 }
 

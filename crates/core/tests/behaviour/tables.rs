@@ -193,6 +193,6 @@ fn after_the_end_of_time_a_refund_and_a_list_are_of_its_last_moment() {
     let limit: Limit = "sliding-window-log limit=3 window=1s".parse().unwrap();
     let mut state = limit.fresh();
     let receipt = limit.check(&mut state, u64::MAX, Ask::new(Cost::ONE)).receipt.unwrap();
-    assert_eq!(limit.entries(&state, u64::MAX).unwrap().len(), 1);
+    assert_eq!(limit.entries(&state, u64::MAX).unwrap().count(), 1);
     assert_eq!(limit.refund(&mut state, u64::MAX, receipt), 1);
 }

@@ -305,10 +305,10 @@ impl Walk {
                 format!("start {} current {} previous {}", it.start_us, it.current, it.previous)
             }
             State::Log(_) => {
-                let entries = self.limit.entries(&self.state, self.now_us).unwrap();
-                let count = entries.len();
+                let entries = || self.limit.entries(&self.state, self.now_us).unwrap();
+                let count = entries().count();
                 let mut text = format!("{count} entries");
-                for (index, entry) in entries.enumerate() {
+                for (index, entry) in entries().enumerate() {
                     if index < SHOWN || index + SHOWN >= count {
                         write!(text, " {}:{}", entry.at_us, entry.cost.units()).unwrap();
                     }

@@ -190,11 +190,7 @@ impl Memory {
             drop(shard);
             return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
         };
-        if let Some(checked) = slot.try_change(|state| limit.check_one(state, now_us)) {
-            drop(shard);
-            return checked.into();
-        }
-        if let Some(checked) = limit.check_one_elsewhere(slot, logs, now_us) {
+        if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
             drop(shard);
             return checked.into();
         }
@@ -293,6 +289,9 @@ fn check_slot<A: Charged>(
     budget: &Budget,
     now_us: u64,
 ) -> Checked {
+    if let Some(refused) = limit.refuse_one_in(slot, now_us) {
+        return refused;
+    }
     let ask = Ask::new(Cost::ONE);
     let check = |state: &mut A::State| limit.check_within(budget, state, now_us, ask);
     A::State::change(slot, logs, budget, check)
@@ -306,10 +305,16 @@ pub(crate) trait Charged: Algorithm<State: Kept, Usual: Usual> {
         self.check(state, now_us, ask)
     }
 
-    /// Decides a request for one unit of a key whose state is not in its slot, if that is simple.
+    /// Refuses a request for one unit of the key in a slot, if that is simple.
     #[inline(always)]
-    fn check_one_elsewhere(&self, _: &Slot, _: &mut Logs, _now_us: u64) -> Option<Checked> {
+    fn refuse_one_in(&self, _: &Slot, _now_us: u64) -> Option<Checked> {
         None
+    }
+
+    /// Decides a request for one unit of the key in a slot, if that is simple.
+    #[inline(always)]
+    fn check_one_in(&self, slot: &mut Slot, _: &mut Logs, now_us: u64) -> Option<Checked> {
+        slot.try_change(|state| self.check_one(state, now_us))
     }
 }
 
@@ -320,8 +325,16 @@ impl Charged for LeakyBucket {}
 
 impl Charged for SlidingWindowLog {
     #[inline(always)]
-    fn check_one_elsewhere(&self, slot: &Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
+    fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
+        if let Some(checked) = slot.try_change(|brief| self.check_one(brief, now_us)) {
+            return Some(checked);
+        }
         self.check_one_more(logs.get_mut(slot.state())?, now_us)
+    }
+
+    #[inline(always)]
+    fn refuse_one_in(&self, slot: &Slot, now_us: u64) -> Option<Checked> {
+        self.refuse_one(logs::few(slot.state())?, now_us)
     }
 
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
@@ -330,14 +343,14 @@ impl Charged for SlidingWindowLog {
             logs::settle(log, budget);
             return checked;
         }
-        if self.growth_bytes(log, now_us) > 0 {
+        if self.growth_bytes(log, now_us, ask.cost) > 0 {
             let decision = self.peek(log, now_us, ask);
             if !decision.is_allowed() {
                 self.settle(log, now_us);
                 return Checked { decision, receipt: None };
             }
             // Always so: a log with memory that is full has charges to make one of.
-            logs::reserve(log, self, now_us, budget);
+            logs::reserve(log, self, now_us, ask.cost, budget);
         }
         self.check(log, now_us, ask)
     }

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use tollgate_core::{BriefLog, Log, SlidingWindowLog, State};
+use tollgate_core::{BriefLog, Cost, FewLog, Log, SlidingWindowLog, State};
 
 use super::budget::Budget;
 use super::slot::Words;
@@ -16,6 +16,9 @@ const CHUNK_BYTES: usize =
 
 /// What the allocator takes beside what was asked of it: a header, and what is left over.
 const BYTES_PER_ALLOCATION: usize = 24;
+
+/// Instead of a number: what is before it are the times of a few charges.
+const FEW: u64 = 1 << 52;
 
 /// Logs by number.
 #[derive(Debug, Default)]
@@ -39,7 +42,7 @@ impl Logs {
         let chunk = |index: usize| self.chunks.get(index / CHUNK_LOGS);
         match index(words).and_then(|index| Some(&chunk(index)?[index % CHUNK_LOGS])) {
             Some(log) => look(log),
-            None => look(&brief(words).into()),
+            None => look(&in_slot(words)),
         }
     }
 
@@ -47,19 +50,21 @@ impl Logs {
     pub(super) fn take(&mut self, words: Words) -> Log {
         match self.get_mut(words) {
             Some(log) => mem::take(log),
-            None => brief(words).into(),
+            None => in_slot(words),
         }
     }
 
-    /// Puts a log back where it was, or in. One of more than one charge gets a number; without memory
+    /// Puts a log back where it was, or in. One that a slot has no room for gets a number; without memory
     /// for that, its charges become one.
     pub(super) fn put(&mut self, words: Words, log: Log, budget: &Budget) -> Words {
         if let Some(own) = self.get_mut(words) {
             *own = log;
             return words;
         }
-        let free = if log.brief().is_some() { None } else { self.free_number(budget) };
-        if let Some(number) = free {
+        if let Some(words) = slot_words(&log) {
+            return words;
+        }
+        if let Some(number) = self.free_number(budget) {
             let words = Words([0, 0, 0, u64::from(number)]);
             return self.put(words, log, budget);
         }
@@ -79,6 +84,8 @@ impl Logs {
                 return None;
             }
             self.chunks.push(Box::default());
+            // So that whoever gives a number back needs no memory for it.
+            self.free.reserve(self.chunks.len() * CHUNK_LOGS);
         }
         self.numbered += 1;
         Some(number)
@@ -112,21 +119,38 @@ fn index(Words([.., number]): Words) -> Option<usize> {
     usize::try_from(number.checked_sub(1)?).ok()
 }
 
-#[inline]
-fn brief(Words([charged_us, at_us, units, _]): Words) -> BriefLog {
-    BriefLog { charged_us, at_us, units }
+/// A log that is in its slot.
+fn in_slot(words: Words) -> Log {
+    match few(words) {
+        Some(few) => few.into(),
+        None => {
+            let Words([charged_us, at_us, units, _]) = words;
+            BriefLog { charged_us, at_us, units }.into()
+        }
+    }
 }
 
-/// A log that has no number.
-#[inline]
-pub(super) fn in_slot(words: Words) -> Option<BriefLog> {
-    index(words).is_none().then(|| brief(words))
+/// The words of a log that a slot has room for. One that took memory keeps it: it was busy, and will be again.
+pub(super) fn slot_words(log: &Log) -> Option<Words> {
+    if log.heap_bytes() > 0 {
+        return None;
+    }
+    log.few().map(few_words).or_else(|| log.brief().map(brief_words))
 }
 
-/// The words of such a log.
-#[inline]
-pub(super) fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
+fn brief_words(BriefLog { charged_us, at_us, units }: BriefLog) -> Words {
     Words([charged_us, at_us, units, 0])
+}
+
+#[inline]
+pub(super) fn few(Words([newest_us, earlier_us, oldest_us, mark]): Words) -> Option<FewLog> {
+    // OK because numbers are far below.
+    (mark >= FEW).then_some(FewLog { at_us: [newest_us, earlier_us, oldest_us] })
+}
+
+#[inline]
+pub(super) fn few_words(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: FewLog) -> Words {
+    Words([newest_us, earlier_us, oldest_us, FEW])
 }
 
 /// What a log's entries take of the budget.
@@ -166,9 +190,10 @@ pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
     now_us: u64,
+    cost: Cost,
     budget: &Budget,
 ) -> bool {
-    let growth = limit.growth_bytes(log, now_us);
+    let growth = limit.growth_bytes(log, now_us, cost);
     if growth == 0 {
         return true;
     }

@@ -1,7 +1,7 @@
 //! A key and its state, in 44 bytes.
 
 use tollgate_core::{
-    Algorithm, Ask, BriefLog, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State,
+    Algorithm, Ask, Cost, Decision, FewLog, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State,
     Window, WindowPair,
 };
 
@@ -252,17 +252,17 @@ macro_rules! usual {
 
 usual!(Window: 2, WindowPair: 3, Fill: 4);
 
-impl Usual for BriefLog {
+impl Usual for FewLog {
     const NUMBERS: usize = 3;
 
     #[inline]
-    fn of(words: Words) -> Option<BriefLog> {
-        logs::in_slot(words)
+    fn of(words: Words) -> Option<FewLog> {
+        logs::few(words)
     }
 
     #[inline]
     fn words(self) -> Words {
-        logs::brief_words(self)
+        logs::few_words(self)
     }
 }
 
@@ -331,11 +331,22 @@ impl Kept for Log {
     ) -> T {
         let words = slot.state();
         if let Some(log) = logs.get_mut(words) {
-            return act(log);
+            let before = log.stamp();
+            let answer = act(log);
+            if log.stamp() != before
+                && let Some(own) = logs::slot_words(log)
+            {
+                logs.forget(words, budget);
+                slot.set_state(own);
+            }
+            return answer;
         }
         let mut log = logs.take(words);
+        let before = log.stamp();
         let answer = act(&mut log);
-        slot.set_state(logs.put(words, log, budget));
+        if log.stamp() != before {
+            slot.set_state(logs.put(words, log, budget));
+        }
         answer
     }
 

@@ -55,6 +55,11 @@ fn recounted(memory: &Memory) -> usize {
     shards + overflows.sum::<usize>()
 }
 
+/// How many logs are not in their slots.
+fn logs(memory: &Memory) -> usize {
+    memory.shards.iter().map(|shard| shard.0.lock().logs()).sum()
+}
+
 /// Keys that are charged, refunded, reset and die under these limits of two names, alone and together,
 /// at the ceiling and below.
 fn count_while_keys_come_and_go(limits: &[&str]) {
@@ -107,8 +112,7 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
     assert_eq!(memory.budget.used() - empty, recounted(&memory), "with limits gone");
     memory.reclaim(now_us + 10_000 * S);
     assert_eq!(memory.usage().keys, 0, "nobody has spent anything");
-    let logs: usize = memory.shards.iter().map(|shard| shard.0.lock().logs()).sum();
-    assert_eq!(logs, 0, "without a key");
+    assert_eq!(logs(&memory), 0, "without a key");
     assert_eq!(memory.budget.used() - empty, recounted(&memory), "with all limits gone");
     assert_eq!(memory.scopes.read().count(), 0);
 }
@@ -225,6 +229,29 @@ fn a_look_under_another_limit_leaves_the_key_under_its_own() {
 }
 
 /// A charge makes room for its entry first, or one of the two newest.
+/// Three units are three times, wherever they are kept: listed, refunded and gone to the microsecond.
+#[test]
+fn a_small_log_is_in_its_slot_and_comes_back_there() {
+    const HOUR_US: u64 = 3_600 * S;
+    let memory = Memory::new(None);
+    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1h")).unwrap();
+    for round in 1..4 {
+        let start_us = NOW_US + round * 2 * HOUR_US;
+        for (nth, elsewhere) in [0, 0, 0, 1].into_iter().enumerate() {
+            let now_us = start_us + nth as u64;
+            let receipt = check(&memory, &log, "a", now_us, ask(1)).receipt.unwrap();
+            assert_eq!(memory.refund(&log, b"a", now_us, receipt), 1);
+            check(&memory, &log, "a", now_us, ask(1));
+            assert_eq!(logs(&memory), elsewhere, "after {nth}");
+            let listed = memory.entries(&log, b"a", now_us);
+            let times_us: Vec<u64> = listed.iter().map(|entry| entry.at_us).collect();
+            assert_eq!(times_us, (start_us..=now_us).collect::<Vec<_>>());
+        }
+        assert_eq!(remaining(&memory, &log, "a", start_us + HOUR_US - 1), 6);
+        assert_eq!(remaining(&memory, &log, "a", start_us + HOUR_US), 7);
+    }
+}
+
 #[test]
 fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
     let memory = Memory::new(Some(1 << 20));

@@ -223,7 +223,7 @@ impl<'a> Held<'a> {
         // A shadow may refuse and hold nobody up: it is then not charged, as what is only looked at never is.
         let Part { demand: Demand { ask, intent, .. }, .. } = self.part;
         if intent == Intent::Charge && limit.peek(log, now_us, ask).is_allowed() {
-            self.is_coarse = !logs::reserve(log, limit, now_us, budget);
+            self.is_coarse = !logs::reserve(log, limit, now_us, ask.cost, budget);
         }
     }
 
