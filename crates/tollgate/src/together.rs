@@ -94,18 +94,18 @@ impl Together {
 
 /// Decides without waiting.
 pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, Error> {
-    let parts = checks
-        .iter()
-        .map(|check| {
-            let demand = demand(limiter, check)?;
-            check.scope.is_local()?;
-            Ok(memory::Part { scope: &check.scope.kept, key: check.key, demand })
-        })
-        .collect::<Result<Vec<_>, Error>>()?;
+    // Pushed where they stay: what is collected is moved.
+    let mut parts = memory::Few::new();
+    for check in checks {
+        let demand = demand(limiter, check)?;
+        check.scope.is_local()?;
+        parts.push(memory::Part { scope: &check.scope.kept, key: check.key, demand });
+    }
     let Inner { memory, clock, .. } = &*limiter.inner;
     let now_us = time(checks).unwrap_or_else(|| clock.now_us());
-    let (decided, each) = memory.together(&parts, now_us);
-    Ok(Together::new(decided, each.into_iter().map(Decision::from).collect()))
+    let mut each = memory::Few::new();
+    let decided = memory.together(&parts, now_us, &mut each);
+    Ok(Together::new(decided, each.drain(..).map(Decision::from).collect()))
 }
 
 /// What to ask of Redis.

@@ -124,6 +124,31 @@ fn awaiting_a_check_of_a_known_key_allocates_nothing() {
     assert_allocates_nothing(awaited);
 }
 
+/// As many limits as most rules have, each with a key of its own: one allocation, for what each of them says.
+#[test]
+fn deciding_several_known_keys_together_allocates_only_the_answer() {
+    let clock = ManualClock::at_us(1_000_000_000_000_000);
+    let limiter = Limiter::builder().clock(&clock).build();
+    let scopes = LIMITS.map(|text| limiter.scope(text, text.parse::<Limit>().unwrap()).unwrap());
+    let checks = scopes.each_ref().map(|scope| scope.check("user:42"));
+    for round in 0..10 {
+        clock.advance(Duration::from_micros(1));
+        let allocations = allocations_of(|| {
+            assert!(limiter.check_all_now(&checks).unwrap().is_allowed());
+        });
+        // The first brings in the keys; later the log leaves its slot, and takes memory for its fifth charge and its ninth.
+        let grows = matches!(round, 0 | 3 | 4 | 8);
+        assert!(allocations == 1 || grows, "{allocations} in round {round}");
+    }
+    for scope in &scopes {
+        scope.check("user:42").cost(90).now().unwrap();
+    }
+    assert_eq!(
+        allocations_of(|| assert!(!limiter.check_all_now(&checks).unwrap().is_allowed())),
+        1
+    );
+}
+
 #[test]
 fn looking_and_refunding_allocate_nothing_either() {
     for text in LIMITS {

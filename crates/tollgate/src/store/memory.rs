@@ -6,7 +6,7 @@
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `scopes`: the limits, by name and by the index that a slot has; `reclaim`: indices that are free again
 //! - `look`: peeks, refunds and resets
-//! - `together`: several limits of one check
+//! - `together`: several limits of one check; `known`: the same of keys that are all known
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. A slot that was last checked
 //! under another limit of the same name is carried over to the one asked of. Keys with nothing spent
@@ -15,6 +15,7 @@
 
 mod budget;
 mod identity;
+mod known;
 mod logs;
 mod look;
 mod reclaim;
@@ -40,6 +41,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 use budget::Budget;
 use identity::{Identify, Identity};
+pub(crate) use known::Few;
 use logs::Logs;
 pub(crate) use scopes::Scope;
 use scopes::Scopes;

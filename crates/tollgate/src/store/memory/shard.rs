@@ -152,6 +152,11 @@ impl Shard {
         Some((slot, &mut self.logs))
     }
 
+    /// The slot there, and where that may point to.
+    pub(super) fn slot(&self, at: At) -> (&Slot, &Logs) {
+        (self.table.slot(at), &self.logs)
+    }
+
     /// Runs `act` on the state in a slot.
     pub(super) fn change<S: Kept, T>(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use tollgate_core::{Cost, Intent, Role};
+use tollgate_core::{Cost, Intent, Role, Together};
 
 use super::*;
 use crate::together::Demand;
@@ -95,7 +95,7 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
                         intent: if step % 5 == name as u64 { Intent::Look } else { Intent::Charge },
                     },
                 });
-                memory.together(&parts, now_us);
+                together(&memory, &parts, now_us);
             }
             _ => _ = check(&memory, asked, &key, now_us, ask),
         }
@@ -156,7 +156,7 @@ fn what_those_without_room_spent_stays_spent_under_another_limit() {
         assert_eq!(memory.budget.used() - empty, recounted(&memory), "{}", scope.limit);
     }
     let part = |scope, key| Part { scope, key, demand: Demand::of(ask(1)) };
-    let (together, each) = memory.together(&[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
+    let (together, each) = together(&memory, &[part(&bucket, b"a"), part(&window, b"b")], NOW_US);
     assert!(together.verdict.is_allowed());
     let told = each.iter().map(|each| (each.decision.remaining, each.receipt.is_some()));
     assert_eq!(told.collect::<Vec<_>>(), [(1, true), (1, false)], "one charge of both costs");
@@ -172,10 +172,66 @@ fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
     Part { scope, key: key.as_bytes(), demand: Demand::of(ask(units)) }
 }
 
+fn together(memory: &Memory, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Checked>) {
+    let mut each = Few::new();
+    let together = memory.together(parts, now_us, &mut each);
+    (together, each.into_vec())
+}
+
 fn told(memory: &Memory, parts: &[Part<'_>]) -> (bool, Vec<u64>) {
-    let (together, each) = memory.together(parts, NOW_US);
+    let (together, each) = together(memory, parts, NOW_US);
     let left = each.iter().map(|each| each.decision.remaining).collect();
     (together.verdict.is_allowed(), left)
+}
+
+/// Two stores are asked the same, one of them never the short way. Most go it, once their keys are known.
+#[test]
+fn known_keys_are_answered_as_any_are() {
+    let limits = [
+        "fixed-window limit=30 window=1s",
+        "sliding-window-log limit=20 window=1s",
+        "sliding-window-counter limit=30 window=1s",
+        "token-bucket capacity=20 refill=9/s",
+        "leaky-bucket capacity=20 leak=9/s mode=policing",
+        "leaky-bucket capacity=20 leak=9/s mode=shaping",
+    ];
+    let stores = [(); 2].map(|()| Memory::new(None));
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let scopes = [0, 1].map(|store| {
+        let scope = |(name, text)| stores[store].scope(name, limit(text)).unwrap();
+        names.into_iter().zip(limits).map(scope).collect::<Vec<_>>()
+    });
+    let (mut seed, mut now_us, mut short, mut refused) = (1_u64, NOW_US, 0, 0);
+    for step in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = |below: u64, from: u32| (seed >> from) % below;
+        let keys = [random(3, 20).to_string(), random(3, 24).to_string()];
+        let part = |store: usize, nth: u32| Part {
+            scope: &scopes[store][random(6, 30 + nth) as usize],
+            key: keys[nth as usize % 2].as_bytes(),
+            demand: Demand {
+                ask: Ask {
+                    max_wait_us: (random(20, 12) == 0).then_some(100_000),
+                    ..ask(1 + random(3, 40 + nth))
+                },
+                role: if random(8, 44 + nth) == 0 { Role::Shadow } else { Role::Enforced },
+                intent: if random(6, 50 + nth) == 0 { Intent::Look } else { Intent::Charge },
+            },
+        };
+        let count = 1 + random(4, 60) as u32;
+        let [own, other] = [0, 1].map(|store| (0..count).map(|nth| part(store, nth)).collect());
+        let (own, other): (Vec<Part<'_>>, Vec<Part<'_>>) = (own, other);
+        let (mut answer, mut wanted) = (Few::new(), Few::new());
+        let decided = stores[0].together_if_known(&own, now_us, &mut answer);
+        short += usize::from(decided.is_some());
+        let decided = decided.unwrap_or_else(|| stores[0].together_any(&own, now_us, &mut answer));
+        refused += usize::from(!decided.verdict.is_allowed());
+        assert_eq!(decided, stores[1].together_any(&other, now_us, &mut wanted), "step {step}");
+        assert_eq!(answer, wanted, "step {step}");
+        now_us += random(40_000, 16);
+        now_us -= [0, 5_000_000, 30_000_000][random(400, 8).saturating_sub(397) as usize];
+    }
+    assert!((8_000..16_000).contains(&short) && refused > 4_000, "{short}, {refused}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use parking_lot::MutexGuard;
 use tollgate_core::{Algorithm, Charge, Checked, Intent, Limit, Role, State, Together, check_all};
 
 use super::budget::Budget;
+use super::known::Few;
 use super::logs;
 use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Census, Shard};
@@ -51,10 +52,26 @@ struct Locks<'m> {
 }
 
 impl Memory {
-    /// Decides the parts together; each one's own answer is in their order. Parts that share a state
+    /// Decides the parts together; adds each one's own answer, in their order. Parts that share a state
     /// are one charge, under the limit of the first that counts ([`Demand::outranks`]); its receipt goes
     /// to the first that is no look.
-    pub(crate) fn together(&self, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Checked>) {
+    pub(crate) fn together(
+        &self,
+        parts: &[Part<'_>],
+        now_us: u64,
+        each: &mut Few<Checked>,
+    ) -> Together {
+        let known = self.together_if_known(parts, now_us, each);
+        known.unwrap_or_else(|| self.together_any(parts, now_us, each))
+    }
+
+    #[cold]
+    pub(super) fn together_any(
+        &self,
+        parts: &[Part<'_>],
+        now_us: u64,
+        each: &mut Few<Checked>,
+    ) -> Together {
         let census = self.census(now_us);
         let held = parts.iter().map(|part| Held::new(*part, self.place(part.scope, part.key)));
         let (mut held, by_key) = merge(held, Held::has_key_of);
@@ -73,9 +90,9 @@ impl Memory {
             let receipt = if part.is_look() { None } else { receipt.take() };
             Some(Checked { decision: *decision, receipt })
         };
-        let each = charge_of.iter().zip(parts).filter_map(answer).collect();
+        each.extend(charge_of.iter().zip(parts).filter_map(answer));
         held.into_iter().for_each(|held| locks.put(held, &self.budget));
-        (together, each)
+        together
     }
 
     /// Every shard once, in order, so that no two callers can wait for each other.

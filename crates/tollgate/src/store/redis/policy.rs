@@ -116,7 +116,9 @@ fn decide_here(
             memory::Part { scope, key, demand: *demand }
         })
         .collect();
-    Some(memory.together(&parts, now_us))
+    let mut each = memory::Few::new();
+    let together = memory.together(&parts, now_us, &mut each);
+    Some((together, each.into_vec()))
 }
 
 /// `None` if there are more limits than a memory store takes: then there is no share of one.

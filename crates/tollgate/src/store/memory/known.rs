@@ -1,0 +1,137 @@
+//! Several limits of one check, where every key is known and has a state of its own: what most are.
+//!
+//! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap. The rest is
+//! for [`Memory::together`], which this comes before.
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use tollgate_core::{self as core, Ask, Checked, Intent, Limit, Role, Together};
+
+use super::budget::Budget;
+use super::shard::Shard;
+use super::table::At;
+use super::together::Part;
+use super::{Charged, Memory, Place};
+
+/// As many as most checks have; more are on the heap.
+pub(crate) type Few<T> = SmallVec<[T; 8]>;
+
+/// More are not compared with one another.
+const MOST: usize = 16;
+
+impl Memory {
+    /// [`together`](Self::together), as far as that is simple; otherwise nothing has changed.
+    pub(super) fn together_if_known(
+        &self,
+        parts: &[Part<'_>],
+        now_us: u64,
+        each: &mut Few<Checked>,
+    ) -> Option<Together> {
+        if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
+            return None;
+        }
+        // Pushed where they stay: what is collected is moved.
+        let (mut places, mut shards) = (Few::new(), Few::new());
+        if !self.places_apart(parts, &mut places, &mut shards) {
+            return None;
+        }
+        // Each once and in order, so that no two callers can wait for each other.
+        shards.sort_unstable();
+        shards.dedup();
+        let mut locks: Few<MutexGuard<'_, Shard>> = Few::new();
+        for shard in &shards {
+            locks.push(self.shards[*shard].0.lock());
+        }
+        let mut known: Few<(usize, At)> = Few::new();
+        let mut is_refused = false;
+        for (part, place) in parts.iter().zip(&places) {
+            let look = |lock: usize| {
+                let at = locks[lock].find(*place)?;
+                let decision = locks[lock].peek_known(at, &part.scope.limit, now_us, part.ask())?;
+                Some((lock, at, decision))
+            };
+            let lock = shards.iter().position(|shard| *shard == place.shard);
+            let Some((lock, at, decision)) = lock.and_then(look) else {
+                each.clear();
+                return None;
+            };
+            is_refused |= part.demand.role == Role::Enforced && !decision.is_allowed();
+            known.push((lock, at));
+            each.push(Checked { decision, receipt: None });
+        }
+        if !is_refused {
+            for ((part, &(lock, at)), checked) in parts.iter().zip(&known).zip(&mut *each) {
+                if part.demand.intent == Intent::Charge && checked.decision.is_allowed() {
+                    let limit = &part.scope.limit;
+                    *checked = locks[lock].charge(at, limit, &self.budget, now_us, part.ask());
+                }
+            }
+        }
+        Some(Together::of(parts.iter().zip(&*each).map(told)))
+    }
+
+    /// The places of these, and their shards; whether no two are of one name and key, under whichever limits.
+    fn places_apart(
+        &self,
+        parts: &[Part<'_>],
+        places: &mut Few<Place>,
+        shards: &mut Few<usize>,
+    ) -> bool {
+        for part in parts {
+            let place = self.place(part.scope, part.key);
+            let is_same = |(other, at): (&Part<'_>, &Place)| {
+                other.scope.family() == part.scope.family()
+                    && at.identity.key() == place.identity.key()
+            };
+            if parts.iter().zip(&*places).any(is_same) {
+                return false;
+            }
+            shards.push(place.shard);
+            places.push(place);
+        }
+        true
+    }
+}
+
+fn told((part, checked): (&Part<'_>, &Checked)) -> core::Part {
+    let fits = checked.decision.remaining / part.ask().cost.units();
+    core::Part { role: part.demand.role, decision: checked.decision, fits }
+}
+
+impl Part<'_> {
+    fn ask(&self) -> Ask {
+        self.demand.ask
+    }
+}
+
+impl Shard {
+    /// What a key would be answered; `None` if the clock has stepped back.
+    fn peek_known(&self, at: At, limit: &Limit, now_us: u64, ask: Ask) -> Option<core::Decision> {
+        let (slot, logs) = self.slot(at);
+        let is_later = now_us >= slot.charged_us(limit, logs);
+        is_later.then(|| slot.peek(limit, logs, now_us, ask))
+    }
+
+    /// Charges a request that a peek has admitted.
+    fn charge(&mut self, at: At, limit: &Limit, budget: &Budget, now_us: u64, ask: Ask) -> Checked {
+        match limit {
+            Limit::FixedWindow(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::SlidingWindowLog(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::SlidingWindowCounter(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::TokenBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::LeakyBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
+        }
+    }
+
+    #[inline]
+    fn charge_by<A: Charged>(
+        &mut self,
+        at: At,
+        limit: &A,
+        budget: &Budget,
+        now_us: u64,
+        ask: Ask,
+    ) -> Checked {
+        self.change(at, budget, |state| limit.check_within(budget, state, now_us, ask))
+    }
+}
