@@ -42,21 +42,20 @@ impl Memory {
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }
+        // All before any is looked at: a processor then waits for several at a time.
         let mut known: Few<(usize, At)> = Few::new();
+        for place in &places {
+            let lock = shards.iter().position(|shard| *shard == place.shard)?;
+            known.push((lock, locks[lock].find(*place)?));
+        }
         let mut is_refused = false;
-        for (part, place) in parts.iter().zip(&places) {
-            let look = |lock: usize| {
-                let at = locks[lock].find(*place)?;
-                let decision = locks[lock].peek_known(at, &part.scope.limit, now_us, part.ask())?;
-                Some((lock, at, decision))
-            };
-            let lock = shards.iter().position(|shard| *shard == place.shard);
-            let Some((lock, at, decision)) = lock.and_then(look) else {
+        for (part, &(lock, at)) in parts.iter().zip(&known) {
+            let peeked = locks[lock].peek_known(at, &part.scope.limit, now_us, part.ask());
+            let Some(decision) = peeked else {
                 each.clear();
                 return None;
             };
             is_refused |= part.demand.role == Role::Enforced && !decision.is_allowed();
-            known.push((lock, at));
             each.push(Checked { decision, receipt: None });
         }
         if !is_refused {
