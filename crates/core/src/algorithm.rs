@@ -45,7 +45,7 @@ pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 pub trait Algorithm: Decide {
-    /// What is kept for most keys; of a log, only the one charge that those who come seldom have.
+    /// What is kept for most keys; of a log, the few units that those who come seldom have.
     type Usual;
 
     /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.

@@ -237,11 +237,12 @@ fn make_room(text: &str) {
 /// Few keys, each with a large log, are an attack on memory too.
 #[test]
 fn large_logs_lift_no_ceiling_and_admit_no_more_than_their_limit() {
-    let (_, limiter) = open(MAX_BYTES);
+    let (clock, limiter) = open(MAX_BYTES);
     let scope = scope(&limiter, "log", "sliding-window-log limit=1000 window=1h");
     let keys: Vec<String> = (0..400).map(|key| format!("key {key}")).collect();
     let mut admitted = vec![0_u64; keys.len()];
     for _ in 0..1_100 {
+        clock.advance(Duration::from_micros(1));
         for (key, admitted) in keys.iter().zip(&mut admitted) {
             *admitted += u64::from(scope.check(key).now().unwrap().is_allowed());
         }
@@ -254,31 +255,35 @@ fn large_logs_lift_no_ceiling_and_admit_no_more_than_their_limit() {
     assert_eq!(limiter.usage().overflowed, 0);
 }
 
-/// A log of one charge is as small as any other state; of a second it takes memory, and gives it back.
+/// A log of three units is as small as any other state; with more it takes memory, and gives it back.
 #[test]
-fn a_log_takes_memory_from_its_second_charge_on() {
+fn a_log_takes_memory_from_its_fourth_charge_on() {
     let (clock, limiter) = open(MAX_BYTES);
     let log = scope(&limiter, "log", LOG);
     let keys: Vec<String> = (0..1_000).map(|key| format!("key {key}")).collect();
-    let charge = |keys: &[String]| {
-        keys.iter().for_each(|key| assert!(log.check(key).now().unwrap().is_allowed()));
+    let charge = |times: usize| {
+        for _ in 0..times {
+            clock.advance(Duration::from_micros(1));
+            keys.iter().for_each(|key| assert!(log.check(key).now().unwrap().is_allowed()));
+        }
         limiter.usage().bytes
     };
     let empty = limiter.usage().bytes;
-    let brief = charge(&keys);
-    assert!(brief - empty < 110_000, "{} bytes for 1,000 keys", brief - empty);
-    // An hour later the first has left when the second comes.
+    let small = charge(1);
+    assert!(small - empty < 110_000, "{} bytes for 1,000 keys", small - empty);
+    assert_eq!(charge(2), small);
+    // An hour later they have left when others come.
     clock.advance(HOUR);
-    assert_eq!(charge(&keys), brief);
-    let longer = charge(&keys);
-    assert!(longer >= brief + 100_000, "{brief}, then {longer}");
+    assert_eq!(charge(3), small);
+    let numbered = charge(1);
+    assert!(numbered >= small + 100_000, "{small}, then {numbered}");
+    let longer = charge(1);
+    assert!(longer >= numbered + 128_000, "{numbered}, then {longer}");
     let mut emptied = Vec::new();
     for _ in 0..2 {
-        for _ in 0..8 {
-            charge(&keys);
-        }
         keys.iter().for_each(|key| log.reset_now(key).unwrap());
         emptied.push(limiter.usage().bytes);
+        charge(10);
     }
     // What finds a log by its number stays for the next.
     assert!(emptied[0] < longer, "{longer}, then {emptied:?}");
@@ -292,7 +297,7 @@ fn logs_charged_after_the_end_of_time_are_counted() {
     let log = scope(&limiter, "log", "sliding-window-log limit=2000 window=1h");
     let before = limiter.usage().bytes;
     for _ in 0..1_000 {
-        assert!(log.check("a").at_us(u64::MAX).now().unwrap().is_allowed());
+        assert!(log.check("a").cost(2).at_us(u64::MAX).now().unwrap().is_allowed());
     }
     assert!(limiter.usage().bytes > before + 16_000);
     log.reset_now("a").unwrap();
@@ -303,11 +308,12 @@ fn logs_charged_after_the_end_of_time_are_counted() {
 /// P4 at the ceiling, where a charge would make two entries of the log one.
 #[test]
 fn a_refused_check_of_several_leaves_a_log_at_the_ceiling_as_it_was() {
-    let (_, limiter) = open(1 << 20);
+    let (clock, limiter) = open(1 << 20);
     let log = scope(&limiter, "log", LOG);
     let full = scope(&limiter, "full", "fixed-window limit=1 window=1d");
     full.check("f").now().unwrap();
-    for _ in 0..5 {
+    for _ in 0..8 {
+        clock.advance(Duration::from_micros(1));
         assert!(log.check("a").now().unwrap().is_allowed());
     }
     let filler = scope(&limiter, "filler", LOG);
@@ -362,15 +368,17 @@ fn logs_give_back_what_they_took() {
 /// At the ceiling a log that is full, half full or has just filled what memory it has.
 #[test]
 fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
-    for limit in [1, 4, 5, 8] {
+    for limit in [1, 3, 4, 5, 8, 9] {
         for spent in 1..=limit {
-            let (_, limiter) = open(1 << 20);
+            let (clock, limiter) = open(1 << 20);
             let text = format!("sliding-window-log limit={limit} window=1h");
             let filler = scope(&limiter, "filler", "sliding-window-log limit=10 window=1h");
             let scope = scope(&limiter, "log", &text);
-            let receipts: Vec<_> = (0..spent)
-                .map(|_| scope.check("client").now().unwrap().into_receipt().unwrap())
-                .collect();
+            let check = || {
+                clock.advance(Duration::from_micros(1));
+                scope.check("client").now().unwrap()
+            };
+            let receipts: Vec<_> = (0..spent).map(|_| check().into_receipt().unwrap()).collect();
             assert_eq!(limiter.usage().keys, 1, "{text}: the client has its own state");
             for key in 0..30_000_u64 {
                 filler.check(&key.to_le_bytes()).now().unwrap();
@@ -380,9 +388,7 @@ fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
             let place = format!("{text}, {spent} spent");
             assert_eq!(scope.peek("client").now().unwrap().remaining(), left, "{place}");
             assert_eq!(scope.entries_now("client").unwrap().len() as u64, spent, "{place}");
-            let admitted =
-                (0..2 * limit).filter(|_| scope.check("client").now().unwrap().is_allowed());
-            let admitted = admitted.count() as u64;
+            let admitted = (0..2 * limit).filter(|_| check().is_allowed()).count() as u64;
             assert_eq!(admitted, left, "{place}");
             // Those that became one with a later charge can no longer be told apart.
             let refunds = receipts.into_iter().map(|receipt| scope.refund_now("client", receipt));
@@ -395,7 +401,7 @@ fn a_known_log_at_the_ceiling_admits_exactly_what_it_has_left() {
 /// Full logs of every size, so that some have just filled what memory they have.
 #[test]
 fn a_throttled_log_stays_throttled_at_the_ceiling() {
-    let (_, limiter) = open(MAX_BYTES);
+    let (clock, limiter) = open(MAX_BYTES);
     let scopes: Vec<(u64, Scope)> = (1..=20)
         .map(|limit| {
             let text = format!("sliding-window-log limit={limit} window=1h");
@@ -404,6 +410,7 @@ fn a_throttled_log_stays_throttled_at_the_ceiling() {
         .collect();
     for (limit, scope) in &scopes {
         for _ in 0..*limit {
+            clock.advance(Duration::from_micros(1));
             assert!(scope.check("victim").now().unwrap().is_allowed());
         }
     }

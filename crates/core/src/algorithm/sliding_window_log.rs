@@ -12,9 +12,13 @@ use crate::limit::{LimitError, log_units, window_us};
 use log::Run;
 pub use log::{BriefLog, Entry, FewLog, Log};
 
+/// Of how many runs the short way sees that they leave. A refusal forgets none, and should not walk past thousands each
+/// time.
+const MOST_LEAVING: usize = 64;
+
 /// At most `limit` units in any window, wherever it begins.
 ///
-/// A charge at t counts until exactly t + window. Exact, at 16 bytes a charge; for more than
+/// A charge at t counts until exactly t + window. Exact, at 16 bytes a charge at most; for more than
 /// 65,536 units use [`SlidingWindowCounter`](super::SlidingWindowCounter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindowLog {
@@ -51,7 +55,8 @@ impl SlidingWindowLog {
         log.growth_bytes(log.first_counting(at_us, self.window_us), at_us, cost)
     }
 
-    /// [`check_one`](Algorithm::check_one) of a log with charges that count, and memory for one more.
+    /// [`check_one`](Algorithm::check_one) of a log with charges that count and memory for one more, and of which not
+    /// too many leave.
     #[inline]
     pub fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked> {
         let left_us = now_us.checked_sub(self.window_us())?;
@@ -66,6 +71,9 @@ impl SlidingWindowLog {
         let mut base = head.base;
         // The newest stays.
         while runs[first & last].is_by(left_us) {
+            if first.wrapping_sub(head.first) == MOST_LEAVING {
+                return None;
+            }
             base = runs[first & last].through;
             first = first.wrapping_add(1);
         }
@@ -128,7 +136,7 @@ impl SlidingWindowLog {
 /// A [`Log`] at an instant of its key's time, seen from the caller's.
 #[derive(Clone, Copy, Debug)]
 pub struct LogStanding {
-    /// The index of the oldest charge that counts.
+    /// The index of the oldest run that counts.
     counting: usize,
     spent: u64,
     newest_us: u64,

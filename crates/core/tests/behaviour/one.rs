@@ -111,8 +111,12 @@ fn check_one(limit: &Limit, state: &mut State, now_us: u64) -> Option<Checked> {
                 *state = Log::from(few);
                 return Some(checked);
             }
-            state.reserve_one();
-            limit.check_one_more(state, now_us)
+            let full = state.clone();
+            limit.check_one_more(state, now_us).or_else(|| {
+                assert_eq!(*state, full, "nothing was decided, and yet something changed");
+                state.reserve_one();
+                limit.check_one_more(state, now_us)
+            })
         }
         _ => None,
     }

@@ -328,7 +328,7 @@ impl Charged for LeakyBucket {}
 impl Charged for SlidingWindowLog {
     #[inline(always)]
     fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
-        if let Some(checked) = slot.try_change(|brief| self.check_one(brief, now_us)) {
+        if let Some(checked) = slot.try_change(|few| self.check_one(few, now_us)) {
             return Some(checked);
         }
         self.check_one_more(logs.get_mut(slot.state())?, now_us)
@@ -340,19 +340,16 @@ impl Charged for SlidingWindowLog {
     }
 
     fn check_within(&self, budget: &Budget, log: &mut Log, now_us: u64, ask: Ask) -> Checked {
-        if log.heap_bytes() == 0 {
-            let checked = self.check(log, now_us, ask);
-            logs::settle(log, budget);
-            return checked;
-        }
-        if self.growth_bytes(log, now_us, ask.cost) > 0 {
-            let decision = self.peek(log, now_us, ask);
-            if !decision.is_allowed() {
-                self.settle(log, now_us);
-                return Checked { decision, receipt: None };
+        if log.is_full() {
+            // First, as on a new clock others may leave.
+            self.settle(log, now_us);
+            if self.growth_bytes(log, now_us, ask.cost) > 0 {
+                let decision = self.peek(log, now_us, ask);
+                if !decision.is_allowed() {
+                    return Checked { decision, receipt: None };
+                }
+                logs::reserve(log, self, now_us, ask.cost, budget);
             }
-            // Always so: a log with memory that is full has charges to make one of.
-            logs::reserve(log, self, now_us, ask.cost, budget);
         }
         self.check(log, now_us, ask)
     }

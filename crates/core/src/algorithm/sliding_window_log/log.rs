@@ -129,6 +129,7 @@ impl From<BriefLog> for Log {
     fn from(BriefLog { charged_us, at_us, units }: BriefLog) -> Log {
         let mut runs = [Run::default(); FEW];
         runs[0] = Run::new(at_us, units, units);
+        let charged_us = charged_us.min(MAX_TIME_US);
         let head = Head { first: 0, end: usize::from(units > 0), base: 0, charged_us };
         Log { head, runs: Runs::Few(runs) }
     }
@@ -225,6 +226,12 @@ impl Log {
         }
     }
 
+    /// Whether it has no room for another run, unless some leave.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.count() == self.runs.cells().len()
+    }
+
     /// The bytes by which a charge would make it grow, once the oldest `leaving` have left.
     pub(super) fn growth_bytes(&self, leaving: usize, at_us: u64, cost: Cost) -> usize {
         let cells = self.runs.cells().len();
@@ -238,7 +245,7 @@ impl Log {
     /// Makes room for one more charge.
     #[inline]
     pub fn reserve_one(&mut self) {
-        if self.count() == self.runs.cells().len() {
+        if self.is_full() {
             self.grow();
         }
     }

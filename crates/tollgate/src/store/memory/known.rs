@@ -1,7 +1,7 @@
 //! Several limits of one check, where every key is known and has a state of its own: what most are.
 //!
-//! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap. The rest is
-//! for [`Memory::together`], which this comes before.
+//! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap unless there
+//! are many. The rest is for [`Memory::together`], which this comes before.
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -27,6 +27,7 @@ impl Memory {
         now_us: u64,
         each: &mut Few<Checked>,
     ) -> Option<Together> {
+        debug_assert!(each.is_empty(), "answers of another check");
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
             return None;
         }

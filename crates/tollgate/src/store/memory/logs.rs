@@ -172,37 +172,28 @@ fn counted_bytes(heap_bytes: usize) -> usize {
     }
 }
 
-/// Counts the memory that a log took for its second charge; without that, the two become one.
-#[inline]
-pub(super) fn settle(log: &mut Log, budget: &Budget) {
-    let held = held_bytes(log);
-    if held > 0 && !budget.take(held) {
-        *log = log.coarsened().into();
-    }
-}
-
 /// Sees to it that a log has the memory for a charge at this time.
 ///
-/// Without that the two newest charges become one: the log then holds the same units for a little
-/// longer, which nobody is forgiven and nobody refused for. `false` if there are no two: the charge
-/// must then become one with what is there, see [`Log::coarsened`].
+/// Without that the two newest become one: the log then holds the same units for a little longer, which nobody is
+/// forgiven and nobody refused for.
 pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
     now_us: u64,
     cost: Cost,
     budget: &Budget,
-) -> bool {
+) {
     let growth = limit.growth_bytes(log, now_us, cost);
     if growth == 0 {
-        return true;
+        return;
     }
     let before = held_bytes(log);
     let taken = counted_bytes(growth);
-    if !budget.take(taken) {
-        return log.coarsen();
+    if budget.take(taken) {
+        log.reserve_one();
+        budget.settle(taken, held_bytes(log) - before);
+    } else {
+        // OK because one that must grow is full, and so has two.
+        log.coarsen();
     }
-    log.reserve_one();
-    budget.settle(taken, held_bytes(log) - before);
-    true
 }

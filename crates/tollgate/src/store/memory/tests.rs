@@ -284,7 +284,6 @@ fn a_look_under_another_limit_leaves_the_key_under_its_own() {
     assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
 }
 
-/// A charge makes room for its entry first, or one of the two newest.
 /// Three units are three times, wherever they are kept: listed, refunded and gone to the microsecond.
 #[test]
 fn a_small_log_is_in_its_slot_and_comes_back_there() {
@@ -308,6 +307,30 @@ fn a_small_log_is_in_its_slot_and_comes_back_there() {
     }
 }
 
+/// Without memory for it, the two newest become one before the answer is made, and no others.
+#[test]
+fn what_a_log_says_at_the_ceiling_is_true_after_it() {
+    let memory = Memory::new(Some(200_000));
+    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    (1..=4).for_each(|nth| _ = check(&memory, &log, "a", NOW_US + nth * S, ask(1)));
+    let window = memory.scope("window", window(10)).unwrap();
+    for key in 0.. {
+        check(&memory, &window, &key.to_string(), NOW_US + 4 * S, ask(1));
+        if memory.usage().overflowed > 0 {
+            break;
+        }
+    }
+    while memory.budget.take(64) {}
+    for nth in 5..=12 {
+        let now_us = NOW_US + nth * S;
+        let told = check(&memory, &log, "a", now_us, ask(1)).decision;
+        assert_eq!(memory.peek(&log, b"a", now_us, ask(1)).first_back_us, told.first_back_us);
+        assert_eq!(told.first_back_us, NOW_US + S + 3_600 * S - now_us, "after {nth}");
+    }
+    assert_eq!(memory.entries(&log, b"a", NOW_US + 12 * S).len(), 4);
+}
+
+/// A charge makes room for its entry first, or one of the two newest.
 #[test]
 fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
     let memory = Memory::new(Some(1 << 20));

@@ -40,8 +40,6 @@ struct Held<'a> {
     place: Place,
     home: Home,
     state: State,
-    /// A log that can be charged only by making all its charges one.
-    is_coarse: bool,
 }
 
 /// The locks of a check, in the order in which everyone takes them: shards, then overflow states.
@@ -52,7 +50,7 @@ struct Locks<'m> {
 }
 
 impl Memory {
-    /// Decides the parts together; adds each one's own answer, in their order. Parts that share a state
+    /// Decides the parts together; fills in each one's own answer, in their order. Parts that share a state
     /// are one charge, under the limit of the first that counts ([`Demand::outranks`]); its receipt goes
     /// to the first that is no look.
     pub(crate) fn together(
@@ -191,7 +189,7 @@ impl Part<'_> {
 impl<'a> Held<'a> {
     fn new(part: Part<'a>, place: Place) -> Held<'a> {
         let limit = part.scope.limit;
-        Held { part, limit, place, home: Home::Slot, state: limit.fresh(), is_coarse: false }
+        Held { part, limit, place, home: Home::Slot, state: limit.fresh() }
     }
 
     fn is_look(&self) -> bool {
@@ -240,7 +238,8 @@ impl<'a> Held<'a> {
         // A shadow may refuse and hold nobody up: it is then not charged, as what is only looked at never is.
         let Part { demand: Demand { ask, intent, .. }, .. } = self.part;
         if intent == Intent::Charge && limit.peek(log, now_us, ask).is_allowed() {
-            self.is_coarse = !logs::reserve(log, limit, now_us, ask.cost, budget);
+            limit.settle(log, now_us);
+            logs::reserve(log, limit, now_us, ask.cost, budget);
         }
     }
 
@@ -321,10 +320,7 @@ impl<'m> Locks<'m> {
         held.state = taken.unwrap_or_else(|| held.limit.fresh());
     }
 
-    fn put(&mut self, mut held: Held<'_>, budget: &Budget) {
-        if let (true, State::Log(log)) = (held.is_coarse, &mut held.state) {
-            *log = log.coarsened().into();
-        }
+    fn put(&mut self, held: Held<'_>, budget: &Budget) {
         let Held { part, limit, place, home, state, .. } = held;
         match home {
             Home::Slot => {
