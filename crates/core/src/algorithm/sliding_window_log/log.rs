@@ -273,6 +273,23 @@ impl Log {
         true
     }
 
+    /// Forgets everything, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.head = Head::default();
+    }
+
+    /// Becomes another, in its own memory if that is enough.
+    pub fn refill(&mut self, other: Log) {
+        if self.runs.cells().len() < other.count() {
+            *self = other;
+            return;
+        }
+        self.head = Head { first: 0, end: other.count(), ..other.head };
+        for (cell, run) in iter::zip(self.runs.cells_mut(), other.runs()) {
+            *cell = run;
+        }
+    }
+
     /// The parts that a decision changes.
     #[inline]
     pub(super) fn parts_mut(&mut self) -> (&mut Head, &mut [Run]) {

@@ -28,9 +28,17 @@ pub(crate) struct Logs {
     /// Those with a number, free or not.
     numbered: usize,
     free: Vec<u32>,
+    /// What free ones have kept, and the most that they may.
+    spare_bytes: usize,
+    most_spare_bytes: usize,
 }
 
 impl Logs {
+    /// None yet. Free ones may keep so much memory.
+    pub(super) fn sparing(most_spare_bytes: usize) -> Logs {
+        Logs { most_spare_bytes, ..Logs::default() }
+    }
+
     #[inline]
     pub(super) fn get_mut(&mut self, words: Words) -> Option<&mut Log> {
         let index = index(words)?;
@@ -62,11 +70,17 @@ impl Logs {
             return words;
         }
         if let Some(words) = slot_words(&log) {
+            budget.give_back(held_bytes(&log));
             return words;
         }
-        if let Some(number) = self.free_number(budget) {
-            let words = Words([0, 0, 0, u64::from(number)]);
-            return self.put(words, log, budget);
+        let words = self.free_number(budget).map(numbered);
+        if let Some(words) = words
+            && let Some(own) = self.get_mut(words)
+        {
+            let held = held_bytes(own) + held_bytes(&log);
+            own.refill(log);
+            budget.settle(held, held_bytes(own));
+            return words;
         }
         budget.give_back(held_bytes(&log));
         brief_words(log.coarsened())
@@ -75,6 +89,7 @@ impl Logs {
     /// A number that no log has; `None` without memory for it.
     fn free_number(&mut self, budget: &Budget) -> Option<u32> {
         if let Some(number) = self.free.pop() {
+            self.spare_bytes -= self.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
             return Some(number);
         }
         // One above the index, so that 0 names none.
@@ -98,6 +113,33 @@ impl Logs {
             self.free.push(number);
         }
     }
+
+    /// Forgets a log that is in its slot again. Its memory is for the next that is not, so that a key which is busy now
+    /// and then allocates nothing; unless there is enough of that.
+    pub(super) fn retire(&mut self, words: Words, budget: &Budget) {
+        let Words([.., number]) = words;
+        let most = self.most_spare_bytes - self.spare_bytes;
+        let (Ok(number), Some(log)) = (u32::try_from(number), self.get_mut(words)) else { return };
+        let held = held_bytes(log);
+        if held > most {
+            return self.forget(words, budget);
+        }
+        log.clear();
+        self.spare_bytes += held;
+        self.free.push(number);
+    }
+
+    /// Gives back what free ones have kept; whether that is anything.
+    pub(super) fn give_back_spare(&mut self, budget: &Budget) -> bool {
+        let spare = mem::take(&mut self.spare_bytes);
+        for nth in 0..self.free.len() {
+            if let Some(log) = self.get_mut(numbered(self.free[nth])) {
+                *log = Log::default();
+            }
+        }
+        budget.give_back(spare);
+        spare > 0
+    }
 }
 
 #[cfg(test)]
@@ -112,6 +154,14 @@ impl Logs {
     pub(super) fn count(&self) -> usize {
         self.numbered - self.free.len()
     }
+
+    pub(super) fn spare_bytes(&self) -> usize {
+        self.spare_bytes
+    }
+}
+
+fn numbered(number: u32) -> Words {
+    Words([0, 0, 0, u64::from(number)])
 }
 
 #[inline]
@@ -130,11 +180,8 @@ fn in_slot(words: Words) -> Log {
     }
 }
 
-/// The words of a log that a slot has room for. One that took memory keeps it: it was busy, and will be again.
+/// The words of a log that a slot has room for.
 pub(super) fn slot_words(log: &Log) -> Option<Words> {
-    if log.heap_bytes() > 0 {
-        return None;
-    }
     log.few().map(few_words).or_else(|| log.brief().map(brief_words))
 }
 

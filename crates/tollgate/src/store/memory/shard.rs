@@ -3,7 +3,6 @@
 use parking_lot::RwLock;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
 
-use super::Place;
 use super::budget::Budget;
 use super::identity::Identify;
 use super::logs::{self, Logs};
@@ -11,6 +10,7 @@ use super::reclaim::Leaving;
 use super::scopes::{Scope, Scopes};
 use super::slot::{Kept, Slot, Words};
 use super::table::{At, Table};
+use super::{Place, SHARD_BYTES};
 
 /// Slots looked at for a dead one whenever a key comes in: more than come in, so that the dead
 /// leave faster than others arrive, and few enough that nobody notices.
@@ -60,7 +60,8 @@ impl Shard {
     /// A shard that will grow to about so many bytes.
     pub(super) fn for_bytes(bytes: usize) -> Shard {
         let table = Table::with_room_for(bytes / Table::CHUNK_BYTES);
-        Shard { table, logs: Logs::default(), cursor: 0 }
+        let own_bytes = if bytes > 0 { bytes } else { SHARD_BYTES };
+        Shard { table, logs: Logs::sparing(own_bytes / 4), cursor: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -250,7 +251,9 @@ impl Shard {
     #[cold]
     fn grow_table_for(&mut self, more: usize, census: &Census<'_>) -> bool {
         let chunks = self.table.chunks_for(more);
-        let can_grow = census.budget.take(chunks * Table::CHUNK_BYTES);
+        let take = || census.budget.take(chunks * Table::CHUNK_BYTES);
+        // Keys come before what busy ones may need again.
+        let can_grow = take() || self.logs.give_back_spare(census.budget) && take();
         if can_grow {
             let scopes = census.scopes.read();
             self.table.grow(chunks, |slot| slot.hash(census.identify, &scopes));
@@ -310,5 +313,9 @@ impl Shard {
 
     pub(super) fn logs(&self) -> usize {
         self.logs.count()
+    }
+
+    pub(super) fn spare_bytes(&self) -> usize {
+        self.logs.spare_bytes()
     }
 }

@@ -336,7 +336,7 @@ impl Kept for Log {
             if log.stamp() != before
                 && let Some(own) = logs::slot_words(log)
             {
-                logs.forget(words, budget);
+                logs.retire(words, budget);
                 slot.set_state(own);
             }
             return answer;

@@ -307,6 +307,32 @@ fn a_small_log_is_in_its_slot_and_comes_back_there() {
     }
 }
 
+/// It is there when the key is busy again, and for others when there is no other.
+#[test]
+fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
+    let memory = Memory::new(Some(1 << 20));
+    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    let spare = || memory.shards.iter().map(|shard| shard.0.lock().spare_bytes()).sum::<usize>();
+    let mut now_us = NOW_US;
+    let mut used = Vec::new();
+    for _ in 0..3 {
+        (0..20).for_each(|nth| _ = check(&memory, &log, "a", now_us + nth, ask(1)));
+        assert_eq!((logs(&memory), spare()), (1, 0));
+        used.push(memory.budget.used());
+        now_us += 3_600 * S + 20;
+        check(&memory, &log, "a", now_us, ask(1));
+        assert_eq!((logs(&memory), spare() > 0), (0, true));
+        assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
+    }
+    assert_eq!(used, [used[0]; 3]);
+    let window = memory.scope("window", window(10)).unwrap();
+    for key in 0..40_000 {
+        check(&memory, &window, &key.to_string(), now_us, ask(1));
+    }
+    assert!(memory.usage().overflowed > 0 && spare() == 0, "{} bytes spare", spare());
+    assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
+}
+
 /// Without memory for it, the two newest become one before the answer is made, and no others.
 #[test]
 fn what_a_log_says_at_the_ceiling_is_true_after_it() {
