@@ -149,6 +149,7 @@ impl<'a> RulesCheck<'a> {
         for (number, (attributes, hits, quota)) in plain.chain(each).enumerate() {
             let request = Request::new(attributes, &plan.names);
             domain.index.candidates(&request, &mut candidates);
+            plan.fetch(&candidates);
             for &at in &candidates {
                 let (rule, from) = (&plan.rules[at], found.keys.len());
                 if rule.apply(&request, &mut found.keys).is_err() {

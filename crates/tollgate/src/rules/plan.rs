@@ -6,6 +6,7 @@ mod make;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ use crate::http::Identity;
 #[cfg(feature = "tower")]
 use crate::limiter::Limiter;
 use crate::scope::Scope;
+
+/// At about 1 kB each.
+const TOO_MANY_FOR_A_CACHE: usize = 2_000;
 
 pub(super) type Map<K, V> = HashMap<K, V, RandomState>;
 
@@ -92,13 +96,11 @@ pub(super) struct Domain {
 pub(super) struct Rule {
     pub(super) name: RuleName,
     pub(super) when: Vec<(AttributeId, Wanted)>,
-    /// The conditions that are about many values, by their places in `when`.
-    many: Map<usize, Many>,
     /// The first of each that is known.
     pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
-    tiers: Option<Tiers>,
     default: SpentId,
-    overrides: Map<Vec<u8>, SpentId>,
+    /// Elsewhere: of many rules more fit a cache then.
+    seldom: Option<Box<Seldom>>,
     pub(super) cost: Costs,
     pub(super) is_shadow: bool,
     pub(super) on_store_failure: Option<OnFailure>,
@@ -108,6 +110,20 @@ pub(super) struct Rule {
     at: usize,
     /// The places of those that it replaces, in order.
     replaces: Vec<usize>,
+}
+
+/// What few rules have.
+struct Seldom {
+    /// The conditions that are about many values, by their places in [`Rule::when`].
+    many: Map<usize, Many>,
+    tiers: Option<Tiers>,
+    overrides: Map<Vec<u8>, SpentId>,
+}
+
+impl Seldom {
+    fn is_empty(&self) -> bool {
+        self.many.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
+    }
 }
 
 /// Many values that an attribute may have, or none of which it may have.
@@ -180,6 +196,36 @@ fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Durati
     match deadline {
         Some(deadline) => scope.deadline(deadline),
         None => scope,
+    }
+}
+
+impl Plan {
+    /// Reads a little of each of these rules, which are about to be asked: if there are so many that a cache does not
+    /// hold them, memory is then waited for once for all of them, and not for one after the other.
+    pub(super) fn fetch(&self, rules: &[usize]) {
+        if self.rules.len() < TOO_MANY_FOR_A_CACHE || rules.len() < 2 {
+            return;
+        }
+        let rules = || rules.iter().map(|&at| &*self.rules[at]);
+        let own = |rule: &Rule| rule.default + rule.when.len() + rule.key.len();
+        black_box(rules().map(own).sum::<usize>());
+        let lists = |rule: &Rule| {
+            let conditions = rule.when.iter().map(|(_, wanted)| wanted.patterns().len());
+            let parts = rule.key.iter().map(Vec::len);
+            let spent = usize::from(self.spends[rule.default].scope().is_some());
+            conditions.chain(parts).sum::<usize>() + spent + rule.tally.fetch()
+        };
+        black_box(rules().map(lists).sum::<usize>());
+        let texts = |rule: &Rule| {
+            let patterns = rule.when.iter().flat_map(|(_, wanted)| wanted.patterns().first());
+            let patterns = patterns.map(Pattern::literal_prefix);
+            let names = rule.key.iter().flatten().map(|(_, name)| &**name);
+            let scope = self.spends[rule.default].scope();
+            let firsts = patterns.chain(names).filter_map(|text| text.bytes().next());
+            firsts.map(usize::from).sum::<usize>()
+                + usize::from(scope.is_some_and(Scope::is_shaping))
+        };
+        black_box(rules().map(texts).sum::<usize>());
     }
 }
 
@@ -262,7 +308,7 @@ impl Rule {
     /// Whether a value is like one of those that the condition at this place is about.
     fn is_like_one_of(&self, at: usize, patterns: &[Pattern], value: &str) -> bool {
         let is_like = |pattern: &Pattern| pattern.matches(value);
-        match self.many.get(&at) {
+        match self.seldom.as_ref().and_then(|seldom| seldom.many.get(&at)) {
             Some(Many { exact, others }) => exact.contains(value) || others.iter().any(is_like),
             None => patterns.iter().any(is_like),
         }
@@ -303,12 +349,15 @@ impl Rule {
 
     /// What a request with this key spends, and why.
     pub(super) fn spent<'r>(&'r self, request: &Request<'r>, key: &[u8]) -> (SpentId, Because<'r>) {
-        if !self.overrides.is_empty()
-            && let Some(spent) = self.overrides.get(key)
+        let Some(Seldom { tiers, overrides, .. }) = self.seldom.as_deref() else {
+            return (self.default, Because::Default);
+        };
+        if !overrides.is_empty()
+            && let Some(spent) = overrides.get(key)
         {
             return (*spent, Because::Override);
         }
-        if let Some(Tiers { by, of }) = &self.tiers
+        if let Some(Tiers { by, of }) = tiers
             && let Some(tier) = request.known(*by)
             && let Some(spent) = of.get(tier)
         {
@@ -319,7 +368,7 @@ impl Rule {
 
     /// The attribute that chooses what is spent, if there is one.
     pub(super) fn tiers_by(&self) -> Option<AttributeId> {
-        self.tiers.as_ref().map(|tiers| tiers.by)
+        self.seldom.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
     }
 
     /// What a request costs.

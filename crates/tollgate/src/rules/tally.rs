@@ -10,6 +10,13 @@ pub(super) struct Tally {
     failed: AtomicU64,
 }
 
+impl Tally {
+    /// Any of it.
+    pub(super) fn fetch(&self) -> usize {
+        usize::from(self.failed.load(Ordering::Relaxed) > 0)
+    }
+}
+
 /// Each decision is in one of these alone, so that sums are right whenever they are read.
 #[derive(Debug, Default)]
 struct Decided {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "tower")]
 use super::Configured;
-use super::{Domain, Many, Map, Plan, Rule, RuleName, Spent, SpentId, Tiers, on_terms};
+use super::{Domain, Many, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, Spend, Wanted};
@@ -129,13 +129,12 @@ impl<'a> Making<'a> {
         let default = scopes.id(rule.limit.default)?;
         let overrides = scopes.overrides()?;
         let many = rule.when.iter().enumerate().filter_map(|(at, own)| many(at, &own.wanted));
+        let seldom = Seldom { many: many.collect(), tiers, overrides };
         Ok(Arc::new(Rule {
-            many: many.collect(),
             when,
             key,
-            tiers,
             default,
-            overrides,
+            seldom: (!seldom.is_empty()).then(|| Box::new(seldom)),
             cost: rule.cost.clone(),
             is_shadow: rule.is_shadow,
             on_store_failure: rule.on_store_failure,
