@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Algorithm, Ask, Checked, Cost, Entry, FixedWindow, Limit, Log, SlidingWindowCounter, State,
+    Algorithm, Ask, Checked, Cost, Entry, FixedWindow, Limit, Log, SlidingWindowCounter,
+    SlidingWindowLog, State,
 };
 
 use crate::any;
@@ -159,6 +160,22 @@ fn a_short_refusal_is_for_as_long_as_it_holds() {
         assert_eq!(refused.retry_after_us(), Some(retry_us - 2), "{limit}");
         assert_eq!(refuse_one(&limit, &state, 5_000 + retry_us), None, "{limit}");
         assert_eq!(refuse_one(&limit, &state, 5_001), None, "{limit}: an earlier time");
+    }
+}
+
+/// Of a log of which very many leave at once, the long way searches: a refusal would walk past them each time.
+#[test]
+fn what_leaves_by_the_hundred_goes_the_long_way() {
+    let limit = SlidingWindowLog::new(1_000, core::time::Duration::from_millis(1)).unwrap();
+    let entry = |at_us| Entry { at_us, cost: Cost::ONE };
+    let log = Log::of(1_050, (1..=100).chain([1_050]).map(entry));
+    for (now_us, is_short) in [(1_060, true), (1_064, true), (1_065, false), (1_101, false)] {
+        let mut after = log.clone();
+        let short = limit.check_one_more(&mut after, now_us);
+        assert_eq!(short.is_some(), is_short, "at {now_us}");
+        assert_eq!(after != log, is_short, "at {now_us}");
+        let long = limit.check(&mut log.clone(), now_us, Ask::new(Cost::ONE));
+        assert!(short.is_none_or(|short| short == long), "at {now_us}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 
 use tollgate::rules::Attributes;
 
-use crate::setup::Fixture;
+use crate::setup::{Fixture, refuser};
 
 /// One rule for everybody, with this `when`.
 fn rule_when(when: &str) -> Fixture {
@@ -19,6 +19,24 @@ fn rule_key(key: &str) -> Fixture {
         "limits: {{ all: fixed-window limit=1000000 window=1d }}\n\
          rules: [{{ name: it, domain: api, key: {key}, limit: all }}]\n"
     ))
+}
+
+/// So many that what may apply is read together first, also a rule that wants nothing.
+#[test]
+fn of_thousands_of_rules_those_that_apply_decide() {
+    let limits = "{ few: fixed-window limit=2 window=1d, more: fixed-window limit=9 window=1d }";
+    let rule = |nth: usize| {
+        let (path, limit) = (nth / 2, if nth.is_multiple_of(2) { "more" } else { "few" });
+        let when = format!("{{ path: /{path} }}");
+        format!("  - {{ name: r{nth}, domain: api, when: {when}, key: [ip], limit: {limit} }}\n")
+    };
+    let rules: String = (0..2_100).map(rule).collect();
+    let all = "  - { name: all, domain: api, key: [], limit: more }\n";
+    let fixture = Fixture::new(&format!("limits: {limits}\nrules:\n{rules}{all}"));
+    let request = [("path", "/1049"), ("ip", "192.0.2.1")];
+    assert_eq!(fixture.applied(&request), ["r2098", "r2099", "all"]);
+    assert_eq!(fixture.admitted(5, &request), 1, "one was asked already");
+    assert_eq!(refuser(&fixture.check(&request)).as_deref(), Some("r2099"));
 }
 
 #[test]

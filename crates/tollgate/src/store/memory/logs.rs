@@ -132,13 +132,17 @@ impl Logs {
     /// Gives back what free ones have kept; whether that is anything.
     pub(super) fn give_back_spare(&mut self, budget: &Budget) -> bool {
         let spare = mem::take(&mut self.spare_bytes);
+        // Every newcomer at the ceiling asks.
+        if spare == 0 {
+            return false;
+        }
         for nth in 0..self.free.len() {
             if let Some(log) = self.get_mut(numbered(self.free[nth])) {
                 *log = Log::default();
             }
         }
         budget.give_back(spare);
-        spare > 0
+        true
     }
 }
 
