@@ -187,6 +187,20 @@ export class Visit {
     await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => {
       window.reportedByPolicy(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile ?? ""}:${event.lineNumber}`);
     }));
+    await page.addInitScript(() => {
+      // How many questions are not answered and shown: what a page does with an answer it does before its next task.
+      window.asking = 0;
+      const [ask, read] = [window.fetch, Response.prototype.text];
+      const counted = (promise) => promise.finally(() => setTimeout(() => { window.asking -= 1; }));
+      window.fetch = (...all) => {
+        window.asking += 1;
+        return counted(ask(...all));
+      };
+      Response.prototype.text = function text() {
+        window.asking += 1;
+        return counted(read.call(this));
+      };
+    });
   }
 
   /** Loads the page again; what it was waiting for is not answered any more. */
@@ -209,11 +223,17 @@ export class Visit {
     for (const pattern of this.expected) assert.ok(this.problems.some((problem) => pattern.test(problem)), `nothing of ${pattern}`);
   }
 
-  /** Does something, and gives the answer that the page gets then, of this path and to what is wanted. */
+  /**
+   * Does something, and gives the answer to what the page asks then, of this path and what is wanted: not to what it
+   * asked before. By then the page shows it.
+   */
   async answerTo(path, act, isWanted = () => true) {
-    const isIt = (response) => new URL(response.url()).pathname === path && isWanted(response.request().postDataJSON());
-    const [response] = await Promise.all([this.page.waitForResponse(isIt), act()]);
-    return { sent: response.request().postDataJSON(), json: await response.json(), headers: await response.allHeaders() };
+    const isIt = (request) => new URL(request.url()).pathname === path && isWanted(request.postDataJSON());
+    const [request] = await Promise.all([this.page.waitForRequest(isIt), act()]);
+    const response = await request.response();
+    assert.ok(response, `no answer to ${path}`);
+    await this.page.waitForFunction(() => window.asking === 0);
+    return { sent: request.postDataJSON(), json: await response.json(), headers: await response.allHeaders() };
   }
 
   /** What the API says of the same session. */
