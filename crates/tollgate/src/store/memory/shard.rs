@@ -46,7 +46,8 @@ pub(super) enum Reached<'s, S> {
 #[derive(Debug)]
 pub(super) struct Shard {
     table: Table,
-    logs: Logs,
+    /// Elsewhere, so that the rest and its lock are one cache line.
+    logs: Box<Logs>,
     /// Where to look for dead slots next.
     cursor: usize,
 }
@@ -54,14 +55,14 @@ pub(super) struct Shard {
 impl Shard {
     /// What the lists of such a shard take while it is empty.
     pub(super) fn list_bytes(bytes: usize) -> usize {
-        Table::list_bytes(bytes / Table::CHUNK_BYTES)
+        Table::list_bytes(bytes / Table::CHUNK_BYTES) + size_of::<Logs>() + 16
     }
 
     /// A shard that will grow to about so many bytes.
     pub(super) fn for_bytes(bytes: usize) -> Shard {
         let table = Table::with_room_for(bytes / Table::CHUNK_BYTES);
         let own_bytes = if bytes > 0 { bytes } else { SHARD_BYTES };
-        Shard { table, logs: Logs::sparing(own_bytes / 4), cursor: 0 }
+        Shard { table, logs: Box::new(Logs::sparing(own_bytes / 4)), cursor: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -150,12 +151,12 @@ impl Shard {
     #[inline(always)]
     pub(super) fn slot_mut(&mut self, place: Place) -> Option<(&mut Slot, &mut Logs)> {
         let slot = self.table.find_mut(place)?;
-        Some((slot, &mut self.logs))
+        Some((slot, &mut *self.logs))
     }
 
     /// The slot there, and where that may point to.
     pub(super) fn slot(&self, at: At) -> (&Slot, &Logs) {
-        (self.table.slot(at), &self.logs)
+        (self.table.slot(at), &*self.logs)
     }
 
     /// Runs `act` on the state in a slot.

@@ -1,42 +1,47 @@
 //! An open-addressing table: buckets of seven slots, each with a byte that says whether it may be
-//! the one.
+//! the one (`tags`).
 //!
-//! The bytes lie apart from the slots, those of all tables side by side: a million of them fit a
-//! processor's cache, so that a search waits for memory once, for its slot. The table grows by a
+//! The bytes lie apart from the slots, beside the pointers to these and those of all tables side by side: what a million
+//! keys have of them is in a processor's cache, so that a search waits for memory once, for its slot. The table grows by a
 //! few buckets at a time, in place: a slot's home is a share of the buckets, so any number of them
 //! will do, and the slots that were there move over one by one. Nothing is ever given back, and so
 //! the allocator's heap has no holes.
+
+mod tags;
 
 use std::mem;
 
 use super::Place;
 use super::identity::Identity;
 use super::slot::Slot;
+use tags::{EMPTY, Tags, UNSETTLED, tag};
 
 const BUCKET_SLOTS: usize = 7;
-const CHUNK_BUCKETS: usize = 4;
+const CHUNK_BUCKETS: usize = 3;
 
-const EMPTY: u8 = 0;
-/// In use, but not yet moved to its home among more buckets.
-const UNSETTLED: u8 = 1;
-
-/// A word's bits that belong to slots; the last byte does not.
-const TAG_BITS: u64 = u64::MAX >> 8;
+/// Of so many that are found away from home, one comes home. All would make two slots move for each of them, though
+/// most are not asked for again soon.
+const STRAYS_FOR_ONE_HOME: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Table {
-    tags: Vec<Tags>,
-    #[allow(clippy::vec_box)] // so that they stay where they are
-    chunks: Vec<Box<Chunk>>,
+    chunks: Vec<Chunk>,
     live: usize,
+    /// How many were found away from home.
+    strays: usize,
 }
 
-/// What the table grows by: the slots of so many buckets.
-type Chunk = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
+/// What the table grows by: so many buckets. Aligned, so that who reads a bucket's tags has the pointer on the same cache
+/// line.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Chunk {
+    tags: [Tags; CHUNK_BUCKETS],
+    /// These stay where they are when the table grows.
+    slots: Box<Slots>,
+}
 
-/// A byte for each slot of a bucket, and how many slots found no room here and went further.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tags([u8; BUCKET_SLOTS + 1]);
+type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
 
 /// Where a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,19 +53,17 @@ pub(super) struct At {
 impl Table {
     pub(super) const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
 
-    /// With what the allocator takes, and its share of the lists, should they have to grow.
-    pub(super) const CHUNK_BYTES: usize =
-        size_of::<Chunk>() + 16 + CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>();
+    /// With what the allocator takes, and its place in the list, should that have to grow.
+    pub(super) const CHUNK_BYTES: usize = size_of::<Slots>() + 20 + size_of::<Chunk>();
 
-    /// What the lists of a table [with room for](Self::with_room_for) so many chunks take.
+    /// What the list of a table [with room for](Self::with_room_for) so many chunks takes.
     pub(super) fn list_bytes(chunks: usize) -> usize {
-        chunks * (CHUNK_BUCKETS * size_of::<Tags>() + size_of::<usize>()) + 4 * 16
+        chunks * size_of::<Chunk>() + 4 * 16
     }
 
     /// An empty table, which may grow to `chunks` without moving what finds them.
     pub(super) fn with_room_for(chunks: usize) -> Table {
-        let tags = Vec::with_capacity(chunks * CHUNK_BUCKETS);
-        Table { tags, chunks: Vec::with_capacity(chunks), live: 0 }
+        Table { chunks: Vec::with_capacity(chunks), live: 0, strays: 0 }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -87,14 +90,14 @@ impl Table {
     #[inline(always)]
     pub(super) fn find_mut(&mut self, place: Place) -> Option<&mut Slot> {
         let Place { hash, identity, scope, .. } = place;
-        let home = home(hash, self.tags.len());
+        let (chunk, bucket) = home(hash, self.chunks.len());
         // As a rule it is at home, and the first there that may be the one. That much is part of the
         // caller; the search that it saves is not.
-        if let Some(slot) = self.tags.get(home)?.matching(tag(hash)).next() {
-            let likely = At { bucket: home, slot };
-            if self.slot(likely).is(identity, scope) {
-                return Some(self.slot_mut(likely));
-            }
+        let Chunk { tags, slots } = self.chunks.get(chunk)?;
+        if let Some(slot) = tags.get(bucket)?.matching(tag(hash)).next()
+            && slots[bucket][slot].is(identity, scope)
+        {
+            return Some(&mut self.chunks[chunk].slots[bucket][slot]);
         }
         self.search_mut(hash, identity, scope)
     }
@@ -103,23 +106,45 @@ impl Table {
     // is not called.
     #[inline(never)]
     fn search_mut(&mut self, hash: u64, identity: Identity, scope: u32) -> Option<&mut Slot> {
-        let at = self.find(hash, |slot| slot.is(identity, scope))?;
+        let mut at = self.find(hash, |slot| slot.is(identity, scope))?;
+        if at.bucket != self.home(hash) {
+            self.strays = self.strays.wrapping_add(1);
+            if self.strays.is_multiple_of(STRAYS_FOR_ONE_HOME) {
+                at = self.bring_home(at, self.home(hash));
+            }
+        }
         Some(self.slot_mut(at))
+    }
+
+    /// Lets a slot change places with one in its home bucket, now with this and now with that. Those that are asked for
+    /// often are at home in the end, where they are found at once.
+    ///
+    /// Whoever is in that bucket has come by it, so that as many have gone further as before.
+    fn bring_home(&mut self, at: At, home: usize) -> At {
+        let there = At { bucket: home, slot: self.strays / STRAYS_FOR_ONE_HOME % BUCKET_SLOTS };
+        let other = (self.tags(home)[there.slot], *self.slot(there));
+        if other.0 == EMPTY {
+            return at;
+        }
+        self.tags_mut(home)[there.slot] = self.tags(at.bucket)[at.slot];
+        *self.slot_mut(there) = *self.slot(at);
+        (self.tags_mut(at.bucket)[at.slot], *self.slot_mut(at)) = other;
+        there
     }
 
     /// Where the slot of this hash is that is the one.
     pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<At> {
-        let first = home(hash, self.tags.len());
+        let first = self.home(hash);
         let mut at = first;
         loop {
-            let tags = *self.tags.get(at)?;
+            let tags = self.chunks.get(at / CHUNK_BUCKETS)?.tags[at % CHUNK_BUCKETS];
             for slot in tags.matching(tag(hash)) {
                 let found = At { bucket: at, slot };
                 if is(self.slot(found)) {
                     return Some(found);
                 }
             }
-            at = next(at, self.tags.len());
+            at = self.next(at);
             if tags.gone_further() == 0 || at == first {
                 return None;
             }
@@ -128,18 +153,41 @@ impl Table {
 
     #[inline]
     pub(super) fn slot(&self, at: At) -> &Slot {
-        &self.chunks[at.bucket / CHUNK_BUCKETS][at.bucket % CHUNK_BUCKETS][at.slot]
+        &self.chunks[at.bucket / CHUNK_BUCKETS].slots[at.bucket % CHUNK_BUCKETS][at.slot]
     }
 
     #[inline]
     pub(super) fn slot_mut(&mut self, at: At) -> &mut Slot {
-        &mut self.chunks[at.bucket / CHUNK_BUCKETS][at.bucket % CHUNK_BUCKETS][at.slot]
+        &mut self.chunks[at.bucket / CHUNK_BUCKETS].slots[at.bucket % CHUNK_BUCKETS][at.slot]
+    }
+
+    fn tags(&self, bucket: usize) -> &Tags {
+        &self.chunks[bucket / CHUNK_BUCKETS].tags[bucket % CHUNK_BUCKETS]
+    }
+
+    fn tags_mut(&mut self, bucket: usize) -> &mut Tags {
+        &mut self.chunks[bucket / CHUNK_BUCKETS].tags[bucket % CHUNK_BUCKETS]
+    }
+
+    fn buckets(&self) -> usize {
+        self.chunks.len() * CHUNK_BUCKETS
+    }
+
+    /// The bucket at which a search begins.
+    fn home(&self, hash: u64) -> usize {
+        let (chunk, bucket) = home(hash, self.chunks.len());
+        chunk * CHUNK_BUCKETS + bucket
+    }
+
+    fn next(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
     }
 
     /// The `nth` slot, if it is in use.
     pub(super) fn live_slot(&self, nth: usize) -> Option<(At, &Slot)> {
         let at = At { bucket: nth / BUCKET_SLOTS, slot: nth % BUCKET_SLOTS };
-        (self.tags.get(at.bucket)?.0[at.slot] != EMPTY).then(|| (at, self.slot(at)))
+        let chunk = self.chunks.get(at.bucket / CHUNK_BUCKETS)?;
+        (chunk.tags[at.bucket % CHUNK_BUCKETS][at.slot] != EMPTY).then(|| (at, self.slot(at)))
     }
 
     /// Puts a slot in that is not there yet; the caller has seen that it has room.
@@ -150,21 +198,20 @@ impl Table {
 
     /// Takes a slot out, and others that had gone further closer to their homes.
     pub(super) fn remove(&mut self, at: At, hash: impl Fn(&Slot) -> u64) {
-        let count = self.tags.len();
-        let mut passed = home(hash(self.slot(at)), count);
+        let mut passed = self.home(hash(self.slot(at)));
         while passed != at.bucket {
-            self.tags[passed].one_fewer_gone_further();
-            passed = next(passed, count);
+            self.tags_mut(passed).one_fewer_gone_further();
+            passed = self.next(passed);
         }
-        self.tags[at.bucket].0[at.slot] = EMPTY;
+        self.tags_mut(at.bucket)[at.slot] = EMPTY;
         self.live -= 1;
         let mut free = at;
-        while self.tags[free.bucket].gone_further() > 0 {
-            let Some(guest) = self.guest_in(next(free.bucket, count), &hash) else { break };
+        while self.tags(free.bucket).gone_further() > 0 {
+            let Some(guest) = self.guest_in(self.next(free.bucket), &hash) else { break };
             *self.slot_mut(free) = *self.slot(guest);
-            self.tags[free.bucket].0[free.slot] = self.tags[guest.bucket].0[guest.slot];
-            self.tags[free.bucket].one_fewer_gone_further();
-            self.tags[guest.bucket].0[guest.slot] = EMPTY;
+            self.tags_mut(free.bucket)[free.slot] = self.tags(guest.bucket)[guest.slot];
+            self.tags_mut(free.bucket).one_fewer_gone_further();
+            self.tags_mut(guest.bucket)[guest.slot] = EMPTY;
             free = guest;
         }
     }
@@ -172,24 +219,23 @@ impl Table {
     /// A slot in this bucket that has its home in one before.
     fn guest_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<At> {
         let is_guest = |at: &At| {
-            let is_live = self.tags[at.bucket].0[at.slot] != EMPTY;
-            is_live && home(hash(self.slot(*at)), self.tags.len()) != bucket
+            let is_live = self.tags(at.bucket)[at.slot] != EMPTY;
+            is_live && self.home(hash(self.slot(*at))) != bucket
         };
         (0..BUCKET_SLOTS).map(|slot| At { bucket, slot }).find(is_guest)
     }
 
     /// Grows by some chunks, and moves every slot to its home among them.
     pub(super) fn grow(&mut self, chunks: usize, hash: impl Fn(&Slot) -> u64) {
-        for tags in &mut self.tags {
+        for tags in self.chunks.iter_mut().flat_map(|chunk| &mut chunk.tags) {
             *tags = tags.unsettled();
         }
-        self.chunks.extend((0..chunks).map(|_| Box::new(Chunk::default())));
-        self.tags.resize(self.chunks.len() * CHUNK_BUCKETS, Tags::default());
+        self.chunks.extend((0..chunks).map(|_| Chunk::default()));
         // From the end, since homes move towards it: most slots then find theirs already left.
-        for bucket in (0..self.tags.len()).rev() {
+        for bucket in (0..self.buckets()).rev() {
             for slot in 0..BUCKET_SLOTS {
-                if self.tags[bucket].0[slot] == UNSETTLED {
-                    self.tags[bucket].0[slot] = EMPTY;
+                if self.tags(bucket)[slot] == UNSETTLED {
+                    self.tags_mut(bucket)[slot] = EMPTY;
                     let mut unsettled = Some(*self.slot(At { bucket, slot }));
                     while let Some(slot) = unsettled {
                         unsettled = self.settle(hash(&slot), slot);
@@ -201,97 +247,28 @@ impl Table {
 
     /// Puts a slot into the first place that is free or unsettled; returns what was there.
     fn settle(&mut self, hash: u64, slot: Slot) -> Option<Slot> {
-        let count = self.tags.len();
-        let mut at = home(hash, count);
-        for _ in 0..count {
-            let tags = &mut self.tags[at];
+        let mut at = self.home(hash);
+        for _ in 0..self.buckets() {
+            let tags = self.tags_mut(at);
             if let Some(free) = tags.first_free() {
-                let before = mem::replace(&mut tags.0[free], tag(hash));
+                let before = mem::replace(&mut tags[free], tag(hash));
                 let other = mem::replace(self.slot_mut(At { bucket: at, slot: free }), slot);
                 return (before == UNSETTLED).then_some(other);
             }
             tags.one_more_gone_further();
-            at = next(at, count);
+            at = self.next(at);
         }
         None
     }
 }
 
-impl Tags {
-    /// The slots with this tag, and perhaps one that has another and is in use.
-    #[inline]
-    fn matching(self, tag: u8) -> impl Iterator<Item = usize> {
-        let mut found = zero_bytes(self.word() ^ repeated(tag)) & TAG_BITS;
-        std::iter::from_fn(move || {
-            let slot = (found != 0).then(|| found.trailing_zeros() as usize / 8);
-            found &= found.wrapping_sub(1);
-            slot
-        })
-    }
-
-    fn first_free(self) -> Option<usize> {
-        let free = zero_bytes(self.word() & !repeated(UNSETTLED)) & TAG_BITS;
-        (free != 0).then(|| free.trailing_zeros() as usize / 8)
-    }
-
-    /// The slots that found no room here; so many at most as a byte can say.
-    #[inline]
-    fn gone_further(self) -> u8 {
-        self.0[BUCKET_SLOTS]
-    }
-
-    fn one_more_gone_further(&mut self) {
-        self.0[BUCKET_SLOTS] = self.gone_further().saturating_add(1);
-    }
-
-    /// From the most that a byte can say there is no way back until the table grows.
-    fn one_fewer_gone_further(&mut self) {
-        if self.gone_further() < u8::MAX {
-            self.0[BUCKET_SLOTS] = self.gone_further().saturating_sub(1);
-        }
-    }
-
-    fn unsettled(self) -> Tags {
-        let mut tags = self.0.map(|tag| if tag == EMPTY { EMPTY } else { UNSETTLED });
-        tags[BUCKET_SLOTS] = 0;
-        Tags(tags)
-    }
-
-    #[inline]
-    fn word(self) -> u64 {
-        u64::from_le_bytes(self.0)
-    }
-}
-
-/// The bucket at which a search begins.
+/// The chunk, of so many, and the bucket in it at which a search begins: a hash's share of them.
 #[inline]
-fn home(hash: u64, buckets: usize) -> usize {
-    // OK because the product of two 32-bit numbers, shifted back, is below the second.
-    (((hash & 0xffff_ffff) * buckets as u64) >> 32) as usize
-}
-
-#[inline]
-fn next(at: usize, buckets: usize) -> usize {
-    if at + 1 == buckets { 0 } else { at + 1 }
-}
-
-/// What a slot in use is marked with: the end of its hash, and neither of the other marks. Its home comes
-/// from the bits above that, up to 2^24 buckets.
-#[inline]
-fn tag(hash: u64) -> u8 {
-    // The lowest eight bits are what is meant.
-    (hash as u8).max(UNSETTLED + 1)
-}
-
-/// The top bit of every byte that is 0, and of one that is 1 and above such a byte.
-#[inline]
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(repeated(1)) & !word & repeated(0x80)
-}
-
-#[inline]
-fn repeated(byte: u8) -> u64 {
-    u64::from(byte) * 0x0101_0101_0101_0101
+fn home(hash: u64, chunks: usize) -> (usize, usize) {
+    let share = (hash & 0xffff_ffff) * chunks as u64;
+    let rest = (share & 0xffff_ffff) * CHUNK_BUCKETS as u64;
+    // OK because products of two 32-bit numbers, shifted back, are below the second.
+    ((share >> 32) as usize, (rest >> 32) as usize)
 }
 
 #[cfg(test)]
@@ -348,6 +325,10 @@ mod tests {
         }
     }
 
+    fn gone_further(table: &Table) -> impl Iterator<Item = u8> + Clone {
+        table.chunks.iter().flat_map(|chunk| &chunk.tags).map(|tags| tags.gone_further())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -361,6 +342,11 @@ mod tests {
                 prop_assert!(table.find(hash, is(id)).is_none());
                 insert(&mut table, id, hash);
                 model.insert(id, hash);
+                // Some are asked for, and may come home for it.
+                for known in (0..id).rev().step_by(7).take(20) {
+                    let is_known = model.get(&known).map(|&hash| place(known, hash));
+                    prop_assert!(is_known.is_none_or(|place| table.find_mut(place).is_some()));
+                }
                 // Some leave again, now one and now another.
                 let gone = id.wrapping_mul(seed | 1) % (id + 1);
                 if let (true, Some(hash)) = (id % 3 == 2, model.get(&gone).copied()) {
@@ -376,7 +362,7 @@ mod tests {
                 table.remove(at, hash_of);
             }
             prop_assert_eq!(table.live(), 0);
-            let further = table.tags.iter().map(|tags| tags.gone_further());
+            let further = gone_further(&table);
             prop_assert!(further.clone().all(|count| count == 0 || count == u8::MAX));
             let saturated = further.filter(|&count| count == u8::MAX).count();
             prop_assert!(saturated == 0 || hashes.len() > 255);
@@ -389,9 +375,7 @@ mod tests {
         let mut table = Table::with_room_for(0);
         let hash = |id: u64| id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         (0..600).for_each(|id| insert(&mut table, id, hash(id)));
-        let further = |table: &Table| -> u32 {
-            table.tags.iter().map(|tags| u32::from(tags.gone_further())).sum()
-        };
+        let further = |table: &Table| gone_further(table).map(u32::from).sum::<u32>();
         let before = further(&table);
         for id in 600..20_000 {
             let at = table.find(hash(id - 600), is(id - 600)).unwrap();
@@ -399,5 +383,25 @@ mod tests {
             insert(&mut table, id, hash(id));
         }
         assert!(further(&table) < 3 * before + 300, "{before}, then {}", further(&table));
+    }
+
+    #[test]
+    fn those_that_are_asked_for_often_are_at_home() {
+        let mut table = Table::with_room_for(0);
+        let hash = |id: u64| id.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        (0..600).for_each(|id| insert(&mut table, id, hash(id)));
+        let is_at_home = |table: &Table, id: u64| {
+            table.find(hash(id), is(id)).unwrap().bucket == table.home(hash(id))
+        };
+        let strays: Vec<u64> = (0..600).filter(|&id| !is_at_home(&table, id)).collect();
+        assert!(strays.len() > 50, "{} are away", strays.len());
+        let before: Vec<u8> = gone_further(&table).collect();
+        let often = &strays[..10];
+        for id in often.iter().cycle().take(10 * STRAYS_FOR_ONE_HOME * often.len()) {
+            assert!(table.find_mut(place(*id, hash(*id))).is_some());
+        }
+        assert!(often.iter().all(|&id| is_at_home(&table, id)));
+        assert_holds(&mut table, &(0..600).map(|id| (id, hash(id))).collect());
+        assert_eq!(gone_further(&table).collect::<Vec<u8>>(), before);
     }
 }
