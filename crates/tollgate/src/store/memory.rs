@@ -257,7 +257,7 @@ impl Memory {
     pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> Place {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
-        // OK because the shift leaves 16 bits or fewer. The table takes the lower half.
+        // OK because the shift leaves 16 bits or fewer. The table takes the others.
         let shard = (hash >> self.shard_shift) as usize;
         Place { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }

@@ -78,7 +78,7 @@ impl IndexMut<usize> for Tags {
 }
 
 /// What a slot in use is marked with: the end of its hash, and neither of the other marks. Its home comes
-/// from the bits above that, up to 2^24 buckets.
+/// from the bits above that, up to 2^24 chunks.
 #[inline]
 pub(super) fn tag(hash: u64) -> u8 {
     // The lowest eight bits are what is meant.
