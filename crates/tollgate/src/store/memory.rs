@@ -16,6 +16,7 @@
 mod budget;
 mod identity;
 mod known;
+mod lock;
 mod logs;
 mod look;
 mod reclaim;
@@ -42,6 +43,7 @@ use crate::error::Error;
 use budget::Budget;
 use identity::{Identify, Identity};
 pub(crate) use known::Few;
+use lock::Lock;
 use logs::Logs;
 pub(crate) use scopes::Scope;
 use scopes::Scopes;
@@ -69,7 +71,7 @@ pub(crate) struct Place {
 }
 
 pub(crate) struct Memory {
-    shards: Box<[Apart<Mutex<Shard>>]>,
+    shards: Box<[Apart<Lock<Shard>>]>,
     /// Which bits of a hash say which: the uppermost.
     shard_shift: u32,
     identify: Identify,
@@ -89,7 +91,7 @@ pub(crate) struct Memory {
 struct Apart<T>(T);
 
 /// On one alone: a check reads all of it.
-const _: () = assert!(size_of::<Apart<Mutex<Shard>>>() == 64);
+const _: () = assert!(size_of::<Apart<Lock<Shard>>>() == 64);
 
 /// What the store holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +115,8 @@ impl Memory {
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let shard = |_| Apart(Mutex::new(Shard::for_bytes(shard_bytes)));
-        let fixed_bytes = size_of::<Apart<Mutex<Shard>>>() + Shard::list_bytes(shard_bytes);
+        let shard = |_| Apart(Lock::new(Shard::for_bytes(shard_bytes)));
+        let fixed_bytes = size_of::<Apart<Lock<Shard>>>() + Shard::list_bytes(shard_bytes);
         let fixed_bytes = shards * fixed_bytes;
         Memory {
             shards: (0..shards).map(shard).collect(),
@@ -263,7 +265,7 @@ impl Memory {
     }
 
     #[inline]
-    fn shard(&self, place: Place) -> &Mutex<Shard> {
+    fn shard(&self, place: Place) -> &Lock<Shard> {
         &self.shards[place.shard].0
     }
 

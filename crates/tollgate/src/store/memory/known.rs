@@ -3,11 +3,11 @@
 //! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap unless there
 //! are many. The rest is for [`Memory::together`], which this comes before.
 
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use tollgate_core::{self as core, Ask, Checked, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
+use super::lock::Locked;
 use super::shard::Shard;
 use super::table::At;
 use super::together::Part;
@@ -39,7 +39,7 @@ impl Memory {
         // Each once and in order, so that no two callers can wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locks: Few<MutexGuard<'_, Shard>> = Few::new();
+        let mut locks: Few<Locked<'_, Shard>> = Few::new();
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }

@@ -8,6 +8,7 @@ use tollgate_core::{Algorithm, Charge, Checked, Intent, Limit, Role, State, Toge
 
 use super::budget::Budget;
 use super::known::Few;
+use super::lock::Locked;
 use super::logs;
 use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Census, Shard};
@@ -44,7 +45,7 @@ struct Held<'a> {
 
 /// The locks of a check, in the order in which everyone takes them: shards, then overflow states.
 struct Locks<'m> {
-    shards: Vec<(usize, MutexGuard<'m, Shard>)>,
+    shards: Vec<(usize, Locked<'m, Shard>)>,
     /// By the family's number.
     overflows: Vec<(u64, MutexGuard<'m, Overflow>)>,
 }
@@ -94,7 +95,7 @@ impl Memory {
     }
 
     /// Every shard once, in order, so that no two callers can wait for each other.
-    fn lock_shards(&self, held: &[Held<'_>]) -> Vec<(usize, MutexGuard<'_, Shard>)> {
+    fn lock_shards(&self, held: &[Held<'_>]) -> Vec<(usize, Locked<'_, Shard>)> {
         let mut shards: Vec<usize> = held.iter().map(|held| held.place.shard).collect();
         shards.sort_unstable();
         shards.dedup();
