@@ -35,7 +35,7 @@ pub(crate) fn draw(measured: &[InProcess]) -> String {
     svg.style(STYLE);
     svg.text("title", Point { x: LEFT, y: 34.0 }, &caption.title);
     let note = "Shorter is better. An axum service that says hello, called in process; one token bucket \
-                for each address. What a layer that does nothing adds is axum's.";
+                for each address. The light ones limit nothing: theirs is axum's and http's.";
     svg.text("note", Point { x: LEFT, y: 54.0 }, note);
     svg.line("axis", Point { x: BARS, y: TOP - 6.0 }, Point { x: BARS, y: bottom - 6.0 });
     let most = rows.iter().map(|row| row.adds_ns).fold(1.0, f64::max);
@@ -63,7 +63,9 @@ fn described(row: &Row) -> String {
 
 const fn class(variant: Variant) -> &'static str {
     match variant {
-        Variant::NoLayer | Variant::EmptyLayer => "floor",
+        Variant::NoLayer | Variant::EmptyLayer | Variant::TwoHeaders | Variant::FiveHeaders => {
+            "floor"
+        }
         Variant::Peer | Variant::PeerWithHeaders => "peer",
         Variant::Ours | Variant::OursIetf | Variant::OursClassic | Variant::OursWithAll => "ours",
     }

@@ -4,10 +4,13 @@ use std::str::FromStr;
 
 use anyhow::{Context, Error, Result};
 use axum::Router;
+use axum::response::Response;
 use axum::routing::get;
 use governor::middleware::NoOpMiddleware;
+use http::header::{HeaderName, HeaderValue};
 use tollgate::http::HeaderFamilies;
 use tollgate::tower::RateLimitLayer;
+use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_governor::key_extractor::PeerIpKeyExtractor;
@@ -16,11 +19,21 @@ use tower_layer::Identity;
 /// Both limiters' limit. It is back within a millisecond, so that nobody is ever refused.
 const CAPACITY: u32 = 1_000_000;
 
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     NoLayer,
     /// What axum charges for any layer.
     EmptyLayer,
+    /// What axum and http charge for any layer that adds as many headers as the peer does.
+    TwoHeaders,
+    /// And as many as ours does.
+    FiveHeaders,
     Peer,
     PeerWithHeaders,
     Ours,
@@ -30,9 +43,11 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    pub(crate) const ALL: [Variant; 8] = [
+    pub(crate) const ALL: [Variant; 10] = [
         Variant::NoLayer,
         Variant::EmptyLayer,
+        Variant::TwoHeaders,
+        Variant::FiveHeaders,
         Variant::Peer,
         Variant::PeerWithHeaders,
         Variant::Ours,
@@ -45,6 +60,8 @@ impl Variant {
         match self {
             Variant::NoLayer => "no layer",
             Variant::EmptyLayer => "a layer that does nothing",
+            Variant::TwoHeaders => "2 ready headers, nothing else",
+            Variant::FiveHeaders => "5 ready headers, nothing else",
             Variant::Peer => "tower_governor, no headers",
             Variant::PeerWithHeaders => "tower_governor, 2 headers",
             Variant::Ours => "tollgate, no headers",
@@ -61,6 +78,8 @@ impl Variant {
         let layered = match self {
             Variant::NoLayer => hello,
             Variant::EmptyLayer => hello.layer(Identity::new()),
+            Variant::TwoHeaders => hello.layer(MapResponseLayer::new(with_two)),
+            Variant::FiveHeaders => hello.layer(MapResponseLayer::new(with_five)),
             Variant::Peer => {
                 hello.layer(GovernorLayer::new(peer().finish().context("a limit of 0")?))
             }
@@ -89,6 +108,24 @@ impl FromStr for Variant {
     }
 }
 
+/// Ours, whose values were written long before.
+fn with_two(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.append(POLICY, HeaderValue::from_static(r#""default";q=1000000;w=1"#));
+    headers.append(RATELIMIT, HeaderValue::from_static(r#""default";r=999999;t=1"#));
+    response
+}
+
+fn with_five(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    // At once, with the content's length.
+    headers.reserve(6);
+    headers.append(LIMIT, HeaderValue::from_static("1000000"));
+    headers.append(REMAINING, HeaderValue::from_static("999999"));
+    headers.append(RESET, HeaderValue::from_static("1790000000"));
+    with_two(response)
+}
+
 fn peer() -> GovernorConfigBuilder<PeerIpKeyExtractor, NoOpMiddleware> {
     let mut config = GovernorConfigBuilder::default();
     config.per_nanosecond(1).burst_size(CAPACITY);
@@ -102,17 +139,20 @@ fn ours(families: HeaderFamilies) -> Result<RateLimitLayer> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::in_process::request;
 
     #[test]
     fn every_variant_tells_what_its_name_says() {
-        let [policy, ratelimit] = ["ratelimit-policy", "ratelimit"];
-        let [limit, remaining, reset] =
-            ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
-        let told: [&[&str]; 8] = [
+        let [policy, ratelimit] = [POLICY, RATELIMIT];
+        let [limit, remaining, reset] = [LIMIT, REMAINING, RESET];
+        let told: [&[&HeaderName]; 10] = [
             &[],
             &[],
+            &[policy, ratelimit],
+            &[policy, ratelimit, limit, remaining, reset],
             &[],
             &[limit, remaining],
             &[],
@@ -122,13 +162,13 @@ mod tests {
         ];
         for (variant, told) in Variant::ALL.into_iter().zip(told) {
             let response = request(&mut variant.router().unwrap()).unwrap();
-            let mut names: Vec<&str> =
-                response.headers().keys().map(|name| name.as_str()).collect();
-            names.retain(|name| name.contains("ratelimit"));
-            names.sort_unstable();
-            let mut told = told.to_vec();
-            told.sort_unstable();
-            assert_eq!(names, told, "{variant:?}");
+            let names = response.headers().keys();
+            let names = names.filter(|name| name.as_str().contains("ratelimit"));
+            assert_eq!(
+                names.collect::<HashSet<_>>(),
+                told.iter().copied().collect(),
+                "{variant:?}"
+            );
         }
     }
 
