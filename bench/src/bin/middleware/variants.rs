@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn every_variant_tells_what_its_name_says() {
-        let [policy, ratelimit] = [POLICY, RATELIMIT];
-        let [limit, remaining, reset] = [LIMIT, REMAINING, RESET];
+        let [policy, ratelimit] = &[POLICY, RATELIMIT];
+        let [limit, remaining, reset] = &[LIMIT, REMAINING, RESET];
         let told: [&[&HeaderName]; 10] = [
             &[],
             &[],
