@@ -200,7 +200,7 @@ fn charge<A: Charged>(
     let Inner { memory, clock, .. } = &*scope.limiter.inner;
     let place = memory.place(&scope.kept, key);
     let now_us = at_us.unwrap_or_else(|| clock.now_us());
-    match memory.check_known(limit, place, now_us, ask) {
+    match memory.check_known(&scope.kept, limit, place, now_us, ask) {
         Some(checked) => Ok(checked.into()),
         None => Ok(memory.check_any(&scope.kept, limit, key, now_us, ask).into()),
     }

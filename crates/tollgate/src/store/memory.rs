@@ -86,7 +86,8 @@ pub(crate) struct Memory {
     overflowed: AtomicU64,
 }
 
-/// On a cache line of its own, so that one shard's lock does not slow its neighbour's.
+/// On a cache line of its own, so that one shard's lock does not slow its neighbour's. Two that a processor fetches
+/// together are two shards', and seldom wanted at once.
 #[repr(align(64))]
 struct Apart<T>(T);
 
@@ -168,13 +169,14 @@ impl Memory {
     #[inline(always)]
     pub(crate) fn check_known<A: Charged>(
         &self,
+        scope: &Scope,
         limit: &A,
         place: Place,
         now_us: u64,
         ask: Ask,
     ) -> Option<Checked> {
         let mut shard = self.shard(place).lock();
-        let (slot, logs) = shard.slot_mut(place)?;
+        let (slot, logs) = shard.slot_mut(place, |slot| self.hash_within(scope, slot))?;
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
         Some(A::State::change(slot, logs, &self.budget, check))
     }
@@ -193,7 +195,7 @@ impl Memory {
         let place = self.place(scope, key);
         let now_us = clock.now_us();
         let mut shard = self.shard(place).lock();
-        let Some((slot, logs)) = shard.slot_mut(place) else {
+        let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
             return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
         };
@@ -262,6 +264,11 @@ impl Memory {
         // OK because the shift leaves 16 bits or fewer. The table takes the others.
         let shard = (hash >> self.shard_shift) as usize;
         Place { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
+    }
+
+    /// The hash of a slot's key, if it is of this scope; of others one would have to look for theirs.
+    fn hash_within(&self, scope: &Scope, slot: &Slot) -> Option<u64> {
+        (slot.scope() == scope.index).then(|| slot.salted_hash(&self.identify, scope.salt))
     }
 
     #[inline]

@@ -147,10 +147,14 @@ impl Shard {
         None
     }
 
-    /// A key's slot, if it has one, and where that may point to.
+    /// A key's slot, if it has one, and where that may point to. `hash_of` is for the [table](Table::find_mut).
     #[inline(always)]
-    pub(super) fn slot_mut(&mut self, place: Place) -> Option<(&mut Slot, &mut Logs)> {
-        let slot = self.table.find_mut(place)?;
+    pub(super) fn slot_mut(
+        &mut self,
+        place: Place,
+        hash_of: impl Fn(&Slot) -> Option<u64>,
+    ) -> Option<(&mut Slot, &mut Logs)> {
+        let slot = self.table.find_mut(place, hash_of)?;
         Some((slot, &mut *self.logs))
     }
 

@@ -85,8 +85,13 @@ impl Slot {
     }
 
     pub(super) fn hash(&self, identify: &Identify, scopes: &Scopes) -> u64 {
+        self.salted_hash(identify, scopes.salt(self.scope()))
+    }
+
+    /// The same, with the salt of its scope.
+    pub(super) fn salted_hash(&self, identify: &Identify, salt: u64) -> u64 {
         let Slot { identity, .. } = *self;
-        identify.hash(identity.key(), scopes.salt(self.scope()))
+        identify.hash(identity.key(), salt)
     }
 
     #[inline]

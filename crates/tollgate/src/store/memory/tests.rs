@@ -29,7 +29,7 @@ fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Ch
         ask: Ask,
     ) -> Checked {
         let place = memory.place(scope, key);
-        let known = memory.check_known(limit, place, now_us, ask);
+        let known = memory.check_known(scope, limit, place, now_us, ask);
         known.unwrap_or_else(|| memory.check_any(scope, limit, key, now_us, ask))
     }
     let (at, key) = ((memory, scope), key.as_bytes());
