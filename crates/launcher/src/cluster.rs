@@ -8,10 +8,12 @@ pub use launch::ClusterLaunch;
 
 use std::ops::{Index, IndexMut};
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::cmd;
 
+use crate::error::Scene;
 use crate::{Flavour, Launch, LaunchError, Server, wait};
 use view::View;
 
@@ -20,6 +22,12 @@ const SLOTS: u16 = 16_384;
 
 /// After this long a replica has given up on a fail-over it was asked for.
 const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// Votes count for two timeouts of a node, and for this long at least.
+const MIN_LIFE_OF_VOTES: Duration = Duration::from_secs(2);
+
+/// How much of each node's log is told when the nodes were waited for in vain.
+const LINES_OF_LOG: usize = 40;
 
 /// Servers that share the slots; dropping it stops them all.
 ///
@@ -40,6 +48,7 @@ pub struct Cluster {
     servers: Vec<Server>,
     /// What each calls itself, in the same order.
     ids: Vec<String>,
+    node_timeout: Duration,
 }
 
 /// One node of a [`Cluster`], which gives its server: `cluster[node].freeze()`.
@@ -136,6 +145,10 @@ impl Cluster {
     }
 
     /// Makes a replica take the place of its primary, and waits until all live nodes agree.
+    ///
+    /// If there was an election, it also waits until the votes have lapsed. Redis forgets to discard
+    /// them ([redis#8752](https://github.com/redis/redis/issues/8752)): the next time such a node
+    /// stands it takes them for new ones, and calls itself a primary that nobody else believes in.
     pub fn fail_over(&self, replica: Node, how: FailOver) -> Result<(), LaunchError> {
         let mut command = cmd("CLUSTER");
         command.arg("FAILOVER");
@@ -146,25 +159,55 @@ impl Cluster {
         };
         self[replica].ask::<()>(&command)?;
         let mut asked_at = Instant::now();
-        wait::until("a replica became the primary", || {
+        self.wait_until("a replica became the primary", || {
             if asked_at.elapsed() > FAIL_OVER_TIMEOUT && !self.is_primary(replica)? {
                 asked_at = Instant::now();
                 self[replica].ask::<()>(&command)?;
             }
             Ok(self.is_primary(replica)? && self.is_settled()?)
-        })
+        })?;
+        if how != FailOver::TakeOver {
+            thread::sleep((2 * self.node_timeout).max(MIN_LIFE_OF_VOTES));
+        }
+        Ok(())
     }
 
     /// Waits until a node is a primary and all live nodes agree, as after the death of its own.
     pub fn wait_for_primary(&self, node: Node) -> Result<(), LaunchError> {
-        wait::until("a node was the primary and all agreed", || {
+        self.wait_until("a node was the primary and all agreed", || {
             Ok(self.is_primary(node)? && self.is_settled()?)
         })
     }
 
     /// Waits until all live nodes are up, see each other as each sees itself, and are in sync.
     pub fn wait_until_settled(&self) -> Result<(), LaunchError> {
-        wait::until("all nodes of a cluster agreed", || self.is_settled())
+        self.wait_until("all nodes of a cluster agreed", || self.is_settled())
+    }
+
+    /// As [`wait::until`]; who waited in vain is told what the nodes know and what they logged.
+    fn wait_until(
+        &self,
+        what: &str,
+        holds: impl FnMut() -> Result<bool, LaunchError>,
+    ) -> Result<(), LaunchError> {
+        wait::until(what, holds).map_err(|error| match error {
+            LaunchError::InVain { what, waited, last, .. } => {
+                LaunchError::InVain { what, waited, scene: self.scene(), last }
+            }
+            other => other,
+        })
+    }
+
+    fn scene(&self) -> Scene {
+        let of_one = |(server, id): (&Server, &String)| {
+            let nodes = server.ask(cmd("CLUSTER").arg("NODES"));
+            let nodes: String = nodes.unwrap_or_else(|error| format!("{error}\n"));
+            let log = server.log();
+            let start = log.lines().count().saturating_sub(LINES_OF_LOG);
+            let log: Vec<_> = log.lines().skip(start).collect();
+            format!("\n{id} at {}:\n{nodes}{}\n", server.addr(), log.join("\n"))
+        };
+        Scene(self.servers.iter().zip(&self.ids).map(of_one).collect())
     }
 
     fn is_primary(&self, node: Node) -> Result<bool, LaunchError> {
@@ -205,4 +248,22 @@ fn meet(server: &Server, other: &Server) -> Result<(), LaunchError> {
     let mut command = cmd("CLUSTER");
     command.arg("MEET").arg(addr.ip().to_string()).arg(addr.port()).arg(other.bus_port());
     server.ask(&command)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scene_tells_what_every_node_knows_and_logged() {
+        let mut cluster = Cluster::start(Flavour::Valkey, 2, 0).unwrap();
+        cluster[Node(1)].kill();
+        let scene = cluster.scene().to_string();
+        for server in cluster.servers() {
+            assert!(scene.contains(&format!("at {}:", server.addr())), "{scene}");
+        }
+        assert!(scene.contains("myself,master") && scene.contains("failed at"), "{scene}");
+        assert!(scene.contains("Ready to accept connections"), "{scene}");
+    }
 }

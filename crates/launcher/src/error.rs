@@ -1,5 +1,6 @@
 //! Why a server did not start, or did not do as it was told.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,6 +8,23 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use crate::Flavour;
+
+/// What there was to be seen where something did not happen; nothing, or lines of text.
+#[derive(Clone, Default)]
+pub struct Scene(pub(crate) String);
+
+impl fmt::Display for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As it is, for those who unwrap: escaped, its lines could not be read.
+impl fmt::Debug for Scene {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// Why a server did not start, or did not do as it was told.
 #[derive(Debug, thiserror::Error)]
@@ -62,12 +80,14 @@ pub enum LaunchError {
         source: redis::RedisError,
     },
     /// Something that was waited for did not happen.
-    #[error("waited {waited:?} in vain until {what}")]
+    #[error("waited {waited:?} in vain until {what}{scene}")]
     InVain {
         /// What was waited for.
         what: String,
         /// For how long.
         waited: Duration,
+        /// What there was to be seen instead.
+        scene: Scene,
         /// What went wrong the last time it was looked for, if anything did.
         #[source]
         last: Option<Box<LaunchError>>,

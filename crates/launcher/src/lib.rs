@@ -35,7 +35,7 @@ mod wait;
 pub use certificate::Authority;
 pub use certificate::Certified;
 pub use cluster::{Cluster, ClusterLaunch, FailOver, Node};
-pub use error::LaunchError;
+pub use error::{LaunchError, Scene};
 pub use launch::Launch;
 pub use ports::free_port;
 pub use proxy::Proxy;

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::LaunchError;
+use crate::error::Scene;
 
 /// How long anything may take: a wait that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +22,8 @@ pub(crate) fn until(
             Err(error) => Some(Box::new(error)),
         };
         if Instant::now() > deadline {
-            return Err(LaunchError::InVain { what: what.to_owned(), waited: PATIENCE, last });
+            let (what, scene) = (what.to_owned(), Scene::default());
+            return Err(LaunchError::InVain { what, waited: PATIENCE, scene, last });
         }
         thread::sleep(Duration::from_millis(20));
     }

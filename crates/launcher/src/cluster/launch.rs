@@ -6,7 +6,7 @@ use redis::cmd;
 
 use super::{Cluster, SLOTS, meet};
 use crate::launch::Part;
-use crate::{Launch, LaunchError, Server, find, wait};
+use crate::{Launch, LaunchError, Server, find};
 
 /// A cluster to be started.
 #[derive(Clone, Debug)]
@@ -58,10 +58,10 @@ impl ClusterLaunch {
         let servers = node.start_many(&binary, count)?;
         let ask_id = |server: &Server| server.ask(cmd("CLUSTER").arg("MYID"));
         let ids = servers.iter().map(ask_id).collect::<Result<_, _>>()?;
-        let cluster = Cluster { node, binary, servers, ids };
+        let cluster = Cluster { node, binary, servers, ids, node_timeout: self.node_timeout };
         self.assign_slots(&cluster)?;
         introduce(&cluster.servers)?;
-        wait::until("all nodes of a cluster had met", || cluster.have_met())?;
+        cluster.wait_until("all nodes of a cluster had met", || cluster.have_met())?;
         self.assign_replicas(&cluster)?;
         cluster.wait_until_settled()?;
         Ok(cluster)
