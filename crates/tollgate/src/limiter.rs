@@ -56,6 +56,7 @@ pub struct Builder {
     clock: Option<Clock>,
     /// `None` keeps every key.
     max_bytes: Option<usize>,
+    room_for: usize,
     max_waiting: usize,
 }
 
@@ -121,6 +122,21 @@ impl Builder {
         Builder { max_bytes: None, ..self }
     }
 
+    /// Asks the system for the memory of so many keys now, if they fit under the ceiling, rather than bit by bit as keys
+    /// come.
+    ///
+    /// No check then waits for that. And where Linux has huge pages (`madvise` in
+    /// `/sys/kernel/mm/transparent_hugepage/enabled`, or `always`) the memory is of those: with a million keys a check
+    /// took 0.7 to 0.9 times as long. For fewer than 40,000 keys neither matters. On Redis there is no such memory.
+    ///
+    /// ```
+    /// let limiter = tollgate::Limiter::builder().room_for(100_000).build();
+    /// assert!(limiter.usage().bytes > 4 << 20);
+    /// ```
+    pub fn room_for(self, keys: usize) -> Builder {
+        Builder { room_for: keys, ..self }
+    }
+
     /// The most that may wait in [`Scope::acquire`] at a time, for all keys together: 65,536 unless
     /// said. Behind the first of one key, 4,096 may.
     pub fn max_waiting(self, max_waiting: usize) -> Builder {
@@ -129,10 +145,12 @@ impl Builder {
 
     /// The limiter.
     pub fn build(self) -> Limiter {
-        let Builder { clock, max_bytes, max_waiting } = self;
+        let Builder { clock, max_bytes, room_for, max_waiting } = self;
+        let memory = Memory::new(max_bytes);
+        memory.make_room_for(room_for);
         Limiter {
             inner: Arc::new(Inner {
-                memory: Memory::new(max_bytes),
+                memory,
                 #[cfg(feature = "redis")]
                 redis: None,
                 clock: clock.unwrap_or_default(),
@@ -213,7 +231,7 @@ impl RedisBuilder {
     /// I/O and time enabled. Outside of one, and in one of a single thread, which may stand still
     /// while others wait, it lives on a thread of its own, and can be awaited on any executor.
     pub fn build(self) -> Result<Limiter, Error> {
-        let Builder { clock, max_waiting, max_bytes } = self.builder;
+        let Builder { clock, max_waiting, max_bytes, room_for: _ } = self.builder;
         let redis = Redis::new(self.settings, clock.clone(), max_bytes)?;
         Ok(Limiter {
             inner: Arc::new(Inner {
@@ -241,7 +259,7 @@ impl Limiter {
 
     /// A limiter with other settings.
     pub fn builder() -> Builder {
-        Builder { clock: None, max_bytes: Some(64 << 20), max_waiting: 65_536 }
+        Builder { clock: None, max_bytes: Some(64 << 20), room_for: 0, max_waiting: 65_536 }
     }
 
     /// A limit under a name. State belongs to the name and the key: two names with the same numbers

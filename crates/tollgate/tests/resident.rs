@@ -38,15 +38,13 @@ fn logs_of_any_size_stay_under_the_ceiling() {
     assert_resident("logs_that_come_and_go", text, MAX_BYTES + MAX_BYTES / 4);
 }
 
-/// Runs one of the tests below in a process of its own, with this limit.
+#[test]
+fn room_is_fetched_at_once_in_huge_pages_and_is_the_next_limiters() {
+    said_by("room", LIMITS[0]);
+}
+
 fn assert_resident(test: &str, text: &str, most: usize) {
-    let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture"])
-        .env("ATTACKED_LIMIT", text)
-        .output()
-        .unwrap();
-    let (said, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
-    assert!(output.status.success(), "{text}: {said}{}", String::from_utf8_lossy(&failed));
+    let said = said_by(test, text);
     let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
     let grown: Option<usize> = grown;
     assert!(grown.is_some(), "{text}: no number in {said}");
@@ -54,6 +52,18 @@ fn assert_resident(test: &str, text: &str, most: usize) {
     assert!(grown <= most, "{test}, {text}: {grown} bytes resident of {most}");
     // Otherwise the attack did not get there.
     assert!(grown > MAX_BYTES / 2, "{test}, {text}: {grown} bytes resident of {MAX_BYTES}");
+}
+
+/// Runs one of the tests below in a process of its own, with this limit.
+fn said_by(test: &str, text: &str) -> String {
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env("ATTACKED_LIMIT", text)
+        .output()
+        .unwrap();
+    let (said, failed) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
+    assert!(output.status.success(), "{text}: {said}{}", String::from_utf8_lossy(&failed));
+    said
 }
 
 /// An empty limiter at its ceiling's start, and what was resident before it.
@@ -133,6 +143,40 @@ fn attack() {
     println!("\nresident: {most}");
 }
 
+#[test]
+#[ignore = "a part of a test above, which runs it"]
+fn room() {
+    const KEYS: u64 = 200_000;
+    let Ok(text) = env::var("ATTACKED_LIMIT") else { return };
+    warm_up();
+    let (before, huge_before) = (memory("RssAnon"), memory("AnonHugePages"));
+    let grown = || memory("RssAnon") - before;
+    let make = || Limiter::builder().max_bytes(16 << 20).room_for(KEYS as usize).build();
+    let limiter = make();
+    let fetched = grown();
+    let bytes = limiter.usage().bytes;
+    assert!((bytes * 9 / 10..bytes * 11 / 10).contains(&fetched), "{fetched} of {bytes} bytes");
+    let pages = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if pages.is_ok_and(|pages| !pages.contains("[never]")) {
+        let huge = memory("AnonHugePages") - huge_before;
+        assert!(huge >= 2 << 20, "{huge} bytes in huge pages, of {fetched}");
+    }
+    let scope = limiter.scope("limit", text.parse::<Limit>().unwrap()).unwrap();
+    (0..KEYS / 2).for_each(|key| charge(&scope, key));
+    let used = grown();
+    assert!(used < fetched + fetched / 20, "{used} bytes with keys, {fetched} without");
+    drop((scope, limiter));
+    for _ in 0..4 {
+        // One that finds what it wants, and one that grows.
+        drop(make());
+        let limiter = Limiter::builder().max_bytes(16 << 20).build();
+        let scope = limiter.scope("limit", text.parse::<Limit>().unwrap()).unwrap();
+        (0..KEYS).for_each(|key| charge(&scope, key));
+    }
+    let later = grown();
+    assert!(later < used + used / 2, "{later} bytes after eight limiters, {used} after one");
+}
+
 fn charge(scope: &Scope, key: u64) {
     scope.check(&key.to_be_bytes()).now().unwrap();
 }
@@ -165,8 +209,14 @@ fn come_and_go(clock: &ManualClock, scope: &Scope, keys: u64) {
 
 /// The memory of this process that is really there, without the program itself.
 fn resident_bytes() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    memory("RssAnon")
+}
+
+/// The bytes that Linux tells of this process under that name.
+fn memory(name: &str) -> usize {
+    let told = |file: &str| fs::read_to_string(format!("/proc/self/{file}")).unwrap();
+    let text = told("status") + &told("smaps_rollup");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
     let kib: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
     kib * 1_024
 }

@@ -2,7 +2,7 @@
 //!
 //! - `identity`: what a slot remembers of a key
 //! - `slot`: a key and its state in 44 bytes; `logs`: the states too large for that
-//! - `table`: open addressing, over nine tenths full, growing in place
+//! - `table`: open addressing, over nine tenths full, growing in place; `regions`: where its slots are
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `scopes`: the limits, by name and by the index that a slot has; `reclaim`: indices that are free again
 //! - `look`: peeks, refunds and resets
@@ -20,6 +20,7 @@ mod lock;
 mod logs;
 mod look;
 mod reclaim;
+mod regions;
 mod scopes;
 mod shard;
 mod slot;
@@ -49,6 +50,7 @@ pub(crate) use scopes::Scope;
 use scopes::Scopes;
 use shard::{Census, Reached, Shard};
 use slot::{Kept, Slot, Usual};
+use table::Table;
 pub(crate) use together::Part;
 
 /// What a shard may grow to, so that its table grows in microseconds.
@@ -129,6 +131,19 @@ impl Memory {
             seen_us: AtomicU64::new(0),
             budget: Budget::new(max_bytes, fixed_bytes),
             overflowed: AtomicU64::new(0),
+        }
+    }
+
+    /// Has the memory for so many keys at hand from now on, as far as the ceiling allows; there is none yet. For no more:
+    /// shards that get more keys than others grow by a chunk.
+    pub(crate) fn make_room_for(&self, keys: usize) {
+        let (shards, left) = (self.shards.len(), self.budget.left());
+        let wanted = Table::chunks_of(keys.min(left / size_of::<Slot>()));
+        let chunks = wanted.min(left / Table::CHUNK_BYTES);
+        regions::fetch(chunks);
+        let before = |shard: usize| chunks / shards * shard + chunks % shards * shard / shards;
+        for (nth, shard) in self.shards.iter().enumerate() {
+            shard.0.lock().grow_by(before(nth + 1) - before(nth), &self.census_at(0));
         }
     }
 

@@ -23,6 +23,11 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// How many are left.
+    pub(super) fn left(&self) -> usize {
+        self.max_bytes.map_or(usize::MAX, |max_bytes| max_bytes.saturating_sub(self.used()))
+    }
+
     /// Takes `bytes` if that many are left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let taken = |used: usize| {

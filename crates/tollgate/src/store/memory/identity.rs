@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 
 use ahash::RandomState;
 use siphasher::sip128::SipHasher13;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::slot;
 
@@ -19,7 +20,10 @@ pub(super) const SCOPE_BITS: u32 = 4;
 ///
 /// In the last byte, the lower half is the length of a key that is kept itself, and 0 for a
 /// fingerprint; the upper half belongs to the scope.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout,
+)]
+#[repr(transparent)]
 pub(super) struct Identity(pub(super) [u64; 2]);
 
 /// A scope's index, as slots have it: a part in the identity, where it is above the key, and a part beside.

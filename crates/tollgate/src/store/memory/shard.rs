@@ -255,7 +255,11 @@ impl Shard {
 
     #[cold]
     fn grow_table_for(&mut self, more: usize, census: &Census<'_>) -> bool {
-        let chunks = self.table.chunks_for(more);
+        self.grow_by(self.table.chunks_for(more), census)
+    }
+
+    /// Whether there is memory for so many chunks more.
+    pub(super) fn grow_by(&mut self, chunks: usize, census: &Census<'_>) -> bool {
         let take = || census.budget.take(chunks * Table::CHUNK_BYTES);
         // Keys come before what busy ones may need again.
         let can_grow = take() || self.logs.give_back_spare(census.budget) && take();

@@ -4,6 +4,7 @@ use tollgate_core::{
     Algorithm, Ask, Cost, Decision, FewLog, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State,
     Window, WindowPair,
 };
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Place;
 use super::budget::Budget;
@@ -23,7 +24,7 @@ const SPARE_BITS: u32 = 64 - NUMBER_BITS;
 const SPARE: u64 = (1 << SPARE_BITS) - 1;
 
 /// A key: who it is, which scope it is in, and its state, in 44 bytes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C, packed(4))]
 pub(crate) struct Slot {
     identity: Identity,

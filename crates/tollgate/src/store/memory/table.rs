@@ -4,8 +4,8 @@
 //! The bytes lie apart from the slots, with the pointer to these; those of all tables lie side by side. What a million
 //! keys have of them is in a processor's cache, so that a search waits for memory once, for its slot. The table grows by
 //! a chunk of buckets at a time, in place: a slot's home is a share of the chunks and then of a chunk's buckets, so any
-//! number of chunks will do, and the slots that were there move over one by one. Nothing is ever given back, and so the
-//! allocator's heap has no holes.
+//! number of chunks will do, and the slots that were there move over one by one. Nothing is given back
+//! while it lives.
 
 mod tags;
 
@@ -13,6 +13,7 @@ use std::mem;
 
 use super::Place;
 use super::identity::Identity;
+use super::regions;
 use super::slot::Slot;
 use tags::{EMPTY, Tags, UNSETTLED, tag};
 
@@ -33,17 +34,29 @@ pub(super) struct Table {
 
 /// What the table grows by: so many buckets. Aligned, so that who reads a bucket's tags has the pointer on the same cache
 /// line.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(32))]
 struct Chunk {
     tags: [Tags; CHUNK_BUCKETS],
     /// These stay where they are when the table grows.
-    slots: Box<Slots>,
+    slots: &'static mut Slots,
 }
 
-type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
+pub(super) type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
 
 const _: () = assert!(size_of::<Chunk>() == 32);
+
+impl Chunk {
+    fn new() -> Chunk {
+        Chunk { tags: Default::default(), slots: regions::take() }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        regions::give_back(self.chunks.drain(..).map(|chunk| chunk.slots));
+    }
+}
 
 /// Where a slot is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +68,8 @@ pub(super) struct At {
 impl Table {
     pub(super) const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
 
-    /// With what the allocator takes, and its place in the list, should that have to grow.
-    pub(super) const CHUNK_BYTES: usize = size_of::<Slots>() + 20 + size_of::<Chunk>();
+    /// With its place in the list, should that have to grow.
+    pub(super) const CHUNK_BYTES: usize = size_of::<Slots>() + size_of::<Chunk>();
 
     /// What the list of a table [with room for](Self::with_room_for) so many chunks takes.
     pub(super) fn list_bytes(chunks: usize) -> usize {
@@ -74,6 +87,11 @@ impl Table {
 
     pub(super) fn live(&self) -> usize {
         self.live
+    }
+
+    /// The chunks that so many slots fit into, in one table or in many.
+    pub(super) fn chunks_of(slots: usize) -> usize {
+        (slots * 32 / 31).div_ceil(Self::CHUNK_SLOTS)
     }
 
     /// The chunks it has to grow by for `more` to fit; a thirty-second of what it has at least.
@@ -253,7 +271,7 @@ impl Table {
         }
         // No more than is counted.
         self.chunks.reserve_exact(chunks);
-        self.chunks.extend((0..chunks).map(|_| Chunk::default()));
+        self.chunks.extend((0..chunks).map(|_| Chunk::new()));
         // From the end, since homes move towards it: most slots then find theirs already left.
         for bucket in (0..self.buckets()).rev() {
             for slot in 0..BUCKET_SLOTS {

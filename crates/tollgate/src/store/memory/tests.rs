@@ -136,6 +136,34 @@ fn what_is_counted_is_what_is_held_while_logs_become_others_and_back() {
     ]);
 }
 
+#[test]
+fn room_is_made_once_and_is_enough() {
+    let memory = Memory::new(Some(64 << 20));
+    let scope = memory.scope("api", window(10)).unwrap();
+    let empty = memory.budget.used();
+    memory.make_room_for(0);
+    assert_eq!(memory.budget.used(), empty);
+    memory.make_room_for(100_000);
+    let with_room = memory.budget.used();
+    assert_eq!(with_room - empty, recounted(&memory));
+    assert!((44..50).contains(&((with_room - empty) / 100_000)), "{with_room} bytes");
+    // Few enough that none of 2,048 shards has too many.
+    for key in 0..20_000 {
+        check(&memory, &scope, &key.to_string(), NOW_US, ask(1));
+    }
+    assert_eq!(memory.usage(), Usage { keys: 20_000, bytes: with_room, overflowed: 0 });
+}
+
+#[test]
+fn room_ends_at_the_ceiling() {
+    let memory = Memory::new(Some(1 << 20));
+    memory.make_room_for(usize::MAX);
+    assert!((950_000..=1 << 20).contains(&memory.budget.used()), "{}", memory.budget.used());
+    let scope = memory.scope("api", window(10)).unwrap();
+    check(&memory, &scope, "a", NOW_US, ask(1));
+    assert_eq!(memory.usage().keys, 1);
+}
+
 /// Keys without room share one state under all limits of their name.
 #[test]
 fn what_those_without_room_spent_stays_spent_under_another_limit() {
