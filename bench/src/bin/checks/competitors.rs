@@ -10,6 +10,7 @@ use throttlecrab::PeriodicStore;
 use tollgate::{Limit, Limiter};
 
 use crate::subject::{Subject, our_subject, subject};
+use crate::traffic::KEYS;
 
 /// The row all others are compared with.
 pub(crate) const BASELINE: &str = "governor";
@@ -21,7 +22,15 @@ pub(crate) struct Competitor {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Ours { generous: &'static str, stingy: &'static str },
+    Ours {
+        generous: &'static str,
+        stingy: &'static str,
+    },
+    /// Unless told how many keys to expect.
+    OursUntold {
+        generous: &'static str,
+        stingy: &'static str,
+    },
     Governor(GovernorStore),
     Throttlecrab,
 }
@@ -85,6 +94,13 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
             stingy: "leaky-bucket capacity=1 leak=1/d mode=shaping",
         },
     },
+    Competitor {
+        name: "token-bucket, room for none",
+        kind: Kind::OursUntold {
+            generous: "token-bucket capacity=1000000000 refill=1000/s",
+            stingy: "token-bucket capacity=1 refill=1/d",
+        },
+    },
     Competitor { name: BASELINE, kind: Kind::Governor(GovernorStore::DashMap) },
     Competitor { name: "governor, ahash", kind: Kind::Governor(GovernorStore::DashMapAhash) },
     Competitor { name: "governor, HashMap", kind: Kind::Governor(GovernorStore::HashMap) },
@@ -101,28 +117,35 @@ impl Competitor {
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Ours { .. })
+        matches!(self.kind, Kind::Ours { .. } | Kind::OursUntold { .. })
     }
 
     /// A new limiter that holds no key yet.
     pub(crate) fn build(&self, limits: Limits) -> Result<Box<dyn Subject>> {
         match (self.kind, limits) {
-            (Kind::Ours { generous, .. }, Limits::Generous) => ours(generous),
-            (Kind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy),
+            (Kind::Ours { generous, .. }, Limits::Generous) => ours(generous, KEYS),
+            (Kind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy, KEYS),
+            (Kind::OursUntold { generous, .. }, Limits::Generous) => ours(generous, 0),
+            (Kind::OursUntold { stingy, .. }, Limits::Stingy) => ours(stingy, 0),
             (Kind::Governor(store), _) => governor(store, limits),
             (Kind::Throttlecrab, _) => Ok(throttlecrab(limits)),
         }
     }
 }
 
-/// Ours, with the bytes it has unless told otherwise; more for the log, whose keys are larger.
-pub(crate) fn ours(limit: &str) -> Result<Box<dyn Subject>> {
+/// Ours, with the bytes it has unless told otherwise, and room for so many keys from the start.
+pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn Subject>> {
     let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
-    let limiter = Limiter::memory();
+    let limiter = Limiter::builder().room_for(keys).build();
     let scope = limiter.scope("checks", limit)?;
     Ok(our_subject(limiter, move |key| {
         scope.check(key).now().is_ok_and(|decision| decision.is_allowed())
     }))
+}
+
+/// One that decides nothing and keeps nothing.
+pub(crate) fn nothing() -> Box<dyn Subject> {
+    subject(|_| true)
 }
 
 fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
@@ -157,7 +180,7 @@ fn throttlecrab(limits: Limits) -> Box<dyn Subject> {
         // Two: with a burst of one, throttlecrab 0.4.40 forgets every key at once and allows all.
         Limits::Stingy => (2, 1, 86_400),
     };
-    let limiter = Mutex::new(throttlecrab::RateLimiter::new(PeriodicStore::new()));
+    let limiter = Mutex::new(throttlecrab::RateLimiter::new(PeriodicStore::with_capacity(KEYS)));
     subject(move |key| {
         let now = SystemTime::now();
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,12 +7,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::competitors::{Competitor, Limits, ours};
+use crate::competitors::{Competitor, Limits, nothing, ours};
 use crate::traffic::{KEYS, Sequence, keys};
 use tollgate_bench::statistics::quantile;
 
 /// How often it is repeated; the least of each number counts, as others use the machine too.
 const REPEATS: usize = 5;
+
+/// Instead of a competitor.
+const NOTHING: &str = "nothing";
 
 const LOG: &str = "sliding-window-log limit=100 window=1h";
 const LOG_KEYS: usize = 10_000;
@@ -39,9 +42,18 @@ impl Growth {
 }
 
 pub(crate) fn measure(competitor: &Competitor) -> Result<Growth> {
+    least_of(competitor.name)
+}
+
+/// The slowest calls of nothing at all: what the machine does by itself.
+pub(crate) fn measure_nothing() -> Result<Growth> {
+    least_of(NOTHING)
+}
+
+fn least_of(name: &str) -> Result<Growth> {
     let mut least: Option<Growth> = None;
     for _ in 0..REPEATS {
-        let growth = match *child(&["grow", competitor.name])? {
+        let growth = match *child(&["grow", name])? {
             [bytes_per_key, worst_us, p9999_us] => Growth { bytes_per_key, worst_us, p9999_us },
             ref numbers => anyhow::bail!("`checks grow` printed {numbers:?}"),
         };
@@ -71,7 +83,10 @@ pub(crate) fn grow(name: &str) -> Result<()> {
     // Not zeros: those the kernel would hand out only once they are written to.
     let mut calls_ns = vec![1; KEYS];
     let before = resident_bytes()?;
-    let subject = Competitor::named(name)?.build(Limits::Generous)?;
+    let subject = match name {
+        NOTHING => nothing(),
+        _ => Competitor::named(name)?.build(Limits::Generous)?,
+    };
     subject.timed_calls(&keys, &mut calls_ns);
     let grown = resident_bytes()? - before;
     ensure!(subject.overflowed() == 0, "{name} had no room for {KEYS} keys");
@@ -86,7 +101,7 @@ pub(crate) fn grow(name: &str) -> Result<()> {
 pub(crate) fn fill_logs() -> Result<()> {
     let sequence = Sequence { keys: keys(LOG_KEYS), times: LOG_ENTRIES };
     let before = resident_bytes()?;
-    let subject = ours(LOG)?;
+    let subject = ours(LOG, LOG_KEYS)?;
     let allowed = subject.pass(&sequence);
     let grown = resident_bytes()? - before;
     ensure!(allowed == sequence.checks(), "the log allowed {allowed} of {}", sequence.checks());
