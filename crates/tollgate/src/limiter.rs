@@ -111,7 +111,8 @@ impl Builder {
     /// the allocator takes is counted: with glibc, after 10 million invented keys, a process had
     /// grown by no more than its ceiling. Only logs that come and go in ever other sizes leave holes
     /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes a
-    /// thirtieth of its ceiling.
+    /// thirtieth of its ceiling. When it is dropped, the memory of its keys stays with the process, for
+    /// the limiters that come after it.
     pub fn max_bytes(self, max_bytes: usize) -> Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
     }
@@ -122,12 +123,14 @@ impl Builder {
         Builder { max_bytes: None, ..self }
     }
 
-    /// Asks the system for the memory of so many keys now, if they fit under the ceiling, rather than bit by bit as keys
-    /// come.
+    /// Has [`build`](Self::build) ask the system for the memory of so many keys, as far as it is under the ceiling,
+    /// rather than each check that brings some in.
     ///
-    /// No check then waits for that. And where Linux has huge pages (`madvise` in
-    /// `/sys/kernel/mm/transparent_hugepage/enabled`, or `always`) the memory is of those: with a million keys a check
-    /// took 0.7 to 0.9 times as long. For fewer than 40,000 keys neither matters. On Redis there is no such memory.
+    /// Those then seldom wait: keys are spread by chance, so that with all of these there a thousandth of them had to
+    /// make room, 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
+    /// `/sys/kernel/mm/transparent_hugepage/enabled`) the memory is of those: with a million keys a check took 0.7 to
+    /// 1.0 times as long, the less the busier the machine. Logs of more than three entries take theirs when they need
+    /// it. On Redis this is ignored.
     ///
     /// ```
     /// let limiter = tollgate::Limiter::builder().room_for(100_000).build();

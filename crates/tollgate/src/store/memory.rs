@@ -140,6 +140,9 @@ impl Memory {
         let (shards, left) = (self.shards.len(), self.budget.left());
         let wanted = Table::chunks_of(keys.min(left / size_of::<Slot>()));
         let chunks = wanted.min(left / Table::CHUNK_BYTES);
+        if chunks == 0 {
+            return;
+        }
         regions::fetch(chunks);
         let before = |shard: usize| chunks / shards * shard + chunks % shards * shard / shards;
         for (nth, shard) in self.shards.iter().enumerate() {

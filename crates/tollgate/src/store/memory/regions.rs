@@ -1,20 +1,21 @@
-//! Where the slots of all tables are: in regions of a thousand chunks and more, which the system is asked for.
+//! Where the slots of all tables are: in regions of some hundred chunks.
 //!
 //! A table lives on borrowed ground: what it lets go when its limiter goes is for the next table that grows, of whichever
 //! limiter, and nothing is given back to the system. That takes no more than was in use at once, and needs nobody to
 //! know who has what.
 
-use std::{mem, slice};
+use std::{hint, mem, slice};
 
 use parking_lot::Mutex;
 use zerocopy::FromZeros;
 
 use super::table::Slots;
 
-/// A huge page, where there are any.
-const REGION_BYTES: usize = 2 << 20;
+/// 256 KiB: far from a huge page, which the system would have to clear while somebody waits.
+const REGION_CHUNKS: usize = (256 << 10) / size_of::<Slots>();
 
-const REGION_CHUNKS: usize = REGION_BYTES / size_of::<Slots>();
+#[cfg(target_os = "linux")]
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Chunks that nobody has.
 static FREE: Mutex<Free> = Mutex::new(Free { fetched: Vec::new(), fresh: &mut [] });
@@ -29,11 +30,8 @@ struct Free {
 /// The slots of one chunk, with anything in them.
 pub(super) fn take() -> &'static mut Slots {
     let mut free = FREE.lock();
-    while let Some(run) = free.fetched.pop() {
-        if let Some((slots, others)) = run.split_first_mut() {
-            free.fetched.push(others);
-            return slots;
-        }
+    if let Some(slots) = free.fetched.pop().and_then(|run| split(run, &mut free.fetched)) {
+        return slots;
     }
     loop {
         if let Some((slots, others)) = mem::take(&mut free.fresh).split_first_mut() {
@@ -44,6 +42,18 @@ pub(super) fn take() -> &'static mut Slots {
     }
 }
 
+/// The first of a run; the others stay.
+fn split(
+    run: &'static mut [Slots],
+    runs: &mut Vec<&'static mut [Slots]>,
+) -> Option<&'static mut Slots> {
+    let (first, others) = run.split_first_mut()?;
+    if !others.is_empty() {
+        runs.push(others);
+    }
+    Some(first)
+}
+
 /// Gives back the slots of some chunks.
 pub(super) fn give_back(chunks: impl Iterator<Item = &'static mut Slots>) {
     FREE.lock().fetched.extend(chunks.map(slice::from_mut));
@@ -51,14 +61,18 @@ pub(super) fn give_back(chunks: impl Iterator<Item = &'static mut Slots>) {
 
 /// Has the system hand out the memory of so many chunks now, if not so many are free, in huge pages where it has them:
 /// each of those is one entry in the processor's table of pages, which otherwise knows a fraction of a million keys.
+///
+/// Who grows at the same time may take of it.
 pub(super) fn fetch(chunks: usize) {
-    let mut free = FREE.lock();
-    let had: usize = free.fetched.iter().map(|run| run.len()).sum();
+    let had: usize = FREE.lock().fetched.iter().map(|run| run.len()).sum();
     let missing = chunks.saturating_sub(had);
     let in_huge_pages = huge_pages(missing);
     let others = region(missing - in_huge_pages.as_ref().map_or(0, |run| run.len()));
     others.fill(Slots::default());
-    free.fetched.extend(in_huge_pages.into_iter().chain([others]));
+    // Otherwise a compiler that knows them to be zeros would write none.
+    let others = hint::black_box(others);
+    let runs = in_huge_pages.into_iter().chain([others]);
+    FREE.lock().fetched.extend(runs.filter(|run| !run.is_empty()));
 }
 
 /// Memory that the system hands out once it is written to.
@@ -74,20 +88,20 @@ fn huge_pages(chunks: usize) -> Option<&'static mut [Slots]> {
     use memmap2::{Advice, MmapMut};
     use zerocopy::FromBytes;
 
-    let bytes = chunks * size_of::<Slots>() / REGION_BYTES * REGION_BYTES;
+    let bytes = chunks * size_of::<Slots>() / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if bytes == 0 {
         return None;
     }
     // One page more, as they begin at multiples of their size.
-    let map = MmapMut::map_anon(bytes + REGION_BYTES).ok()?;
-    let start = map.as_ptr().align_offset(REGION_BYTES);
+    let map = MmapMut::map_anon(bytes + HUGE_PAGE_BYTES).ok()?;
+    let start = map.as_ptr().align_offset(HUGE_PAGE_BYTES);
     // An error says that there are no huge pages, which is as it would be without.
     let _ = map.advise_range(Advice::HugePage, start, bytes);
-    let own = Box::leak(Box::new(map)).get_mut(start..start + bytes)?;
-    // Not zero bytes that are there already: a page is handed out when it is written to.
+    let own = Box::leak(Box::new(map)).get_mut(start..)?.get_mut(..bytes)?;
+    // A page is handed out when it is written to.
     own.fill(0);
-    let (slots, _) = <[Slots]>::mut_from_prefix_with_elems(own, bytes / size_of::<Slots>()).ok()?;
-    Some(slots)
+    let count = bytes / size_of::<Slots>();
+    <[Slots]>::mut_from_prefix_with_elems(own, count).ok().map(|(slots, _)| slots)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -67,6 +67,13 @@ impl Slot {
         identity.scope() << SCOPE_BITS | self.low_scope()
     }
 
+    /// Something of it: slots are smaller than cache lines, so that who reads this of all has read of every line.
+    #[inline]
+    pub(super) fn first_word(&self) -> u64 {
+        let [first, ..] = self.words;
+        first
+    }
+
     /// Its place, where that of its key under another limit is this.
     pub(super) fn place(&self, other: Place) -> Place {
         let Slot { identity, .. } = *self;

@@ -9,7 +9,7 @@
 
 mod tags;
 
-use std::mem;
+use std::{hint, mem};
 
 use super::Place;
 use super::identity::Identity;
@@ -266,6 +266,7 @@ impl Table {
 
     /// Grows by some chunks, and moves every slot to its home among them.
     pub(super) fn grow(&mut self, chunks: usize, hash: impl Fn(&Slot) -> u64) {
+        self.touch();
         for tags in self.chunks.iter_mut().flat_map(|chunk| &mut chunk.tags) {
             *tags = tags.unsettled();
         }
@@ -284,6 +285,13 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// Reads something of every cache line: as none of that waits for another, the processor has them all on their way
+    /// at once. Whoever moves slots one after the other would wait for each.
+    fn touch(&self) {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.slots.as_flattened());
+        hint::black_box(slots.fold(0, |sum, slot| sum ^ slot.first_word()));
     }
 
     /// Puts a slot into the first place that is free or unsettled; returns what was there.
