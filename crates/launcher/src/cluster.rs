@@ -173,6 +173,8 @@ impl Cluster {
     }
 
     /// Waits until a node is a primary and all live nodes agree, as after the death of its own.
+    ///
+    /// Its votes lapse before it can stand again: two deaths have to be noticed until then, its own and another.
     pub fn wait_for_primary(&self, node: Node) -> Result<(), LaunchError> {
         self.wait_until("a node was the primary and all agreed", || {
             Ok(self.is_primary(node)? && self.is_settled()?)

@@ -119,7 +119,7 @@ impl Gateway {
     /// As Ctrl-C would, and waits for its end.
     pub(crate) fn interrupt(mut self) -> bool {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        // Not where those who started the tests ignore the signal: no shell that they start can hear it.
+        // A shell that is started with the signal ignored cannot trap it, and would be waited for for ever.
         eventually("it ended when interrupted", || self.child.try_wait().unwrap()).success()
     }
 }
