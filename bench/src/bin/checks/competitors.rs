@@ -1,10 +1,14 @@
 //! Who is measured: our six deciders and the published peers, each as its documentation says.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use governor::clock::{Clock, DefaultClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::{DashMapStateStore, HashMapStateStore};
 use governor::{Quota, RateLimiter};
 use throttlecrab::PeriodicStore;
 use tollgate::{Limit, Limiter};
@@ -22,14 +26,11 @@ pub(crate) struct Competitor {
 
 #[derive(Clone, Copy)]
 enum Kind {
+    /// Told of so many keys.
     Ours {
         generous: &'static str,
         stingy: &'static str,
-    },
-    /// Unless told how many keys to expect.
-    OursUntold {
-        generous: &'static str,
-        stingy: &'static str,
+        keys: usize,
     },
     Governor(GovernorStore),
     Throttlecrab,
@@ -57,6 +58,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "fixed-window limit=1000000000 window=1m",
             stingy: "fixed-window limit=1 window=1d",
+            keys: KEYS,
         },
     },
     Competitor {
@@ -64,6 +66,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "sliding-window-log limit=65536 window=1ms",
             stingy: "sliding-window-log limit=1 window=1d",
+            keys: KEYS,
         },
     },
     Competitor {
@@ -71,6 +74,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "sliding-window-counter limit=1000000000 window=1m",
             stingy: "sliding-window-counter limit=1 window=1d",
+            keys: KEYS,
         },
     },
     Competitor {
@@ -78,6 +82,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "token-bucket capacity=1000000000 refill=1000/s",
             stingy: "token-bucket capacity=1 refill=1/d",
+            keys: KEYS,
         },
     },
     Competitor {
@@ -85,6 +90,7 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "leaky-bucket capacity=1000000000 leak=1000/s mode=policing",
             stingy: "leaky-bucket capacity=1 leak=1/d mode=policing",
+            keys: KEYS,
         },
     },
     Competitor {
@@ -92,13 +98,15 @@ pub(crate) const COMPETITORS: &[Competitor] = &[
         kind: Kind::Ours {
             generous: "leaky-bucket capacity=1000000000 leak=1000/s mode=shaping",
             stingy: "leaky-bucket capacity=1 leak=1/d mode=shaping",
+            keys: KEYS,
         },
     },
     Competitor {
-        name: "token-bucket, room for none",
-        kind: Kind::OursUntold {
+        name: "token-bucket, untold",
+        kind: Kind::Ours {
             generous: "token-bucket capacity=1000000000 refill=1000/s",
             stingy: "token-bucket capacity=1 refill=1/d",
+            keys: 0,
         },
     },
     Competitor { name: BASELINE, kind: Kind::Governor(GovernorStore::DashMap) },
@@ -117,23 +125,21 @@ impl Competitor {
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Ours { .. } | Kind::OursUntold { .. })
+        matches!(self.kind, Kind::Ours { .. })
     }
 
     /// A new limiter that holds no key yet.
     pub(crate) fn build(&self, limits: Limits) -> Result<Box<dyn Subject>> {
         match (self.kind, limits) {
-            (Kind::Ours { generous, .. }, Limits::Generous) => ours(generous, KEYS),
-            (Kind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy, KEYS),
-            (Kind::OursUntold { generous, .. }, Limits::Generous) => ours(generous, 0),
-            (Kind::OursUntold { stingy, .. }, Limits::Stingy) => ours(stingy, 0),
+            (Kind::Ours { generous, keys, .. }, Limits::Generous) => ours(generous, keys),
+            (Kind::Ours { stingy, .. }, Limits::Stingy) => ours(stingy, 0),
             (Kind::Governor(store), _) => governor(store, limits),
             (Kind::Throttlecrab, _) => Ok(throttlecrab(limits)),
         }
     }
 }
 
-/// Ours, with the bytes it has unless told otherwise, and room for so many keys from the start.
+/// Ours, with the bytes it has unless told otherwise, and told of so many keys.
 pub(crate) fn ours(limit: &str, keys: usize) -> Result<Box<dyn Subject>> {
     let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
     let limiter = Limiter::builder().room_for(keys).build();
@@ -148,6 +154,10 @@ pub(crate) fn nothing() -> Box<dyn Subject> {
     subject(|_| true)
 }
 
+/// What governor's own constructors make, which do not take a number of keys.
+type Plain<S> =
+    RateLimiter<String, S, DefaultClock, NoOpMiddleware<<DefaultClock as Clock>::Instant>>;
+
 fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
     let quota = match limits {
         Limits::Generous => {
@@ -159,15 +169,19 @@ fn governor(store: GovernorStore, limits: Limits) -> Result<Box<dyn Subject>> {
     };
     Ok(match store {
         GovernorStore::DashMap => {
-            let limiter = RateLimiter::keyed(quota);
+            let state = DashMapStateStore::with_capacity(KEYS);
+            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
             subject(move |key| limiter.check_key(key).is_ok())
         }
         GovernorStore::DashMapAhash => {
-            let limiter = RateLimiter::dashmap_with_hasher(quota, ahash::RandomState::new());
+            let hasher = ahash::RandomState::new();
+            let state = DashMapStateStore::with_capacity_and_hasher(KEYS, hasher);
+            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
             subject(move |key| limiter.check_key(key).is_ok())
         }
         GovernorStore::HashMap => {
-            let limiter = RateLimiter::hashmap(quota);
+            let state = HashMapStateStore::new(HashMap::with_capacity(KEYS));
+            let limiter: Plain<_> = RateLimiter::new(quota, state, DefaultClock::default());
             subject(move |key| limiter.check_key(key).is_ok())
         }
     })

@@ -41,9 +41,11 @@ do not count, and \"busy\" is where none was left.
 Bytes per key: growth of the resident set from an empty limiter to 1,000,000 keys, the limiter's own
 copies of the ids included; 99.99% and worst are the slowest calls meanwhile, the clock's 20 ns
 included. A process of its own each time, the least of 5.
-Ours is told of the 1,000,000 keys (Builder::room_for), but for the row that has room for none; governor's
-constructors cannot be. It has its system clock and answers with what is left, when to retry and when all is back; governor
-(RateLimiter::keyed, its default clock, check_key with a &String) answers yes or no. \"ahash\" is the
+All are told of the 1,000,000 keys before they come, in time that is not counted: ours by Builder::room_for, but for
+the row that says untold, the others by their maps' with_capacity. Ours then has huge pages if the system has them for
+those who ask; the others have them where an allocator asks for all, or the system gives them to all.
+Ours has its system clock and answers with what is left, when to retry and when all is back; governor
+(RateLimiter::new, its default clock, check_key with a &String) answers yes or no. \"ahash\" is the
 same with that hasher, \"HashMap\" its other store. throttlecrab is PeriodicStore in a std Mutex, as its
 documentation says, with SystemTime::now().";
 
