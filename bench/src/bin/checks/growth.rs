@@ -45,7 +45,7 @@ pub(crate) fn measure(competitor: &Competitor) -> Result<Growth> {
     least_of(competitor.name)
 }
 
-/// The slowest calls of nothing at all: what the machine does by itself.
+/// The slowest calls of one that only takes as long: what the machine does by itself.
 pub(crate) fn measure_nothing() -> Result<Growth> {
     least_of(NOTHING)
 }

@@ -91,7 +91,7 @@ fn measure_all() -> Result<()> {
     let rows: Vec<Row> = COMPETITORS.iter().zip(times).zip(growths).map(row).collect();
     println!("{}\n{NOTES}", table::markdown(&report::lines(&rows)));
     println!(
-        "Of as many calls of nothing at all: 99.99% in {:.1} us, worst {:.0} us.\n\
+        "Of as many calls that only look at the clock for 0.5 us: 99.99% in {:.1} us, worst {:.0} us.\n\
          sliding-window-log, 10,000 keys of 100 entries: {bytes_per_log_entry:.1} bytes an entry.",
         nothing.p9999_us, nothing.worst_us
     );
