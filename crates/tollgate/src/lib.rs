@@ -211,7 +211,8 @@
 //!
 //! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
 //! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
-//! share one state for each name until there is room again ([`Limiter::usage`] counts them).
+//! share one state for each name until there is room again ([`Limiter::usage`] counts them). Who knows how many keys
+//! will come has their memory fetched beforehand ([`Builder::room_for`]).
 //!
 //! Tests bring their own time: [`ManualClock`].
 //!

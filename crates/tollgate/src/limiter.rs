@@ -127,7 +127,7 @@ impl Builder {
     /// rather than each check that brings some in.
     ///
     /// Those then seldom wait: keys are spread by chance, so that with all of these there a thousandth of them had to
-    /// make room, 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
+    /// make room, 20 to 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
     /// `/sys/kernel/mm/transparent_hugepage/enabled`) the memory is of those: with a million keys a check took 0.7 to
     /// 1.0 times as long, the less the busier the machine. Logs of more than three entries take theirs when they need
     /// it. On Redis this is ignored.
