@@ -130,7 +130,7 @@ impl Builder {
     /// make room, 20 to 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
     /// `/sys/kernel/mm/transparent_hugepage/enabled`) the memory is of those: with a million keys a check took 0.7 to
     /// 1.0 times as long, the less the busier the machine. Logs of more than three entries take theirs when they need
-    /// it. On Redis this is ignored.
+    /// it, of what is left under the ceiling. On Redis this is ignored.
     ///
     /// ```
     /// let limiter = tollgate::Limiter::builder().room_for(100_000).build();
