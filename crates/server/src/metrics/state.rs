@@ -14,12 +14,13 @@ use crate::served::Served;
 use crate::traces::Traces;
 
 pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
+    // Before what is told of each rule: a page that tells of a reload then has the rules after it.
+    rules(text, served, started);
     decisions(text, served);
     keys(text, served);
     if let Some(health) = served.limiter().health() {
         store(text, &health, &served.failed_by_kind(&health));
     }
-    rules(text, served, started);
     connections(text, [&served.connections, &served.grpc_connections]);
     let help = "The most connections that a port may have.";
     text.single("tollgate_max_connections", Kind::Gauge, help, served.max_connections);
@@ -119,9 +120,10 @@ fn store(text: &mut Text, health: &Health, failed: &ByKind) {
 }
 
 fn rules(text: &mut Text, served: &Served, started: SystemTime) {
+    // First, for the same reason: it is told of a reload when that is done.
+    let status = served.file.as_ref().map(|file| file.status());
     let help = "1 for the first rules, one more whenever they are replaced.";
     text.single("tollgate_rules_generation", Kind::Gauge, help, served.rules.generation());
-    let status = served.file.as_ref().map(|file| file.status());
     let (reloads, failures, since) = match &status {
         Some(status) => (status.reloads, status.failures, status.since),
         None => (0, 0, started),
