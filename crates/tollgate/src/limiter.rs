@@ -126,8 +126,8 @@ impl Builder {
     /// Has [`build`](Self::build) ask the system for the memory of so many keys, as far as it is under the ceiling,
     /// rather than each check that brings some in.
     ///
-    /// Those then seldom wait: keys are spread by chance, so that with all of these there a thousandth of them had to
-    /// make room, 20 to 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
+    /// Those then seldom wait: keys are spread by chance, so that of a million about a thousandth still have to make
+    /// room, 20 to 40 us each. And where Linux has huge pages for who asks (`madvise` or `always` in
     /// `/sys/kernel/mm/transparent_hugepage/enabled`) the memory is of those: with a million keys a check took 0.7 to
     /// 1.0 times as long, the less the busier the machine. Logs of more than three entries take theirs when they need
     /// it, of what is left under the ceiling. On Redis this is ignored.
