@@ -8,10 +8,12 @@
 --              log:read(index)            at_us and through of the charge at index, 0 the oldest
 --              log:append(at_us, through)
 --              log:drop(count)            the oldest
---              log:delete(index)
---              log:lower(index, back_us, units)
---                                         from index on: times, to 0 at least, and running sums
+--              log:remove(index, cost)    takes out the charge at index, of that cost
+--              log:move_back(back_us)     makes every charge earlier, at 0 at the earliest
+--              log:lower(units)           lowers every running sum
 --              log:copy()                 another log, to be changed apart from this one
+--            A log may keep the place of a charge that was taken out: it then reads as a charge of
+--            cost 0, is never the newest, and log.has_holes is true.
 --            To carry over, sliding_window_log.fresh() makes one without charges.
 -- standing   counting, the index of the oldest charge that counts; spent, newest_us, at_us, and the
 --            caller's now_us
@@ -93,7 +95,7 @@ end
 
 local function restart(_, log, now_us)
   local back_us = max(log.charged_us - now_us, 0)
-  log:lower(0, back_us, 0)
+  log:move_back(back_us)
   log.charged_us = now_us
 end
 
@@ -138,7 +140,7 @@ local function charge(log, standing, cost)
   local _, through = newest(log)
   -- While charges overlap the sum only grows; Rust has 2^64 for it, here it begins again in time.
   if through > 2 ^ 52 then
-    log:lower(0, 0, log.base)
+    log:lower(log.base)
     log.base, through = 0, through - log.base
   end
   log:append(at_us, through + cost)
@@ -168,7 +170,11 @@ local function first_back_us(limit, log, standing)
   elseif spent > limit.size then
     return falls_to_after_us(limit, log, standing, limit.size - 1)
   end
-  local oldest_us = log:read(standing.counting)
+  local oldest = standing.counting
+  if log.has_holes then
+    oldest = first_without(log, is_through_less_than, before(log, oldest) + 1)
+  end
+  local oldest_us = log:read(oldest)
   return leaves_after_us(limit, oldest_us, standing)
 end
 
@@ -194,28 +200,28 @@ end
 
 sliding_window_log.entry = entry
 
-local function remove(log, index)
-  local _, cost = entry(log, index)
-  log:delete(index)
-  log:lower(index, 0, cost)
-end
-
 local function is_before(then_us, at_us)
   return at_us < then_us
 end
+
+-- The most charges of one microsecond that a refund looks at. A batch makes 64 at most; more of them
+-- there are only after the clock has stepped back, and then a refund may find nothing to give back.
+local MOST_ALIKE = 512
 
 -- Charges of one time and cost are alike: any of them will do.
 function sliding_window_log.give_back(limit, log, now_us, cost, at_us)
   local counting = first_counting(log, max(now_us, log.charged_us), limit.window_us)
   local first = max(first_without(log, is_before, at_us), counting)
-  for index = first, log.count - 1 do
-    local entry_at_us, entry_cost = entry(log, index)
+  local before_entry = before(log, first)
+  for index = first, min(log.count, first + MOST_ALIKE) - 1 do
+    local entry_at_us, through = log:read(index)
     if entry_at_us ~= at_us then
       return
     end
-    if entry_cost == cost then
-      return remove(log, index)
+    if through - before_entry == cost then
+      return log:remove(index, cost)
     end
+    before_entry = through
   end
 end
 

@@ -35,19 +35,28 @@ end
 
 function table_log.drop(log, count)
   for _ = 1, count do
-    log:delete(0)
+    table.remove(log.entries, 1)
+  end
+  log.count = log.count - count
+end
+
+function table_log.remove(log, index, cost)
+  table.remove(log.entries, index + 1)
+  log.count = log.count - 1
+  for position = index + 1, log.count do
+    local entry = log.entries[position]
+    entry.through = entry.through - cost
   end
 end
 
-function table_log.delete(log, index)
-  table.remove(log.entries, index + 1)
-  log.count = log.count - 1
+function table_log.move_back(log, back_us)
+  for _, entry in ipairs(log.entries) do
+    entry.at_us = math.max(entry.at_us - back_us, 0)
+  end
 end
 
-function table_log.lower(log, index, back_us, units)
-  for position = index + 1, log.count do
-    local entry = log.entries[position]
-    entry.at_us = math.max(entry.at_us - back_us, 0)
+function table_log.lower(log, units)
+  for _, entry in ipairs(log.entries) do
     entry.through = entry.through - units
   end
 end
@@ -64,7 +73,7 @@ end
 -- Raises a log's running sums once, as years of charges would.
 local function age(log, units)
   if log.count > 0 and not log.has_aged then
-    log:lower(0, 0, -units)
+    log:lower(-units)
     log.base = log.base + units
     log.has_aged = true
   end

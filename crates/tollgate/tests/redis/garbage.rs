@@ -417,8 +417,38 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A log as it is on the server: `ring.lua` has the layout.
+/// A log as it is on the server, with a trailer or without: `ring.lua` and `holes.lua` have the layout.
 fn ring(tag: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+    (slots(tag), prop::option::of(trailer())).prop_map(|(mut bytes, trailer)| {
+        bytes.extend(trailer.unwrap_or_default());
+        bytes
+    })
+}
+
+fn trailer() -> impl Strategy<Value = Vec<u8>> {
+    let small = || prop_oneof![4 => 0..40_u64, 1 => 0..1_u64 << 24];
+    let hole = (small(), prop_oneof![4 => 0..40_u64, 1 => number()]);
+    let sums =
+        (prop_oneof![4 => 0..3_u64, 1 => number()], prop_oneof![4 => 0..3_u64, 1 => number()]);
+    (sums, [small(), small(), small()], vec(hole, 0..40)).prop_map(|(sums, gap, holes)| {
+        let mut bytes = Vec::new();
+        for number in [sums.0, sums.1] {
+            bytes.extend_from_slice(&number.to_le_bytes()[..7]);
+        }
+        for (number, length) in gap.into_iter().zip([3, 3, 4]) {
+            bytes.extend_from_slice(&number.to_le_bytes()[..length]);
+        }
+        bytes.extend_from_slice(&holes.len().to_le_bytes()[..3]);
+        for (slot, offset) in holes {
+            bytes.extend_from_slice(&slot.to_le_bytes()[..3]);
+            bytes.extend_from_slice(&offset.to_le_bytes()[..7]);
+        }
+        bytes.resize(27 + 512 * 10, 0);
+        bytes
+    })
+}
+
+fn slots(tag: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
     let count = select(vec![0_u32, 1, 2, 5, 15, 16, 17, 18, 33, 100, 1_000]);
     let start = select(vec![1_000_000_u64, now_us() - 60_000_000, now_us() + 60_000_000]);
     (count, 0..20_u32, any::<Index>(), start, 0..5_000_u64, 0..3_u64).prop_map(

@@ -23,7 +23,8 @@
 --                                 the rest
 --             3 allowed later     the same, and one more <I7, delay_us
 --             8 to 11             0 to 3, and one more <I7, first_back_us, which is 0 otherwise
---             4 done              what a refund gave back, or which text is the state, 0, 0
+--             4 done              what a refund gave back, or which text is the state; how many
+--                                 texts after it have the slots of a log; 0
 --             5 failed            which text says why, 0, 0
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
@@ -246,11 +247,18 @@ local function reset(key, limit)
   changed[#changed + 1], state.ttl_s = state, 0
 end
 
--- As it is: under which limit, its tag says.
+-- The state as it is; its tag says under which limit. The slots of a log are texts of their own:
+-- to put them together would take longer than to send them.
 local function send_state(state)
-  local limit = state.limit
-  texts[#texts + 1] = is_none(state) and "" or limit.tag .. limit.decide.packed(state)
-  answer(struct_pack(ANSWER, DONE, #texts, 0, 0))
+  local decide = state.limit.decide
+  texts[#texts + 1] = is_none(state) and "" or state.limit.tag .. decide.packed(state)
+  local first = #texts
+  if decide.slots and not is_none(state) then
+    for _, slots in ipairs(decide.slots(state)) do
+      texts[#texts + 1] = slots
+    end
+  end
+  answer(struct_pack(ANSWER, DONE, first, #texts - first, 0))
 end
 
 -- Those whose answers come next.
@@ -380,7 +388,7 @@ function carried_over(state, limit, now_us, cost)
     decides.asked = limit
     return state, decides
   end
-  carried = carried == state and log_apart(state) or carried
+  carried = carried == state and state:copy() or carried
   carried.key, carried.limit, carried.ttl_s, carried.is_carried = key, limit, false, true
   return carried, limit
 end

@@ -96,6 +96,14 @@ fn crowded_logs_agree() {
 }
 
 #[test]
+fn logs_with_refunds_in_the_middle_agree() {
+    let limit = (50..1_000_u64, 200..20_000_u64).prop_map(|(limit, window_us)| {
+        SlidingWindowLog::new(limit, Duration::from_micros(window_us)).unwrap().into()
+    });
+    agree_on(limit, trace::refunded_batches());
+}
+
+#[test]
 fn algorithms_in_one_batch_agree() {
     agree_on(any::limit(), trace::batches());
 }

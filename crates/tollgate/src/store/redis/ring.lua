@@ -1,18 +1,24 @@
--- The log's home: a ring of charges in one string, read and written in place. Comes after states.lua.
+-- Where a log is kept: a ring of charges in one string, read and written in place. Comes after
+-- states.lua; holes.lua comes after it.
 --
 -- The string    the tag, which is always 11 bytes long, so that the slots stay where they are when the
 --               limit changes; <I7 I7 I3 I3 I3: charged_us, base, head, count, capacity; then the
 --               slots, each <I7 I7: at_us and the running sum through it. The charge at index is in
---               slot (head + index) % capacity.
+--               slot (head + index) % capacity. A log with holes has a trailer: see holes.lua.
 -- log           what sliding_window_log.lua works on. Its charges from index `stored` on are in
 --               `at` and `through`, from 1 on, and are written when the log is; those before are
 --               still where the string has them.
 -- Example       two charges at 1 s and 2 s, of cost 1 each, are 34 + 2 * 14 bytes
 --
 -- A log of up to 16 charges is read with one command and written with one. A longer one is read in
--- blocks of 16, the few that a search needs, and written where it changed.
+-- blocks of 16, the few that a search needs, and written where it changed. So no call takes longer
+-- than 2 ms, however long the log is; costs.rs measures it.
 local HEADER_BYTES, SLOT_BYTES, BLOCK = 34, 14, 16
 local FIRST_READ = HEADER_BYTES + BLOCK * SLOT_BYTES - 1
+
+-- The functions of holes.lua, which makes them when a log needs them, and the bytes of a trailer.
+local holes, make_holes
+local TRAILER_BYTES = 27 + 512 * 10
 
 local ring = {}
 local methods = { __index = ring }
@@ -26,7 +32,7 @@ end
 
 -- Sixteen slots.
 local function block_bytes(log, block)
-  if block == 0 then
+  if block == 0 and log.first_block then
     return log.first_block
   end
   local blocks = log.blocks
@@ -43,17 +49,25 @@ local function block_bytes(log, block)
   return bytes
 end
 
+-- What a slot has: a time, and the running sum through it.
+local function read_slot(log, slot)
+  local offset = slot % BLOCK
+  return struct_unpack("<I7I7", block_bytes(log, (slot - offset) / BLOCK), offset * SLOT_BYTES + 1)
+end
+
 -- The charge at index. One that cannot have been written here makes the log corrupt.
 function ring.read(log, index)
   if index >= log.stored then
     local position = index - log.stored + 1
     return log.at[position], log.through[position]
   end
-  local slot = (log.head + index) % log.capacity
-  local offset = slot % BLOCK
-  local bytes = block_bytes(log, (slot - offset) / BLOCK)
-  local at_us, through = struct_unpack("<I7I7", bytes, offset * SLOT_BYTES + 1)
-  if at_us > log.charged_us or through >= TWO_53 then
+  local at_us, through
+  if log.trailer then
+    at_us, through = holes.read(log, index)
+  else
+    at_us, through = read_slot(log, (log.head + index) % log.capacity)
+  end
+  if at_us > log.charged_us or through >= TWO_53 or through < 0 then
     log.is_corrupt = true
     return 0, 0
   end
@@ -68,6 +82,9 @@ end
 
 function ring.drop(log, count)
   log.count = log.count - count
+  if log.trailer then
+    holes.drop(log, min(count, log.stored))
+  end
   if count <= log.stored then
     log.head = (log.head + count) % max(log.capacity, 1)
     log.stored = log.stored - count
@@ -85,6 +102,9 @@ local function take_out(log, index)
   if index >= log.stored then
     return
   end
+  if log.trailer then
+    return holes.take_out(log, index)
+  end
   local at, through = {}, {}
   for position = 1, log.count - index do
     at[position], through[position] = log:read(index + position - 1)
@@ -92,38 +112,51 @@ local function take_out(log, index)
   log.at, log.through, log.stored = at, through, index
 end
 
-function ring.lower(log, index, back_us, units)
-  take_out(log, index)
-  for position = index - log.stored + 1, #log.at do
-    log.at[position] = max(log.at[position] - back_us, 0)
+function ring.lower(log, units)
+  take_out(log, 0)
+  for position = 1, #log.through do
     log.through[position] = log.through[position] - units
   end
 end
 
--- The bytes of `count` stored slots from `slot` on, which are next to each other.
+function ring.move_back(log, back_us)
+  if log.count > BLOCK and make_holes().move_back(log, back_us) then
+    return
+  end
+  take_out(log, 0)
+  for position = 1, #log.at do
+    log.at[position] = max(log.at[position] - back_us, 0)
+  end
+end
+
+-- The bytes of `count` slots of the string from `slot` on, which are next to each other.
 local function slot_bytes(log, slot, count)
   if count == 0 then
     return ""
   end
   local from = HEADER_BYTES + slot * SLOT_BYTES
-  if slot + count <= BLOCK then
+  if slot + count <= BLOCK and log.first_block then
     return log.first_block:sub(slot * SLOT_BYTES + 1, (slot + count) * SLOT_BYTES)
   end
   return redis.call("GETRANGE", log.key, from, from + count * SLOT_BYTES - 1)
 end
 
--- The bytes of all stored charges, the oldest first.
-local function stored_bytes(log)
-  local before_the_end = min(log.stored, log.capacity - log.head)
-  return slot_bytes(log, log.head, before_the_end) .. slot_bytes(log, 0, log.stored - before_the_end)
+-- The bytes of `count` slots from head on: up to the end of the ring, and from its beginning on.
+local function bytes_from_head(log, count)
+  local before_the_end = min(count, log.capacity - log.head)
+  return slot_bytes(log, log.head, before_the_end), slot_bytes(log, 0, count - before_the_end)
 end
 
 -- The bytes of the charges that are not in the string, from position on.
 local function new_bytes(log, position, count)
+  local back_us, units = 0, 0
+  if log.trailer then
+    back_us, units = holes.added_to_new(log)
+  end
   local bytes = {}
   for index = 1, count do
     local at = position + index - 1
-    bytes[index] = struct_pack("<I7I7", log.at[at], log.through[at])
+    bytes[index] = struct_pack("<I7I7", log.at[at] + back_us, log.through[at] + units)
   end
   return table.concat(bytes)
 end
@@ -133,38 +166,74 @@ local function header(log)
     .. struct_pack("<I7I7I3I3I3", log.charged_us, log.base, log.head, log.count, log.capacity)
 end
 
--- The whole string anew, with room to grow.
+-- The whole string anew, without a trailer.
 local function rewrite(log, ttl)
-  local slots = stored_bytes(log) .. new_bytes(log, 1, #log.at)
-  local capacity = log.count > BLOCK and min(2 * log.count, log.limit.size) or 0
-  log.head, log.capacity = 0, max(log.count, capacity)
-  -- All of it at once: a string that grows is given twice the room it needs.
-  local unused = ("\0"):rep((log.capacity - log.count) * SLOT_BYTES)
-  return redis_pcall("SET", log.key, header(log) .. slots .. unused, "EX", ttl).err
+  local first, second = bytes_from_head(log, log.stored)
+  local slots = first .. second .. new_bytes(log, 1, #log.at)
+  log.head, log.capacity = 0, log.count
+  return redis_pcall("SET", log.key, header(log) .. slots, "EX", ttl).err
+end
+
+-- Nil, or the server's error.
+local function set_range(log, at, bytes)
+  local reply = redis_pcall("SETRANGE", log.key, at, bytes)
+  return type(reply) == "table" and reply.err or nil
+end
+
+-- Writes slots from one on, up to the end of the ring and from its beginning on.
+local function write_slots(log, slot, bytes)
+  local at_the_end = (log.capacity - slot) * SLOT_BYTES
+  local problem
+  if bytes ~= "" then
+    problem = set_range(log, HEADER_BYTES + slot * SLOT_BYTES, bytes:sub(1, at_the_end))
+  end
+  if not problem and #bytes > at_the_end then
+    problem = set_range(log, HEADER_BYTES, bytes:sub(at_the_end + 1))
+  end
+  return problem
+end
+
+-- Makes room for `needed` slots, of which the first `used` from head on are in the string. If those
+-- go past the end of the ring, its shorter part moves. An eighth more than needed: the server itself
+-- gives a string that grows up to twice the bytes it asks for.
+local function grow(log, needed, used)
+  local capacity = log.capacity
+  local spare = max(BLOCK, (needed - needed % 8) / 8)
+  log.capacity = max(needed, min(needed + spare, log.limit.size))
+  local more = log.capacity - capacity
+  local at_the_end, wrapped = capacity - log.head, log.head + used - capacity
+  local moved, to
+  if wrapped > at_the_end then
+    moved, to = slot_bytes(log, log.head, at_the_end), log.head + more
+    log.head = to
+  elseif wrapped > 0 then
+    moved, to = slot_bytes(log, 0, wrapped), capacity
+  end
+  local problem = set_range(log, HEADER_BYTES + log.capacity * SLOT_BYTES - 1, "\0")
+  if moved and not problem then
+    problem = write_slots(log, to, moved)
+  end
+  log.blocks, log.first_block = nil, false
+  return problem
 end
 
 -- The charges that are new, wherever they fall, and the header. A server without memory, or a
 -- replica, refuses the first command if it refuses any; after EXPIRE it would not refuse the others.
 local function write_in_place(log, ttl)
-  local slot = (log.head + log.stored) % log.capacity
-  local before_the_end = min(#log.at, log.capacity - slot)
-  local runs = {
-    { slot, new_bytes(log, 1, before_the_end) },
-    { 0, new_bytes(log, before_the_end + 1, #log.at - before_the_end) },
-  }
-  for _, run in ipairs(runs) do
-    if run[2] ~= "" then
-      local reply = redis_pcall("SETRANGE", log.key, HEADER_BYTES + run[1] * SLOT_BYTES, run[2])
-      if type(reply) == "table" then
-        return reply.err
-      end
-    end
+  local problem
+  if log.count > log.capacity then
+    problem = grow(log, log.count, log.stored)
   end
-  local reply = redis_pcall("SETRANGE", log.key, 0, header(log))
-  if type(reply) ~= "table" then
-    reply = redis_pcall("EXPIRE", log.key, ttl)
+  if not problem then
+    local slots = new_bytes(log, 1, #log.at)
+    problem = write_slots(log, (log.head + log.stored) % log.capacity, slots)
   end
-  return type(reply) == "table" and reply.err or nil
+  problem = problem or set_range(log, 0, header(log))
+  if not problem then
+    local reply = redis_pcall("EXPIRE", log.key, ttl)
+    problem = type(reply) == "table" and reply.err or nil
+  end
+  return problem
 end
 
 sliding_window_log.fresh_at, sliding_window_log.first_read = new_log, FIRST_READ
@@ -184,40 +253,75 @@ function sliding_window_log.unpacked(value, at, key, limit)
   local bytes = HEADER_BYTES + log.capacity * SLOT_BYTES
   local is_whole = log.charged_us < TWO_53 and log.base < TWO_53
     and log.count <= log.capacity and (log.head < log.capacity or log.capacity == 0)
-    and (#value == bytes or (#value > FIRST_READ and redis.call("STRLEN", key) == bytes))
-  return is_whole and log or nil
+  if not is_whole then
+    return nil
+  end
+  local length = #value > FIRST_READ and redis.call("STRLEN", key) or #value
+  if length == bytes then
+    return log
+  elseif length == bytes + TRAILER_BYTES and log.capacity >= BLOCK then
+    return make_holes().unpacked(log)
+  end
 end
 
 function sliding_window_log.write(log, ttl)
-  local is_small = log.count <= BLOCK
-  local is_roomy = log.count <= log.capacity and log.capacity <= 4 * log.count
-  if is_small or not is_roomy then
+  if log.trailer then
+    return holes.write(log, ttl)
+  elseif log.count <= BLOCK or log.capacity > 4 * log.count then
     return rewrite(log, ttl)
   end
   return write_in_place(log, ttl)
 end
 
--- ---- beyond a check
-
-function ring.delete(log, index)
-  take_out(log, index)
-  table.remove(log.at, index - log.stored + 1)
-  table.remove(log.through, index - log.stored + 1)
-  log.count = log.count - 1
-end
-
+-- The same log, to be changed apart.
 function ring.copy(log)
   local copy = new_log(log.key, log.limit)
-  copy.base, copy.charged_us = log.base, log.charged_us
-  for index = 0, log.count - 1 do
-    copy:append(log:read(index))
+  for name, value in pairs(log) do
+    copy[name] = value
   end
+  copy.at, copy.through = {}, {}
+  for position = 1, #log.at do
+    copy.at[position], copy.through[position] = log.at[position], log.through[position]
+  end
+  copy.trailer = log.trailer and holes.copy(log.trailer)
   return copy
 end
 
+-- ---- beyond a check
+
+-- Of this many charges at most, all after one that is taken out are written again.
+local NEAR = 64
+
+function ring.remove(log, index, cost)
+  if index == 0 then
+    local _, through = log:read(0)
+    log.base = through
+    return log:drop(1)
+  elseif index < log.stored and log.count - index > NEAR then
+    return make_holes().remove(log, index, cost)
+  end
+  take_out(log, index)
+  local removed = index - log.stored + 1
+  table.remove(log.at, removed)
+  table.remove(log.through, removed)
+  for position = removed, #log.through do
+    log.through[position] = log.through[position] - cost
+  end
+  log.count = log.count - 1
+  if log.trailer then
+    holes.trim(log)
+  end
+end
+
+-- What follows the tag in the state that is sent; its slots are sent apart, as they are.
 function sliding_window_log.packed(log)
-  return struct_pack("<I7I7", log.charged_us, log.base)
-    .. stored_bytes(log) .. new_bytes(log, 1, #log.at)
+  return struct_pack("<I7I7", log.charged_us, log.base) .. make_holes().packed(log)
+end
+
+function sliding_window_log.slots(log)
+  local gap = log.trailer and log.trailer.gap or 0
+  local first, second = bytes_from_head(log, log.stored > 0 and log.stored + gap or 0)
+  return { first, second, new_bytes(log, 1, #log.at) }
 end
 
 -- ---- carrying over
@@ -226,17 +330,4 @@ first_read = FIRST_READ
 
 function sliding_window_log.fresh()
   return new_log()
-end
-
--- The same log, to be changed apart.
-local function log_apart(log)
-  local apart = new_log(log.key, log.limit)
-  for name, value in pairs(log) do
-    apart[name] = value
-  end
-  apart.at, apart.through, apart.blocks = {}, {}, nil
-  for position = 1, #log.at do
-    apart.at[position], apart.through[position] = log.at[position], log.through[position]
-  end
-  return apart
 end

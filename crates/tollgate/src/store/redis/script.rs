@@ -100,6 +100,7 @@ impl Abilities {
         text.push_str(&self.part(include_str!("states.lua")));
         if self.has(SLIDING_WINDOW_LOG) {
             text.push_str(&self.part(include_str!("ring.lua")));
+            text.push_str(include_str!("holes.lua"));
         }
         text.push_str(&self.part(include_str!("check.lua")));
         text

@@ -1,11 +1,12 @@
 //! Requests as the script's arguments, and its reply as answers. `check.lua` describes both.
 
 mod limit;
+mod log;
 
 use redis::{Cmd, Value};
 use tollgate_core::{
-    Checked, Cost, Decision, Entry, Fill, Intent, Level, Limit, Log, MAX_TIME_US, Part, Place,
-    Receipt, Retry, Role, State, Together, Verdict, Window, WindowPair,
+    Checked, Cost, Decision, Fill, Intent, Level, Limit, MAX_TIME_US, Part, Place, Receipt, Retry,
+    Role, State, Together, Verdict, Window, WindowPair,
 };
 
 use super::batcher::MAX_BATCH;
@@ -363,9 +364,9 @@ impl Answers {
             (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
             (Request::State { charge: Charge { key, limit, .. }, .. }, [raw]) => {
-                let text = self.text(raw).ok_or_else(unexpected)?;
+                let texts = self.state_texts(raw).ok_or_else(unexpected)?;
                 let asked = *limit;
-                let (limit, state) = state(&asked, text, now_us).ok_or_else(|| corrupt(key))?;
+                let (limit, state) = state(&asked, texts, now_us).ok_or_else(|| corrupt(key))?;
                 Ok(Reply::State { asked, limit, state, now_us })
             }
             _ => Err(unexpected()),
@@ -394,6 +395,15 @@ impl Answers {
     fn text(&self, raw: &Raw) -> Option<&[u8]> {
         let at = usize::try_from(raw.numbers[0]).ok()?.checked_sub(1)?;
         self.texts.get(at).map(Vec::as_slice)
+    }
+
+    /// The text of a state, and those after it that have the slots of a log.
+    fn state_texts(&self, raw: &Raw) -> Option<(&[u8], &[Vec<u8>])> {
+        let text = self.text(raw)?;
+        // OK because there is a text of that number, counted from 1.
+        let first = raw.numbers[0] as usize;
+        let slots = first.checked_add(usize::try_from(raw.numbers[1]).ok()?)?;
+        Some((text, self.texts.get(first..slots)?))
     }
 
     fn failure(&self, raw: &Raw) -> StoreError {
@@ -481,19 +491,23 @@ fn take_numbers<const COUNT: usize>(mut bytes: &[u8]) -> Option<[u64; COUNT]> {
 
 /// The state of a key, and the limit that decides on it where this one was asked for. The server sent
 /// the bytes, its tag first; none if it has none.
-fn state(asked: &Limit, bytes: &[u8], now_us: u64) -> Option<(Limit, State)> {
+fn state(
+    asked: &Limit,
+    (bytes, slots): (&[u8], &[Vec<u8>]),
+    now_us: u64,
+) -> Option<(Limit, State)> {
     if bytes.is_empty() {
         return Some((*asked, asked.fresh()));
     }
     let (under, bytes) = limit::of_tag(bytes)?;
-    let state = numbers_of_state(&under, bytes)?;
+    let state = numbers_of_state(&under, bytes, slots)?;
     match under == *asked {
         true => Some((under, state)),
         false => Some(asked.carry_over(&under, state, now_us, Cost::ONE).decides(asked)),
     }
 }
 
-fn numbers_of_state(limit: &Limit, bytes: &[u8]) -> Option<State> {
+fn numbers_of_state(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {
     Some(match limit {
         Limit::FixedWindow(_) => {
             let [start_us, spent] = take_numbers(bytes)?;
@@ -507,20 +521,6 @@ fn numbers_of_state(limit: &Limit, bytes: &[u8]) -> Option<State> {
             let [units, fraction, as_of_us, charged] = take_numbers(bytes)?;
             State::Fill(Fill { level: Level { units, fraction }, as_of_us, charged })
         }
-        Limit::SlidingWindowLog(_) => State::Log(log(bytes)?),
+        Limit::SlidingWindowLog(_) => State::Log(log::read(bytes, slots)?),
     })
-}
-
-fn log(bytes: &[u8]) -> Option<Log> {
-    let (charged_us, bytes) = take_number(bytes)?;
-    let (mut before, mut bytes) = take_number(bytes)?;
-    let mut entries = Vec::with_capacity(bytes.len() / 14);
-    while !bytes.is_empty() {
-        let (at_us, rest) = take_number(bytes)?;
-        let (through, rest) = take_number(rest)?;
-        let cost = Cost::new(through.checked_sub(before)?).ok()?;
-        entries.push(Entry { at_us, cost });
-        (before, bytes) = (through, rest);
-    }
-    Some(Log::of(charged_us, entries))
 }

@@ -79,9 +79,31 @@ pub(super) fn batches() -> impl Strategy<Value = Vec<Batch>> {
         3 => (-1..=1_i64).prop_map(Price::Remaining),
         1 => Just(Price::MoreThanAll),
     ];
-    let batch = (time, steps(price.boxed(), 1..6));
+    let batch = (time, steps(price.boxed(), act().boxed(), 1..6));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..40)
+}
+
+/// Traces that fill a log and give much of it back, from the middle as well.
+pub(super) fn refunded_batches() -> impl Strategy<Value = Vec<Batch>> {
+    let time = prop_oneof![
+        12 => (0..10_u64).prop_map(Time::ByUs),
+        1 => (-1..=1_i64).prop_map(Time::Retry),
+        1 => (0..300_u64).prop_map(Time::Part),
+        1 => (10_000_000..10_000_002_u64).prop_map(Time::BackUs),
+    ];
+    let price = prop_oneof![
+        12 => (1..4_u64).prop_map(Price::Units),
+        1 => (0..=1_i64).prop_map(Price::Remaining),
+    ];
+    let act = prop_oneof![
+        4 => any::<usize>().prop_map(Act::Refund),
+        1 => Just(Act::Check),
+        1 => Just(Act::Peek),
+    ];
+    let batch = (time, steps(price.boxed(), act.boxed(), 1..20));
+    let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
+    prop::collection::vec(batch, 1..80)
 }
 
 /// Traces that fill a log: many charges, close together.
@@ -95,7 +117,7 @@ pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
         12 => (1..3_u64).prop_map(Price::Units),
         1 => (0..=1_i64).prop_map(Price::Remaining),
     ];
-    let batch = (time, steps(price.boxed(), 1..20));
+    let batch = (time, steps(price.boxed(), act().boxed(), 1..20));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..40)
 }
@@ -103,6 +125,7 @@ pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
 /// Two batches of three are of nothing but plain checks.
 fn steps(
     price: BoxedStrategy<Price>,
+    act: BoxedStrategy<Act>,
     count: std::ops::Range<usize>,
 ) -> impl Strategy<Value = Vec<Step>> {
     let step = |act: BoxedStrategy<Act>| {
@@ -111,7 +134,7 @@ fn steps(
             step.prop_map(|(key, act, price, is_changing)| Step { key, act, price, is_changing });
         prop::collection::vec(step, count.clone())
     };
-    prop_oneof![2 => step(Just(Act::Check).boxed()), 1 => step(act().boxed())]
+    prop_oneof![2 => step(Just(Act::Check).boxed()), 1 => step(act)]
 }
 
 fn act() -> impl Strategy<Value = Act> {

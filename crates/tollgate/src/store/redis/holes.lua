@@ -1,0 +1,340 @@
+-- Long logs from whose middle charges were refunded, or whose clock has stepped back. Comes after
+-- ring.lua; its functions are made only when a script meets such a log.
+--
+-- To take a charge out of the middle of a long log, everything after it would have to be written
+-- again: 35 ms for 65,536 charges. So its slot stays, as a hole, which reads as a charge of cost 0.
+-- Each refund also closes up a part of the log. It begins when there are 128 holes and goes through
+-- the log 512 slots at a time, so that the longest log is done after 129 refunds, and there are never
+-- more than 260 holes.
+--
+-- The trailer   comes after the slots: <I7 I7 I3 I3 I4 I3: lead, back_us, gap_at, gap, gap_units and
+--               how many holes there are; and for each hole <I3 I7: its slot, and its offset
+-- back_us       is added to every time in the slots: the clock has stepped back by that much
+-- offset        is added to every running sum in the slots from a hole on, up to the next: the units
+--               of this hole, of those before it, and of those that have left. Before the first hole
+--               the offset is `lead`.
+-- gap           of slots: while the log is closed up, the charges before the index gap_at have moved,
+--               and those from there on are `gap` slots further on. The gap_units of the holes that
+--               were there are added to the offset of those. Without a gap, gap_at is 0.
+-- Example       charges of 1 unit at 1 s, 2 s and 3 s, the second one refunded: the slots have the
+--               sums 1, 2 and 3, and a hole in slot 1 has the offset 1: the sums read are 1, 1 and 2
+function make_holes()
+  if holes then
+    return holes
+  end
+  holes = {}
+  local MAX_HOLES, CLOSE_FROM, CLOSE_SLOTS = 512, 128, 512
+  local TRAILER, TRAILER_HEADER_BYTES, HOLE, HOLE_BYTES = "<I7I7I3I3I4I3", 27, "<I3I7", 10
+
+  local function slot_of(log, index)
+    local trailer = log.trailer
+    if index >= trailer.gap_at then
+      index = index + trailer.gap
+    end
+    return (log.head + index) % log.capacity
+  end
+
+  -- The index and the offset of a hole.
+  local function hole_at(log, number)
+    local trailer = log.trailer
+    local slot, offset = struct_unpack(HOLE, trailer.bytes, number * HOLE_BYTES + 1)
+    local index = (slot - log.head) % log.capacity
+    if index >= trailer.gap_at + trailer.gap then
+      index = index - trailer.gap
+    end
+    return index, offset
+  end
+
+  -- How many holes are at an index or before it.
+  local function holes_until(log, index)
+    local low, high = 0, log.trailer.count
+    while low < high do
+      local middle = (low + high - (low + high) % 2) / 2
+      if hole_at(log, middle) <= index then
+        low = middle + 1
+      else
+        high = middle
+      end
+    end
+    return low
+  end
+
+  local function offset_at(log, index)
+    local trailer = log.trailer
+    local offset, before = trailer.lead, holes_until(log, index)
+    if before > 0 then
+      local _, of_hole = hole_at(log, before - 1)
+      offset = of_hole
+    end
+    return index >= trailer.gap_at and offset + trailer.gap_units or offset
+  end
+
+  -- The holes as a list of their indexes and units, to be changed and set again.
+  local function listed(log)
+    local trailer = log.trailer
+    local list, before = {}, trailer.lead
+    for number = 0, trailer.count - 1 do
+      local index, offset = hole_at(log, number)
+      list[number + 1], before = { index = index, units = offset - before }, offset
+    end
+    -- The charges before the gap have left, and its units are in the sums of all that are there.
+    if trailer.gap == 0 then
+      trailer.lead, trailer.gap_units = trailer.lead + trailer.gap_units, 0
+    end
+    return list
+  end
+
+  local function set_holes(log, list)
+    local trailer, bytes = log.trailer, {}
+    local offset = trailer.lead
+    for number, hole in ipairs(list) do
+      offset = offset + hole.units
+      bytes[number] = struct_pack(HOLE, slot_of(log, hole.index), offset)
+    end
+    trailer.bytes, trailer.count = table.concat(bytes), #list
+    log.has_holes = #list > 0
+  end
+
+  local function no_gap(trailer)
+    trailer.gap_at, trailer.gap, trailer.gap_units = 0, 0, 0
+  end
+
+  local function no_trailer()
+    return {
+      lead = 0, back_us = 0, gap_at = 0, gap = 0, gap_units = 0, count = 0, bytes = "",
+    }
+  end
+
+  function holes.read(log, index)
+    local at_us, through = read_slot(log, slot_of(log, index))
+    return max(at_us - log.trailer.back_us, 0), through - offset_at(log, index)
+  end
+
+  -- What is added to the times and running sums of new charges in their slots.
+  function holes.added_to_new(log)
+    return log.trailer.back_us, offset_at(log, log.stored - 1)
+  end
+
+  function holes.copy(trailer)
+    local copy = {}
+    for name, value in pairs(trailer) do
+      copy[name] = value
+    end
+    return copy
+  end
+
+  -- Before the ring moves its head. The offset of what has left stays in `lead`.
+  function holes.drop(log, count)
+    local trailer = log.trailer
+    if count == log.stored then
+      log.trailer, log.has_holes = no_trailer(), false
+      return
+    end
+    local left = holes_until(log, count - 1)
+    if left > 0 then
+      local _, offset = hole_at(log, left - 1)
+      trailer.lead = offset
+      trailer.bytes, trailer.count = trailer.bytes:sub(left * HOLE_BYTES + 1), trailer.count - left
+      log.has_holes = trailer.count > 0
+    end
+    if trailer.gap > 0 and count >= trailer.gap_at then
+      log.head = (log.head + trailer.gap) % log.capacity
+      trailer.gap_at, trailer.gap = 0, 0
+    elseif trailer.gap > 0 then
+      trailer.gap_at = trailer.gap_at - count
+    end
+  end
+
+  -- Without the holes.
+  function holes.take_out(log, index)
+    local at, through = {}, {}
+    local before = log.base
+    if index > 0 then
+      local _, sum = log:read(index - 1)
+      before = sum
+    end
+    for later = index, log.count - 1 do
+      local at_us, sum = log:read(later)
+      if sum ~= before then
+        at[#at + 1], through[#through + 1], before = at_us, sum, sum
+      end
+    end
+    local list, trailer = listed(log), log.trailer
+    while #list > 0 and list[#list].index >= index do
+      list[#list] = nil
+    end
+    if trailer.gap_at >= index then
+      no_gap(trailer)
+    end
+    log.at, log.through, log.stored, log.count = at, through, index, index + #at
+    set_holes(log, list)
+  end
+
+  -- After charges were taken off the end: the newest is no hole.
+  function holes.trim(log)
+    if #log.at > 0 then
+      return
+    end
+    local list, trailer = listed(log), log.trailer
+    while #list > 0 and list[#list].index == log.stored - 1 do
+      list[#list] = nil
+      log.stored = log.stored - 1
+    end
+    log.count = log.stored
+    if trailer.gap_at >= log.stored then
+      no_gap(trailer)
+    end
+    set_holes(log, list)
+  end
+
+  -- Leaves a hole. Its refund closes others.
+  function holes.remove(log, index, cost)
+    log.trailer = log.trailer or no_trailer()
+    -- There are never as many; if there were, nothing would be given back.
+    if log.trailer.count == MAX_HOLES then
+      return
+    end
+    local list = listed(log)
+    local position = holes_until(log, index) + 1
+    table.insert(list, position, { index = index, units = cost })
+    set_holes(log, list)
+    for new = 1, #log.through do
+      log.through[new] = log.through[new] - cost
+    end
+    log.is_closing = true
+  end
+
+  -- Whether it did: times that pass 2^53 are not exact.
+  function holes.move_back(log, back_us)
+    local trailer = log.trailer or no_trailer()
+    if log.stored == 0 or log.charged_us + trailer.back_us + back_us >= TWO_53 then
+      return false
+    end
+    log.trailer, trailer.back_us = trailer, trailer.back_us + back_us
+    for position = 1, #log.at do
+      log.at[position] = max(log.at[position] - back_us, 0)
+    end
+    return true
+  end
+
+  -- The log with its trailer, nil if that has numbers that none has.
+  function holes.unpacked(log)
+    local from = HEADER_BYTES + log.capacity * SLOT_BYTES
+    local value = redis.call("GETRANGE", log.key, from, from + TRAILER_BYTES - 1)
+    local trailer = {}
+    trailer.lead, trailer.back_us, trailer.gap_at, trailer.gap, trailer.gap_units, trailer.count =
+      struct_unpack(TRAILER, value)
+    trailer.bytes =
+      value:sub(TRAILER_HEADER_BYTES + 1, TRAILER_HEADER_BYTES + trailer.count * HOLE_BYTES)
+    log.trailer, log.has_holes = trailer, trailer.count > 0
+    local is_whole = trailer.lead < TWO_53 and trailer.back_us < TWO_53
+      and trailer.count <= MAX_HOLES and trailer.gap_at <= log.count
+      and log.count + trailer.gap <= log.capacity
+    return is_whole and log or nil
+  end
+
+  -- As it is sent: the trailer, with the holes' indexes instead of their slots.
+  function holes.packed(log)
+    local trailer = log.trailer or no_trailer()
+    local packed = {
+      struct_pack(TRAILER, trailer.lead, trailer.back_us, trailer.gap_at, trailer.gap,
+        trailer.gap_units, trailer.count),
+    }
+    for number = 0, trailer.count - 1 do
+      packed[number + 2] = struct_pack(HOLE, hole_at(log, number))
+    end
+    return table.concat(packed)
+  end
+
+  -- Closes up the next slots of a log that is all in the string: moves charges down over the holes.
+  local function close_up(log)
+    local list, trailer = listed(log), log.trailer
+    if trailer.gap == 0 then
+      trailer.gap_at = list[1].index
+    end
+    local moved, removed, first = {}, 0, trailer.gap_at
+    local next_hole = holes_until(log, first - 1) + 1
+    local until_index = min(first + CLOSE_SLOTS, log.count)
+    for index = first, until_index - 1 do
+      local hole = list[next_hole]
+      if hole and hole.index == index then
+        table.remove(list, next_hole)
+        removed, trailer.gap_units = removed + 1, trailer.gap_units + hole.units
+      else
+        local at_us, through = read_slot(log, (log.head + index + trailer.gap) % log.capacity)
+        moved[#moved + 1] = struct_pack("<I7I7", at_us, through - trailer.gap_units)
+      end
+    end
+    for later = next_hole, #list do
+      list[later].index = list[later].index - removed
+    end
+    local slot = (log.head + first) % log.capacity
+    log.count, log.stored = log.count - removed, log.stored - removed
+    trailer.gap_at, trailer.gap = first + #moved, trailer.gap + removed
+    if trailer.gap_at == log.count then
+      no_gap(trailer)
+    end
+    set_holes(log, list)
+    return write_slots(log, slot, table.concat(moved))
+  end
+
+  local function write_trailer(log)
+    local trailer = log.trailer
+    local from = HEADER_BYTES + log.capacity * SLOT_BYTES
+    local bytes = struct_pack(TRAILER, trailer.lead, trailer.back_us, trailer.gap_at, trailer.gap,
+      trailer.gap_units, trailer.count) .. trailer.bytes
+    return set_range(log, from + TRAILER_BYTES - 1, "\0") or set_range(log, from, bytes)
+  end
+
+  -- Whether the trailer says nothing, but for what all running sums have in common.
+  local function is_bare(trailer)
+    return trailer.count == 0 and trailer.gap == 0 and trailer.back_us == 0
+  end
+
+  -- Writes the whole string anew if that is little, or makes all exact, or saves much.
+  local function write_anew(log, ttl)
+    local trailer = log.trailer
+    if is_bare(trailer) and log.capacity > 4 * log.count then
+      -- Running sums may begin anywhere.
+      local _, units = holes.added_to_new(log)
+      log.base = log.base + units
+      for position = 1, #log.through do
+        log.through[position] = log.through[position] + units
+      end
+    else
+      take_out(log, 0)
+    end
+    log.trailer, log.has_holes = nil, false
+    return rewrite(log, ttl)
+  end
+
+  function holes.write(log, ttl)
+    local trailer = log.trailer
+    local is_small = log.count <= BLOCK or log.stored == 0
+    local saves_much = is_bare(trailer) and log.capacity > 4 * log.count
+    if is_small or saves_much or log.charged_us + trailer.back_us >= TWO_53 then
+      return write_anew(log, ttl)
+    end
+    local slots, problem = new_bytes(log, 1, #log.at), nil
+    local used = log.stored + (trailer.gap_at < log.stored and trailer.gap or 0)
+    if used + #log.at > log.capacity then
+      local list = listed(log)
+      problem = grow(log, used + #log.at, used)
+      set_holes(log, list)
+    end
+    problem = problem or write_slots(log, (log.head + used) % log.capacity, slots)
+    log.at, log.through, log.stored = {}, {}, log.count
+    if not problem and log.is_closing and (trailer.gap > 0 or trailer.count >= CLOSE_FROM) then
+      log.blocks, log.first_block = nil, false
+      problem = close_up(log)
+    end
+    problem = problem or set_range(log, 0, header(log)) or write_trailer(log)
+    if not problem then
+      local reply = redis_pcall("EXPIRE", log.key, ttl)
+      problem = type(reply) == "table" and reply.err or nil
+    end
+    return problem
+  end
+
+  return holes
+end
