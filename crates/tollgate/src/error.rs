@@ -39,8 +39,11 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
-    /// More limits in one check than a store across the network takes.
-    #[error("{count} limits in one check; use at most {most}")]
+    /// More limits in one check than a store across the network takes. A sliding window log is more work for it: it
+    /// counts as 2 limits, and one of more than 64 units as 8.
+    #[error(
+        "{count} limits in one check; use at most {most} (on Redis a sliding window log counts as 2, above 64 units as 8)"
+    )]
     TooManyCharges {
         /// How many.
         count: usize,

@@ -18,6 +18,8 @@ mod address;
 mod batcher;
 mod breaker;
 mod cluster;
+#[cfg(test)]
+mod costs;
 mod denials;
 mod key;
 mod node;
@@ -165,8 +167,9 @@ impl Redis {
     /// A check of several limits; parts of the same key are one charge, under the limit of the first that
     /// counts ([`Demand::outranks`]).
     pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
-        if parts.len() > MAX_CHARGES {
-            return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
+        let count = parts.iter().map(|(charge, _)| charge.counts_as()).sum();
+        if count > MAX_CHARGES {
+            return Err(Error::TooManyCharges { count, most: MAX_CHARGES });
         }
         let roles: Vec<_> =
             parts.iter().map(|(charge, terms)| (charge.demand.role, *terms)).collect();

@@ -10,6 +10,7 @@ mod connections;
 mod crash;
 mod crowd;
 mod deadlines;
+mod hostile;
 mod latency;
 mod lines;
 mod memory;

@@ -2,25 +2,41 @@
 //!
 //! What comes while nothing is on its way goes at once. What comes later waits until something is
 //! back, and then goes together. There is no timer: an idle caller waits for nobody.
+//!
+//! Slow requests have a lane and a quota of their own, so that a client that sends many of them does
+//! not delay the checks of other clients: slow requests are sent in separate batches, one batch at a
+//! time, and after each slow batch, waiting checks of three times its weight are sent first.
 
 use std::collections::VecDeque;
 
 /// How many batches may be on their way at once: while the server works on one, we make the next.
 const MAX_IN_FLIGHT: usize = 2;
 
-/// A batch holds up everybody else on the server for as long as it takes, about 4 us a charge.
+/// The largest weight of a batch. The server serves nothing else while it runs a batch: about 4 us per unit of weight,
+/// and at most 2 ms, as the tests in `costs.rs` assert.
 pub(super) const MAX_BATCH: usize = 64;
+
+/// The weight of other requests, if any wait, that is sent for each unit of weight of slow requests.
+const OTHERS_PER_SLOW: usize = 3;
 
 /// Requests that wait for their turn.
 #[derive(Debug)]
 pub(super) struct Batcher<T> {
-    queues: [Queue<T>; 2],
+    queues: [Queue<T>; 3],
     /// The number of the last that was put in.
     newest: u64,
-    /// Of all that wait.
-    weight: usize,
     in_flight: usize,
-    max_weight: usize,
+    is_slow_in_flight: bool,
+    /// The weight of other requests that is sent before the next slow batch, if that much waits.
+    others_first: usize,
+    room: Room,
+}
+
+/// The largest weight that may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) slow: usize,
+    pub(super) others: usize,
 }
 
 /// Where a request waits. They go in the order in which they came, wherever that is.
@@ -29,10 +45,23 @@ pub(super) enum Lane {
     Usual,
     /// Of those who have longer: nobody is behind them who must be told before them.
     Patient,
+    /// Requests that may take the server much longer than a check.
+    Slow,
 }
 
 impl Lane {
-    pub(super) const ALL: [Lane; 2] = [Lane::Usual, Lane::Patient];
+    pub(super) const ALL: [Lane; 3] = [Lane::Usual, Lane::Patient, Lane::Slow];
+
+    /// The lanes whose requests share batches, in order of arrival.
+    const OTHERS: [Lane; 2] = [Lane::Usual, Lane::Patient];
+}
+
+/// The requests to send next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Batch<T> {
+    pub(super) requests: Vec<T>,
+    /// Whether these are slow requests: their sender calls [`Batcher::finish_slow`] afterwards.
+    pub(super) is_slow: bool,
 }
 
 /// What to do after a request was put in.
@@ -53,25 +82,44 @@ pub(super) struct Full<T> {
 }
 
 impl<T> Batcher<T> {
-    pub(super) fn new(max_weight: usize) -> Batcher<T> {
-        let queues = [Queue::new(), Queue::new()];
-        Batcher { queues, newest: 0, weight: 0, in_flight: 0, max_weight }
+    pub(super) fn new(room: Room) -> Batcher<T> {
+        Batcher {
+            queues: Lane::ALL.map(|_| Queue::new()),
+            newest: 0,
+            in_flight: 0,
+            is_slow_in_flight: false,
+            others_first: 0,
+            room,
+        }
     }
 
     /// The weight of all that wait.
     pub(super) fn weight(&self) -> usize {
-        self.weight
+        self.queues.iter().map(|queue| queue.weight).sum()
+    }
+
+    fn queue(&mut self, lane: Lane) -> &mut Queue<T> {
+        &mut self.queues[lane as usize]
+    }
+
+    /// The weight that waits in the lanes which share their room with `lane`, and the largest allowed.
+    fn waiting_beside(&self, lane: Lane) -> (usize, usize) {
+        let slow = self.queues[Lane::Slow as usize].weight;
+        match lane {
+            Lane::Slow => (slow, self.room.slow),
+            Lane::Usual | Lane::Patient => (self.weight() - slow, self.room.others),
+        }
     }
 
     /// Puts a request at the end of a queue. What is too heavy for any queue goes in when nothing waits.
     pub(super) fn put(&mut self, request: T, weight: usize, lane: Lane) -> Result<Next, Full<T>> {
-        let is_full = self.weight.saturating_add(weight) > self.max_weight;
-        if is_full && self.queues.iter().any(|queue| queue.front().is_some()) {
-            return Err(Full { request, waiting: self.weight });
+        let (waiting, most) = self.waiting_beside(lane);
+        if waiting > 0 && waiting.saturating_add(weight) > most {
+            return Err(Full { request, waiting });
         }
         self.newest += 1;
-        self.weight += weight;
-        self.queues[lane as usize].put(self.newest, request, weight);
+        let number = self.newest;
+        self.queue(lane).put(number, request, weight);
         if self.in_flight == MAX_IN_FLIGHT {
             return Ok(Next::Wait);
         }
@@ -80,33 +128,51 @@ impl<T> Batcher<T> {
     }
 
     /// The next batch for one who sends, of a weight up to [`MAX_BATCH`], or of one request that is
-    /// heavier. Empty if nothing waits: then it must stop sending.
-    pub(super) fn take(&mut self) -> Vec<T> {
-        let mut batch = Vec::new();
+    /// heavier. Empty if no waiting request may be sent: the caller must then stop sending.
+    pub(super) fn take(&mut self) -> Batch<T> {
+        let is_slow = self.is_next_slow();
+        let lanes = if is_slow { &[Lane::Slow][..] } else { &Lane::OTHERS };
+        let mut requests = Vec::new();
         let mut total = 0;
-        while let Some((queue, weight)) = self.next() {
-            total += weight;
-            if total > MAX_BATCH && !batch.is_empty() {
+        while let Some((lane, weight)) = self.next(lanes) {
+            if total + weight > MAX_BATCH && !requests.is_empty() {
                 break;
             }
-            batch.extend(queue.pop().map(|(request, _)| request));
-            self.weight -= weight;
+            total += weight;
+            requests.extend(self.queue(lane).pop());
         }
-        if batch.is_empty() {
+        if is_slow {
+            self.is_slow_in_flight = true;
+            self.others_first = total * OTHERS_PER_SLOW;
+        } else {
+            self.others_first = self.others_first.saturating_sub(total);
+        }
+        if requests.is_empty() {
             self.in_flight -= 1;
         }
-        batch
+        Batch { requests, is_slow }
     }
 
-    /// The queue of the one that came first, and its weight.
-    fn next(&mut self) -> Option<(&mut Queue<T>, usize)> {
-        let fronts = self.queues.iter_mut().filter_map(|queue| {
-            let Place { number, request } = queue.waiting.front()?;
-            let (number, weight) = (*number, request.as_ref()?.1);
-            Some((number, queue, weight))
+    /// Whether the next batch is of slow requests.
+    fn is_next_slow(&mut self) -> bool {
+        let has_others = self.next(&Lane::OTHERS).is_some();
+        let may_go = !self.is_slow_in_flight && (self.others_first == 0 || !has_others);
+        may_go && self.next(&[Lane::Slow]).is_some()
+    }
+
+    /// Allows another slow batch: the last one was answered or given up.
+    pub(super) fn finish_slow(&mut self) {
+        self.is_slow_in_flight = false;
+    }
+
+    /// The lane of the request that came first, and its weight.
+    fn next(&self, lanes: &[Lane]) -> Option<(Lane, usize)> {
+        let fronts = lanes.iter().filter_map(|&lane| {
+            let Place { number, request } = self.queues[lane as usize].waiting.front()?;
+            Some((*number, lane, request.as_ref()?.1))
         });
         let first = fronts.min_by_key(|(number, ..)| *number);
-        first.map(|(_, queue, weight)| (queue, weight))
+        first.map(|(_, lane, weight)| (lane, weight))
     }
 
     /// The first in a queue.
@@ -116,13 +182,10 @@ impl<T> Batcher<T> {
 
     /// Takes those out of the front of a queue that need not wait any longer, up to the first that must.
     pub(super) fn take_over(&mut self, lane: Lane, is_over: impl Fn(&T) -> bool) -> Vec<T> {
-        let queue = &mut self.queues[lane as usize];
+        let queue = self.queue(lane);
         let mut over = Vec::new();
         while queue.front().is_some_and(&is_over) {
-            if let Some((request, weight)) = queue.pop() {
-                self.weight -= weight;
-                over.push(request);
-            }
+            over.extend(queue.pop());
         }
         over
     }
@@ -135,16 +198,14 @@ impl<T> Batcher<T> {
     /// Takes out one that need not wait any longer, if it still does. However many wait, that takes no
     /// time to speak of: under load they all may be over at once.
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
-        let (request, weight) = self.queues.iter_mut().find_map(|queue| queue.remove(number))?;
-        self.weight -= weight;
-        Some(request)
+        self.queues.iter_mut().find_map(|queue| queue.remove(number))
     }
 
     /// Everything that waits, for one who cannot go on sending.
     pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
-        self.weight = 0;
-        let queues = std::mem::replace(&mut self.queues, [Queue::new(), Queue::new()]);
+        self.is_slow_in_flight = false;
+        let queues = std::mem::replace(&mut self.queues, Lane::ALL.map(|_| Queue::new()));
         let places = queues.into_iter().flat_map(|queue| queue.waiting);
         places.filter_map(|place| Some(place.request?.0)).collect()
     }
@@ -157,6 +218,8 @@ struct Queue<T> {
     waiting: VecDeque<Place<T>>,
     /// How many of the places are empty.
     empty: usize,
+    /// The weight of the requests in the queue.
+    weight: usize,
 }
 
 #[derive(Debug)]
@@ -168,26 +231,29 @@ struct Place<T> {
 
 impl<T> Queue<T> {
     fn new() -> Queue<T> {
-        Queue { waiting: VecDeque::new(), empty: 0 }
+        Queue { waiting: VecDeque::new(), empty: 0, weight: 0 }
     }
 
     fn put(&mut self, number: u64, request: T, weight: usize) {
         self.waiting.push_back(Place { number, request: Some((request, weight)) });
+        self.weight += weight;
     }
 
     fn front(&self) -> Option<&T> {
         self.waiting.front()?.request.as_ref().map(|(request, _)| request)
     }
 
-    fn pop(&mut self) -> Option<(T, usize)> {
-        let first = self.waiting.pop_front()?.request;
+    fn pop(&mut self) -> Option<T> {
+        let (first, weight) = self.waiting.pop_front()?.request?;
+        self.weight -= weight;
         self.skip_empty();
-        first
+        Some(first)
     }
 
-    fn remove(&mut self, number: u64) -> Option<(T, usize)> {
+    fn remove(&mut self, number: u64) -> Option<T> {
         let at = self.waiting.binary_search_by_key(&number, |place| place.number).ok()?;
-        let removed = self.waiting[at].request.take()?;
+        let (removed, weight) = self.waiting[at].request.take()?;
+        self.weight -= weight;
         self.empty += 1;
         self.skip_empty();
         if self.empty > self.waiting.len() / 2 {
@@ -207,11 +273,22 @@ impl<T> Queue<T> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::Lane::{Patient, Usual};
+    use super::Lane::{Patient, Slow, Usual};
     use super::*;
 
     fn batcher() -> Batcher<usize> {
-        Batcher::new(1_000)
+        with_room(1_000)
+    }
+
+    fn with_room(others: usize) -> Batcher<usize> {
+        Batcher::new(Room { slow: 200, others })
+    }
+
+    /// The requests of the next batch, none of which is slow.
+    fn take(batcher: &mut Batcher<usize>) -> Vec<usize> {
+        let Batch { requests, is_slow } = batcher.take();
+        assert!(!is_slow);
+        requests
     }
 
     #[test]
@@ -219,12 +296,12 @@ mod tests {
         let mut batcher = batcher();
         for sender in 0..MAX_IN_FLIGHT {
             assert_eq!(batcher.put(sender, 1, Usual), Ok(Next::Send));
-            assert_eq!(batcher.take(), [sender]);
+            assert_eq!(take(&mut batcher), [sender]);
         }
         for request in 10..15 {
             assert_eq!(batcher.put(request, 1, Usual), Ok(Next::Wait));
         }
-        assert_eq!(batcher.take(), [10, 11, 12, 13, 14]);
+        assert_eq!(take(&mut batcher), [10, 11, 12, 13, 14]);
     }
 
     #[test]
@@ -232,8 +309,8 @@ mod tests {
         let mut batcher = batcher();
         for _ in 0..10 {
             assert_eq!(batcher.put(1, 1, Usual), Ok(Next::Send));
-            assert_eq!(batcher.take(), [1]);
-            assert!(batcher.take().is_empty());
+            assert_eq!(take(&mut batcher), [1]);
+            assert!(take(&mut batcher).is_empty());
         }
     }
 
@@ -244,25 +321,25 @@ mod tests {
             batcher.put(weight, weight, Usual).unwrap();
         }
         for expected in [&[40, 24][..], &[1], &[500], &[7], &[]] {
-            assert_eq!(batcher.take(), expected);
+            assert_eq!(take(&mut batcher), expected);
         }
         assert_eq!(batcher.weight(), 0);
     }
 
     #[test]
     fn the_queue_is_bounded_by_weight_and_has_room_again() {
-        let mut batcher = Batcher::new(20);
+        let mut batcher = with_room(20);
         assert_eq!(batcher.put(1, 12, Usual), Ok(Next::Send));
         assert_eq!(batcher.put(2, 8, Usual), Ok(Next::Send));
         assert_eq!(batcher.put(3, 1, Usual), Err(Full { request: 3, waiting: 20 }));
-        assert_eq!(batcher.take(), [1, 2]);
+        assert_eq!(take(&mut batcher), [1, 2]);
         assert_eq!(batcher.put(3, 30, Usual), Ok(Next::Wait), "into an empty queue");
         assert_eq!(batcher.put(4, 1, Usual), Err(Full { request: 4, waiting: 30 }));
     }
 
     #[test]
     fn what_is_taken_out_leaves_room_and_the_others_their_order() {
-        let mut batcher = Batcher::new(10);
+        let mut batcher = with_room(10);
         let numbers = [1, 2, 3, 4, 5].map(|request| {
             batcher.put(request, 2, Usual).unwrap();
             batcher.newest()
@@ -272,9 +349,9 @@ mod tests {
         }
         assert_eq!(batcher.weight(), 6);
         assert!(batcher.put(6, 4, Usual).is_ok());
-        assert_eq!(batcher.take(), [1, 3, 5, 6]);
+        assert_eq!(take(&mut batcher), [1, 3, 5, 6]);
         assert_eq!(batcher.remove(numbers[0]), None);
-        assert_eq!((batcher.weight(), batcher.take()), (0, vec![]));
+        assert_eq!((batcher.weight(), take(&mut batcher)), (0, vec![]));
     }
 
     #[test]
@@ -286,12 +363,12 @@ mod tests {
             assert_eq!(batcher.remove(batcher.newest()), Some(request));
             assert!(batcher.queues[0].waiting.len() <= 2);
         }
-        assert_eq!((batcher.weight(), batcher.take()), (1, vec![0]));
+        assert_eq!((batcher.weight(), take(&mut batcher)), (1, vec![0]));
     }
 
     #[test]
     fn what_is_too_heavy_goes_into_a_queue_that_was_emptied() {
-        let mut batcher = Batcher::new(10);
+        let mut batcher = with_room(10);
         let numbers = [1, 2].map(|request| {
             batcher.put(request, 5, Usual).unwrap();
             batcher.newest()
@@ -299,7 +376,7 @@ mod tests {
         assert!(batcher.put(3, 30, Usual).is_err());
         numbers.iter().for_each(|&number| assert!(batcher.remove(number).is_some()));
         assert!(batcher.put(3, 30, Usual).is_ok());
-        assert_eq!(batcher.take(), [3]);
+        assert_eq!(take(&mut batcher), [3]);
     }
 
     #[test]
@@ -314,7 +391,7 @@ mod tests {
         assert_eq!((batcher.front(Usual), batcher.weight()), (Some(&9), 4));
         assert_eq!(batcher.take_over(Usual, |_| true), [9, 4]);
         assert_eq!((batcher.front(Usual), batcher.weight()), (None, 0));
-        assert!(batcher.take().is_empty());
+        assert!(take(&mut batcher).is_empty());
     }
 
     #[test]
@@ -329,14 +406,14 @@ mod tests {
 
     #[test]
     fn those_of_both_lanes_go_in_the_order_in_which_they_came() {
-        let mut batcher = Batcher::new(10);
+        let mut batcher = with_room(10);
         for (request, lane) in [(1, Patient), (2, Usual), (3, Usual), (4, Patient), (5, Usual)] {
             batcher.put(request, 2, lane).unwrap();
         }
         assert_eq!(batcher.put(6, 1, Patient), Err(Full { request: 6, waiting: 10 }));
         assert_eq!(batcher.remove(3), Some(3));
-        assert_eq!(batcher.take(), [1, 2, 4, 5]);
-        assert_eq!((batcher.weight(), batcher.take()), (0, vec![]));
+        assert_eq!(take(&mut batcher), [1, 2, 4, 5]);
+        assert_eq!((batcher.weight(), take(&mut batcher)), (0, vec![]));
     }
 
     #[test]
@@ -348,5 +425,56 @@ mod tests {
         assert_eq!((batcher.front(Patient), batcher.front(Usual)), (Some(&1), Some(&2)));
         assert_eq!(batcher.take_over(Usual, |_| true), [2, 3]);
         assert_eq!((batcher.weight(), batcher.give_up()), (1, vec![1]));
+    }
+
+    #[test]
+    fn slow_requests_are_sent_in_separate_batches_one_at_a_time() {
+        let mut batcher = batcher();
+        for request in [1, 2, 3] {
+            batcher.put(request, 32, Slow).unwrap();
+        }
+        batcher.put(4, 1, Usual).unwrap();
+        assert_eq!(batcher.take(), Batch { requests: vec![1, 2], is_slow: true });
+        assert_eq!(take(&mut batcher), [4], "checks are sent meanwhile");
+        assert!(take(&mut batcher).is_empty(), "the third waits for the answers of the first two");
+        batcher.finish_slow();
+        assert_eq!(batcher.take(), Batch { requests: vec![3], is_slow: true });
+    }
+
+    #[test]
+    fn waiting_checks_get_three_times_the_weight_of_slow_requests() {
+        let mut batcher = batcher();
+        for _ in 0..2 {
+            batcher.put(0, 64, Slow).unwrap();
+        }
+        for request in 1..=8 {
+            batcher.put(request, 64, Usual).unwrap();
+        }
+        let mut order = Vec::new();
+        for _ in 0..10 {
+            order.extend(batcher.take().requests);
+            batcher.finish_slow();
+        }
+        assert_eq!(order, [0, 1, 2, 3, 0, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn slow_requests_have_a_queue_bound_of_their_own() {
+        let mut batcher = with_room(20);
+        batcher.put(1, 190, Slow).unwrap();
+        assert_eq!(batcher.put(2, 11, Slow), Err(Full { request: 2, waiting: 190 }));
+        batcher.put(3, 20, Usual).unwrap();
+        assert_eq!(batcher.put(4, 1, Patient), Err(Full { request: 4, waiting: 20 }));
+        assert!(batcher.put(5, 10, Slow).is_ok());
+    }
+
+    #[test]
+    fn a_slow_batch_that_is_given_up_does_not_block_the_next() {
+        let mut batcher = batcher();
+        batcher.put(1, 64, Slow).unwrap();
+        assert!(batcher.take().is_slow);
+        assert!(batcher.give_up().is_empty());
+        batcher.put(2, 64, Slow).unwrap();
+        assert_eq!(batcher.take().requests, [2]);
     }
 }

@@ -247,8 +247,8 @@ local function reset(key, limit)
   changed[#changed + 1], state.ttl_s = state, 0
 end
 
--- The state as it is; its tag says under which limit. The slots of a log are texts of their own:
--- to put them together would take longer than to send them.
+-- Sends a state unchanged; its tag tells its limit. The slots of a log are separate texts, because
+-- joining them takes longer than sending them.
 local function send_state(state)
   local decide = state.limit.decide
   texts[#texts + 1] = is_none(state) and "" or state.limit.tag .. decide.packed(state)

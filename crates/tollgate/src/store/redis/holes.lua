@@ -1,29 +1,28 @@
--- Long logs from whose middle charges were refunded, or whose clock has stepped back. Comes after
--- ring.lua; its functions are made only when a script meets such a log.
+-- Long logs with holes: charges in the middle were refunded, or the clock stepped back. Comes after
+-- ring.lua. The functions are created only when a script reads such a log.
 --
--- To take a charge out of the middle of a long log, everything after it would have to be written
--- again: 35 ms for 65,536 charges. So its slot stays, as a hole, which reads as a charge of cost 0.
--- Each refund also closes up a part of the log. It begins when there are 128 holes and goes through
--- the log 512 slots at a time, so that the longest log is done after 129 refunds, and there are never
--- more than 260 holes.
+-- Removing a charge from the middle of a long log would mean to write everything after it again:
+-- 35 ms for 65,536 charges. Instead its slot becomes a hole, which reads as a charge of cost 0.
+-- Refunds also compact the log: compaction starts at 128 holes and moves on by 512 slots with each
+-- refund. It reaches the end of the longest log after 129 refunds, so a log has at most 260 holes.
 --
--- The trailer   comes after the slots: <I7 I7 I3 I3 I4 I3: lead, back_us, gap_at, gap, gap_units and
---               how many holes there are; and for each hole <I3 I7: its slot, and its offset
--- back_us       is added to every time in the slots: the clock has stepped back by that much
--- offset        is added to every running sum in the slots from a hole on, up to the next: the units
---               of this hole, of those before it, and of those that have left. Before the first hole
---               the offset is `lead`.
--- gap           of slots: while the log is closed up, the charges before the index gap_at have moved,
---               and those from there on are `gap` slots further on. The gap_units of the holes that
---               were there are added to the offset of those. Without a gap, gap_at is 0.
+-- The trailer   follows the slots: <I7 I7 I3 I3 I4 I3: lead, back_us, gap_at, gap, gap_units, number of
+--               holes; then <I3 I7 for each hole, in the log's order: its slot and its offset
+-- back_us       how far the clock has stepped back: a charge's time is its slot's less back_us
+-- offset        a charge's running sum is its slot's less the offset of the last hole before it. The
+--               offset of a hole is the sum of its own units, those of the holes before it, and those
+--               of holes that have left the window. Before the first hole the offset is `lead`.
+-- gap           the free slots during compaction. Charges before index gap_at have been moved; the
+--               others are `gap` slots further on, and gap_units, the units of the holes that were
+--               closed, are added to their offset. Without a gap, gap_at is 0.
 -- Example       charges of 1 unit at 1 s, 2 s and 3 s, the second one refunded: the slots have the
---               sums 1, 2 and 3, and a hole in slot 1 has the offset 1: the sums read are 1, 1 and 2
+--               sums 1, 2 and 3, the hole in slot 1 has offset 1, and the sums read are 1, 1 and 2
 function make_holes()
   if holes then
     return holes
   end
   holes = {}
-  local MAX_HOLES, CLOSE_FROM, CLOSE_SLOTS = 512, 128, 512
+  local MAX_HOLES, COMPACT_FROM, COMPACT_SLOTS = 512, 128, 512
   local TRAILER, TRAILER_HEADER_BYTES, HOLE, HOLE_BYTES = "<I7I7I3I3I4I3", 27, "<I3I7", 10
 
   local function slot_of(log, index)
@@ -34,7 +33,7 @@ function make_holes()
     return (log.head + index) % log.capacity
   end
 
-  -- The index and the offset of a hole.
+  -- Returns the index and the offset of a hole.
   local function hole_at(log, number)
     local trailer = log.trailer
     local slot, offset = struct_unpack(HOLE, trailer.bytes, number * HOLE_BYTES + 1)
@@ -45,7 +44,7 @@ function make_holes()
     return index, offset
   end
 
-  -- How many holes are at an index or before it.
+  -- Returns the number of holes at an index or before it.
   local function holes_until(log, index)
     local low, high = 0, log.trailer.count
     while low < high do
@@ -69,7 +68,7 @@ function make_holes()
     return index >= trailer.gap_at and offset + trailer.gap_units or offset
   end
 
-  -- The holes as a list of their indexes and units, to be changed and set again.
+  -- Returns the holes as a list of indexes and units. The caller must pass it to set_holes.
   local function listed(log)
     local trailer = log.trailer
     local list, before = {}, trailer.lead
@@ -77,7 +76,7 @@ function make_holes()
       local index, offset = hole_at(log, number)
       list[number + 1], before = { index = index, units = offset - before }, offset
     end
-    -- The charges before the gap have left, and its units are in the sums of all that are there.
+    -- The charges before the gap have left the window: gap_units now applies to all charges.
     if trailer.gap == 0 then
       trailer.lead, trailer.gap_units = trailer.lead + trailer.gap_units, 0
     end
@@ -110,7 +109,7 @@ function make_holes()
     return max(at_us - log.trailer.back_us, 0), through - offset_at(log, index)
   end
 
-  -- What is added to the times and running sums of new charges in their slots.
+  -- Returns what to add to the time and the running sum of a new charge when it is written.
   function holes.added_to_new(log)
     return log.trailer.back_us, offset_at(log, log.stored - 1)
   end
@@ -123,7 +122,7 @@ function make_holes()
     return copy
   end
 
-  -- Before the ring moves its head. The offset of what has left stays in `lead`.
+  -- Prepares for the ring to move its head past `count` charges.
   function holes.drop(log, count)
     local trailer = log.trailer
     if count == log.stored then
@@ -145,7 +144,7 @@ function make_holes()
     end
   end
 
-  -- Without the holes.
+  -- Takes the charges from index on out of the string, leaving out the holes among them.
   function holes.take_out(log, index)
     local at, through = {}, {}
     local before = log.base
@@ -170,7 +169,7 @@ function make_holes()
     set_holes(log, list)
   end
 
-  -- After charges were taken off the end: the newest is no hole.
+  -- Drops the holes at the end of the log, so that the newest charge is never a hole.
   function holes.trim(log)
     if #log.at > 0 then
       return
@@ -187,10 +186,10 @@ function make_holes()
     set_holes(log, list)
   end
 
-  -- Leaves a hole. Its refund closes others.
+  -- Makes the charge at index a hole, and has the log compacted when it is written.
   function holes.remove(log, index, cost)
     log.trailer = log.trailer or no_trailer()
-    -- There are never as many; if there were, nothing would be given back.
+    -- Cannot happen (see above). If it did, the refund would give nothing back.
     if log.trailer.count == MAX_HOLES then
       return
     end
@@ -201,10 +200,10 @@ function make_holes()
     for new = 1, #log.through do
       log.through[new] = log.through[new] - cost
     end
-    log.is_closing = true
+    log.is_compacting = true
   end
 
-  -- Whether it did: times that pass 2^53 are not exact.
+  -- Returns whether it moved the log back: it does not if times in the slots would pass 2^53.
   function holes.move_back(log, back_us)
     local trailer = log.trailer or no_trailer()
     if log.stored == 0 or log.charged_us + trailer.back_us + back_us >= TWO_53 then
@@ -217,7 +216,7 @@ function make_holes()
     return true
   end
 
-  -- The log with its trailer, nil if that has numbers that none has.
+  -- Reads the trailer of a log; nil if it cannot have been written here.
   function holes.unpacked(log)
     local from = HEADER_BYTES + log.capacity * SLOT_BYTES
     local value = redis.call("GETRANGE", log.key, from, from + TRAILER_BYTES - 1)
@@ -233,7 +232,7 @@ function make_holes()
     return is_whole and log or nil
   end
 
-  -- As it is sent: the trailer, with the holes' indexes instead of their slots.
+  -- Returns the trailer as it is sent with a state: with the index of each hole instead of its slot.
   function holes.packed(log)
     local trailer = log.trailer or no_trailer()
     local packed = {
@@ -246,15 +245,15 @@ function make_holes()
     return table.concat(packed)
   end
 
-  -- Closes up the next slots of a log that is all in the string: moves charges down over the holes.
-  local function close_up(log)
+  -- Compacts the next slots: moves charges down over holes. All charges must be in the string.
+  local function compact(log)
     local list, trailer = listed(log), log.trailer
     if trailer.gap == 0 then
       trailer.gap_at = list[1].index
     end
     local moved, removed, first = {}, 0, trailer.gap_at
     local next_hole = holes_until(log, first - 1) + 1
-    local until_index = min(first + CLOSE_SLOTS, log.count)
+    local until_index = min(first + COMPACT_SLOTS, log.count)
     for index = first, until_index - 1 do
       local hole = list[next_hole]
       if hole and hole.index == index then
@@ -286,12 +285,12 @@ function make_holes()
     return set_range(log, from + TRAILER_BYTES - 1, "\0") or set_range(log, from, bytes)
   end
 
-  -- Whether the trailer says nothing, but for what all running sums have in common.
+  -- Whether the trailer only has an offset that is the same for all charges.
   local function is_bare(trailer)
     return trailer.count == 0 and trailer.gap == 0 and trailer.back_us == 0
   end
 
-  -- Writes the whole string anew if that is little, or makes all exact, or saves much.
+  -- Writes the whole string again, without a trailer.
   local function write_anew(log, ttl)
     local trailer = log.trailer
     if is_bare(trailer) and log.capacity > 4 * log.count then
@@ -324,9 +323,9 @@ function make_holes()
     end
     problem = problem or write_slots(log, (log.head + used) % log.capacity, slots)
     log.at, log.through, log.stored = {}, {}, log.count
-    if not problem and log.is_closing and (trailer.gap > 0 or trailer.count >= CLOSE_FROM) then
+    if not problem and log.is_compacting and (trailer.gap > 0 or trailer.count >= COMPACT_FROM) then
       log.blocks, log.first_block = nil, false
-      problem = close_up(log)
+      problem = compact(log)
     end
     problem = problem or set_range(log, 0, header(log)) or write_trailer(log)
     if not problem then

@@ -16,7 +16,7 @@ use redis::RedisError;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::batcher::{Batcher, Full, Lane, Next};
+use super::batcher::{Batch, Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
 use super::cluster::Cluster;
 use super::shared::Shared;
@@ -25,10 +25,13 @@ use super::target::{Target, store_error};
 use super::waiting::Waiting;
 use crate::error::StoreError;
 use crate::health::{BreakerState, ServerHealth};
+#[cfg(test)]
+pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
 
-/// The most charges that wait for one server: at 200,000 a second, a third of a second's worth.
-const MAX_WAITING: usize = 65_536;
+/// The largest weight of requests that wait for one server: at 200,000 checks a second, a third of a second's work. Of
+/// slow requests, 128 refunds from long logs: a twentieth of a second's work.
+const MAX_WAITING: Room = Room { slow: 4_096, others: 65_536 };
 
 /// By so much one in the queue may be told late, so that not everybody needs a timer.
 const SLACK: Duration = Duration::from_millis(1);
@@ -129,10 +132,23 @@ impl Node {
     async fn send(self: &Arc<Self>) -> bool {
         // Until it is on its way: so requests reach the server in the order they were made.
         let turn = self.turn.lock().await;
-        let batch = self.batcher.lock().take();
-        if batch.is_empty() {
+        let Batch { requests, is_slow } = self.batcher.lock().take();
+        if requests.is_empty() {
             return false;
         }
+        self.decide_batch(requests, turn).await;
+        if is_slow {
+            self.batcher.lock().finish_slow();
+        }
+        true
+    }
+
+    /// Sends one batch and tells the answers.
+    async fn decide_batch(
+        self: &Arc<Self>,
+        batch: Vec<Load>,
+        turn: tokio::sync::MutexGuard<'_, ()>,
+    ) {
         let now = Instant::now();
         // They would be charged for nothing.
         let (late, mut batch): (Vec<_>, Vec<_>) =
@@ -140,14 +156,13 @@ impl Node {
         batch.iter_mut().for_each(|waiting| waiting.timer = None);
         self.were_late(late);
         if batch.is_empty() {
-            return true;
+            return;
         }
         let admitted = self.breaker.lock().admit(self.shared.clock.now_us());
         let ticket = match admitted {
             Ok(ticket) => ticket,
             Err(left_us) => {
-                self.not_sent(batch, &self.breaker_open(left_us));
-                return true;
+                return self.not_sent(batch, &self.breaker_open(left_us));
             }
         };
         let landed = self.decide(self.calls(batch), turn).await;
@@ -155,7 +170,6 @@ impl Node {
         // Only now: one who was told, and asks again at once, or is sent to this server again, must not
         // find the breaker still open.
         self.land(landed);
-        true
     }
 
     /// Whether it has hardly any time left.
@@ -167,7 +181,7 @@ impl Node {
     fn longest_in(&self, lane: Lane) -> Duration {
         match lane {
             Lane::Usual => self.shared.deadline,
-            Lane::Patient => self.shared.deadline.max(MAX_HOLD),
+            Lane::Patient | Lane::Slow => self.shared.deadline.max(MAX_HOLD),
         }
     }
 
@@ -302,7 +316,11 @@ impl Load {
     /// Where it waits, beside others that are over when it is.
     fn lane(&self, deadline: Duration) -> Lane {
         let is_patient = |waiting: &Waiting| waiting.deadline > waiting.queued + deadline;
-        if self.all().iter().all(is_patient) { Lane::Patient } else { Lane::Usual }
+        match self.all() {
+            all if all.iter().any(|waiting| waiting.request.is_slow()) => Lane::Slow,
+            all if all.iter().all(is_patient) => Lane::Patient,
+            _ => Lane::Usual,
+        }
     }
 
     /// When its time in the queue is over, of the first of a load; no longer than the longest there: so

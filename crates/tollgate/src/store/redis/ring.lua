@@ -16,7 +16,7 @@
 local HEADER_BYTES, SLOT_BYTES, BLOCK = 34, 14, 16
 local FIRST_READ = HEADER_BYTES + BLOCK * SLOT_BYTES - 1
 
--- The functions of holes.lua, which makes them when a log needs them, and the bytes of a trailer.
+-- The functions of holes.lua, which make_holes creates for the first log that needs them.
 local holes, make_holes
 local TRAILER_BYTES = 27 + 512 * 10
 
@@ -49,7 +49,7 @@ local function block_bytes(log, block)
   return bytes
 end
 
--- What a slot has: a time, and the running sum through it.
+-- Returns the time and the running sum in a slot.
 local function read_slot(log, slot)
   local offset = slot % BLOCK
   return struct_unpack("<I7I7", block_bytes(log, (slot - offset) / BLOCK), offset * SLOT_BYTES + 1)
@@ -129,7 +129,7 @@ function ring.move_back(log, back_us)
   end
 end
 
--- The bytes of `count` slots of the string from `slot` on, which are next to each other.
+-- Returns the bytes of `count` adjacent slots of the string, from `slot` on.
 local function slot_bytes(log, slot, count)
   if count == 0 then
     return ""
@@ -141,13 +141,13 @@ local function slot_bytes(log, slot, count)
   return redis.call("GETRANGE", log.key, from, from + count * SLOT_BYTES - 1)
 end
 
--- The bytes of `count` slots from head on: up to the end of the ring, and from its beginning on.
+-- Returns the bytes of `count` slots from head on, in two parts: before and after the wrap.
 local function bytes_from_head(log, count)
   local before_the_end = min(count, log.capacity - log.head)
   return slot_bytes(log, log.head, before_the_end), slot_bytes(log, 0, count - before_the_end)
 end
 
--- The bytes of the charges that are not in the string, from position on.
+-- Returns the bytes of charges that are not in the string yet, from position on.
 local function new_bytes(log, position, count)
   local back_us, units = 0, 0
   if log.trailer then
@@ -166,7 +166,7 @@ local function header(log)
     .. struct_pack("<I7I7I3I3I3", log.charged_us, log.base, log.head, log.count, log.capacity)
 end
 
--- The whole string anew, without a trailer.
+-- Writes the whole string again, without a trailer.
 local function rewrite(log, ttl)
   local first, second = bytes_from_head(log, log.stored)
   local slots = first .. second .. new_bytes(log, 1, #log.at)
@@ -180,7 +180,7 @@ local function set_range(log, at, bytes)
   return type(reply) == "table" and reply.err or nil
 end
 
--- Writes slots from one on, up to the end of the ring and from its beginning on.
+-- Writes the bytes of slots from `slot` on, wrapping around the end of the ring.
 local function write_slots(log, slot, bytes)
   local at_the_end = (log.capacity - slot) * SLOT_BYTES
   local problem
@@ -193,9 +193,9 @@ local function write_slots(log, slot, bytes)
   return problem
 end
 
--- Makes room for `needed` slots, of which the first `used` from head on are in the string. If those
--- go past the end of the ring, its shorter part moves. An eighth more than needed: the server itself
--- gives a string that grows up to twice the bytes it asks for.
+-- Makes room for `needed` slots. The string has `used` of them, from head on. If these wrap around
+-- the end of the ring, the shorter part moves. Capacity grows by an eighth: the server itself allocates
+-- up to twice the bytes that a growing string asks for.
 local function grow(log, needed, used)
   local capacity = log.capacity
   local spare = max(BLOCK, (needed - needed % 8) / 8)
@@ -217,8 +217,8 @@ local function grow(log, needed, used)
   return problem
 end
 
--- The charges that are new, wherever they fall, and the header. A server without memory, or a
--- replica, refuses the first command if it refuses any; after EXPIRE it would not refuse the others.
+-- Writes the new charges and the header. A server that is out of memory, or a replica, refuses the
+-- first command if it refuses any. EXPIRE must not be first: it would be accepted, the others refused.
 local function write_in_place(log, ttl)
   local problem
   if log.count > log.capacity then
@@ -273,7 +273,7 @@ function sliding_window_log.write(log, ttl)
   return write_in_place(log, ttl)
 end
 
--- The same log, to be changed apart.
+-- Returns a copy that can be changed without changing this log.
 function ring.copy(log)
   local copy = new_log(log.key, log.limit)
   for name, value in pairs(log) do
@@ -289,7 +289,7 @@ end
 
 -- ---- beyond a check
 
--- Of this many charges at most, all after one that is taken out are written again.
+-- A charge with at most this many after it is removed by writing those again.
 local NEAR = 64
 
 function ring.remove(log, index, cost)
@@ -313,7 +313,7 @@ function ring.remove(log, index, cost)
   end
 end
 
--- What follows the tag in the state that is sent; its slots are sent apart, as they are.
+-- Returns the part of a state after its tag. The slots are sent separately, unchanged.
 function sliding_window_log.packed(log)
   return struct_pack("<I7I7", log.charged_us, log.base) .. make_holes().packed(log)
 end

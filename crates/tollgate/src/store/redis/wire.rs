@@ -20,6 +20,9 @@ use limit::put_number;
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
 const NONE: u64 = 1 << 53;
 
+/// A log of more units may have holes, which make it slower to read. `NEAR` in `ring.lua`.
+const LONG_LOG_UNITS: u64 = 64;
+
 /// One charge to one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
@@ -36,6 +39,25 @@ impl Charge {
     /// Whether it is, if nothing refuses: it is no look.
     pub(super) fn is_charged(&self) -> bool {
         self.demand.intent == Intent::Charge
+    }
+
+    /// Whether its limit is a log that may have holes.
+    fn is_on_long_log(&self) -> bool {
+        matches!(&self.limit, Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS)
+    }
+
+    /// The work of a check in the worst case, in checks of a window or a bucket.
+    fn weight(&self) -> usize {
+        if self.is_on_long_log() { 4 } else { 1 }
+    }
+
+    /// How many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
+    pub(super) fn counts_as(&self) -> usize {
+        match self.limit {
+            Limit::SlidingWindowLog(_) if self.is_on_long_log() => 8,
+            Limit::SlidingWindowLog(_) => 2,
+            _ => 1,
+        }
     }
 
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
@@ -120,16 +142,23 @@ pub(crate) enum Reply {
 }
 
 impl Request {
-    /// How much work it is for the server, in plain checks. What moves a whole log around may be as
-    /// much as a batch can be.
+    /// The work of the server in the worst case, in checks of a window or a bucket.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Request::Refund { charge, .. } | Request::State { charge, .. }
-                if matches!(charge.limit, Limit::SlidingWindowLog(_)) =>
-            {
-                MAX_BATCH
-            }
-            _ => self.charges().len(),
+            Request::State { .. } if self.is_slow() => MAX_BATCH,
+            Request::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
+            Request::Reset { .. } if self.is_slow() => MAX_BATCH / 4,
+            _ => self.charges().iter().map(Charge::weight).sum(),
+        }
+    }
+
+    /// Whether the server may take much longer than for a check: the request lists, compacts or frees a long log.
+    pub(super) fn is_slow(&self) -> bool {
+        match self {
+            Request::State { charge, .. }
+            | Request::Refund { charge, .. }
+            | Request::Reset { charge } => charge.is_on_long_log(),
+            Request::Check { .. } | Request::Peek { .. } | Request::Together { .. } => false,
         }
     }
 
@@ -278,7 +307,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The most limits of one check, which the server decides without doing anything else.
+/// The most limits of one check. The server serves nothing else meanwhile: 2 ms at most, as the tests in `costs.rs`
+/// assert.
 pub(crate) const MAX_CHARGES: usize = 256;
 
 /// The script's reply: answers one after the other, and the texts they refer to.
@@ -397,7 +427,7 @@ impl Answers {
         self.texts.get(at).map(Vec::as_slice)
     }
 
-    /// The text of a state, and those after it that have the slots of a log.
+    /// Returns the text of a state, and the texts after it, which have the slots of a log.
     fn state_texts(&self, raw: &Raw) -> Option<(&[u8], &[Vec<u8>])> {
         let text = self.text(raw)?;
         // OK because there is a text of that number, counted from 1.

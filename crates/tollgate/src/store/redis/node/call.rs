@@ -6,6 +6,9 @@ use redis::{Cmd, Pipeline, RedisResult, Value};
 use crate::store::redis::waiting::Waiting;
 use crate::store::redis::wire::Arguments;
 
+/// The most charges that one run of a script carries over, unless a single request has more.
+pub(in crate::store::redis) const MAX_CARRIED_OVER: usize = 16;
+
 /// Requests that one run of a script decides; at least one.
 ///
 /// A server that says it has done nothing is asked again, once for each reason.
@@ -22,8 +25,22 @@ impl Call {
         Call { members, is_carrying_over: false, is_in_full: false }
     }
 
-    pub(super) fn carrying_over(members: Vec<Waiting>) -> Call {
-        Call { is_carrying_over: true, ..Call::of(members) }
+    /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
+    /// be a long log, whatever its limit is now.
+    pub(super) fn carrying_over(members: Vec<Waiting>) -> Vec<Call> {
+        let mut calls: Vec<Call> = Vec::new();
+        let mut charges = 0;
+        for waiting in members {
+            charges += waiting.request.charges().len();
+            match calls.last_mut() {
+                Some(call) if charges <= MAX_CARRIED_OVER => call.members.push(waiting),
+                _ => {
+                    charges = waiting.request.charges().len();
+                    calls.push(Call { is_carrying_over: true, ..Call::of(vec![waiting]) });
+                }
+            }
+        }
+        calls
     }
 
     pub(super) fn in_full(self) -> Call {

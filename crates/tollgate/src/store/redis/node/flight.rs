@@ -265,14 +265,15 @@ impl Node {
         (decided, again)
     }
 
-    /// What came of a call's members; and the call of those whose states were reached under other limits.
+    /// Reads the replies to a call's members, and makes the calls that carry over: for members whose key has a state under
+    /// another limit.
     fn read_call(
         &self,
         call: Call,
         mut answers: Answers,
         generation: u64,
         heard: &mut Heard,
-    ) -> (Decided, Option<Call>) {
+    ) -> (Decided, Vec<Call>) {
         let mut members = Vec::with_capacity(call.members.len());
         let mut replies = Vec::with_capacity(call.members.len());
         let mut put_off = Vec::new();
@@ -296,8 +297,7 @@ impl Node {
             }
             None => heard.has_answered = true,
         }
-        let put_off = (!put_off.is_empty()).then(|| Call::carrying_over(put_off));
-        (Decided { members, replies }, put_off)
+        (Decided { members, replies }, Call::carrying_over(put_off))
     }
 
     /// A server that has become a replica: the next connection may find the primary.

@@ -248,11 +248,15 @@ impl Player {
     }
 }
 
-/// The script with holes in logs that are not long yet, and few slots closed up at a time: what takes
-/// thousands of charges otherwise, a trace of hundreds meets too.
+/// Makes the script leave holes in short logs and compact a few slots at a time, so that traces of hundreds of steps
+/// reach the states that take thousands of charges otherwise.
 fn with_small_numbers(mut text: String) -> String {
     for (marker, long, short) in [
-        ("holes", "CLOSE_FROM, CLOSE_SLOTS = 512, 128, 512", "CLOSE_FROM, CLOSE_SLOTS = 512, 3, 5"),
+        (
+            "holes",
+            "COMPACT_FROM, COMPACT_SLOTS = 512, 128, 512",
+            "COMPACT_FROM, COMPACT_SLOTS = 512, 3, 5",
+        ),
         ("ring.remove", "local NEAR = 64", "local NEAR = 3"),
     ] {
         let shorter = text.replace(long, short);

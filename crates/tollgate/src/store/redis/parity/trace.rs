@@ -84,7 +84,7 @@ pub(super) fn batches() -> impl Strategy<Value = Vec<Batch>> {
     prop::collection::vec(batch, 1..40)
 }
 
-/// Traces that fill a log and give much of it back, from the middle as well.
+/// Traces that fill a log and refund many charges, also in its middle.
 pub(super) fn refunded_batches() -> impl Strategy<Value = Vec<Batch>> {
     let time = prop_oneof![
         12 => (0..10_u64).prop_map(Time::ByUs),

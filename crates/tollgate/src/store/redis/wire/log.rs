@@ -1,4 +1,4 @@
-//! A log as the script sends it: its trailer, and its slots as they are. `holes.lua` describes both.
+//! Decodes a log that the script sends: its trailer and its raw slots. `holes.lua` describes both.
 
 use tollgate_core::{Cost, Entry, Log};
 
@@ -6,12 +6,12 @@ use super::take_number;
 
 const SLOT_BYTES: usize = 14;
 
-/// What the slots of a log have to be corrected by.
+/// The trailer of a log: how its times and running sums differ from those in the slots.
 struct Trailer {
     /// The offset before the first hole.
     lead: u64,
     back_us: u64,
-    /// The index from which on charges are `gap` slots further on.
+    /// The index of the first charge after the gap.
     gap_at: usize,
     gap: usize,
     gap_units: u64,
@@ -19,7 +19,7 @@ struct Trailer {
     holes: Vec<(usize, u64)>,
 }
 
-/// The log of a state and its slots; `None` if they are not those of a log.
+/// Decodes a log; `None` if the bytes cannot have been written by the script.
 pub(super) fn read(bytes: &[u8], slots: &[Vec<u8>]) -> Option<Log> {
     let (charged_us, bytes) = take_number(bytes)?;
     let (base, bytes) = take_number(bytes)?;

@@ -1,0 +1,90 @@
+//! Clients that send the most expensive requests: the checks of other clients are still decided by the server.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::task::JoinSet;
+use tollgate::{OnFailure, Receipt, Scope};
+use tollgate_launcher::Flavour;
+
+use super::setup::{at, limited, named, start, with};
+
+/// The charges of the attacked log. A refund took 20 ms when it wrote all later charges again.
+const CHARGES: usize = 40_000;
+
+const ATTACKERS: usize = 64;
+const REFUNDS: usize = 3_000;
+const HONEST_CALLERS: usize = 8;
+
+/// Fills a log, one batch of charges at a time.
+async fn filled(log: &Scope) -> Vec<Option<Receipt>> {
+    let mut charged = Vec::with_capacity(CHARGES);
+    while charged.len() < CHARGES {
+        let checks: Vec<_> = (0..64).map(|_| log.check("attacker").into_future()).collect();
+        for check in checks {
+            charged.push(check.await.unwrap().into_receipt());
+        }
+    }
+    charged
+}
+
+/// Chooses the next charge to refund: the oldest, the newest, and random ones.
+fn chosen(number: usize) -> usize {
+    match number % 4 {
+        0 => number / 4,
+        1 => CHARGES - 1 - number / 4,
+        _ => (number * 7_919) % CHARGES,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refunds_from_a_long_log_do_not_degrade_the_checks_of_others() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let text = "sliding-window-log limit=65536 window=1h";
+        let charged = filled(&named(&at(&server.url()), "log", text)).await;
+        let charged = Arc::new(Mutex::new(charged));
+        // Attackers and others share one limiter, as in a server. It allows requests that Redis answers too late.
+        let limiter = with(&server.url(), OnFailure::Open);
+        let log = named(&limiter, "log", text);
+        let (is_over, next) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+
+        let mut honest = JoinSet::new();
+        for caller in 0..HONEST_CALLERS {
+            let (scope, is_over) = (limited(&limiter, "others", 1 << 40), Arc::clone(&is_over));
+            honest.spawn(async move {
+                let (mut asked, mut degraded) = (0_u64, 0_u64);
+                while !is_over.load(Ordering::Relaxed) {
+                    let decision = scope.check(&format!("caller {caller}")).await.unwrap();
+                    asked += 1;
+                    degraded += u64::from(decision.is_degraded());
+                }
+                (asked, degraded)
+            });
+        }
+        let mut attackers = JoinSet::new();
+        for _ in 0..ATTACKERS {
+            let (log, charged, next) = (log.clone(), Arc::clone(&charged), Arc::clone(&next));
+            attackers.spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= REFUNDS {
+                        return;
+                    }
+                    let receipt = charged.lock().unwrap()[chosen(number)].take();
+                    // A refund may fail: refunds wait for checks and have a quota.
+                    if let Some(receipt) = receipt {
+                        let _ = log.refund("attacker", receipt).await;
+                    }
+                }
+            });
+        }
+        attackers.join_all().await;
+        is_over.store(true, Ordering::Relaxed);
+        let told = honest.join_all().await;
+        let (asked, degraded) =
+            told.iter().fold((0, 0), |(asked, degraded), own| (asked + own.0, degraded + own.1));
+        println!("{flavour:?}: {asked} checks of others, {degraded} of them without the server");
+        assert!(degraded * 50 <= asked, "{degraded} of {asked} checks were degraded");
+    }
+}
