@@ -405,17 +405,38 @@ impl Log {
         self.head.first = self.head.first.wrapping_add(count);
     }
 
-    /// Takes a charge out of the run at `index`.
+    /// Takes a charge out of the run at `index`. Changes the runs before it or those after it, whichever are fewer:
+    /// only the differences of running sums count.
     pub(super) fn remove(&mut self, index: usize, cost: Cost) {
         let (_, charges) = self.charges(index);
-        if charges < 2 {
-            for later in index + 1..self.count() {
-                *self.cell_mut(later - 1) = self.run(later).unwrap_or_default();
+        let is_gone = charges < 2;
+        if index < self.count() / 2 {
+            self.raise_before(index, cost.units());
+            if is_gone {
+                for earlier in (0..index).rev() {
+                    *self.cell_mut(earlier + 1) = self.run(earlier).unwrap_or_default();
+                }
+                self.head.first = self.head.first.wrapping_add(1);
             }
-            self.head.end = self.head.end.wrapping_sub(1);
+        } else {
+            if is_gone {
+                for later in index + 1..self.count() {
+                    *self.cell_mut(later - 1) = self.run(later).unwrap_or_default();
+                }
+                self.head.end = self.head.end.wrapping_sub(1);
+            }
+            for later in index..self.count() {
+                self.cell_mut(later).through -= cost.units();
+            }
         }
-        for later in index..self.count() {
-            self.cell_mut(later).through -= cost.units();
+    }
+
+    /// Raises the running sums of the runs before `index`.
+    fn raise_before(&mut self, index: usize, units: u64) {
+        self.head.base = self.head.base.saturating_add(units);
+        for earlier in 0..index {
+            let run = self.cell_mut(earlier);
+            run.through = run.through.saturating_add(units);
         }
     }
 
