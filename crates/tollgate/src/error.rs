@@ -39,15 +39,23 @@ pub enum Error {
     /// Charges of one check belong to different limiters.
     #[error("the limits of one check belong to different limiters; make them on one")]
     DifferentLimiters,
-    /// More limits in one check than a store across the network takes. A sliding window log is more work for it: it
-    /// counts as 2 limits, and one of more than 64 units as 8.
-    #[error(
-        "{count} limits in one check; use at most {most} (on Redis a sliding window log counts as 2, above 64 units as 8)"
-    )]
+    /// More limits in one check than a store across the network takes.
+    #[error("{count} limits in one check; use at most {most}")]
     TooManyCharges {
         /// How many.
         count: usize,
         /// How many there may be.
+        most: usize,
+    },
+    /// The limits of one check are more work than Redis does in one call.
+    #[error(
+        "the limits of one check come to {weight} units of work for Redis: 8 for a sliding window log above 64 units, 2 for \
+         a smaller one, 1 for any other limit; use at most {most}"
+    )]
+    TooMuchWork {
+        /// The units of work.
+        weight: usize,
+        /// The most units of work.
         most: usize,
     },
     /// The keys that rules make of one request are too long.

@@ -82,6 +82,7 @@ pub(super) async fn answer(
         Err(
             error @ (Error::Store(_)
             | Error::TooManyCharges { .. }
+            | Error::TooMuchWork { .. }
             | Error::KeysTooLong { .. }
             | Error::LimitedTo { .. }
             | Error::TooManyLimits { .. }),

@@ -167,9 +167,12 @@ impl Redis {
     /// A check of several limits; parts of the same key are one charge, under the limit of the first that
     /// counts ([`Demand::outranks`]).
     pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
-        let count = parts.iter().map(|(charge, _)| charge.counts_as()).sum();
-        if count > MAX_CHARGES {
-            return Err(Error::TooManyCharges { count, most: MAX_CHARGES });
+        if parts.len() > MAX_CHARGES {
+            return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
+        }
+        let weight = parts.iter().map(|(charge, _)| charge.counts_as()).sum();
+        if weight > MAX_CHARGES {
+            return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
         }
         let roles: Vec<_> =
             parts.iter().map(|(charge, terms)| (charge.demand.role, *terms)).collect();
