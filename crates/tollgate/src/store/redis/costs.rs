@@ -108,7 +108,7 @@ impl Bench {
     }
 }
 
-/// Which script a call runs.
+/// The script of a call.
 #[derive(Clone, Copy)]
 enum Carry {
     Nothing,

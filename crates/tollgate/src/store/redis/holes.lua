@@ -10,8 +10,8 @@
 --               holes; then <I3 I7 for each hole, in the log's order: its slot and its offset
 -- back_us       how far the clock has stepped back: a charge's time is its slot's less back_us
 -- offset        a charge's running sum is its slot's less the offset of the last hole before it. The
---               offset of a hole is the sum of its own units, those of the holes before it, and those
---               of holes that have left the window. Before the first hole the offset is `lead`.
+--               offset of a hole is the sum of its own units, the units of the holes before it, and the
+--               units of holes that have left the window. Before the first hole it is `lead`.
 -- gap           the free slots during compaction. Charges before index gap_at have been moved; the
 --               others are `gap` slots further on, and gap_units, the units of the holes that were
 --               closed, are added to their offset. Without a gap, gap_at is 0.

@@ -29,8 +29,8 @@ use crate::health::{BreakerState, ServerHealth};
 pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
 
-/// The largest weight of requests that wait for one server: at 200,000 checks a second, a third of a second's work. Of
-/// slow requests, 128 refunds from long logs: a twentieth of a second's work.
+/// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
+/// room for slow requests holds 128 refunds from long logs: a twentieth of a second's work.
 const MAX_WAITING: Room = Room { slow: 4_096, others: 65_536 };
 
 /// By so much one in the queue may be told late, so that not everybody needs a timer.

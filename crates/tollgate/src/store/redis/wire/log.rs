@@ -6,7 +6,7 @@ use super::take_number;
 
 const SLOT_BYTES: usize = 14;
 
-/// The trailer of a log: how its times and running sums differ from those in the slots.
+/// The trailer of a log: the differences between what the slots have and the times and running sums of its charges.
 struct Trailer {
     /// The offset before the first hole.
     lead: u64,
