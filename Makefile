@@ -117,13 +117,13 @@ screenshots: browser ## take docs/pictures/*.png again, of the page
 	pngquant --force --ext .png --speed 1 docs/pictures/*.png
 
 .PHONY: soak
-soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES
+soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES; SOAK_REFUNDS from a long log
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate --all-features --test soak -- --nocapture --test-threads 1
-	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} cargo test --release -p tollgate --all-features --tests
+	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} SOAK_REFUNDS=$${SOAK_REFUNDS:-100000} cargo test --release -p tollgate --all-features --tests
 
 # RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
 .PHONY: fuzz
