@@ -86,7 +86,7 @@ fn form(format: LogFormat, is_terminal: impl FnOnce() -> bool, no_color: Option<
 }
 
 fn layer(lines: &Lines, form: Form) -> Box<dyn Layer<Registry> + Send + Sync> {
-    // What goes wrong in writing is for nobody: there is no other place to say it.
+    // `Lines` counts the lines that cannot be written; the layer has no other place to report that.
     let layer = fmt::layer().with_writer(lines.clone()).log_internal_errors(false);
     match form {
         Form::Json => layer.json().flatten_event(true).boxed(),
@@ -122,7 +122,7 @@ impl Log {
         self.lines.push(&format!("{rules} rules, {limits} limits: {from}\n"));
     }
 
-    /// How many lines were never written: there was no room for them.
+    /// Returns how many lines were lost: the queue was full, or they could not be written.
     pub(crate) fn lost(&self) -> u64 {
         self.lines.lost()
     }

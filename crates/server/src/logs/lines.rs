@@ -1,5 +1,6 @@
-//! The way to standard error: a queue of bounded size, and a thread that writes it. Whoever logs never
-//! waits; what does not fit is counted, and the count is logged.
+//! The way to standard error: a queue of bounded size, and a thread that writes it. Code that logs never
+//! waits. A line is lost when the queue is full or the write fails; lost lines are counted, and the count is
+//! logged as soon as a write succeeds again.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -12,6 +13,9 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The most that waits to be written.
 const MAX_WAITING_BYTES: usize = 1 << 20;
+
+/// More than the line takes that reports lost lines.
+const MAX_REPORT_BYTES: usize = 1024;
 
 /// The most that is written of one line.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -42,9 +46,9 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<u8>,
-    /// Since it was last said.
-    left_out: u64,
-    /// Since the start.
+    /// Lines lost since the log last reported their number.
+    unreported: u64,
+    /// Lines lost since the start.
     lost: u64,
     is_writing: bool,
 }
@@ -65,8 +69,7 @@ impl Lines {
         let line = clean(line, self.form);
         let mut state = self.queue.state.lock();
         if state.waiting.len() + line.len() > MAX_WAITING_BYTES {
-            state.left_out += 1;
-            state.lost += 1;
+            state.lose(1);
             return;
         }
         state.waiting.extend_from_slice(line.as_bytes());
@@ -74,7 +77,7 @@ impl Lines {
         self.queue.changed.notify_all();
     }
 
-    /// How many did not fit, since the start.
+    /// Returns how many lines were lost since the start.
     pub(super) fn lost(&self) -> u64 {
         self.queue.state.lock().lost
     }
@@ -92,21 +95,32 @@ impl Lines {
 }
 
 impl Queue {
+    /// Writes lines for as long as the process lives. A write that fails is not repeated: its lines are lost, and
+    /// the server keeps serving.
     fn write(&self, mut to: impl Write) {
-        let mut lines = Vec::new();
+        let mut batch = Vec::new();
+        let mut is_mid_line = false;
         loop {
-            lines.clear();
-            let left_out = self.take(&mut lines);
-            // Closed or broken: nobody reads them, and the server goes on.
-            let _ = to.write_all(&lines).and_then(|()| to.flush());
-            if left_out > 0 {
-                tracing::warn!(left_out, "lines of the log are left out: it is read too slowly");
+            batch.clear();
+            self.take(&mut batch);
+            // The rest of a line that was written in part is lost; the next line does not continue it.
+            let is_at_start = !is_mid_line || write_until_error(&mut to, b"\n") == 1;
+            let written = if is_at_start { write_until_error(&mut to, &batch) } else { 0 };
+            // OK because no more is written than there is.
+            is_mid_line = batch[..written].last().map_or(!is_at_start, |byte| *byte != b'\n');
+            let rest = &batch[written..];
+            let lost = rest.iter().filter(|byte| **byte == b'\n').count();
+            if let Some(lost) = self.settle(lost as u64, rest.is_empty()) {
+                tracing::warn!(
+                    lost,
+                    "log lines were lost: standard error is read too slowly, or writing to it failed"
+                );
             }
         }
     }
 
-    /// Waits for lines, and how many did not fit behind them.
-    fn take(&self, lines: &mut Vec<u8>) -> u64 {
+    /// Waits until there are lines to write, and moves them to `batch`.
+    fn take(&self, batch: &mut Vec<u8>) {
         let mut state = self.state.lock();
         state.is_writing = false;
         self.changed.notify_all();
@@ -114,9 +128,44 @@ impl Queue {
             self.changed.wait(&mut state);
         }
         state.is_writing = true;
-        std::mem::swap(&mut state.waiting, lines);
-        std::mem::take(&mut state.left_out)
+        std::mem::swap(&mut state.waiting, batch);
     }
+
+    /// Counts the lines that a write lost. Returns how many losses to report now: none after a write that failed or
+    /// while the queue is full, because the report would be lost too.
+    fn settle(&self, lost: u64, is_written: bool) -> Option<u64> {
+        let mut state = self.state.lock();
+        state.lose(lost);
+        let is_full = state.waiting.len() + MAX_REPORT_BYTES > MAX_WAITING_BYTES;
+        if !is_written || is_full || state.unreported == 0 {
+            return None;
+        }
+        Some(std::mem::take(&mut state.unreported))
+    }
+}
+
+impl State {
+    fn lose(&mut self, lines: u64) {
+        // OK because a process never logs 2^64 lines.
+        self.lost += lines;
+        self.unreported += lines;
+    }
+}
+
+/// Writes until all bytes are written or a write fails. Returns how many bytes were written.
+fn write_until_error(to: &mut impl Write, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while let Some(rest) = bytes.get(written..).filter(|rest| !rest.is_empty()) {
+        match to.write(rest) {
+            Ok(0) => break,
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    // Standard error has no buffer: what was written is out, whatever this returns.
+    let _ = to.flush();
+    written
 }
 
 impl<'a> MakeWriter<'a> for Lines {
@@ -262,7 +311,7 @@ mod tests {
         {
             let state = lines.queue.state.lock();
             assert!(state.waiting.len() <= MAX_WAITING_BYTES);
-            assert!(state.left_out >= 3_000 - 2 * 1024, "{}", state.left_out);
+            assert!(state.unreported >= 3_000 - 2 * 1024, "{}", state.unreported);
         }
         let mut bytes = 0;
         while bytes < MAX_WAITING_BYTES {
@@ -273,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_log_takes_lines_and_forgets_them() {
+    fn lines_of_failed_writes_are_counted_as_lost() {
         struct Closed;
         impl Write for Closed {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -285,9 +334,48 @@ mod tests {
         }
         let lines = Lines::start(Closed, Form::Text).unwrap();
         for _ in 0..10 {
-            lines.push("nobody reads this\n");
+            lines.push("this line is lost\n");
             lines.flush(Duration::from_secs(60));
         }
         assert!(lines.queue.state.lock().waiting.is_empty());
+        assert_eq!(lines.lost(), 10);
+    }
+
+    #[test]
+    fn a_line_that_is_written_in_part_is_lost() {
+        /// Takes this number of bytes, then fails.
+        struct Filling(usize);
+        impl Write for Filling {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let taken = bytes.len().min(self.0);
+                self.0 -= taken;
+                if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        for (room, want) in [(0, 3), (1, 3), (3, 3), (4, 2), (7, 2), (8, 1), (11, 1), (12, 0)] {
+            let lines = Lines::start(Filling(room), Form::Text).unwrap();
+            for _ in 0..3 {
+                lines.push("abc\n");
+            }
+            lines.flush(Duration::from_secs(60));
+            assert_eq!(lines.lost(), want, "room for {room} bytes");
+        }
+    }
+
+    #[test]
+    fn losses_are_reported_once_and_only_after_a_write_that_succeeded() {
+        let queue = Queue::default();
+        assert_eq!(queue.settle(0, true), None);
+        assert_eq!(queue.settle(3, false), None, "the report would be lost too");
+        assert_eq!(queue.settle(1, false), None);
+        queue.state.lock().waiting = vec![0; MAX_WAITING_BYTES];
+        assert_eq!(queue.settle(0, true), None, "the queue has no room for the report");
+        queue.state.lock().waiting.clear();
+        assert_eq!(queue.settle(0, true), Some(4));
+        assert_eq!(queue.settle(0, true), None);
+        assert_eq!(queue.state.lock().lost, 4);
     }
 }

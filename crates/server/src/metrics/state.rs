@@ -155,7 +155,7 @@ fn authorizing(text: &mut Text, served: &Served) {
 
 /// What should have been told elsewhere.
 fn lost(text: &mut Text, served: &Served) {
-    let help = "Lines of the log that were never written: it is read too slowly.";
+    let help = "Log lines that were not written: standard error is read too slowly, or writing to it fails.";
     let lines = served.log.as_ref().map_or(0, Log::lost);
     text.single("tollgate_log_lines_lost_total", Kind::Counter, help, lines);
     let help = "Spans that the collector did not take, or that found no room to wait for it.";

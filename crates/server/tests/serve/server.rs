@@ -11,6 +11,8 @@ use reqwest::blocking::{Client, RequestBuilder, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::eventually::eventually;
+
 /// A server that runs, until this is dropped.
 pub(crate) struct Server {
     child: Child,
@@ -59,6 +61,29 @@ impl Server {
         let (url, grpc) = addresses(&mut stderr, &log);
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         (Server { child, url, grpc, log, reader: None, client }, stderr)
+    }
+
+    /// Starts a server that logs to a file or device, such as `/dev/full`. Its ports are read from `/proc`, because
+    /// it may not be able to log them.
+    pub(crate) fn start_logging_to(log: &str) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
+        command.env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000").env("TOLLGATE_LOG", "debug");
+        let stderr = std::fs::File::options().write(true).open(log).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = command.spawn().unwrap();
+        let ports =
+            eventually("two open ports", || <[u16; 2]>::try_from(listening_ports(child.id())).ok());
+        // The HTTP port is opened first, but the order in `/proc` is not promised: ask which one speaks HTTP/1.1.
+        let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let speaks_http = |port: &u16| {
+            let healthz = client.get(format!("http://127.0.0.1:{port}/healthz"));
+            healthz.send().is_ok_and(|answer| answer.status() == 200)
+        };
+        let [one, other] = ports;
+        let (http, grpc) = if speaks_http(&one) { (one, other) } else { (other, one) };
+        let (url, grpc) = (format!("http://127.0.0.1:{http}"), format!("127.0.0.1:{grpc}"));
+        Server { child, url, grpc, log: Arc::default(), reader: None, client }
     }
 
     /// What it wrote to standard error so far.
@@ -135,6 +160,25 @@ impl Drop for Server {
 pub(crate) fn body_of(response: Response) -> Value {
     let text = response.text().unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Returns the TCP ports of 127.0.0.1 on which a process listens.
+fn listening_ports(pid: u32) -> Vec<u16> {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let sockets: Vec<_> = files
+        .filter_map(|file| {
+            std::fs::read_link(file.ok()?.path()).ok()?.into_os_string().into_string().ok()
+        })
+        .collect();
+    // Columns: slot, local address and port in hexadecimal, remote address, state (0A: listening), ..., inode (10th).
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let port = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let is_own = sockets.contains(&format!("socket:[{}]", columns.get(9)?));
+        let (_, port) = columns.get(1)?.split_once(':')?;
+        (is_own && columns[3] == "0A").then(|| u16::from_str_radix(port, 16).ok())?
+    };
+    table.lines().filter_map(port).collect()
 }
 
 /// From the line that says where it listens. If there is none, the server could not start.
