@@ -5,7 +5,7 @@
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
-//! - `operator`: who may look at keys; `operations`: what else they may see
+//! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
 //! - `page`, `playground`: the algorithms to play with, and the page to do so
 //! - `health`: whether the process lives, and whether to send it requests
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
@@ -44,6 +44,7 @@ pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use body::read as read_body;
 pub(crate) use check::answer as check;
+pub(crate) use operator::Guesses;
 pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;
 

@@ -149,6 +149,7 @@ pub(crate) async fn watch(served: Arc<Served>) {
         if let Some(left_out) = served.failures.rest(Instant::now()) {
             requests::say_left_out(left_out);
         }
+        served.guesses.report_rest(Instant::now());
     }
 }
 

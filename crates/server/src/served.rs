@@ -10,7 +10,7 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
-use crate::http::{Authorizing, Playground};
+use crate::http::{Authorizing, Guesses, Playground};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::{Connections, Port};
 use crate::logs::{Log, Sparingly};
@@ -37,6 +37,8 @@ pub(crate) struct Served {
     pub(crate) connections: Arc<Connections>,
     pub(crate) grpc_connections: Arc<Connections>,
     pub(crate) operator_token: Option<Secret>,
+    /// Wrong operator tokens.
+    pub(crate) guesses: Guesses,
     /// Who is refused most.
     pub(crate) refused: Refused,
     /// `None` if it is switched off.
@@ -156,6 +158,7 @@ impl Served {
             connections: Arc::new(Connections::new(Port::Http)),
             grpc_connections: Arc::new(Connections::new(Port::Grpc)),
             operator_token: None,
+            guesses: Guesses::default(),
             refused: Refused::default(),
             playground: None,
             is_ready_without_store: false,

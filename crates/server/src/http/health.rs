@@ -5,14 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use hyper::StatusCode;
+use hyper::http::request::Parts;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::operator::Operator;
 use crate::lifecycle::Phase;
 use crate::served::Served;
 
-/// The most of a problem of the rules that is told; the log has all of it.
+/// The most of a problem of the rules that operators get; the log has all of it.
 const MAX_PROBLEM_CHARS: usize = 500;
+
+/// For everybody else: the problem's text names the file, and may quote it.
+const HIDDEN_PROBLEM: &str = "the rules file was refused; operators see why here and in the log";
 
 /// Whether requests should be sent here.
 #[derive(Debug, Serialize, ToSchema)]
@@ -30,7 +35,8 @@ pub(crate) struct Readiness {
     /// How many limits there are.
     limits: usize,
     phase: PhaseName,
-    /// Why the file of rules as it is now was refused: older rules decide.
+    /// Set while the current rules file is one that was refused, and older rules decide. Operators get the reason;
+    /// for everybody else the text is always the same, and names neither the file nor its contents.
     #[schema(required)]
     rules_problem: Option<String>,
 }
@@ -65,7 +71,9 @@ pub(super) async fn healthz() -> &'static str {
     "ok"
 }
 
-/// Whether requests should be sent here: the store answers, and the server was not told to stop.
+/// Whether requests should be sent here: the store answers, and the server was not told to stop
+///
+/// For everybody. A token is optional: with it, `rules_problem` says why the rules file was refused.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -73,16 +81,24 @@ pub(super) async fn healthz() -> &'static str {
     responses(
         (status = 200, description = "They should", body = Readiness),
         (status = 503, description = "They should not", body = Readiness),
-    )
+    ),
+    security((), ("operator" = [])),
 )]
-pub(super) async fn readyz(State(served): State<Arc<Served>>) -> (StatusCode, Json<Readiness>) {
-    let readiness = Readiness::of(&served).await;
+pub(super) async fn readyz(
+    State(served): State<Arc<Served>>,
+    parts: Parts,
+) -> (StatusCode, Json<Readiness>) {
+    let mut readiness = Readiness::of(&served).await;
+    // A wrong token does not make the answer an error: probes must get one in any case.
+    if readiness.rules_problem.is_some() && Operator::admit(&parts, &served).is_err() {
+        readiness.rules_problem = Some(HIDDEN_PROBLEM.to_owned());
+    }
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness))
 }
 
 impl Readiness {
-    /// As of now: the store is asked, unless it just was.
+    /// Returns the current state, for operators. Queries the store, unless that has just been done.
     pub(super) async fn of(served: &Served) -> Readiness {
         let store = match &served.probe {
             None => StoreState::Memory,

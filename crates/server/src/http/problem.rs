@@ -189,10 +189,21 @@ impl Problem {
         Problem::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// For whoever asks from elsewhere, where there is no token to show.
-    pub(super) fn not_local() -> Problem {
-        let detail = "only operators may do this: on the server's own machine, without a proxy, \
-                      at a loopback address; from elsewhere, start it with --operator-token";
+    /// For a token that was not compared, because its address sent too many wrong ones.
+    pub(super) fn too_many_guesses(retry_after: Duration) -> Problem {
+        let detail = "too many wrong operator tokens came from your address, and this one was not compared; wait as \
+                      long as Retry-After says, or ask from another address";
+        let retry_after = Some(retry_after);
+        Problem { retry_after, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+
+    /// For a request that is not local, on a server without an operator token.
+    pub(super) fn not_local(reason: &str) -> Problem {
+        let detail = format!(
+            "only operators may do this; without an operator token they are on the server's own machine, at a \
+             loopback address and without a proxy, but of this request: {reason}; set TOLLGATE_OPERATOR_TOKEN \
+             (--operator-token) and send it"
+        );
         Problem::new(StatusCode::FORBIDDEN, detail)
     }
 }

@@ -1,4 +1,4 @@
-//! What happens often is said once a second.
+//! Events that would fill the log if each were a line.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,17 @@ use parking_lot::Mutex;
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Lets something be said at most once a second, and counts how often it was not.
-#[derive(Debug, Default)]
+/// Lets an event be logged at most once in a time (a second by default), and counts how often it was not logged.
+#[derive(Debug)]
 pub(crate) struct Sparingly {
+    pause: Duration,
     state: Mutex<State>,
+}
+
+impl Default for Sparingly {
+    fn default() -> Sparingly {
+        Sparingly::every(PAUSE)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -19,10 +26,15 @@ struct State {
 }
 
 impl Sparingly {
+    /// Lets an event be logged at most once in `pause`.
+    pub(crate) fn every(pause: Duration) -> Sparingly {
+        Sparingly { pause, state: Mutex::default() }
+    }
+
     /// It happened again. If it is time to say so, how often it was not said since the last time.
     pub(crate) fn again(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.is_too_soon(now) {
+        if state.is_too_soon(now, self.pause) {
             state.left_out = state.left_out.saturating_add(1);
             return None;
         }
@@ -33,7 +45,7 @@ impl Sparingly {
     /// What was left out, if any was and it is time to say so: for when it does not happen again.
     pub(crate) fn rest(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock();
-        if state.left_out == 0 || state.is_too_soon(now) {
+        if state.left_out == 0 || state.is_too_soon(now, self.pause) {
             return None;
         }
         state.said = Some(now);
@@ -42,8 +54,8 @@ impl Sparingly {
 }
 
 impl State {
-    fn is_too_soon(&self, now: Instant) -> bool {
-        self.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE)
+    fn is_too_soon(&self, now: Instant, pause: Duration) -> bool {
+        self.said.is_some_and(|said| now.saturating_duration_since(said) < pause)
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
     let help = "The most connections that a port may have.";
     text.single("tollgate_max_connections", Kind::Gauge, help, served.max_connections);
     authorizing(text, served);
+    operators(text, served);
     lost(text, served);
     let help = "1 while requests should be sent here, as /readyz says.";
     text.single("tollgate_ready", Kind::Gauge, help, u8::from(served.is_ready()));
@@ -151,6 +152,14 @@ fn authorizing(text: &mut Text, served: &Served) {
     let help = "Questions to /v1/authorize of those that are not trusted proxies.";
     let untrusted = served.authorizing.untrusted();
     text.single("tollgate_authorize_untrusted_total", Kind::Counter, help, untrusted);
+}
+
+fn operators(text: &mut Text, served: &Served) {
+    let help = "Operator tokens that were not accepted: wrong, or not_compared because their address had sent too \
+                many wrong ones.";
+    text.metric("tollgate_operator_token_failures_total", Kind::Counter, help);
+    text.sample(&[("reason", "wrong")], served.guesses.wrong());
+    text.sample(&[("reason", "not_compared")], served.guesses.not_compared());
 }
 
 /// What should have been told elsewhere.

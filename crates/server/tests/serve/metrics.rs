@@ -106,6 +106,7 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
         ("tollgate_rules_problem", "gauge"),
         ("tollgate_authorize_held", "gauge"),
         ("tollgate_authorize_untrusted_total", "counter"),
+        ("tollgate_operator_token_failures_total", "counter"),
         ("tollgate_build_info", "gauge"),
         ("tollgate_ready", "gauge"),
         ("tollgate_max_connections", "gauge"),

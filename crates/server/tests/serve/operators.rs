@@ -1,8 +1,12 @@
 //! Who may look at keys, and reset them.
 
-use reqwest::blocking::RequestBuilder;
+use std::io::Write;
+use std::net::IpAddr;
+
+use reqwest::blocking::{Client, RequestBuilder};
 
 use crate::check::problem;
+use crate::eventually::eventually;
 use crate::server::{Server, body_of};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -59,14 +63,88 @@ fn without_a_token_only_this_machine_is_an_operator_and_only_for_itself() {
         ("x-real-ip", "203.0.113.9"),
         ("forwarded", "for=203.0.113.9"),
         ("via", "1.1 proxy"),
+        ("x-original-forwarded-for", "203.0.113.9"),
+        ("fastly-client-ip", "203.0.113.9"),
+        ("x-cluster-client-ip", "203.0.113.9"),
+        ("x-proxyuser-ip", "203.0.113.9"),
+        ("traceparent", "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"),
+        ("x-made-up-by-a-proxy", "1"),
         ("host", "rebound.example"),
     ] {
         for request in [peek(), server.delete("/v1/limits/login/keys/a")] {
             let (status, detail) = problem(request.header(name, value).send().unwrap());
             assert_eq!(status, 403, "{name}");
-            assert!(detail.contains("--operator-token"), "{detail}");
+            assert!(detail.contains("TOLLGATE_OPERATOR_TOKEN"), "{detail}");
+            let named = if name == "host" { "Host" } else { name };
+            assert!(detail.contains(named), "{name}: {detail}");
         }
     }
+}
+
+/// A client whose connections come from this address.
+fn client_at(address: [u8; 4]) -> Client {
+    Client::builder().local_address(IpAddr::from(address)).build().unwrap()
+}
+
+/// Reads a key with a token; returns the status.
+fn peek_with(client: &Client, server: &Server, token: &str, from: Option<&str>) -> u16 {
+    let request = client.get(format!("{}/v1/limits/login/keys/a", server.url)).bearer_auth(token);
+    let request = match from {
+        Some(from) => request.header("x-forwarded-for", from),
+        None => request,
+    };
+    let response = request.send().unwrap();
+    let status = response.status().as_u16();
+    if status == 429 {
+        let retry_after = response.headers()["retry-after"].to_str().unwrap().to_owned();
+        assert!((1..=5).contains(&retry_after.parse().unwrap()), "{retry_after}");
+        let (_, detail) = problem(response);
+        assert!(detail.contains("too many wrong operator tokens"), "{detail}");
+    }
+    status
+}
+
+#[test]
+fn wrong_operator_tokens_are_slowed_counted_and_logged() {
+    let server = Server::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let guesser = client_at([127, 0, 0, 1]);
+    let guess = |number| peek_with(&guesser, &server, &format!("a guess {number}"), None);
+    let statuses: Vec<_> = (0..200).map(guess).collect();
+    // 20 at once, then one every 5 s.
+    let compared = statuses.iter().filter(|status| **status == 401).count();
+    assert!((20..100).contains(&compared), "{compared}");
+    assert!(statuses.iter().all(|status| [401, 429].contains(status)), "{statuses:?}");
+    assert_eq!(statuses[..20], [401; 20]);
+
+    assert_eq!(peek_with(&client_at([127, 0, 0, 2]), &server, TOKEN, None), 200);
+    let page = crate::metrics::scrape(&server);
+    let count =
+        |reason| page.value("tollgate_operator_token_failures_total", &[("reason", reason)]);
+    assert_eq!(count("wrong"), compared as f64);
+    assert_eq!(count("not_compared"), (200 - compared) as f64);
+    eventually("the right token works again at the guesser's address", || {
+        (peek_with(&guesser, &server, TOKEN, None) == 200).then_some(())
+    });
+    let log = server.wait_for_log(|log| log.contains("wrong operator tokens"));
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("wrong operator tokens")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(lines[0].contains("WARN") && lines[0].contains("127.0.0.1"), "{log}");
+    assert!(!log.contains("a guess") && !log.contains(TOKEN), "{log}");
+}
+
+#[test]
+fn a_guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy() {
+    let mut rules = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    let text = "limits: { login: fixed-window limit=5 window=1d }\n\
+                identity: { trusted_proxies: [127.0.0.1] }\n";
+    rules.write_all(text.as_bytes()).unwrap();
+    let flags = ["--config", rules.path().to_str().unwrap()];
+    let server = Server::start_with(&flags, &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let proxy = client_at([127, 0, 0, 1]);
+    let guess = |_| peek_with(&proxy, &server, "a guess", Some("198.51.100.1"));
+    assert!((0..100).map(guess).any(|status| status == 429));
+    assert_eq!(peek_with(&proxy, &server, TOKEN, Some("198.51.100.2")), 200);
+    assert_eq!(peek_with(&proxy, &server, TOKEN, None), 200);
 }
 
 #[test]

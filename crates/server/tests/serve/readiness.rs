@@ -1,5 +1,6 @@
 //! `GET /readyz`: whether to send requests.
 
+use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use tollgate_launcher::{Cluster, Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::{Server, body_of};
 
 /// What `/readyz` says.
 pub(crate) fn readyz(server: &Server) -> (u16, Value) {
@@ -37,6 +38,38 @@ fn memory_is_always_ready() {
     assert_eq!(readyz(&server), (200, readiness));
     let alive = server.get("/healthz").send().unwrap();
     assert_eq!((alive.status().as_u16(), alive.text().unwrap().as_str()), (200, "ok"));
+}
+
+#[test]
+fn only_operators_see_why_the_rules_file_was_refused() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    writeln!(file, "limits: {{ free: token-bucket capacity=10 refill=1/d }}").unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let name = file.path().file_name().unwrap().to_str().unwrap().to_owned();
+    let start = |variables: &[(&str, &str)]| Server::start_with(&["--config", &path], variables);
+    let with_token = start(&[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let without_token = start(&[]);
+    writeln!(file, "a_misspelt_section: 1").unwrap();
+    for server in [&with_token, &without_token] {
+        eventually("the file is refused", || readyz(server).1["rules_problem"].as_str().map(drop));
+    }
+    let problem = |request: reqwest::blocking::RequestBuilder| {
+        let response = request.send().unwrap();
+        assert_eq!(response.status(), 200, "older rules decide");
+        body_of(response)["rules_problem"].as_str().unwrap().to_owned()
+    };
+    let hidden = "the rules file was refused; operators see why here and in the log";
+    let ask = || with_token.get("/readyz");
+    assert_eq!(problem(ask()), hidden);
+    assert_eq!(problem(ask().bearer_auth("a wrong token")), hidden);
+    let shown = problem(ask().bearer_auth(TOKEN));
+    assert!(shown.contains(&name) && shown.contains("has no such field"), "{shown}");
+
+    let local = problem(without_token.get("/readyz"));
+    assert!(local.contains(&name), "{local}");
+    let proxied = without_token.get("/readyz").header("x-forwarded-for", "203.0.113.9");
+    assert_eq!(problem(proxied), hidden);
 }
 
 #[test]

@@ -52,10 +52,15 @@ impl IntoResponses for PathProblems {
 
 impl IntoResponses for OperatorProblems {
     fn responses() -> Responses {
-        let forbidden = problem("There is no token, and it is not asked from the same machine.");
-        let unauthorized = problem("The token is missing, or the wrong one.");
+        let forbidden = problem(
+            "The server has no operator token, and the request is not from the server's own machine.",
+        );
+        let unauthorized = problem("The token is missing or wrong.");
         let unauthorized = with_header(unauthorized, "WWW-Authenticate", Type::String, "`Bearer`.");
-        [(401, unauthorized), (403, forbidden)].map(of_status).into()
+        let guessing =
+            problem("Too many wrong tokens came from this address; this one was not compared.");
+        let guessing = with_header(guessing, "Retry-After", Type::Integer, "Seconds.");
+        [(401, unauthorized), (403, forbidden), (429, guessing)].map(of_status).into()
     }
 }
 
