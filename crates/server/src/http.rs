@@ -8,6 +8,7 @@
 //! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
 //! - `page`, `playground`: the algorithms to play with, and the page to do so
 //! - `health`: whether the process lives, and whether to send it requests
+//! - `host`: requests without a valid `Host` are refused before anything else
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
 //! - `openapi`: all of it as a document
 
@@ -18,6 +19,7 @@ mod body;
 mod check;
 mod decision;
 mod health;
+mod host;
 mod keys;
 mod limits;
 mod object;
@@ -44,6 +46,7 @@ pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use body::read as read_body;
 pub(crate) use check::answer as check;
+pub(crate) use host::problem_with_host;
 pub(crate) use operator::Guesses;
 pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;

@@ -8,12 +8,14 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
+use axum::response::IntoResponse;
 use axum::routing::future::RouteFuture;
 use hyper::{Method, Request, Response};
 use pin_project_lite::pin_project;
 use tower::Service;
 
 use crate::endpoint::Endpoint;
+use crate::http::{Problem, problem_with_host};
 use crate::logs::RequestLine;
 use crate::served::Served;
 use crate::traces::RequestSpan;
@@ -53,7 +55,9 @@ where
         let traces = served.traces.as_ref();
         let span = traces.map(|traces| traces.request(&request, served.store));
         let line = RequestLine::begin(&request);
+        let problem = problem_with_host(request.headers(), request.version());
         let answer = match (endpoint, request.method()) {
+            _ if problem.is_some() => Answer::Refused { problem },
             (Endpoint::Check, &Method::POST) => {
                 Answer::Check { answer: (self.check)(Arc::clone(&served), request) }
             }
@@ -83,6 +87,8 @@ pin_project! {
     enum Answer<F> {
         Check { #[pin] answer: F },
         Routed { #[pin] answer: RouteFuture<Infallible> },
+        // Before any route; `None` once it is answered.
+        Refused { problem: Option<Problem> },
     }
 }
 
@@ -95,6 +101,10 @@ impl<F: Future<Output = Response<Body>>> Future for Answer<F> {
             Projected::Routed { answer } => match ready!(answer.poll(context)) {
                 Ok(answer) => Poll::Ready(answer),
                 Err(never) => match never {},
+            },
+            Projected::Refused { problem } => match problem.take() {
+                Some(problem) => Poll::Ready(problem.into_response()),
+                None => Poll::Pending,
             },
         }
     }
@@ -127,7 +137,7 @@ impl<F: Future<Output = Response<Body>>> Future for Observing<F> {
 #[cfg(test)]
 mod tests {
     use axum::body::to_bytes;
-    use hyper::header::CONTENT_TYPE;
+    use hyper::header::{CONTENT_TYPE, HOST};
     use tollgate::Limiter;
     use tollgate::rules::{Config, Rules};
 
@@ -161,7 +171,8 @@ mod tests {
             (Method::POST, "/v1/check/", "routed"),
             (Method::POST, "/v1/check/batch", "routed"),
         ] {
-            let request = Request::builder().method(&method).uri(path).body(Body::empty());
+            let request = Request::builder().method(&method).uri(path).header(HOST, "localhost");
+            let request = request.body(Body::empty());
             let answer = observed.call(request.unwrap()).await.unwrap();
             assert_eq!(told(answer).await.2, want, "{method} {path}");
         }

@@ -125,17 +125,58 @@ fn heads_that_are_too_large_are_answered_with_431() {
         assert!(answer.ends_with("\r\n\r\n"), "it has no body: {answer:?}");
     }
     let mut stream = connect(&server);
-    let enough = format!("{}x: {}\r\n", "x: y\r\n".repeat(98), "x".repeat(31 * 1024));
-    let request = format!("GET /missing HTTP/1.1\r\nconnection: close\r\n{enough}\r\n");
+    let enough = format!("{}x: {}\r\n", "x: y\r\n".repeat(97), "x".repeat(31 * 1024));
+    let request = format!("GET /missing HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{enough}\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let answer = rest(&mut stream);
     assert!(answer.starts_with("HTTP/1.1 404 "), "{answer:?}");
 }
 
+#[test]
+fn requests_without_exactly_one_valid_host_are_answered_with_400() {
+    let server = Server::start(&[]);
+    let problems = [
+        ("", "no Host header"),
+        ("host: a\r\nhost: a\r\n", "more than one Host header"),
+        ("host: a\r\nhost: b\r\nhost: c\r\n", "more than one Host header"),
+        ("host: a b\r\n", "not a host"),
+        ("host: user@a\r\n", "not a host"),
+        ("host: a:b\r\n", "not a host"),
+    ];
+    for (headers, want) in problems {
+        for path in ["/healthz", "/v1/limits", "/missing"] {
+            let mut stream = connect(&server);
+            let request = format!("GET {path} HTTP/1.1\r\n{headers}\r\n");
+            stream.write_all(request.as_bytes()).unwrap();
+            // The server closes the connection, too.
+            let answer = rest(&mut stream);
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{headers:?} {path}: {answer:?}");
+            assert!(
+                answer.contains("\r\ncontent-type: application/problem+json\r\n"),
+                "{answer:?}"
+            );
+            assert!(answer.contains(want), "{headers:?} {path}: {answer:?}");
+        }
+    }
+    let mut stream = connect(&server);
+    let request = post_to("/v1/check", "content-length: 33", CHECK).replace("host: a\r\n", "");
+    stream.write_all(request.as_bytes()).unwrap();
+    assert!(rest(&mut stream).starts_with("HTTP/1.1 400 "));
+
+    let mut stream = connect(&server);
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    assert!(rest(&mut stream).starts_with("HTTP/1.0 200 "), "HTTP/1.0 needs no Host");
+}
+
+/// A POST with other headers about its body.
+fn post_to(path: &str, headers: &str, body: &str) -> String {
+    let fixed = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json");
+    format!("{fixed}\r\n{headers}\r\n\r\n{body}")
+}
+
 /// A check with other headers about its body.
 fn post(headers: &str, body: &str) -> Vec<u8> {
-    let fixed = "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json";
-    format!("{fixed}\r\n{headers}\r\n\r\n{body}").into_bytes()
+    post_to("/v1/check", headers, body).into_bytes()
 }
 
 /// A check as one chunk, with what is said to be its size.

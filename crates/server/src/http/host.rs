@@ -1,0 +1,84 @@
+//! The `Host` header: HTTP/1.1 requires exactly one (RFC 9112, section 3.2).
+//!
+//! A request without one, or with two, can mean one thing to a proxy in front and another here.
+
+use hyper::header::HOST;
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Version};
+
+use super::Problem;
+
+/// Returns the problem with a request's `Host`, if it has one. HTTP/1.0 may do without the header, but not repeat it.
+pub(crate) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option<Problem> {
+    let mut hosts = headers.get_all(HOST).iter();
+    let detail = match (hosts.next(), hosts.next()) {
+        (None, _) if version != Version::HTTP_11 => return None,
+        (Some(host), None) if is_host(host.as_bytes()) => return None,
+        (None, _) => "the request has no Host header, which HTTP/1.1 requires; send one",
+        (Some(_), None) => {
+            "the Host header is not a host with an optional port; send such as `Host: localhost:8080`"
+        }
+        (Some(_), Some(_)) => "the request has more than one Host header; send one",
+    };
+    Some(Problem::bad_request(detail).unread())
+}
+
+/// Returns whether a value is `host` or `host:port`. It may be empty, for a request whose URL has no host.
+fn is_host(value: &[u8]) -> bool {
+    if value.is_empty() {
+        return true;
+    }
+    let Ok(authority) = Authority::try_from(value) else { return false };
+    // The parser accepts `user@host`, and ports that are not numbers.
+    let rest = authority.as_str().strip_prefix(authority.host());
+    rest.is_some_and(|rest| match rest.strip_prefix(':') {
+        Some(port) => port.bytes().all(|byte| byte.is_ascii_digit()),
+        None => rest.is_empty(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn is_refused(hosts: &[&[u8]], version: Version) -> bool {
+        let mut headers = HeaderMap::new();
+        for host in hosts {
+            headers.append(HOST, HeaderValue::from_bytes(host).unwrap());
+        }
+        problem_with_host(&headers, version).is_some()
+    }
+
+    #[test]
+    fn http_1_1_requires_exactly_one_host() {
+        for (hosts, version, want) in [
+            (&[b"a".as_slice()] as &[&[u8]], Version::HTTP_11, false),
+            (&[], Version::HTTP_11, true),
+            (&[b"a", b"a"], Version::HTTP_11, true),
+            (&[b"a", b"b", b"c"], Version::HTTP_11, true),
+            (&[], Version::HTTP_10, false),
+            (&[b"a"], Version::HTTP_10, false),
+            (&[b"a", b"b"], Version::HTTP_10, true),
+            (&[b"a b"], Version::HTTP_10, true),
+        ] {
+            assert_eq!(is_refused(hosts, version), want, "{hosts:?} {version:?}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_with_an_optional_port() {
+        for host in
+            ["", "a", "a.example", "a:1", "a:", "127.0.0.1:8080", "[::1]", "[::1]:80", "_a-b"]
+        {
+            assert!(is_host(host.as_bytes()), "{host}");
+        }
+        for host in [
+            "a b", "a/b", "http://a", "user@a", "a:b", "a:1:2", ":", "[::1", "a,b", "a?b", "a#b",
+            "\u{e4}",
+        ] {
+            assert!(!is_host(host.as_bytes()), "{host}");
+        }
+    }
+}
