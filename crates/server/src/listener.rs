@@ -5,7 +5,8 @@
 //!   - `wire`: a socket and bodies, which tell how far it is
 //! - `room`: who is connected, at most so many at a time
 //! - `connections`: how many there are and were
-//! - `files`: how many the system allows; `seldom`: what is said once a minute
+//! - `files`: how many connections there are file descriptors for; `shortage`: when there are none left
+//! - `seldom`: events that are logged at most once a minute
 
 mod connection;
 mod connections;
@@ -13,35 +14,33 @@ mod files;
 mod progress;
 mod room;
 mod seldom;
+mod shortage;
 #[cfg(test)]
 mod tests;
 mod watch;
 mod wire;
 
 use std::convert::Infallible;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::sleep;
 use tower::Service;
 
-pub(crate) use connections::{Connections, Port, Reason};
+#[cfg(test)]
+pub(crate) use connections::Port;
+pub(crate) use connections::{Connections, Reason};
 pub(crate) use files::allow_open_files;
 pub(crate) use room::{Place, Room};
 pub(crate) use watch::Hold;
 
 use crate::lifecycle::{Lifecycle, Phase};
 use connection::connection;
-use seldom::Seldom;
-
-/// How long to wait when the system has no more files or memory for connections.
-const NO_RESOURCES: Duration = Duration::from_millis(50);
 
 /// How many connections may wait to be accepted; the system may allow fewer. A client that finds no place there tries
 /// again after a second, so a burst of new connections should fit.
@@ -81,7 +80,6 @@ pub(crate) async fn serve<S>(
     S::Future: Send,
 {
     let mut room = Room::new(bounds, connections);
-    let mut failing = Seldom::default();
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
     let start = |stream, peer, place: Place, room: &Room| {
         let id = place.id();
@@ -97,7 +95,7 @@ pub(crate) async fn serve<S>(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                after(&error, &mut failing).await;
+                room.after_accept_error(&error).await;
                 continue;
             }
         };
@@ -116,32 +114,6 @@ pub(crate) async fn serve<S>(
         start(stream, peer, place, &room);
     }
     room.close().await;
-}
-
-/// Waits after an error of `accept`, unless it was that of one connection.
-async fn after(error: &io::Error, failing: &mut Seldom) {
-    if is_of_one_connection(error.kind()) {
-        tracing::debug!(%error, "a connection was gone before it was accepted");
-        return;
-    }
-    if failing.is_due(Instant::now()) {
-        tracing::warn!(%error, "connections cannot be accepted; if files are too few, raise `ulimit -n`");
-    }
-    sleep(NO_RESOURCES).await;
-}
-
-/// Linux hands out errors of a new connection as those of `accept`.
-fn is_of_one_connection(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::ConnectionAborted
-            | ErrorKind::ConnectionReset
-            | ErrorKind::ConnectionRefused
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable
-            | ErrorKind::NetworkDown
-            | ErrorKind::Interrupted
-    )
 }
 
 /// What clients have connected to, though nobody has accepted it yet; then stops listening. Asks the system and not

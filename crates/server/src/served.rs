@@ -12,7 +12,7 @@ use tollgate::{Decision, Health, Limiter, Scope};
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
 use crate::http::{Authorizing, Guesses, Playground};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::{Connections, Port};
+use crate::listener::Connections;
 use crate::logs::{Log, Sparingly};
 use crate::metrics::Metrics;
 use crate::probe::{ByKind, Probe};
@@ -147,6 +147,7 @@ impl Served {
         store: &'static str,
         lifecycle: Lifecycle,
     ) -> Served {
+        let (connections, grpc_connections) = Connections::of_both_ports();
         Served {
             rules,
             file,
@@ -155,8 +156,8 @@ impl Served {
             lifecycle,
             metrics: Metrics::new(store),
             receipts: Receipts::default(),
-            connections: Arc::new(Connections::new(Port::Http)),
-            grpc_connections: Arc::new(Connections::new(Port::Grpc)),
+            connections,
+            grpc_connections,
             operator_token: None,
             guesses: Guesses::default(),
             refused: Refused::default(),

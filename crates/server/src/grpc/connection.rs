@@ -27,9 +27,6 @@ use crate::served::Served;
 /// What every connection of HTTP/2 begins with is so long.
 const PREFACE_BYTES: usize = 24;
 
-/// If the system has no more connections to give, it is asked again after this.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// Serves connections until the server closes, and everything that is in flight then.
 pub(super) async fn serve(listener: TcpListener, bounds: Bounds, served: &Served, calls: Calls) {
     let Served { lifecycle, grpc_connections, .. } = served;
@@ -64,10 +61,7 @@ async fn accept(
     let stream = loop {
         match listener.accept().await {
             Ok((stream, _)) => break stream,
-            Err(error) => {
-                tracing::debug!(%error, "a connection to the gRPC port was not accepted");
-                tokio::time::sleep(PAUSE).await;
-            }
+            Err(error) => room.after_accept_error(&error).await,
         }
     };
     // Answers are small. A connection that cannot be told so is about to end.

@@ -1,11 +1,18 @@
 //! How many connections there are and were, and why they were closed.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use super::room::Shared;
 
 /// How many connections of a port there are and were.
-#[derive(Debug)]
 pub(crate) struct Connections {
     port: Port,
+    /// The connections themselves, once the port is served.
+    room: OnceLock<Weak<Shared>>,
+    /// The counts of the server's other port.
+    other: OnceLock<Weak<Connections>>,
     open: AtomicU64,
     accepted: AtomicU64,
     first_byte: AtomicU64,
@@ -58,10 +65,18 @@ impl Reason {
     }
 }
 
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
 impl Connections {
     pub(crate) fn new(port: Port) -> Connections {
         Connections {
             port,
+            room: OnceLock::new(),
+            other: OnceLock::new(),
             open: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             first_byte: AtomicU64::new(0),
@@ -69,6 +84,26 @@ impl Connections {
             idle: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the counts of the HTTP port and of the gRPC port of one server: when file descriptors run out, each
+    /// port evicts connections of the other one, too.
+    pub(crate) fn of_both_ports() -> (Arc<Connections>, Arc<Connections>) {
+        let http = Arc::new(Connections::new(Port::Http));
+        let grpc = Arc::new(Connections::new(Port::Grpc));
+        // OK because both are new: neither is set yet.
+        let _ = http.other.set(Arc::downgrade(&grpc));
+        let _ = grpc.other.set(Arc::downgrade(&http));
+        (http, grpc)
+    }
+
+    /// Keeps the room of the port; the first one, as a port is served once.
+    pub(super) fn set_room(&self, room: &Arc<Shared>) {
+        let _ = self.room.set(Arc::downgrade(room));
+    }
+
+    pub(super) fn room_of_other_port(&self) -> Option<Arc<Shared>> {
+        self.other.get()?.upgrade()?.room.get()?.upgrade()
     }
 
     pub(crate) fn port(&self) -> Port {

@@ -1,31 +1,36 @@
-//! How many files the system lets the server open: every connection is one.
+//! How many connections there are file descriptors for.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What the server opens beside connections to its ports: the store, its own files.
-const OTHERS: u64 = 256;
+/// The most file descriptors that are kept for the rest: connections to the store, the log, the rules file.
+const MAX_RESERVED: u64 = 256;
 
-/// Lets the server open as many files as the system allows it. If those are too few it warns, and returns how many
-/// connections each of the two ports may have: without files for the store, checks fail.
+/// Raises the limit of open files as far as the system allows. Returns how many connections each of the two ports may
+/// have: at most `max_connections`, and fewer, with a warning, if there are not enough descriptors.
 pub(crate) fn allow_open_files(max_connections: u32) -> u32 {
     let Some(allowed) = raise_to_hard_limit() else { return max_connections };
-    let fit = fit(allowed);
+    let (fit, reserved) = (fit(allowed), reserved(allowed));
     if fit >= max_connections {
         return max_connections;
     }
     tracing::warn!(
-        "--max-connections {max_connections}: the system lets this process open {allowed} files, \
-         which are enough for {fit} connections on each of both ports, beside {OTHERS} other files: \
-         no more are let in; raise `ulimit -n`, or lower --max-connections"
+        "--max-connections {max_connections}: the system lets this process open {allowed} files, which are enough \
+         for {fit} connections on each of both ports, beside {reserved} other files: no more are accepted; raise \
+         `ulimit -n`, or lower --max-connections"
     );
     fit
 }
 
-/// How many connections there are files for, on each of two ports: at least one.
-///
-/// With 300 files it is 22.
+/// Returns how many descriptors are kept for the rest: half of a few, [`MAX_RESERVED`] of many. If that were 256 of any
+/// number, a server with 300 would have 22 connections on each port, and a crowd of silent ones would keep others out.
+fn reserved(allowed: u64) -> u64 {
+    (allowed / 2).min(MAX_RESERVED)
+}
+
+/// Returns how many connections each of two ports has descriptors for: at least one. Of 64 it is 16.
 fn fit(allowed: u64) -> u32 {
-    let each = allowed.saturating_sub(OTHERS) / 2;
+    // OK because no more is reserved than allowed.
+    let each = (allowed - reserved(allowed)) / 2;
     u32::try_from(each).unwrap_or(u32::MAX).max(1)
 }
 
@@ -52,10 +57,18 @@ mod tests {
     }
 
     #[test]
-    fn both_ports_have_half_of_the_files_that_nothing_else_needs() {
-        for (allowed, want) in
-            [(20_256, 10_000), (20_255, 9_999), (300, 22), (258, 1), (0, 1), (u64::MAX, u32::MAX)]
-        {
+    fn each_port_has_half_of_the_files_that_are_not_reserved() {
+        for (allowed, want) in [
+            (20_256, 10_000),
+            (20_255, 9_999),
+            (1_024, 384),
+            (512, 128),
+            (300, 75),
+            (64, 16),
+            (3, 1),
+            (0, 1),
+            (u64::MAX, u32::MAX),
+        ] {
             assert_eq!(fit(allowed), want, "{allowed}");
         }
     }

@@ -31,10 +31,11 @@ pub(crate) struct Room {
     shared: Arc<Shared>,
     next_id: u64,
     full: Seldom,
+    failing: Seldom,
     is_closing: bool,
 }
 
-struct Shared {
+pub(super) struct Shared {
     seats: Mutex<Seats>,
     /// Told whenever a connection has gone.
     left: Notify,
@@ -71,8 +72,21 @@ impl Room {
         // OK because a u32 fits in usize where there are sockets.
         let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
         let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
-        let (full, is_closing) = (Seldom::default(), false);
-        Room { bounds, shared: Arc::new(shared), next_id: 0, full, is_closing }
+        let shared = Arc::new(shared);
+        shared.counts.set_room(&shared);
+        let (full, failing) = (Seldom::default(), Seldom::default());
+        Room { bounds, shared, next_id: 0, full, failing, is_closing: false }
+    }
+
+    /// Returns whether to log that `accept` fails.
+    pub(super) fn is_failure_due(&mut self, now: Instant) -> bool {
+        self.failing.is_due(now)
+    }
+
+    /// The connections of this port, then those of the other one.
+    pub(super) fn both_ports(&self) -> Vec<Arc<Shared>> {
+        let other = self.shared.counts.room_of_other_port();
+        [Some(Arc::clone(&self.shared)), other].into_iter().flatten().collect()
     }
 
     /// A place for one more. If there is none, another connection is closed for it: one whose client does not go on
@@ -150,16 +164,26 @@ impl Room {
 }
 
 impl Shared {
-    /// Ends the connection that is to be closed first, if one may be. Who that is, a look at all of them tells for a
-    /// moment, and the next are closed in that order: no request pays for it, nor does each new connection.
+    /// Evicts the first connection in the order of eviction, if there is one. The order is computed from all
+    /// connections once in [`LOOK_AGAIN`], not for each eviction.
     fn evict(&self, now: Instant) -> bool {
+        self.evict_up_to(Rank::Idle, self.max_new, now)
+    }
+
+    /// Evicts a connection of this rank or one before it, as if the port had no room for more than it has now.
+    pub(super) fn evict_any(&self, most: Rank, now: Instant) -> bool {
+        let max_new = (self.seats.lock().by_id.len() / NEWCOMERS).max(1);
+        self.evict_up_to(most, max_new, now)
+    }
+
+    fn evict_up_to(&self, most: Rank, max_new: usize, now: Instant) -> bool {
         let mut seats = self.seats.lock();
         if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
             seats.look(now);
         }
         let Seats { by_id, spare, new, .. } = &mut *seats;
         while let Some((seen, id)) = spare.pop_front() {
-            if seen.rank == Rank::Idle && *new >= self.max_new {
+            if seen.rank > most || (seen.rank == Rank::Idle && *new >= max_new) {
                 spare.push_front((seen, id));
                 return false;
             }

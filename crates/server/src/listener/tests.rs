@@ -17,7 +17,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-use super::{Bounds, Connections, Port, Reason, is_of_one_connection, serve};
+use super::shortage::is_of_one_connection;
+use super::{Bounds, Connections, Port, Reason, serve};
 use crate::lifecycle::{Phase, lifecycle};
 
 /// Long enough for any machine; nothing takes that long.

@@ -11,8 +11,6 @@ use reqwest::blocking::{Client, RequestBuilder, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::eventually::eventually;
-
 /// A server that runs, until this is dropped.
 pub(crate) struct Server {
     child: Child,
@@ -72,15 +70,20 @@ impl Server {
         let stderr = std::fs::File::options().write(true).open(log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let child = command.spawn().unwrap();
-        let ports =
-            eventually("two open ports", || <[u16; 2]>::try_from(listening_ports(child.id())).ok());
+        let until = Instant::now() + Duration::from_secs(60);
+        let [one, other] = loop {
+            if let Ok(ports) = <[u16; 2]>::try_from(listening_ports(child.id())) {
+                break ports;
+            }
+            assert!(Instant::now() < until, "the server never listened");
+            std::thread::sleep(Duration::from_millis(10));
+        };
         // The HTTP port is opened first, but the order in `/proc` is not promised: ask which one speaks HTTP/1.1.
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         let speaks_http = |port: &u16| {
             let healthz = client.get(format!("http://127.0.0.1:{port}/healthz"));
             healthz.send().is_ok_and(|answer| answer.status() == 200)
         };
-        let [one, other] = ports;
         let (http, grpc) = if speaks_http(&one) { (one, other) } else { (other, one) };
         let (url, grpc) = (format!("http://127.0.0.1:{http}"), format!("127.0.0.1:{grpc}"));
         Server { child, url, grpc, log: Arc::default(), reader: None, client }

@@ -1,12 +1,12 @@
 //! What the system gives the server: files and addresses.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::cmd;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tollgate_launcher::{Flavour, Launch};
 
 use crate::eventually::eventually;
@@ -25,13 +25,13 @@ fn without_files_for_all_clients_there_are_still_some_for_the_store() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 300 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
-    // Whoever is silent stays, until there is need for its place.
+    // Silent connections stay until they are evicted.
     command.args(["--first-byte-timeout", "1h", "--store-deadline", "1s", "--store", &redis.url()]);
     let (server, mut log) = Server::start_command(&mut command);
     let http = server.url.strip_prefix("http://").unwrap();
     let idle = |address: &str| TcpStream::connect(address).unwrap();
     let crowd: Vec<_> = (0..CROWD).flat_map(|_| [idle(http), idle(&server.grpc)]).collect();
-    // Those who came later are let in too: a check is answered after they are.
+    // The check is answered after the whole crowd was accepted.
     assert!(server.check(CHECK).get("degraded").is_none());
 
     let killed: u64 = redis.ask(cmd("CLIENT").arg(&["KILL", "TYPE", "normal"])).unwrap();
@@ -44,9 +44,68 @@ fn without_files_for_all_clients_there_are_still_some_for_the_store() {
     drop((crowd, server));
     log.read_to_string(&mut rest).unwrap();
     let warning = "--max-connections 8000: the system lets this process open 300 files, \
-                   which are enough for 22 connections on each";
+                   which are enough for 75 connections on each";
     assert_eq!(rest.matches(warning).count(), 1, "{rest}");
     assert!(!rest.contains("connections cannot be accepted"), "{rest}");
+}
+
+/// How long an honest client may wait while the crowd is there. With one connection for each port the crowd would
+/// take 10 s to pass.
+const HONEST_WAIT: Duration = Duration::from_secs(4);
+
+/// Connects to the gRPC port and waits for the first frame of the server.
+fn begin_http2(address: &str) -> [u8; 9] {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&empty_settings).unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).unwrap();
+    head
+}
+
+/// Asks both ports, and returns how long the answers took.
+fn ask_both_ports(server: &Server) -> Duration {
+    let began = Instant::now();
+    server.check(CHECK);
+    assert_eq!(begin_http2(&server.grpc)[3], 4, "the first frame is SETTINGS");
+    began.elapsed()
+}
+
+/// Connects to both ports, and sends nothing.
+fn silent_crowd(server: &Server, each: usize) -> Vec<TcpStream> {
+    let http = server.url.strip_prefix("http://").unwrap();
+    let ports = [http, &*server.grpc];
+    (0..each).flat_map(|_| ports.map(|port| TcpStream::connect(port).unwrap())).collect()
+}
+
+#[test]
+fn a_silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
+    command.args(["--first-byte-timeout", "1h"]);
+    let (server, _log) = Server::start_command(&mut command);
+    let _crowd = silent_crowd(&server, 100);
+    let took = ask_both_ports(&server);
+    assert!(took < HONEST_WAIT, "{took:?}");
+}
+
+#[test]
+fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
+    let (server, _log) = Server::start_unread(&["--first-byte-timeout", "1h"], &[]);
+    let pid = server.pid();
+    let open = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count();
+    // The server believes that it may have 4,000 connections, and has files for 20 more.
+    let few = Rlimit { current: Some(open as u64 + 20), ..getrlimit(Resource::Nofile) };
+    prlimit(Some(pid), Resource::Nofile, few).unwrap();
+    // One port at a time: each needs the files that the other one's crowd has.
+    for crowded in [server.url.strip_prefix("http://").unwrap(), &server.grpc] {
+        let _crowd: Vec<_> = (0..60).map(|_| TcpStream::connect(crowded).unwrap()).collect();
+        let took = ask_both_ports(&server);
+        assert!(took < HONEST_WAIT, "{crowded}: {took:?}");
+    }
 }
 
 #[test]
