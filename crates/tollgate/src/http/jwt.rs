@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+mod bad;
 mod cache;
 mod claims;
 mod invalid;
@@ -12,6 +13,7 @@ mod key;
 mod tests;
 mod unproven;
 
+use bad::BadTokens;
 use cache::{Cache, Weight};
 pub use claims::Claims;
 pub use invalid::InvalidToken;
@@ -34,7 +36,8 @@ const LEEWAY: Duration = Duration::from_secs(5);
 ///
 /// A token counts from its `nbf`, if it has one, until its `exp`, which it must have. Its algorithm is
 /// its key's own, whatever the token says. A token that was verified is remembered, so the signature of
-/// one that comes with 1,000 requests is computed once. Clones remember together.
+/// one that comes with 1,000 requests is computed once. So is that of the last 4,096 bad tokens. Clones remember
+/// together.
 ///
 /// ```
 /// use tollgate::http::{InvalidToken, Jwt, JwtKey};
@@ -59,10 +62,11 @@ pub struct Jwt {
     shared: Arc<Shared>,
 }
 
-/// What a cache remembers is what its policy accepted: the two change together.
+/// Tokens are remembered as the policy judged them, so a changed policy begins without any.
 struct Shared {
     policy: Policy,
     cache: Cache,
+    bad: BadTokens,
 }
 
 #[derive(Clone)]
@@ -142,8 +146,8 @@ impl Jwt {
         }
     }
 
-    /// What is known of a token at `now_us`. Asks `may_verify` before it computes a signature, which
-    /// it does not for a token that it knows, nor for one that no signature could save.
+    /// Returns what is known of a token at `now_us`. Calls `may_verify` before it computes a signature, which it does
+    /// not for a token that was verified before, good or bad, nor for one that is bad whatever its signature.
     pub(crate) fn verify(
         &self,
         token: &str,
@@ -167,30 +171,35 @@ impl Jwt {
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }
-        let Shared { policy, cache } = &*self.shared;
+        let Shared { policy, cache, bad } = &*self.shared;
         let fingerprint = cache.fingerprint(token);
         if let Some(known) = cache.get(fingerprint, now_us) {
             return known.map(Some);
+        }
+        if let Some(reason) = bad.get(fingerprint, now_us) {
+            return Err(reason);
         }
         let unproven = Unproven::read(token)?;
         let candidates = unproven.candidates(&policy.keys)?;
         if !may_verify() {
             return Ok(None);
         }
-        if !candidates.iter().any(|key| unproven.is_signed_by(key)) {
-            return Err(InvalidToken::Signature);
-        }
-        let claims = Arc::new(policy.accept(unproven.claims(), now_us)?);
+        let claims = match candidates.iter().any(|key| unproven.is_signed_by(key)) {
+            true => policy.accept(unproven.claims(), now_us),
+            false => Err(InvalidToken::Signature),
+        };
+        let claims = claims.inspect_err(|reason| bad.insert(fingerprint, *reason, now_us))?;
+        let claims = Arc::new(claims);
         cache.insert(fingerprint, Weight::of(token), Arc::clone(&claims));
         Ok(Some(claims))
     }
 
     fn of(policy: Policy) -> Jwt {
         let cache = Cache::new(policy.max_cached);
-        Jwt { shared: Arc::new(Shared { policy, cache }) }
+        Jwt { shared: Arc::new(Shared { policy, cache, bad: BadTokens::default() }) }
     }
 
-    /// Remembers nothing yet: what the policy was before may have accepted more.
+    /// Remembers no tokens yet: the policy before may have accepted more of them.
     fn with(self, change: impl FnOnce(&mut Policy)) -> Jwt {
         let mut policy = self.shared.policy.clone();
         change(&mut policy);

@@ -1,10 +1,13 @@
 //! Tokens that requests carry: which are believed, and what becomes of the others.
 
+mod credit;
+
 use std::sync::{Arc, OnceLock};
 
 use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tollgate_core::{Checked, Limit};
 
+use self::credit::Credit;
 use super::head::RequestHead;
 use super::identity::NOWHERE;
 use super::jwt::{Claims, InvalidToken, Jwt, Token};
@@ -32,6 +35,8 @@ pub(super) struct Tokens {
     pub(super) on_invalid: OnInvalid,
     /// By address, how many tokens may turn out bad. Without it none is verified.
     verifications: Option<Scope>,
+    /// By address, how many more may, because good ones came from there. `None` as long as `jwt` is.
+    credit: Option<Arc<Credit>>,
     pub(super) clock: Clock,
 }
 
@@ -39,7 +44,7 @@ impl Tokens {
     pub(super) fn with_jwt(self, jwt: Jwt) -> Tokens {
         // Never without: the usual limit can be made.
         let verifications = self.verifications.or_else(usual_verifications);
-        Tokens { jwt: Some(jwt), verifications, ..self }
+        Tokens { jwt: Some(jwt), verifications, credit: Some(Arc::default()), ..self }
     }
 
     pub(super) fn with_verifications(self, limit: Limit) -> Result<Tokens, Error> {
@@ -58,16 +63,24 @@ impl Tokens {
         Some(looked)
     }
 
-    /// A token that is new is verified, if its address has not brought too many bad ones.
+    /// Verifies a new token if its address has allowance or credit left. A good token costs neither, and every request
+    /// with a good token earns its address one more verification.
     fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> Looked {
+        let credit = self.credit.as_deref();
         let mut charged = None;
         let looked = jwt.verify(token, now_us, || {
             charged = self.charge(address, now_us);
-            charged.as_ref().is_some_and(Decision::is_allowed)
+            let is_allowed = charged.as_ref().is_some_and(Decision::is_allowed);
+            is_allowed || credit.is_some_and(|credit| credit.spend(address))
         });
         match (looked, charged) {
             (Token::Verified(claims), charged) => {
+                let is_from_credit = charged.as_ref().is_some_and(|own| !own.is_allowed());
                 self.give_back(charged, address, now_us);
+                if let Some(credit) = credit {
+                    // What was spent on it, and what it earns.
+                    (0..=u8::from(is_from_credit)).for_each(|_| credit.earn(address));
+                }
                 Looked::Verified(claims)
             }
             (Token::Invalid(invalid), None) => self.uncharged(invalid, address, now_us),

@@ -130,21 +130,25 @@ async fn a_layers_own_identity_stays_whatever_the_file_says() {
 #[tokio::test]
 async fn tokens_stay_known_while_identity_stays_the_same() {
     let (rules, app) = start(&limited_to(2, TOKENS));
-    let home = "203.0.113.9";
+    let (home, elsewhere) = ("203.0.113.9", "198.51.100.1");
     let (ada, bob) = (token(r#""sub":"ada""#), token(r#""sub":"bob""#));
-    let went = async |token: &str| admitted(&app, (0..9).map(|_| bearing(token, home))).await;
+    let went = async |token: &str| {
+        // Good tokens earn their address verifications, and this one should have none.
+        let address = if token == ada { elsewhere } else { home };
+        admitted(&app, (0..9).map(|_| bearing(token, address))).await
+    };
     assert_eq!(went(&ada).await, 2);
     // The only verification that the address has; its own quota with it.
     let forged = signed(b"a secret that somebody made up ...", r#"{"sub":"eve","exp":4102444800}"#);
     assert_eq!(went(&forged).await, 2);
     assert_eq!(went(&bob).await, 0);
     replace(&rules, &limited_to(5, TOKENS));
-    // Of ada's new quota; and bob, whose token is still not looked at, is one with the address.
+    // Ada has 3 more of her new quota. Bob's token is still not verified, so his requests are limited by address.
     assert_eq!((went(&ada).await, went(&bob).await), (3, 3));
     // Another identity begins anew.
     replace(&rules, &limited_to(5, &TOKENS.replace("366d", "365d")));
     assert_eq!((went(&ada).await, went(&bob).await), (0, 5));
     // Without tokens there are only addresses.
     replace(&rules, &limited_to(7, NOBODY));
-    assert_eq!(went(&ada).await, 2);
+    assert_eq!(went(&bob).await, 2);
 }

@@ -143,31 +143,65 @@ fn verified_at_most(limit: &str) -> Identity {
 }
 
 #[tokio::test]
-async fn who_brings_bad_tokens_soon_has_none_looked_at() {
+async fn an_address_that_sent_only_bad_tokens_has_no_new_ones_verified() {
     let (clock, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
     for peer in [HOME, ELSEWHERE] {
         spend(&app, peer).await;
     }
-    let before = user("known before");
-    assert!(is_believed(&app, &before, HOME).await);
-    for number in 0..2 {
+    for number in 0..3 {
         status(&app, bearing(&junk(number), HOME)).await;
     }
-    assert!(is_believed(&app, &user("in time"), HOME).await);
-    status(&app, bearing(&junk(2), HOME)).await;
-    // From here on nothing is verified, so nothing new is believed.
     assert!(!is_believed(&app, &user("too late"), HOME).await);
-    assert!(is_believed(&app, &before, HOME).await);
-    // Elsewhere it is, and then it is known everywhere.
+    // A token that was verified at another address is known at this one, too.
     assert!(is_believed(&app, &user("elsewhere"), ELSEWHERE).await);
     assert!(is_believed(&app, &user("elsewhere"), HOME).await);
-    assert!(!is_believed(&app, &user("too late"), HOME).await);
     clock.advance(ms(60_000));
     assert!(is_believed(&app, &user("too late"), HOME).await);
 }
 
 #[tokio::test]
-async fn good_tokens_and_those_that_no_signature_could_save_cost_no_verification() {
+async fn new_good_tokens_are_verified_at_an_address_with_good_and_bad_ones() {
+    let (_, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
+    spend(&app, HOME).await;
+    // Each request with a good token earns the address one more verification.
+    for number in 0..20 {
+        assert!(is_believed(&app, &user(&format!("colleague {number}")), HOME).await);
+    }
+    // More bad tokens than the address has allowance for, and fewer than it earned.
+    for number in 0..15 {
+        status(&app, bearing(&junk(number), HOME)).await;
+    }
+    assert!(is_believed(&app, &user("new"), HOME).await);
+}
+
+#[tokio::test]
+async fn a_client_that_repeats_one_bad_token_does_not_keep_others_from_being_verified() {
+    let (_, app) = by_user(verified_at_most("fixed-window limit=3 window=1m"));
+    spend(&app, HOME).await;
+    let expired = signed(SECRET, r#"{"sub":"ada","exp":1700000000}"#);
+    for token in [junk(1), expired] {
+        for _ in 0..100 {
+            status(&app, bearing(&token, HOME)).await;
+        }
+    }
+    assert!(is_believed(&app, &user("new"), HOME).await);
+}
+
+#[tokio::test]
+async fn bad_tokens_of_an_address_are_verified_as_often_as_its_limit_and_its_good_requests_allow() {
+    let identity = verified_at_most("fixed-window limit=3 window=1m").refuse_invalid_tokens();
+    let (_, app) = by_user(identity);
+    // Limited to 3 admitted requests each, but all 8 have a good token.
+    for name in ["ada", "bob"] {
+        admitted(&app, times(4, &user(name), HOME)).await;
+    }
+    let statuses = seen(&app, (0..30).map(|at| bearing(&junk(at), HOME))).await;
+    let verified = statuses.iter().filter(|status| **status == 401).count();
+    assert_eq!(verified, 3 + 8, "{statuses:?}");
+}
+
+#[tokio::test]
+async fn good_tokens_and_tokens_that_are_bad_at_first_sight_cost_no_verification() {
     let (_, app) = by_user(verified_at_most("fixed-window limit=1 window=1m"));
     spend(&app, HOME).await;
     let unsigned = format!("{}.{}.", base64(r#"{"alg":"none"}"#), base64(r#"{"sub":"ada"}"#));
@@ -176,7 +210,14 @@ async fn good_tokens_and_those_that_no_signature_could_save_cost_no_verification
         status(&app, bearing(&unsigned, HOME)).await;
         status(&app, bearing(&format!("garbage.{number}"), HOME)).await;
     }
-    status(&app, bearing(&junk(0), HOME)).await;
+    // The allowance of one and the 50 that the good tokens earned are spent by 51 bad ones, not by 50.
+    for number in 0..50 {
+        status(&app, bearing(&junk(number), HOME)).await;
+    }
+    assert!(is_believed(&app, &user("in time"), HOME).await);
+    for number in 50..52 {
+        status(&app, bearing(&junk(number), HOME)).await;
+    }
     assert!(!is_believed(&app, &user("too late"), HOME).await);
 }
 
@@ -196,18 +237,20 @@ async fn where_bad_tokens_are_refused_an_address_with_too_many_waits() {
     let ada = user("ada");
     assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
     let bad = |at| bearing(&junk(at), HOME);
-    assert_eq!(seen(&app, (0..5).map(bad)).await, [401, 401, 401, 429, 429]);
-    // Not called bad, as nobody looked: a new one that is good waits too, and is told how long.
+    // The limit allows three, and the request with a good token one more.
+    assert_eq!(seen(&app, (0..6).map(bad)).await, [401, 401, 401, 401, 429, 429]);
+    // A new good token is not verified either, so the answer is not 401 but says how long to wait.
     let response = send(&app, bearing(&user("bob"), HOME)).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(header(response.headers(), "retry-after").as_deref(), Some("60"));
     assert_eq!(header(response.headers(), "www-authenticate"), None);
-    // Who is known goes, and so does who has no token, or is elsewhere.
+    // Requests with a known token, without a token or from another address are let through.
     assert_eq!(status(&app, bearing(&ada, HOME)).await, StatusCode::OK);
     spend(&app, HOME).await;
     assert_eq!(status(&app, bearing(&user("bob"), ELSEWHERE)).await, StatusCode::OK);
     clock.advance(ms(60_000));
-    assert_eq!(seen(&app, (0..5).map(bad)).await, [401, 401, 401, 429, 429]);
+    let bad = |at: usize| bearing(&junk(100 + at), HOME);
+    assert_eq!(seen(&app, (0..6).map(bad)).await, [401, 401, 401, 401, 429, 429]);
 }
 
 #[tokio::test]
@@ -220,13 +263,14 @@ async fn whatever_a_bad_token_is_its_401_is_charged_to_its_address_once() {
         let (_, app) = by_user(identity);
         assert_eq!(seen(&app, times(5, token, HOME)).await, [401, 401, 401, 429, 429], "{token}");
     }
-    // One that was good is remembered, and counts as bad once it has expired.
+    // A good token counts as bad once it has expired. Its two good requests have earned two verifications, of which
+    // one tells that it has expired; after that it is known as bad.
     let identity = verified_at_most("fixed-window limit=1 window=1m").refuse_invalid_tokens();
     let (clock, app) = by_user(identity);
     let ada = user("ada");
     assert_eq!(seen(&app, times(2, &ada, HOME)).await, [200, 200]);
     clock.advance(ms(3_605_000));
-    assert_eq!(seen(&app, times(2, &ada, HOME)).await, [401, 429]);
+    assert_eq!(seen(&app, times(3, &ada, HOME)).await, [401, 401, 429]);
 }
 
 #[tokio::test]
@@ -282,8 +326,8 @@ async fn what_is_said_of_tokens_holds_whenever_it_is_said() {
     for (number, identity) in orders.into_iter().enumerate() {
         let (_, app) = by_user(identity);
         assert_eq!(status(&app, bearing(&user("ada"), HOME)).await, StatusCode::OK);
-        let bad = (0..3).map(|at| bearing(&junk(at), HOME));
-        assert_eq!(seen(&app, bad).await, [401, 401, 429], "{number}");
+        let bad = (0..4).map(|at| bearing(&junk(at), HOME));
+        assert_eq!(seen(&app, bad).await, [401, 401, 401, 429], "{number}");
     }
     assert!(Identity::new().token_verifications("token-bucket").is_err());
     // Without keys no token is asked for, and none is bad.
@@ -303,8 +347,9 @@ async fn tokens_are_judged_at_the_time_of_the_limit() {
     let old = signed(SECRET, r#"{"sub":"ada","nbf":1000000000,"exp":1000000100}"#);
     assert_eq!(status(&app, bearing(&old, HOME)).await, StatusCode::OK);
     clock.advance(ms(105_000));
-    assert_eq!(seen(&app, times(2, &old, HOME)).await, [401, 429]);
-    // What is left of an address is by the same clock.
+    // The good request earned the address one verification more.
+    assert_eq!(seen(&app, times(3, &old, HOME)).await, [401, 401, 429]);
+    // The allowance of an address is counted by the same clock.
     clock.advance(ms(60_000));
     assert_eq!(seen(&app, times(2, &old, HOME)).await, [401, 429]);
 }

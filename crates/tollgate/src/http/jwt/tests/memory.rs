@@ -34,6 +34,47 @@ fn a_signature_is_computed_once() {
 }
 
 #[test]
+fn a_bad_token_is_verified_once() {
+    let issuer = Issuer::Hs256(SECRET);
+    let jwt = issuer.jwt().audience("shop");
+    let token = issuer.token_with(CLAIMS);
+    let forged = Issuer::Hs256(b"a secret that somebody made up ...").token_with(CLAIMS);
+    for (token, reason) in [(token, InvalidToken::Audience), (forged, InvalidToken::Signature)] {
+        assert_eq!(asked(&jwt, &token, NOW_US), (Some(reason), true));
+        assert_eq!(asked(&jwt, &token, NOW_US), (Some(reason), false));
+        assert_eq!(asked(&jwt.clone(), &token, NOW_US + 1), (Some(reason), false));
+    }
+}
+
+#[test]
+fn a_token_that_may_be_good_at_another_time_is_judged_anew() {
+    let issuer = Issuer::Hs256(SECRET);
+    let (jwt, now_s) = (issuer.jwt(), NOW_US / 1_000_000);
+    let early = issuer.token_with(&format!(r#"{{"nbf":{},"exp":{}}}"#, now_s + 100, now_s + 200));
+    for _ in 0..2 {
+        assert_eq!(asked(&jwt, &early, NOW_US), (Some(InvalidToken::NotYetValid), true));
+    }
+    assert_eq!(asked(&jwt, &early, NOW_US + 150_000_000), (None, true));
+
+    // A limiter with another clock may share the memory of tokens.
+    let expired = issuer.token_with(&format!(r#"{{"exp":{}}}"#, now_s - 100));
+    assert_eq!(asked(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), true));
+    assert_eq!(asked(&jwt, &expired, NOW_US), (Some(InvalidToken::Expired), false));
+    assert_eq!(asked(&jwt, &expired, NOW_US - 200_000_000), (None, true));
+}
+
+#[test]
+fn the_memory_of_bad_tokens_is_bounded() {
+    let (jwt, forger) =
+        (Issuer::Hs256(SECRET).jwt(), Issuer::Hs256(b"somebody else's secret, 34 bytes.."));
+    for number in 0..20_000 {
+        let token = forger.token_with(&format!(r#"{{"sub":"{number}","exp":1}}"#));
+        assert_eq!(asked(&jwt, &token, NOW_US), (Some(InvalidToken::Signature), true));
+    }
+    assert!(jwt.shared.bad.len() <= 8_192, "{}", jwt.shared.bad.len());
+}
+
+#[test]
 fn without_leave_no_signature_is_computed() {
     let issuer = Issuer::Hs256(SECRET);
     let (jwt, token) = (issuer.jwt(), issuer.token_with(CLAIMS));
@@ -68,15 +109,14 @@ fn a_start_holds_for_what_is_remembered() {
 }
 
 #[test]
-fn only_what_counts_is_remembered() {
+fn bad_tokens_take_no_place_among_the_good_ones() {
     let issuer = Issuer::Hs256(SECRET);
     let jwt = issuer.jwt().issuer("a");
     for claims in [CLAIMS, r#"{"exp":1,"iss":"a"}"#, r#"{"iss":"a"}"#] {
         let token = issuer.token_with(claims);
         assert!(asked(&jwt, &token, NOW_US).1);
-        assert!(asked(&jwt, &token, NOW_US).1);
     }
-    assert_eq!(jwt.shared.cache.len(), 0);
+    assert_eq!((jwt.shared.cache.len(), jwt.shared.bad.len()), (0, 3));
 }
 
 /// A clone that is stricter must not take its parent's word.
