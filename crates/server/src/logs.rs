@@ -5,7 +5,9 @@
 //! - `sparingly`: what happens often is said once a second
 //! - `requests`: a line for each request, if that is asked for
 //! - `store`: when the store begins to fail, and when it answers again
+//! - `ceiling`: when keys no longer fit into memory, and when they fit again
 
+mod ceiling;
 mod filter;
 mod lines;
 mod requests;
@@ -29,6 +31,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 use crate::cli::LogFormat;
 use crate::lifecycle::Phase;
 use crate::served::Served;
+use ceiling::CeilingWatch;
 use lines::{Form, Harmless, Lines};
 use store::{Look, StoreWatch};
 
@@ -136,6 +139,7 @@ impl Log {
 /// Says once a second what has changed, until the server is about to close.
 pub(crate) async fn watch(served: Arc<Served>) {
     let mut store = StoreWatch::default();
+    let mut ceiling = CeilingWatch::default();
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -150,6 +154,9 @@ pub(crate) async fn watch(served: Arc<Served>) {
             requests::say_left_out(left_out);
         }
         served.guesses.report_rest(Instant::now());
+        if let Some(news) = ceiling.look(served.limiter().at_ceiling()) {
+            news.log(served.max_key_bytes);
+        }
     }
 }
 

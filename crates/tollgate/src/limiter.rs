@@ -18,7 +18,7 @@ use crate::failure::OnFailure;
 use crate::health::Health;
 use crate::scope::Scope;
 use crate::store::Store;
-use crate::store::memory::{Memory, Usage};
+use crate::store::memory::{AtCeiling, Memory, Usage};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Redis, Settings};
 use crate::together::{self, Together};
@@ -385,6 +385,11 @@ impl Limiter {
     /// What the memory store holds; nothing, of a limiter on Redis.
     pub fn usage(&self) -> Usage {
         self.inner.memory.usage()
+    }
+
+    /// What the memory store did because it had reached its ceiling: cheap, for a program that looks often.
+    pub fn at_ceiling(&self) -> AtCeiling {
+        self.inner.memory.at_ceiling()
     }
 }
 

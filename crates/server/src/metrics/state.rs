@@ -90,6 +90,9 @@ fn keys(text: &mut Text, served: &Served) {
     text.single("tollgate_key_bytes_max", Kind::Gauge, help, served.max_key_bytes);
     let help = "Checks that shared a state with others, for want of memory for their keys.";
     text.single("tollgate_overflowed_total", Kind::Counter, help, usage.overflowed);
+    let help =
+        "Entries of sliding window logs that were merged, for want of memory: they count longer.";
+    text.single("tollgate_logs_coarsened_total", Kind::Counter, help, usage.coarsened);
     let help = "Requests that wait in line for their turn.";
     text.single("tollgate_waiting", Kind::Gauge, help, limiter.waiting());
 }

@@ -163,3 +163,38 @@ fn what_a_long_answer_has_no_room_for_is_not_decided() {
     let spent = 1_000_000 - one["rules"][0]["remaining"].as_u64().unwrap();
     assert!(spent <= decided as u64 + 1, "{spent} spent by {decided}");
 }
+
+#[test]
+fn keys_that_no_longer_fit_are_logged_once_and_counted() {
+    let rules = "limits: { calls: fixed-window limit=5 window=366d, log: sliding-window-log limit=100 window=366d }\n";
+    let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    file.write_all(rules.as_bytes()).unwrap();
+    let flags = ["--config", file.path().to_str().unwrap(), "--max-memory", "1MiB"];
+    let server = Server::start(&flags);
+    let invent_keys = |limit: &str, batches: std::ops::Range<u32>| {
+        for batch in batches {
+            let checks =
+                (0..1_000).map(|key| json!({"limit": limit, "key": format!("{batch} {key}")}));
+            let body = serde_json::Value::from_iter(checks).to_string();
+            assert_eq!(server.post("/v1/check/batch", body).send().unwrap().status(), 200);
+        }
+    };
+    // A log that grows after the memory is full.
+    for _ in 0..3 {
+        server.check(r#"{"limit":"log","key":"grows"}"#);
+    }
+    invent_keys("calls", 0..40);
+    for _ in 0..90 {
+        server.check(r#"{"limit":"log","key":"grows"}"#);
+    }
+    let full = "keys take all the memory that --max-memory allows";
+    server.wait_for_log(|log| log.contains(full));
+    invent_keys("calls", 40..60);
+    let page = crate::metrics::scrape(&server);
+    assert!(page.value("tollgate_overflowed_total", &[]) > 0.0);
+    assert!(page.value("tollgate_logs_coarsened_total", &[]) > 0.0);
+    server.signal(rustix::process::Signal::KILL);
+    let (_, log) = server.wait();
+    assert_eq!(log.matches(full).count(), 1, "{log}");
+    assert!(log.contains("WARN") && log.contains("max_bytes=1048576"), "{log}");
+}

@@ -99,6 +99,7 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
         ("tollgate_keys", "gauge"),
         ("tollgate_key_bytes", "gauge"),
         ("tollgate_overflowed_total", "counter"),
+        ("tollgate_logs_coarsened_total", "counter"),
         ("tollgate_rules_generation", "gauge"),
         ("tollgate_rules_reloads_total", "counter"),
         ("tollgate_rules_loaded_timestamp_seconds", "gauge"),

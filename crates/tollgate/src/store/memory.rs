@@ -105,6 +105,19 @@ pub struct Usage {
     pub bytes: usize,
     /// The checks decided on a name's shared overflow state, for want of room.
     pub overflowed: u64,
+    /// How often two entries of a sliding window log were merged, for want of room: the older one's units count as
+    /// long as the newer one's.
+    pub coarsened: u64,
+}
+
+/// What the memory store did since it was made because it had reached its ceiling. Reading it takes no lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AtCeiling {
+    /// [`Usage::overflowed`].
+    pub overflowed: u64,
+    /// [`Usage::coarsened`].
+    pub coarsened: u64,
 }
 
 impl Memory {
@@ -269,8 +282,13 @@ impl Memory {
 
     pub(crate) fn usage(&self) -> Usage {
         let keys = self.shards.iter().map(|shard| shard.0.lock().keys()).sum();
+        let AtCeiling { overflowed, coarsened } = self.at_ceiling();
+        Usage { keys, bytes: self.budget.used(), overflowed, coarsened }
+    }
+
+    pub(crate) fn at_ceiling(&self) -> AtCeiling {
         let overflowed = self.overflowed.load(Ordering::Relaxed);
-        Usage { keys, bytes: self.budget.used(), overflowed }
+        AtCeiling { overflowed, coarsened: self.budget.coarsened() }
     }
 
     /// Where a key's state is, or would be. Best asked for before the clock is: the two then

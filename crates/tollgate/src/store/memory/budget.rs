@@ -1,6 +1,6 @@
 //! The bytes that all shards share.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A ceiling in bytes, and how many of them are taken. Touched only when something grows or goes.
 #[derive(Debug)]
@@ -8,11 +8,13 @@ pub(crate) struct Budget {
     /// `None` is no ceiling.
     max_bytes: Option<usize>,
     used: AtomicUsize,
+    /// How often entries of a log were merged, because the ceiling left no memory for one more.
+    coarsened: AtomicU64,
 }
 
 impl Budget {
     pub(super) fn new(max_bytes: Option<usize>, used: usize) -> Budget {
-        Budget { max_bytes, used: AtomicUsize::new(used) }
+        Budget { max_bytes, used: AtomicUsize::new(used), coarsened: AtomicU64::new(0) }
     }
 
     pub(super) fn has_ceiling(&self) -> bool {
@@ -21,6 +23,14 @@ impl Budget {
 
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_coarsened(&self) {
+        self.coarsened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn coarsened(&self) -> u64 {
+        self.coarsened.load(Ordering::Relaxed)
     }
 
     /// How many are left.

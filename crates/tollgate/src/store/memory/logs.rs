@@ -83,6 +83,7 @@ impl Logs {
             return words;
         }
         budget.give_back(held_bytes(&log));
+        budget.count_coarsened();
         brief_words(log.coarsened())
     }
 
@@ -225,8 +226,8 @@ fn counted_bytes(heap_bytes: usize) -> usize {
 
 /// Sees to it that a log has the memory for a charge at this time.
 ///
-/// Without that the two newest become one: the log then holds the same units for a little longer, which nobody is
-/// forgiven and nobody refused for.
+/// Without that the two newest entries become one, at the later time: no unit is forgiven, but the older entry's units
+/// count until the newer entry's are gone.
 pub(super) fn reserve(
     log: &mut Log,
     limit: &SlidingWindowLog,
@@ -246,5 +247,6 @@ pub(super) fn reserve(
     } else {
         // OK because one that must grow is full, and so has two.
         log.coarsen();
+        budget.count_coarsened();
     }
 }

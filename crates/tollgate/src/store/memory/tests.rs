@@ -151,7 +151,10 @@ fn room_is_made_once_and_is_enough() {
     for key in 0..20_000 {
         check(&memory, &scope, &key.to_string(), NOW_US, ask(1));
     }
-    assert_eq!(memory.usage(), Usage { keys: 20_000, bytes: with_room, overflowed: 0 });
+    assert_eq!(
+        memory.usage(),
+        Usage { keys: 20_000, bytes: with_room, overflowed: 0, coarsened: 0 }
+    );
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! When keys no longer fit into memory, and when they fit again. No clock and no I/O.
+
+use tollgate::AtCeiling;
+
+/// The number of looks without a change, one a second, after which an episode is over. A new episode is logged at the
+/// earliest after that, so there are at most two lines a minute.
+const QUIET_LOOKS: u32 = 60;
+
+/// Follows what the memory store does at its ceiling. It looks once a second.
+#[derive(Debug, Default)]
+pub(super) struct CeilingWatch {
+    seen: AtCeiling,
+    /// `None` while all keys fit.
+    episode: Option<Episode>,
+}
+
+#[derive(Debug)]
+struct Episode {
+    before: AtCeiling,
+    quiet_looks: u32,
+}
+
+/// What to log.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CeilingNews {
+    Reached,
+    /// Keys have fitted for a minute; what was counted meanwhile.
+    Left {
+        overflowed: u64,
+        coarsened: u64,
+    },
+}
+
+impl CeilingWatch {
+    /// Compares the counts with those of the last look.
+    pub(super) fn look(&mut self, now: AtCeiling) -> Option<CeilingNews> {
+        let before = std::mem::replace(&mut self.seen, now);
+        let has_grown = now != before;
+        match &mut self.episode {
+            None if has_grown => {
+                self.episode = Some(Episode { before, quiet_looks: 0 });
+                Some(CeilingNews::Reached)
+            }
+            None => None,
+            Some(episode) if has_grown => {
+                episode.quiet_looks = 0;
+                None
+            }
+            Some(episode) => {
+                // OK because it is reset at a small number.
+                episode.quiet_looks += 1;
+                if episode.quiet_looks < QUIET_LOOKS {
+                    return None;
+                }
+                let overflowed = now.overflowed.saturating_sub(episode.before.overflowed);
+                let coarsened = now.coarsened.saturating_sub(episode.before.coarsened);
+                self.episode = None;
+                Some(CeilingNews::Left { overflowed, coarsened })
+            }
+        }
+    }
+}
+
+impl CeilingNews {
+    pub(super) fn log(&self, max_bytes: usize) {
+        match self {
+            CeilingNews::Reached => tracing::warn!(
+                max_bytes,
+                "keys take all the memory that --max-memory allows: new keys of a limit share one state, and logs \
+                 merge entries; raise --max-memory, or see in GET /v1/operations whether a client invents keys"
+            ),
+            CeilingNews::Left { overflowed, coarsened } => {
+                tracing::info!(
+                    overflowed,
+                    coarsened,
+                    "new keys have fitted into memory for a minute"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks once for each count of overflowed checks; returns the news with the number of their look.
+    fn looks(
+        watch: &mut CeilingWatch,
+        counts: impl IntoIterator<Item = u64>,
+    ) -> Vec<(usize, CeilingNews)> {
+        let at = |overflowed| {
+            let mut counts = AtCeiling::default();
+            counts.overflowed = overflowed;
+            counts
+        };
+        let news = counts.into_iter().map(|count| watch.look(at(count)));
+        news.enumerate().filter_map(|(look, news)| Some((look, news?))).collect()
+    }
+
+    #[test]
+    fn nothing_is_logged_while_keys_fit() {
+        assert_eq!(looks(&mut CeilingWatch::default(), [0; 500]), []);
+    }
+
+    #[test]
+    fn an_episode_is_two_lines_however_long_it_lasts() {
+        let mut watch = CeilingWatch::default();
+        let pressure = (0..1_000).map(|look| look / 30 * 10);
+        assert_eq!(looks(&mut watch, pressure), [(30, CeilingNews::Reached)]);
+        let left = CeilingNews::Left { overflowed: 330, coarsened: 0 };
+        // The last 10 of the looks above were quiet already.
+        assert_eq!(looks(&mut watch, [330; 500]), [(50, left)]);
+        assert_eq!(looks(&mut watch, [331]), [(0, CeilingNews::Reached)]);
+    }
+}
