@@ -5,7 +5,7 @@
 //!   - `wire`: a socket and bodies, which tell how far it is
 //! - `room`: who is connected, at most so many at a time
 //! - `connections`: how many there are and were
-//! - `files`: how many connections there are file descriptors for; `shortage`: when there are none left
+//! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
 //! - `seldom`: events that are logged at most once a minute
 
 mod connection;

@@ -387,7 +387,8 @@ impl Limiter {
         self.inner.memory.usage()
     }
 
-    /// What the memory store did because it had reached its ceiling: cheap, for a program that looks often.
+    /// Returns how often the memory store had no room, since it was made. Unlike [`usage`](Self::usage) this takes no
+    /// lock, so a program can call it often.
     pub fn at_ceiling(&self) -> AtCeiling {
         self.inner.memory.at_ceiling()
     }

@@ -50,10 +50,11 @@ impl Operator {
     pub(super) fn admit(parts: &Parts, served: &Served) -> Result<Operator, Problem> {
         match &served.operator_token {
             Some(token) => compare(token, parts, served)?,
-            None => match local::why_not_local(parts) {
-                Some(reason) => return Err(Problem::not_local(&reason.to_string())),
-                None => {}
-            },
+            None => {
+                if let Some(reason) = local::why_not_local(parts) {
+                    return Err(Problem::not_local(&reason.to_string()));
+                }
+            }
         }
         Ok(Operator { peer: parts.extensions.get().copied() })
     }

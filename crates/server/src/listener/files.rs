@@ -27,7 +27,7 @@ fn reserved(allowed: u64) -> u64 {
     (allowed / 2).min(MAX_RESERVED)
 }
 
-/// Returns how many connections each of two ports has descriptors for: at least one. Of 64 it is 16.
+/// Returns how many connections each of two ports has descriptors for: 16 if 64 are allowed, and at least one.
 fn fit(allowed: u64) -> u32 {
     // OK because no more is reserved than allowed.
     let each = (allowed - reserved(allowed)) / 2;

@@ -83,7 +83,7 @@ impl Room {
         self.failing.is_due(now)
     }
 
-    /// The connections of this port, then those of the other one.
+    /// Returns the connections of this port, then the other port's.
     pub(super) fn both_ports(&self) -> Vec<Arc<Shared>> {
         let other = self.shared.counts.room_of_other_port();
         [Some(Arc::clone(&self.shared)), other].into_iter().flatten().collect()

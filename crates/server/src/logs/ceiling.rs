@@ -20,7 +20,7 @@ struct Episode {
     quiet_looks: u32,
 }
 
-/// What to log.
+/// A change that is logged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CeilingNews {
     Reached,
@@ -32,7 +32,7 @@ pub(super) enum CeilingNews {
 }
 
 impl CeilingWatch {
-    /// Compares the counts with those of the last look.
+    /// Compares the counts with the last look's.
     pub(super) fn look(&mut self, now: AtCeiling) -> Option<CeilingNews> {
         let before = std::mem::replace(&mut self.seen, now);
         let has_grown = now != before;

@@ -137,9 +137,12 @@ impl Identity {
         self
     }
 
-    /// How often an address may have tokens verified that turn out bad: `token-bucket capacity=20 refill=5/s` unless
-    /// said. From then on the signatures of its new tokens are not computed, so that junk costs little, and its requests are
-    /// limited by address; those that were verified before count as they did.
+    /// Limits how many tokens that turn out bad an address may have verified: `token-bucket capacity=20 refill=5/s` by
+    /// default. Beyond that the signatures of its new tokens are not computed, so that bad tokens cost little, and its
+    /// requests are limited by address; tokens that were verified before count as they did.
+    ///
+    /// Many clients may share an address, so each request with a good token earns its address one more verification,
+    /// up to 200 in stock. A bad token that is repeated is verified once.
     ///
     /// Tokens that are bad at first sight, such as another system's, take no verification. If bad ones are
     /// [refused](Self::refuse_invalid_tokens) they count too: a 401 costs one.

@@ -78,7 +78,7 @@ impl Tokens {
                 let is_from_credit = charged.as_ref().is_some_and(|own| !own.is_allowed());
                 self.give_back(charged, address, now_us);
                 if let Some(credit) = credit {
-                    // What was spent on it, and what it earns.
+                    // One for this request, and one more if its verification was paid with credit.
                     (0..=u8::from(is_from_credit)).for_each(|_| credit.earn(address));
                 }
                 Looked::Verified(claims)

@@ -110,7 +110,7 @@ pub struct Usage {
     pub coarsened: u64,
 }
 
-/// What the memory store did since it was made because it had reached its ceiling. Reading it takes no lock.
+/// How often a memory store at its ceiling had no room, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AtCeiling {

@@ -1,4 +1,4 @@
-//! Without an operator token, operators are those who ask on the server's own machine.
+//! Requests of the server's own machine, which are an operator's if the server has no operator token.
 //!
 //! A reverse proxy or a sidecar on this machine connects from a loopback address, too, and its clients must not become
 //! operators. Proxies mark requests with many headers, and new ones keep coming, so a list of known headers decides: a

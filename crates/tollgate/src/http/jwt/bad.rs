@@ -1,6 +1,6 @@
 //! Tokens that were verified and found bad, by fingerprint.
 //!
-//! A client that goes on sending one bad token, because it has expired or is meant for another server, has its signature
+//! A client that keeps sending one bad token, because it has expired or is meant for another server, has its signature
 //! computed once. Otherwise that client would use up the verifications of its address, and new good tokens of other
 //! clients there would not be verified.
 
@@ -28,7 +28,7 @@ struct Generations {
     old: HashMap<Fingerprint, Verdict, RandomState>,
 }
 
-/// What is wrong with a token, from a time on.
+/// The reason why a token is bad, and since when.
 #[derive(Clone, Copy)]
 struct Verdict {
     reason: InvalidToken,

@@ -1,9 +1,9 @@
 //! Verifications that addresses earn with good tokens.
 //!
 //! Many clients can share an address: an office, a carrier's NAT. Before its signature is computed, a new good token
-//! looks like a bad one, so bad tokens of one client use up the allowance of all. Good requests therefore earn their
-//! address further verifications: as many as there are requests with a good token, so that what bad tokens can cost
-//! grows no faster than the good traffic of the same address.
+//! looks like a bad one, so bad tokens of one client use up the allowance of all. Each request with a good token therefore
+//! earns its address one more verification, so that the cost of bad tokens grows no faster than the good traffic of the
+//! same address.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, Ordering};
