@@ -154,7 +154,7 @@ pub(crate) async fn watch(served: Arc<Served>) {
             requests::say_left_out(left_out);
         }
         served.guesses.report_rest(Instant::now());
-        if let Some(news) = ceiling.look(served.limiter().at_ceiling()) {
+        if let Some(news) = ceiling.look(served.limiter().ceiling_counts()) {
             news.log(served.max_key_bytes);
         }
     }

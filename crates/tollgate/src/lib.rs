@@ -271,7 +271,7 @@ pub use health::{BreakerState, Health, ServerHealth};
 pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};
 pub use scope::Scope;
-pub use store::memory::{AtCeiling, Usage};
+pub use store::memory::{CeilingCounts, Usage};
 pub use together::Together;
 pub use tollgate_core::{
     Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Rate, Receipt,

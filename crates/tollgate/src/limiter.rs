@@ -18,7 +18,7 @@ use crate::failure::OnFailure;
 use crate::health::Health;
 use crate::scope::Scope;
 use crate::store::Store;
-use crate::store::memory::{AtCeiling, Memory, Usage};
+use crate::store::memory::{CeilingCounts, Memory, Usage};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Redis, Settings};
 use crate::together::{self, Together};
@@ -389,8 +389,8 @@ impl Limiter {
 
     /// Returns how often the memory store had no room, since it was made. Unlike [`usage`](Self::usage) this takes no
     /// lock, so a program can call it often.
-    pub fn at_ceiling(&self) -> AtCeiling {
-        self.inner.memory.at_ceiling()
+    pub fn ceiling_counts(&self) -> CeilingCounts {
+        self.inner.memory.ceiling_counts()
     }
 }
 

@@ -1,6 +1,6 @@
 //! When keys no longer fit into memory, and when they fit again. No clock and no I/O.
 
-use tollgate::AtCeiling;
+use tollgate::CeilingCounts;
 
 /// The number of looks without a change, one a second, after which an episode is over. A new episode is logged at the
 /// earliest after that, so there are at most two lines a minute.
@@ -9,14 +9,14 @@ const QUIET_LOOKS: u32 = 60;
 /// Follows what the memory store does at its ceiling. It looks once a second.
 #[derive(Debug, Default)]
 pub(super) struct CeilingWatch {
-    seen: AtCeiling,
+    seen: CeilingCounts,
     /// `None` while all keys fit.
     episode: Option<Episode>,
 }
 
 #[derive(Debug)]
 struct Episode {
-    before: AtCeiling,
+    before: CeilingCounts,
     quiet_looks: u32,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum CeilingNews {
 
 impl CeilingWatch {
     /// Compares the counts with the last look's.
-    pub(super) fn look(&mut self, now: AtCeiling) -> Option<CeilingNews> {
+    pub(super) fn look(&mut self, now: CeilingCounts) -> Option<CeilingNews> {
         let before = std::mem::replace(&mut self.seen, now);
         let has_grown = now != before;
         match &mut self.episode {
@@ -90,7 +90,7 @@ mod tests {
         counts: impl IntoIterator<Item = u64>,
     ) -> Vec<(usize, CeilingNews)> {
         let at = |overflowed| {
-            let mut counts = AtCeiling::default();
+            let mut counts = CeilingCounts::default();
             counts.overflowed = overflowed;
             counts
         };

@@ -9,6 +9,7 @@ mod envoy;
 mod eventually;
 mod gateway;
 mod nginx;
+mod operators;
 #[allow(dead_code)]
 #[path = "../serve/prometheus.rs"]
 mod prometheus;

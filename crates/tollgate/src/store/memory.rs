@@ -113,7 +113,7 @@ pub struct Usage {
 /// How often a memory store at its ceiling had no room, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct AtCeiling {
+pub struct CeilingCounts {
     /// [`Usage::overflowed`].
     pub overflowed: u64,
     /// [`Usage::coarsened`].
@@ -282,13 +282,13 @@ impl Memory {
 
     pub(crate) fn usage(&self) -> Usage {
         let keys = self.shards.iter().map(|shard| shard.0.lock().keys()).sum();
-        let AtCeiling { overflowed, coarsened } = self.at_ceiling();
+        let CeilingCounts { overflowed, coarsened } = self.ceiling_counts();
         Usage { keys, bytes: self.budget.used(), overflowed, coarsened }
     }
 
-    pub(crate) fn at_ceiling(&self) -> AtCeiling {
+    pub(crate) fn ceiling_counts(&self) -> CeilingCounts {
         let overflowed = self.overflowed.load(Ordering::Relaxed);
-        AtCeiling { overflowed, coarsened: self.budget.coarsened() }
+        CeilingCounts { overflowed, coarsened: self.budget.coarsened() }
     }
 
     /// Where a key's state is, or would be. Best asked for before the clock is: the two then

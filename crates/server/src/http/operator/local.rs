@@ -56,7 +56,7 @@ const OF_BROWSERS: &str = "sec-";
 
 /// Why a request does not count as one of this machine.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotLocal {
+pub(super) enum NonlocalReason {
     /// The connection is from another machine.
     Peer,
     /// nginx passes requests on by HTTP/1.0, unless it is configured otherwise.
@@ -67,37 +67,39 @@ pub(super) enum NotLocal {
     Name(&'static str),
 }
 
-impl fmt::Display for NotLocal {
+impl fmt::Display for NonlocalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotLocal::Peer => f.write_str("it comes from another machine"),
-            NotLocal::Version => f.write_str("it is HTTP/1.0, which proxies speak"),
-            NotLocal::Header(name) => {
+            NonlocalReason::Peer => f.write_str("it comes from another machine"),
+            NonlocalReason::Version => f.write_str("it is HTTP/1.0, which proxies speak"),
+            NonlocalReason::Header(name) => {
                 write!(
                     f,
                     "it has the header `{}`, which a proxy may have added",
                     shown(name.as_str())
                 )
             }
-            NotLocal::Name(place) => write!(f, "the name in its {place} is not a loopback name"),
+            NonlocalReason::Name(place) => {
+                write!(f, "the name in its {place} is not a loopback name")
+            }
         }
     }
 }
 
 /// Returns why a request does not count as one of this machine; `None` if it does.
-pub(super) fn why_not_local(parts: &Parts) -> Option<NotLocal> {
+pub(super) fn why_not_local(parts: &Parts) -> Option<NonlocalReason> {
     let headers = &parts.headers;
     if !parts.extensions.get().is_some_and(|Peer(peer)| is_loopback(peer.ip())) {
-        return Some(NotLocal::Peer);
+        return Some(NonlocalReason::Peer);
     }
     if parts.version != Version::HTTP_11 {
-        return Some(NotLocal::Version);
+        return Some(NonlocalReason::Version);
     }
     if let Some(name) = headers.keys().find(|name| !is_own(name)) {
-        return Some(NotLocal::Header(name.clone()));
+        return Some(NonlocalReason::Header(name.clone()));
     }
     if !parts.uri.host().is_none_or(is_local_name) {
-        return Some(NotLocal::Name("URL"));
+        return Some(NonlocalReason::Name("URL"));
     }
     let is_local_host = headers.contains_key(HOST)
         && headers.get_all(HOST).iter().all(|host| {
@@ -105,13 +107,13 @@ pub(super) fn why_not_local(parts: &Parts) -> Option<NotLocal> {
             authority.is_ok_and(|authority| is_local_name(authority.host()))
         });
     if !is_local_host {
-        return Some(NotLocal::Name("Host"));
+        return Some(NonlocalReason::Name("Host"));
     }
     let is_local_origin = headers.get_all(ORIGIN).iter().all(|origin| {
         let origin = Uri::try_from(origin.as_bytes());
         origin.is_ok_and(|origin| origin.host().is_some_and(is_local_name))
     });
-    (!is_local_origin).then_some(NotLocal::Name("Origin"))
+    (!is_local_origin).then_some(NonlocalReason::Name("Origin"))
 }
 
 fn is_own(name: &HeaderName) -> bool {
@@ -216,13 +218,13 @@ mod tests {
             "X-Made-Up-By-Some-Proxy",
         ] {
             let headers = [("host", "localhost"), (name, "127.0.0.1")];
-            let want = NotLocal::Header(HeaderName::try_from(name).unwrap());
+            let want = NonlocalReason::Header(HeaderName::try_from(name).unwrap());
             assert_eq!(why_not_local(&parts(peer, "/", &headers)), Some(want));
         }
         let mut of_nginx = parts(peer, "/", &[("host", "127.0.0.1:8080")]);
         assert!(is_local(&of_nginx));
         of_nginx.version = Version::HTTP_10;
-        assert_eq!(why_not_local(&of_nginx), Some(NotLocal::Version));
+        assert_eq!(why_not_local(&of_nginx), Some(NonlocalReason::Version));
     }
 
     #[test]
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn a_long_header_name_is_cut_in_the_reason() {
         let name = HeaderName::try_from("x".repeat(30_000)).unwrap();
-        assert!(NotLocal::Header(name).to_string().len() < 200);
+        assert!(NonlocalReason::Header(name).to_string().len() < 200);
     }
 
     #[test]

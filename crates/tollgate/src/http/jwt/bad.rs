@@ -19,18 +19,18 @@ const PER_GENERATION: usize = 4096;
 /// Bad tokens, in two generations: when the young one is full, the old one is forgotten.
 #[derive(Default)]
 pub(super) struct BadTokens {
-    generations: Mutex<Generations>,
+    generations: Mutex<BadGenerations>,
 }
 
 #[derive(Default)]
-struct Generations {
-    young: HashMap<Fingerprint, Verdict, RandomState>,
-    old: HashMap<Fingerprint, Verdict, RandomState>,
+struct BadGenerations {
+    young: HashMap<Fingerprint, TokenFault, RandomState>,
+    old: HashMap<Fingerprint, TokenFault, RandomState>,
 }
 
 /// The reason why a token is bad, and since when.
 #[derive(Clone, Copy)]
-struct Verdict {
+struct TokenFault {
     reason: InvalidToken,
     from_us: u64,
 }
@@ -39,15 +39,15 @@ impl BadTokens {
     /// Returns what is wrong with a token, if that is known.
     pub(super) fn get(&self, token: Fingerprint, now_us: u64) -> Option<InvalidToken> {
         let mut generations = self.generations.lock();
-        let verdict = match generations.young.get(&token) {
-            Some(verdict) => *verdict,
+        let fault = match generations.young.get(&token) {
+            Some(fault) => *fault,
             None => {
-                let verdict = generations.old.remove(&token)?;
-                generations.insert(token, verdict);
-                verdict
+                let fault = generations.old.remove(&token)?;
+                generations.insert(token, fault);
+                fault
             }
         };
-        (now_us >= verdict.from_us).then_some(verdict.reason)
+        (now_us >= fault.from_us).then_some(fault.reason)
     }
 
     /// Remembers what was found to be wrong with a token at `now_us`.
@@ -59,7 +59,7 @@ impl BadTokens {
             InvalidToken::Expired => now_us,
             _ => 0,
         };
-        self.generations.lock().insert(token, Verdict { reason, from_us });
+        self.generations.lock().insert(token, TokenFault { reason, from_us });
     }
 
     #[cfg(test)]
@@ -69,11 +69,11 @@ impl BadTokens {
     }
 }
 
-impl Generations {
-    fn insert(&mut self, token: Fingerprint, verdict: Verdict) {
+impl BadGenerations {
+    fn insert(&mut self, token: Fingerprint, fault: TokenFault) {
         if self.young.len() >= PER_GENERATION {
             self.old = mem::take(&mut self.young);
         }
-        self.young.insert(token, verdict);
+        self.young.insert(token, fault);
     }
 }
