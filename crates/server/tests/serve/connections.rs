@@ -266,7 +266,8 @@ fn what_is_not_http_is_answered_with_400_or_closed() {
 
 #[test]
 fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() {
-    let server = Server::start(&[]);
+    // Silent connections have no other end than eviction.
+    let server = Server::start(&["--first-byte-timeout", "1h"]);
     let pid = server.pid();
     let limit_files = |current| {
         let limit = Rlimit { current: Some(current), ..getrlimit(Resource::Nofile) };

@@ -31,4 +31,5 @@ mod refund;
 mod rls;
 mod server;
 mod system;
+mod tokens;
 mod traces;
