@@ -3,14 +3,22 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
 
-use super::room::Shared;
+/// Evicts connections of a port, which then have a file descriptor less.
+pub(super) trait Evict: Send + Sync {
+    /// Evicts a connection that is stuck or never sent anything. Returns whether there was one.
+    fn evict_silent(&self, now: Instant) -> bool;
+
+    /// The same, or else evicts a connection between requests.
+    fn evict_idle(&self, now: Instant) -> bool;
+}
 
 /// How many connections of a port there are and were.
 pub(crate) struct Connections {
     port: Port,
     /// The connections themselves, once the port is served.
-    room: OnceLock<Weak<Shared>>,
+    room: OnceLock<Weak<dyn Evict>>,
     /// The counts of the server's other port.
     other: OnceLock<Weak<Connections>>,
     open: AtomicU64,
@@ -98,12 +106,15 @@ impl Connections {
     }
 
     /// Keeps the room of the port; the first one, as a port is served once.
-    pub(super) fn set_room(&self, room: &Arc<Shared>) {
-        let _ = self.room.set(Arc::downgrade(room));
+    pub(super) fn set_room(&self, room: Weak<dyn Evict>) {
+        let _ = self.room.set(room);
     }
 
-    pub(super) fn room_of_other_port(&self) -> Option<Arc<Shared>> {
-        self.other.get()?.upgrade()?.room.get()?.upgrade()
+    /// Returns the connections of this port, then the other port's.
+    pub(super) fn rooms_of_both_ports(&self) -> Vec<Arc<dyn Evict>> {
+        let other = self.other.get().and_then(Weak::upgrade);
+        let rooms = [self.room.get(), other.as_ref().and_then(|other| other.room.get())];
+        rooms.into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     pub(crate) fn port(&self) -> Port {

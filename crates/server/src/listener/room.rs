@@ -1,7 +1,7 @@
 //! Who is connected, at most so many at a time.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Context;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::Bounds;
-use super::connections::{Connections, Reason};
+use super::connections::{Connections, Evict, Reason};
 use super::progress::{Rank, Spare};
 use super::seldom::Seldom;
 use super::watch::Watch;
@@ -35,7 +35,7 @@ pub(crate) struct Room {
     is_closing: bool,
 }
 
-pub(super) struct Shared {
+struct Shared {
     seats: Mutex<Seats>,
     /// Told whenever a connection has gone.
     left: Notify,
@@ -73,7 +73,8 @@ impl Room {
         let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
         let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
         let shared = Arc::new(shared);
-        shared.counts.set_room(&shared);
+        let room: Weak<Shared> = Arc::downgrade(&shared);
+        shared.counts.set_room(room);
         let (full, failing) = (Seldom::default(), Seldom::default());
         Room { bounds, shared, next_id: 0, full, failing, is_closing: false }
     }
@@ -83,10 +84,11 @@ impl Room {
         self.failing.is_due(now)
     }
 
-    /// Returns the connections of this port, then the other port's.
-    pub(super) fn both_ports(&self) -> Vec<Arc<Shared>> {
-        let other = self.shared.counts.room_of_other_port();
-        [Some(Arc::clone(&self.shared)), other].into_iter().flatten().collect()
+    /// Evicts a connection of this port or the other one: if possible one that is stuck or silent.
+    pub(super) fn evict_of_both_ports(&self, now: Instant) -> bool {
+        let rooms = self.shared.counts.rooms_of_both_ports();
+        rooms.iter().any(|room| room.evict_silent(now))
+            || rooms.iter().any(|room| room.evict_idle(now))
     }
 
     /// A place for one more. If there is none, another connection is closed for it: one whose client does not go on
@@ -170,12 +172,12 @@ impl Shared {
         self.evict_up_to(Rank::Idle, self.max_new, now)
     }
 
-    /// Evicts a connection of this rank or one before it, as if the port had no room for more than it has now.
-    pub(super) fn evict_any(&self, most: Rank, now: Instant) -> bool {
-        let max_new = (self.seats.lock().by_id.len() / NEWCOMERS).max(1);
-        self.evict_up_to(most, max_new, now)
+    /// How many connections may be new, if the port may have no more than it has now.
+    fn max_new_of_open(&self) -> usize {
+        (self.seats.lock().by_id.len() / NEWCOMERS).max(1)
     }
 
+    /// Evicts a connection of this rank or one before it.
     fn evict_up_to(&self, most: Rank, max_new: usize, now: Instant) -> bool {
         let mut seats = self.seats.lock();
         if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
@@ -198,6 +200,16 @@ impl Shared {
             }
         }
         false
+    }
+}
+
+impl Evict for Shared {
+    fn evict_silent(&self, now: Instant) -> bool {
+        self.evict_up_to(Rank::Silent, self.max_new_of_open(), now)
+    }
+
+    fn evict_idle(&self, now: Instant) -> bool {
+        self.evict_up_to(Rank::Idle, self.max_new_of_open(), now)
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use tokio::time::sleep;
 
-use super::progress::Rank;
 use super::room::Room;
 
 /// How long to wait when `accept` fails and there is no connection to evict.
@@ -34,16 +33,8 @@ impl Room {
                  files are too few, raise `ulimit -n`"
             );
         }
-        let is_freed = is_out_of_files(error) && self.evict_for_files(Instant::now());
+        let is_freed = is_out_of_files(error) && self.evict_of_both_ports(Instant::now());
         sleep(if is_freed { UNTIL_CLOSED } else { NO_RESOURCES }).await;
-    }
-
-    /// Evicts one connection: a stuck or silent one of this port or the other one, else an idle one.
-    fn evict_for_files(&self, now: Instant) -> bool {
-        let rooms = self.both_ports();
-        [Rank::Silent, Rank::Idle]
-            .into_iter()
-            .any(|most| rooms.iter().any(|room| room.evict_any(most, now)))
     }
 }
 
