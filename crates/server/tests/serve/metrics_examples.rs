@@ -7,6 +7,7 @@ use tollgate_launcher::{Flavour, Launch};
 
 use crate::metrics::scrape;
 use crate::prometheus::Page;
+use crate::rls::{Limits, descriptor};
 use crate::server::Server;
 
 const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json");
@@ -207,6 +208,62 @@ fn alerts_ask_for_what_there_is() {
         check(&told, expression, &texts);
     }
     assert!(names.len() >= 8, "{names:?}");
+}
+
+/// The expression of an alert.
+fn expression_of(alert: &str) -> &'static str {
+    let text = ALERTS.split("- alert: ").find(|text| text.lines().next() == Some(alert));
+    text.unwrap().lines().find_map(|line| line.trim().strip_prefix("expr: ")).unwrap()
+}
+
+/// How many requests the first metric of an expression counts.
+fn counted(server: &Server, expression: &str) -> f64 {
+    let Asked { metric, by } = asked(expression).remove(0);
+    // A histogram's count is its largest bucket.
+    let metric = metric.replace("_bucket", "_count");
+    let is_chosen = |labels: &BTreeMap<String, String>| {
+        by.iter().all(|(label, operator, value)| match &**operator {
+            "=" => labels[label] == *value,
+            "=~" => value.split('|').any(|value| labels[label] == value),
+            other => panic!("{other}"),
+        })
+    };
+    let samples = scrape(server).samples.into_iter();
+    let chosen = samples.filter(|sample| sample.name == metric && is_chosen(&sample.labels));
+    chosen.map(|sample| sample.value).sum()
+}
+
+#[test]
+fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
+    let rules = "identity: { trusted_proxies: [127.0.0.1] }\nlimits: { free: fixed-window limit=9 window=1d }\n\
+                 rules: [{ name: all, domain: api, key: [ip], limit: free }]";
+    let limits = Limits::start(rules);
+    let server = &limits.server;
+    let check = || drop(server.check(r#"{"limit":"free","key":"a"}"#));
+    let batch = || {
+        let answer = server.post("/v1/check/batch", r#"[{"limit":"free","key":"a"}]"#);
+        assert_eq!(answer.send().unwrap().status(), 200);
+    };
+    let authorize = || {
+        let request = server.get("/v1/authorize").header("x-forwarded-uri", "/");
+        let request = request.header("x-forwarded-method", "GET");
+        assert_eq!(request.header("x-forwarded-for", "203.0.113.9").send().unwrap().status(), 200);
+    };
+    let envoy = || drop(limits.ask_all(vec![descriptor(&[("remote_address", "203.0.113.9")])]));
+    let ways: [(&str, &dyn Fn()); 4] =
+        [("check", &check), ("batch", &batch), ("authorize", &authorize), ("Envoy", &envoy)];
+    for (way, request) in ways {
+        for alert in ["TollgateNothingDecided", "TollgateSlow"] {
+            // A batch may take long: it has up to 1,000 checks.
+            if (way, alert) == ("batch", "TollgateSlow") {
+                continue;
+            }
+            let expression = expression_of(alert);
+            let before = counted(server, expression);
+            request();
+            assert_eq!(counted(server, expression), before + 1.0, "{alert} does not count {way}");
+        }
+    }
 }
 
 /// The names of alerts in a text.
