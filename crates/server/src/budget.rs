@@ -1,55 +1,75 @@
-//! How many bytes requests and answers may take in memory, all together.
+//! The memory that requests and answers may take, on all connections together.
+//!
+//! - `account`: what one connection holds, and which connection is closed when the budget is spent
+
+mod account;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use axum::body::{Body, Bytes};
 
+pub(crate) use account::{MemoryAccount, MemoryCharge};
+
+use account::Ledger;
+
 use crate::http::Problem;
 
-/// What a request or an answer takes without being counted: every check, and nearly every answer to one, so they go on
-/// whatever others take. Connections bound these: 10,000 with as much are 40 MiB.
+/// The largest body or answer that counts as small. Small bodies and answers on the HTTP port are part of what a
+/// connection takes; on the gRPC port, which has many calls on one connection, each call is charged for its own.
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
 
-/// What requests take at most, bodies and answers. 64 of the longest bodies, or 8 of the longest answers: as much as the
-/// keys have unless told otherwise, and far more than clients need that read what they asked for.
-pub(crate) const REQUEST_BYTES: u32 = 64 << 20;
+/// The most bytes that requests may take on both ports: bodies, answers, and gRPC calls that are not yet answered.
+pub(crate) const REQUEST_BYTES: u32 = 80 << 20;
 
-/// Beside these, what answers take at most that describe the server: its metrics are seen even then.
+/// The part of [`REQUEST_BYTES`] that bodies and answers above [`SMALL_BYTES`] cannot take, so that small requests
+/// are answered however many large ones are under way.
+pub(crate) const SMALL_RESERVE_BYTES: u32 = 16 << 20;
+
+/// The most bytes of answers that describe the server, such as its metrics. Apart from the rest, so that an operator
+/// can read the metrics while requests take all the memory that they may.
 pub(crate) const PAGE_BYTES: u32 = 16 << 20;
 
-/// Bytes are taken so many at a time: a batch does not ask for every answer.
+/// The step in which a growing body or answer takes bytes, so that a batch does not do so for each of its answers.
 const STEP_BYTES: usize = 64 << 10;
 
-/// So many bytes, for whoever needs them.
-#[derive(Debug)]
+/// A number of bytes that requests and answers share. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct Budget {
-    /// Below 0 if somebody took more than there were.
-    free: Arc<AtomicI64>,
+    ledger: Arc<Ledger>,
 }
 
-/// Bytes of a budget, which has them back when this is dropped.
+/// Bytes of a budget, which are given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     bytes: usize,
-    free: Arc<AtomicI64>,
+    ledger: Arc<Ledger>,
 }
 
-/// There are not as many bytes.
+/// The budget has too few bytes left.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exhausted;
 
 impl Budget {
     pub(crate) fn new(bytes: u32) -> Budget {
-        Budget { free: Arc::new(AtomicI64::new(bytes.into())) }
+        Budget::with_reserve(bytes, 0)
     }
 
-    /// Nothing yet.
+    /// Creates a budget whose last `reserve_bytes` are for small requests alone.
+    pub(crate) fn with_reserve(bytes: u32, reserve_bytes: u32) -> Budget {
+        Budget { ledger: Arc::new(Ledger::new(bytes, reserve_bytes)) }
+    }
+
+    /// Opens the account of a connection.
+    pub(crate) fn account(&self) -> MemoryAccount {
+        MemoryAccount::open(&self.ledger)
+    }
+
+    /// Returns a holder of 0 bytes, which can grow.
     pub(crate) fn held(&self) -> Held {
-        Held { bytes: 0, free: Arc::clone(&self.free) }
+        Held { bytes: 0, ledger: Arc::clone(&self.ledger) }
     }
 
-    /// An answer, which holds what it takes until it is sent or given up.
+    /// Returns an answer's body, which holds its bytes until it is sent or dropped.
     pub(crate) fn body(&self, answer: Vec<u8>) -> Result<Body, Exhausted> {
         if answer.len() <= SMALL_BYTES {
             return Ok(Body::from(answer));
@@ -59,8 +79,8 @@ impl Budget {
         Ok(held.body(answer))
     }
 
-    /// The same of an answer that must be given, because what it tells is done: it may be more than there is, and then
-    /// others have nothing until it is sent.
+    /// Returns the body of an answer that must be given because its charge is made: it may exceed the budget, and then
+    /// other large bodies get nothing until it is sent.
     pub(crate) fn body_anyway(&self, answer: Vec<u8>) -> Body {
         if answer.len() <= SMALL_BYTES {
             return Body::from(answer);
@@ -70,44 +90,40 @@ impl Budget {
 }
 
 impl Held {
-    /// Holds at least so many, if there are.
+    /// Holds at least `bytes`, if the budget has them and its reserve stays untouched.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if bytes <= self.bytes || bytes <= SMALL_BYTES {
             return Ok(());
         }
         let bytes = bytes.next_multiple_of(STEP_BYTES);
         // OK because nothing in memory has 2^63 bytes.
-        let more = (bytes - self.bytes) as i64;
-        let take = |free: i64| (free >= more).then_some(free - more);
-        let taken = self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map_err(|_| Exhausted)?;
+        self.ledger.take_large((bytes - self.bytes) as i64)?;
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Holds at least so many, whether there are or not.
+    /// Holds at least `bytes`, even when that exceeds the budget.
     pub(crate) fn keep(&mut self, bytes: usize) {
         if bytes > self.bytes && bytes > SMALL_BYTES {
             self.set(bytes);
         }
     }
 
-    /// Holds exactly so many, whether there are or not.
+    /// Holds exactly `bytes`, even when that exceeds the budget.
     fn set(&mut self, bytes: usize) {
-        // OK as above.
-        let more = bytes as i64 - self.bytes as i64;
-        self.free.fetch_sub(more, Ordering::Relaxed);
+        // OK because nothing in memory has 2^63 bytes.
+        self.ledger.take_anyway(bytes as i64 - self.bytes as i64);
         self.bytes = bytes;
     }
 
-    /// Bytes that hold what they take.
+    /// Returns `bytes` in a form that gives the held bytes back when its last clone is dropped.
     pub(crate) fn bytes(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(Kept { bytes, _held: self })
     }
 
-    /// An answer that does.
+    /// Returns an answer's body, which holds its bytes until it is sent or dropped.
     pub(crate) fn body(mut self, mut answer: Vec<u8>) -> Body {
-        // What it had grown to is up to twice as much.
+        // A vector that grew may have twice the capacity that it needs.
         answer.shrink_to_fit();
         self.set(answer.capacity());
         Body::from(self.bytes(answer))
@@ -142,7 +158,7 @@ mod tests {
     use super::*;
 
     fn free(budget: &Budget) -> i64 {
-        budget.free.load(Ordering::Relaxed)
+        budget.ledger.free_bytes()
     }
 
     const STEP: i64 = STEP_BYTES as i64;
@@ -165,6 +181,15 @@ mod tests {
         assert_eq!(free(&budget), STEP, "who gets nothing takes nothing");
         drop(held);
         assert_eq!(free(&budget), 4 * STEP);
+    }
+
+    #[test]
+    fn large_bodies_leave_the_reserve_to_small_requests() {
+        let budget = Budget::with_reserve(4 * STEP_BYTES as u32, STEP_BYTES as u32);
+        let mut held = budget.held();
+        assert_eq!(held.grow_to(4 * STEP_BYTES), Err(Exhausted));
+        held.grow_to(3 * STEP_BYTES).unwrap();
+        assert!(budget.account().charge(STEP_BYTES).is_ok());
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The gRPC port: Envoy's rate limit service, and the standard services of health and reflection.
 //!
-//! - `connection`: from its first byte to its last; `calls`: what is asked for, and what is counted of it
-//! - `call`: one message and its answer; `timeout`: how long its caller waits
+//! - `connection`: one connection, from its first byte to its last
+//! - `calls`: what is counted of calls; `call`: one call of Envoy's; `routed`: calls of the other services
+//! - `body`: what a call receives; `answer`: what is sent; `timeout`: how long a caller waits
 //! - `rate_limit`: what Envoy asks; `protobuf`: how the answer is written
-//! - `report`: what health is told; `reflection`: what clients can learn of the services
+//! - `report`: what the health service reports; `reflection`: what clients can learn of the services
 
+mod answer;
+mod body;
 mod call;
 mod calls;
 mod connection;
@@ -12,13 +15,13 @@ mod protobuf;
 mod rate_limit;
 mod reflection;
 mod report;
+mod routed;
 mod timeout;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http2::Builder;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use h2::server::Builder;
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic_health::server::health_reporter;
@@ -28,33 +31,34 @@ use crate::served::Served;
 use calls::Calls;
 pub(crate) use rate_limit::fuzz;
 
-/// The most requests at a time on one connection: as many as Envoy sends on a new one before it has read how many it
-/// may. Those that are refused it lets pass.
+/// The most calls at a time on one connection: the most that Envoy makes on a new one before it has read this number.
+/// A call beyond it is refused, and Envoy then lets the request pass.
 const MAX_STREAMS: u32 = 1_024;
 
-/// The most bytes of headers of a request: Envoy may send a client's on, such as `tracestate`, of which it takes 60 KiB.
-const MAX_HEADER_BYTES: u32 = 128 << 10;
+/// The most bytes of a call's headers, of which each takes 32 beside its name and value. Envoy sends on what its client
+/// sent as `tracestate`, up to 60 KiB. An attacker makes 2,048 headers of 35 bytes out of it: see `driver`.
+const MAX_HEADER_BYTES: u32 = 70 << 10;
 
-/// The most bytes that are on their way, of one request and of a whole connection. That many requests of 60 KiB do
-/// not wait for each other: Envoy lets those pass that are late.
-const MAX_UNREAD_BYTES: u32 = 256 << 10;
-const MAX_UNREAD_OF_ALL_BYTES: u32 = 4 << 20;
+/// The most bytes that a client may send before they are taken: of one call, and of a whole connection. They are taken as
+/// soon as they are read and charged to the call, so they bound no memory; calls of 60 KiB should not wait for each other.
+const WINDOW_BYTES: u32 = 256 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
-/// The most bytes of answers that wait to be sent.
+/// The most bytes of one answer that h2 takes before the client has room for them.
 const MAX_UNSENT_BYTES: usize = 64 << 10;
 
-/// As long as a frame may be without asking.
+/// The longest frame: what every client may send without asking.
 const MAX_FRAME_BYTES: u32 = 16 << 10;
 
-// What a connection can make the server keep: each request 4 KiB of a message, 4 KiB of an answer and 2 KiB beside
-// them, 1,024 times; 4 MiB that nobody has read, and 128 KiB of headers. That is less than 15 MiB. What of a message is
-// longer is from the budget that all have together.
+/// The most calls that may be reset in the bytes of one read: HEADERS and RST_STREAM have 25 bytes or more, so a read of
+/// 16 KiB has fewer. How many may be reset in all is for `connection::resets`.
+const MAX_RESETS_A_READ: usize = 2_048;
 
-/// So many requests may be taken back before anybody has looked at them, and so many be wrong: whoever goes beyond
-/// floods, and the connection ends. Envoy takes back what its clients do, and what it was not answered in 20 ms: of a
-/// server that was held up for a third of a second, 16 times all that may be open. Whatever else is on the connection must be answered still, or Envoy lets it pass.
-const MAX_TAKEN_BACK: usize = 16 << 10;
-const MAX_WRONG: usize = 1_024;
+/// The most streams that h2 may reset on a connection for errors of its client.
+const MAX_ERRORS: usize = 1_024;
+
+/// The most streams that h2 remembers after it has reset them, because frames for them may be on their way.
+const MAX_RESET_STREAMS: usize = 16;
 
 /// The most bytes of a question about health, or about the services: a name.
 const MAX_QUESTION_BYTES: usize = 4 << 10;
@@ -80,22 +84,18 @@ pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, served: Arc<Ser
     tokio::join!(connections, report::readiness(reporter, &served));
 }
 
-/// HTTP/2, with bounds to what a client can do.
-fn http2() -> Builder<TokioExecutor> {
-    let mut http2 = Builder::new(TokioExecutor::new());
+/// Returns the settings of HTTP/2, with bounds to what a client can do.
+fn http2() -> Builder {
+    let mut http2 = Builder::new();
     http2
-        .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
-        .initial_connection_window_size(MAX_UNREAD_OF_ALL_BYTES)
-        .initial_stream_window_size(MAX_UNREAD_BYTES)
-        .max_send_buf_size(MAX_UNSENT_BYTES)
-        .max_pending_accept_reset_streams(MAX_TAKEN_BACK)
-        .max_local_error_reset_streams(MAX_WRONG)
-        .keep_alive_interval(ASK_EVERY)
-        .keep_alive_timeout(ANSWER_WITHIN)
-        // Nobody asked what day it is.
-        .auto_date_header(false);
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_window_size(WINDOW_BYTES)
+        .max_send_buffer_size(MAX_UNSENT_BYTES)
+        .max_pending_accept_reset_streams(MAX_RESETS_A_READ)
+        .max_local_error_reset_streams(Some(MAX_ERRORS))
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS);
     http2
 }

@@ -55,6 +55,8 @@ pub(crate) struct Metrics {
     store_calls: Option<Histogram>,
     /// Descriptors of Envoy's that no rule applied to.
     unmatched: AtomicU64,
+    /// gRPC calls that clients reset before they were answered.
+    reset_calls: AtomicU64,
     started: SystemTime,
     /// Who holds it writes the page: at most one at a time, however many ask.
     writing: tokio::sync::Mutex<()>,
@@ -78,6 +80,7 @@ impl Metrics {
             recorder,
             store_calls,
             unmatched: AtomicU64::new(0),
+            reset_calls: AtomicU64::new(0),
             started: SystemTime::now(),
             writing: tokio::sync::Mutex::default(),
         }
@@ -107,6 +110,11 @@ impl Metrics {
         }
     }
 
+    /// Counts a gRPC call that its client reset before it was answered.
+    pub(crate) fn count_reset_call(&self) {
+        self.reset_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The text that Prometheus reads.
     pub(crate) fn render(&self, served: &Served) -> String {
         let mut text = Text::new(self.recorded.render());
@@ -114,6 +122,9 @@ impl Metrics {
         let help = "Descriptors of Envoy's that no rule applied to: they are not limited.";
         let unmatched = self.unmatched.load(Ordering::Relaxed);
         text.single("tollgate_rls_unmatched_descriptors_total", Kind::Counter, help, unmatched);
+        let help = "gRPC calls that clients reset before the server had answered them.";
+        let reset_calls = self.reset_calls.load(Ordering::Relaxed);
+        text.single("tollgate_grpc_reset_calls_total", Kind::Counter, help, reset_calls);
         process::write(&mut text, self.started);
         text.into_string()
     }

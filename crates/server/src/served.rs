@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
-use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES};
+use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
 use crate::http::{Authorizing, Guesses, Playground};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::Connections;
@@ -54,7 +54,7 @@ pub(crate) struct Served {
     pub(crate) failures: Sparingly,
     /// What proxies ask before they pass a request on.
     pub(crate) authorizing: Authorizing,
-    /// What bodies and answers may take in memory; and pages about the server.
+    /// The memory that requests and answers share; and that of pages about the server.
     pub(crate) budget: Budget,
     pub(crate) page_budget: Budget,
     /// What keys in memory may take.
@@ -147,7 +147,8 @@ impl Served {
         store: &'static str,
         lifecycle: Lifecycle,
     ) -> Served {
-        let (connections, grpc_connections) = Connections::of_both_ports();
+        let budget = Budget::with_reserve(REQUEST_BYTES, SMALL_RESERVE_BYTES);
+        let (connections, grpc_connections) = Connections::of_both_ports(&budget);
         Served {
             rules,
             file,
@@ -170,7 +171,7 @@ impl Served {
             max_connections: 0,
             failures: Sparingly::default(),
             authorizing: Authorizing::default(),
-            budget: Budget::new(REQUEST_BYTES),
+            budget,
             page_budget: Budget::new(PAGE_BYTES),
             limits: ArcSwap::default(),
             making_limits: Mutex::default(),

@@ -1,16 +1,18 @@
-//! One call: a message comes, and one goes. What tonic does for any service, with bounds and words of ours.
+//! One call of `ShouldRateLimit`: a message is received, decided and answered. Replaces tonic's handling of a unary
+//! call, with bounds of its own on what a client can send.
 
 use std::time::{Duration, Instant};
 
-use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::calls::Answer;
+use super::answer::{Answer, COVERED_BYTES};
+use super::body::CallBody;
 use super::rate_limit::{self, Became};
 use super::timeout;
+use crate::budget::{MemoryCharge, SMALL_BYTES};
 use crate::http::{Problem, read_body};
 use crate::served::Served;
 
@@ -21,9 +23,6 @@ const MAX_BYTES: usize = 4 << 20;
 /// Whether a message is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
-/// What an answer takes, as a rule.
-const ANSWER_BYTES: usize = 512;
-
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// An answer, and what is counted of it: HTTP's words for it.
@@ -32,22 +31,24 @@ pub(super) struct Answered {
     pub(super) status: StatusCode,
 }
 
-/// Decides what `ShouldRateLimit` asks.
+/// Receives a call's message, decides it, and returns the answer. The charge grows with a message that is incomplete.
 pub(super) async fn should_rate_limit(
     served: &Served,
-    request: Request<Incoming>,
+    request: Request<CallBody>,
     max_time: Duration,
     began: Instant,
+    charge: &mut MemoryCharge,
 ) -> Answered {
     let (head, body) = request.into_parts();
     if let Err(status) = validate(&head.method, &head.headers) {
         return not_grpc(status);
     }
     let time = timeout::of_caller(&head.headers);
-    // Before its body comes: what a client sent in headers is not kept for as long as that takes.
+    // Before the body is read: headers are not kept for as long as that takes.
     drop(head);
-    let answered = match read(served, body, max_time).await {
+    let answered = match read(served, body, max_time, charge).await {
         Ok(body) => {
+            charge.stop_waiting();
             let time_left = time.map(|time| time.saturating_sub(began.elapsed()));
             decided(served, &body, time_left).await
         }
@@ -63,8 +64,8 @@ pub(super) async fn should_rate_limit(
         },
         Err(error) => {
             let status = counted_as(error.code());
-            let response: Response<Body> = error.into_http();
-            Answered { response: response.map(Answer::Routed), status }
+            let response: Response<()> = error.into_http();
+            Answered { response: response.map(|()| Answer::Nothing), status }
         }
     }
 }
@@ -78,10 +79,18 @@ fn counted_as(code: Code) -> StatusCode {
     }
 }
 
-/// The whole body, if it comes in time.
-async fn read(served: &Served, body: Incoming, max_time: Duration) -> Result<Bytes, Status> {
-    let read = read_body(body, MAX_BYTES, &served.budget);
+/// Reads the whole body, if it arrives in time.
+async fn read(
+    served: &Served,
+    body: CallBody,
+    max_time: Duration,
+    charge: &mut MemoryCharge,
+) -> Result<Bytes, Status> {
+    let read = read_body(body, MAX_BYTES, &served.budget, Some(charge));
     match tokio::time::timeout(max_time, read).await {
+        // Copied if it is short: it shares the buffer that it was read into, and would keep all of that while the store
+        // is waited for.
+        Ok(Ok(body)) if body.len() <= SMALL_BYTES => Ok(Bytes::copy_from_slice(&body)),
         Ok(read) => read.map_err(|problem| unread(&problem)),
         Err(_) => Err(too_slow(max_time)),
     }
@@ -99,7 +108,7 @@ async fn decided(
     time_left: Option<Duration>,
 ) -> Result<(Vec<u8>, Became), Status> {
     let message = message(body)?;
-    let mut to = Vec::with_capacity(ANSWER_BYTES);
+    let mut to = Vec::with_capacity(COVERED_BYTES);
     to.resize(PREFIX_BYTES, 0);
     let became = rate_limit::answer(served, message, time_left, &mut to).await;
     let became = became.map_err(Status::invalid_argument)?;
@@ -122,7 +131,7 @@ fn validate(method: &Method, headers: &HeaderMap) -> Result<(), StatusCode> {
 }
 
 fn not_grpc(status: StatusCode) -> Answered {
-    let mut response = Response::new(Answer::Routed(Body::empty()));
+    let mut response = Response::new(Answer::Nothing);
     *response.status_mut() = status;
     if status == StatusCode::METHOD_NOT_ALLOWED {
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
@@ -163,37 +172,7 @@ fn unread(problem: &Problem) -> Status {
 }
 
 fn answer(message: Vec<u8>) -> Response<Answer> {
-    let once = Once { message: Some(message.into()), is_over: false };
-    let mut response = Response::new(Answer::Message(once));
+    let mut response = Response::new(Answer::Message(message.into()));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
-}
-
-/// A body: a message, and then that all is well.
-pub(super) struct Once {
-    message: Option<Bytes>,
-    is_over: bool,
-}
-
-impl Once {
-    pub(super) fn next(&mut self) -> Option<Frame<Bytes>> {
-        if let Some(message) = self.message.take() {
-            return Some(Frame::data(message));
-        }
-        if self.is_over {
-            return None;
-        }
-        self.is_over = true;
-        let mut trailers = HeaderMap::with_capacity(1);
-        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-        Some(Frame::trailers(trailers))
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    pub(super) fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.message.as_ref().map_or(0, |message| message.len() as u64))
-    }
 }

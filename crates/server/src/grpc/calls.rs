@@ -1,79 +1,156 @@
 //! Calls to the gRPC port, and what is counted of them.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
-use hyper::service::Service;
-use hyper::{Request, Response};
-use tokio::time::timeout;
-use tonic::Status;
-use tonic::body::Body;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use hyper::{Request, Response, StatusCode};
 use tonic::service::Routes;
-use tower::Service as _;
 
-use super::call::{self, Answered, Once};
+use super::answer::{Answer, AnswerBytes};
+use super::body::CallBody;
+use super::call::{self, Answered};
+use super::routed;
+use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
 use crate::endpoint::Endpoint;
 use crate::logs::RequestLine;
 use crate::served::Served;
 use crate::traces::RequestSpan;
 
-/// What the port serves. Cheap to clone.
+/// What a call takes until it is answered: its stream, its state, and a short answer.
+const CALL_BYTES: usize = 4 << 10;
+
+/// Runs calls. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Calls {
     /// Health and reflection.
     routes: Routes,
     served: Arc<Served>,
-    /// How long a message may take to come.
+    /// How long a message may take to arrive.
     max_time: Duration,
 }
 
-/// What a call is answered with.
-pub(super) enum Answer {
-    Message(Once),
-    Routed(Body),
+/// A call that is not yet answered.
+pub(super) struct RunningCall {
+    /// `None` if the work sends the answer by itself.
+    respond: Option<SendResponse<AnswerBytes>>,
+    work: Pin<Box<dyn Future<Output = Work> + Send>>,
+}
+
+/// What the work on a call comes to.
+pub(super) enum Work {
+    Answer(Response<Answer>, MemoryCharge),
+    Ended(CallEnd),
+}
+
+/// How a call ended.
+pub(super) enum CallEnd {
+    /// Its answer is ready to be sent.
+    Answer { response: Response<Answer>, respond: SendResponse<AnswerBytes>, charge: MemoryCharge },
+    /// Its answer is on its way.
+    Sent,
+    /// The client reset it.
+    Reset,
+    /// The connection ended before it.
+    Lost,
 }
 
 impl Calls {
     pub(super) fn new(routes: Routes, served: Arc<Served>, max_time: Duration) -> Calls {
         Calls { routes, served, max_time }
     }
+
+    /// Charges what any call takes.
+    pub(super) fn charge(&self, account: &MemoryAccount) -> Result<MemoryCharge, Exhausted> {
+        account.charge(CALL_BYTES)
+    }
+
+    /// Starts a call, which does nothing until it is polled.
+    pub(super) fn run(
+        &self,
+        request: Request<RecvStream>,
+        respond: SendResponse<AnswerBytes>,
+        charge: MemoryCharge,
+    ) -> RunningCall {
+        let request = request.map(CallBody::new);
+        if Endpoint::of(request.uri().path()) == Endpoint::RateLimit {
+            let work = rate_limit(Arc::clone(&self.served), request, self.max_time, charge);
+            return RunningCall { respond: Some(respond), work: Box::pin(work) };
+        }
+        let work = routed::answer(self.routes.clone(), request, respond, self.max_time, charge);
+        RunningCall { respond: None, work: Box::pin(async { Work::Ended(work.await) }) }
+    }
+
+    /// Counts a call that is refused because memory is short.
+    pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
+        let endpoint = Endpoint::of(request.uri().path());
+        if endpoint == Endpoint::RateLimit {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            self.served.metrics.request(endpoint, status, Duration::ZERO);
+            self.served.failures.failed(endpoint, status);
+        }
+    }
+
+    /// Counts a call that its client reset.
+    pub(super) fn count_reset(&self) {
+        self.served.metrics.count_reset_call();
+    }
 }
 
-impl Service<Request<Incoming>> for Calls {
-    type Response = Response<Answer>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+impl Future for RunningCall {
+    type Output = CallEnd;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        match Endpoint::of(request.uri().path()) {
-            Endpoint::RateLimit => {
-                Box::pin(rate_limit(Arc::clone(&self.served), request, self.max_time))
-            }
-            _ => Box::pin(routed(self.routes.clone(), request, self.max_time)),
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CallEnd> {
+        // First: a call that is reset is not worked on, and charges no quota.
+        if let Some(respond) = &mut self.respond
+            && let Poll::Ready(reset) = respond.poll_reset(context)
+        {
+            return Poll::Ready(CallEnd::of(&reset));
+        }
+        let (response, charge) = match ready!(self.work.as_mut().poll(context)) {
+            Work::Answer(response, charge) => (response, charge),
+            Work::Ended(end) => return Poll::Ready(end),
+        };
+        Poll::Ready(match self.respond.take() {
+            Some(respond) => CallEnd::Answer { response, respond, charge },
+            None => CallEnd::Lost,
+        })
+    }
+}
+
+impl CallEnd {
+    /// The end of a call whose stream was reset or lost.
+    pub(super) fn of(reset: &Result<h2::Reason, h2::Error>) -> CallEnd {
+        match reset {
+            Ok(_) => CallEnd::Reset,
+            Err(_) => CallEnd::Lost,
         }
     }
 }
 
-/// What Envoy asks. A call that nobody waits for any more is not counted.
+/// Answers a call of Envoy's. A call that is dropped meanwhile is not counted.
 async fn rate_limit(
     served: Arc<Served>,
-    request: Request<Incoming>,
+    request: Request<CallBody>,
     max_time: Duration,
-) -> Result<Response<Answer>, Infallible> {
+    mut charge: MemoryCharge,
+) -> Work {
     let began = Instant::now();
     let span = served.traces.as_ref().map(|traces| traces.request(&request, served.store));
     let line = RequestLine::begin(&request);
-    let mut answered = pin!(call::should_rate_limit(&served, request, max_time, began));
-    let Answered { response, status } = poll_fn(|context| {
-        let _entered = span.as_ref().map(RequestSpan::enter);
-        answered.as_mut().poll(context)
-    })
-    .await;
+    let Answered { response, status } = {
+        let answered = call::should_rate_limit(&served, request, max_time, began, &mut charge);
+        let mut answered = pin!(answered);
+        poll_fn(|context| {
+            let _entered = span.as_ref().map(RequestSpan::enter);
+            answered.as_mut().poll(context)
+        })
+        .await
+    };
     served.metrics.request(Endpoint::RateLimit, status, began.elapsed());
     if let Some(span) = span {
         span.answered(status);
@@ -84,45 +161,5 @@ async fn rate_limit(
     if status.is_server_error() {
         served.failures.failed(Endpoint::RateLimit, status);
     }
-    Ok(response)
-}
-
-/// What is asked of the other services.
-async fn routed(
-    mut routes: Routes,
-    request: Request<Incoming>,
-    max_time: Duration,
-) -> Result<Response<Answer>, Infallible> {
-    let answered = timeout(max_time, routes.call(request.map(Body::new))).await;
-    let answer = answered.unwrap_or_else(|_| Ok(call::too_slow(max_time).into_http()))?;
-    Ok(answer.map(Answer::Routed))
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match self.get_mut() {
-            Answer::Message(once) => Poll::Ready(once.next().map(Ok)),
-            Answer::Routed(body) => Pin::new(body).poll_frame(context),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Answer::Message(once) => once.is_over(),
-            Answer::Routed(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Answer::Message(once) => once.size_hint(),
-            Answer::Routed(body) => body.size_hint(),
-        }
-    }
+    Work::Answer(response, charge)
 }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::Problem;
 use super::asked::is_object;
-use crate::budget::{Budget, SMALL_BYTES};
+use crate::budget::{Budget, MemoryCharge, SMALL_BYTES};
 use crate::served::Served;
 
 /// A body that says it is JSON, of at most `MOST` bytes.
@@ -29,7 +29,7 @@ impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
         if !is_json(headers) || headers.contains_key(CONTENT_ENCODING) {
             return Err(Problem::no_json());
         }
-        let read = read(request.into_body(), MOST, &served.budget).await;
+        let read = read(request.into_body(), MOST, &served.budget, None).await;
         read.map(JsonBody).map_err(Problem::unread)
     }
 }
@@ -48,7 +48,7 @@ impl<T: DeserializeOwned + Default, const MOST: usize> FromRequest<Arc<Served>>
     ) -> Result<OptionalJson<T, MOST>, Problem> {
         let is_json = is_json(request.headers());
         let is_json = is_json && !request.headers().contains_key(CONTENT_ENCODING);
-        let body = read(request.into_body(), MOST, &served.budget).await;
+        let body = read(request.into_body(), MOST, &served.budget, None).await;
         match &*body.map_err(Problem::unread)? {
             b"" => Ok(OptionalJson(T::default())),
             _ if !is_json => Err(Problem::no_json()),
@@ -78,9 +78,16 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-/// The whole of it. What says that it is too long is not even begun. What is not small is paid for as it comes: a
-/// promise of much takes nothing.
-pub(crate) async fn read<B>(mut body: B, most: usize, budget: &Budget) -> Result<Bytes, Problem>
+/// Reads a whole body of at most `most` bytes. A body whose declared length exceeds that is refused unread.
+///
+/// The part above [`SMALL_BYTES`] is taken from the budget as it arrives, whatever length was declared. A body that
+/// does not arrive at once is also charged to `small`, if there is such a charge.
+pub(crate) async fn read<B>(
+    mut body: B,
+    most: usize,
+    budget: &Budget,
+    small: Option<&mut MemoryCharge>,
+) -> Result<Bytes, Problem>
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
@@ -91,9 +98,12 @@ where
     if first.len() > most {
         return Err(Problem::too_long(most));
     }
-    // As a rule that is all there is, and nothing is copied.
+    // Most bodies arrive whole: nothing is copied.
     if body.is_end_stream() && first.len() <= SMALL_BYTES {
         return Ok(first);
+    }
+    if let Some(small) = small {
+        small.grow(SMALL_BYTES)?;
     }
     let mut held = budget.held();
     held.grow_to(first.len())?;
@@ -105,7 +115,7 @@ where
             return Err(Problem::too_long(most));
         }
         if length > all.capacity() {
-            // Twice as much as there is, so that not every piece copies all that came before it.
+            // Double the capacity, so that a body in many pieces is not copied once for each piece.
             let room = (2 * length).max(SMALL_BYTES).min(most);
             held.grow_to(room)?;
             all.reserve_exact(room - all.len());
@@ -171,7 +181,7 @@ mod tests {
     fn read_all(pieces: Vec<io::Result<&'static [u8]>>, most: usize) -> Result<Bytes, StatusCode> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let budget = Budget::new(4 << 20);
-        let read = runtime.block_on(read(Body::new(Pieces(pieces.into())), most, &budget));
+        let read = runtime.block_on(read(Body::new(Pieces(pieces.into())), most, &budget, None));
         read.map_err(|problem| problem.into_response().status())
     }
 
@@ -198,7 +208,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let nothing = Budget::new(0);
         let read = |pieces, budget| {
-            let read = read(Body::new(Pieces(pieces)), 1 << 20, budget);
+            let read = read(Body::new(Pieces(pieces)), 1 << 20, budget, None);
             let read = runtime.block_on(read);
             read.map_err(|problem| problem.into_response().status())
         };

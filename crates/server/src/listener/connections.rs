@@ -5,6 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
+use super::seldom::Seldom;
+use crate::budget::{Budget, MemoryAccount};
+
 /// Evicts connections of a port, which then have a file descriptor less.
 pub(super) trait Evict: Send + Sync {
     /// Evicts a connection that is stuck or never sent anything. Returns whether there was one.
@@ -14,19 +19,24 @@ pub(super) trait Evict: Send + Sync {
     fn evict_idle(&self, now: Instant) -> bool;
 }
 
-/// How many connections of a port there are and were.
+/// How many connections of a port there are and were, and the memory that they share.
 pub(crate) struct Connections {
     port: Port,
     /// The connections themselves, once the port is served.
     room: OnceLock<Weak<dyn Evict>>,
     /// The counts of the server's other port.
     other: OnceLock<Weak<Connections>>,
+    budget: Budget,
     open: AtomicU64,
     accepted: AtomicU64,
     first_byte: AtomicU64,
     request: AtomicU64,
     idle: AtomicU64,
     evicted: AtomicU64,
+    resets: AtomicU64,
+    memory: AtomicU64,
+    /// When a hostile client was last logged.
+    warned: Mutex<Seldom>,
 }
 
 /// What a port speaks.
@@ -57,10 +67,21 @@ pub(crate) enum Reason {
     Idle,
     /// It was stuck, silent or idle, and others had no room.
     Evicted,
+    /// Its client reset too many calls that it had made.
+    Resets,
+    /// It held most of the memory that requests share when that was nearly spent.
+    Memory,
 }
 
 impl Reason {
-    const ALL: [Reason; 4] = [Reason::FirstByte, Reason::Request, Reason::Idle, Reason::Evicted];
+    const ALL: [Reason; 6] = [
+        Reason::FirstByte,
+        Reason::Request,
+        Reason::Idle,
+        Reason::Evicted,
+        Reason::Resets,
+        Reason::Memory,
+    ];
 
     /// As metrics name it.
     pub(crate) fn name(self) -> &'static str {
@@ -69,6 +90,8 @@ impl Reason {
             Reason::Request => "request",
             Reason::Idle => "idle",
             Reason::Evicted => "evicted",
+            Reason::Resets => "resets",
+            Reason::Memory => "memory",
         }
     }
 }
@@ -80,25 +103,30 @@ impl fmt::Debug for Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(port: Port) -> Connections {
+    /// For a port whose connections take their memory from `budget`.
+    pub(crate) fn new(port: Port, budget: Budget) -> Connections {
         Connections {
             port,
             room: OnceLock::new(),
             other: OnceLock::new(),
+            budget,
             open: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             first_byte: AtomicU64::new(0),
             request: AtomicU64::new(0),
             idle: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
+            warned: Mutex::default(),
         }
     }
 
     /// Returns the counts of the HTTP port and of the gRPC port of one server: when file descriptors run out, each
     /// port evicts connections of the other one, too.
-    pub(crate) fn of_both_ports() -> (Arc<Connections>, Arc<Connections>) {
-        let http = Arc::new(Connections::new(Port::Http));
-        let grpc = Arc::new(Connections::new(Port::Grpc));
+    pub(crate) fn of_both_ports(budget: &Budget) -> (Arc<Connections>, Arc<Connections>) {
+        let http = Arc::new(Connections::new(Port::Http, budget.clone()));
+        let grpc = Arc::new(Connections::new(Port::Grpc, budget.clone()));
         // OK because both are new: neither is set yet.
         let _ = http.other.set(Arc::downgrade(&grpc));
         let _ = grpc.other.set(Arc::downgrade(&http));
@@ -115,6 +143,11 @@ impl Connections {
         let other = self.other.get().and_then(Weak::upgrade);
         let rooms = [self.room.get(), other.as_ref().and_then(|other| other.room.get())];
         rooms.into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Opens the account of a new connection.
+    pub(super) fn account(&self) -> MemoryAccount {
+        self.budget.account()
     }
 
     pub(crate) fn port(&self) -> Port {
@@ -147,6 +180,19 @@ impl Connections {
 
     pub(super) fn count_closed(&self, reason: Reason) {
         self.of(reason).fetch_add(1, Ordering::Relaxed);
+        let cause = match reason {
+            Reason::Resets => "its client resets too many calls",
+            Reason::Memory => "it holds most of the memory that requests share",
+            _ => return,
+        };
+        if self.warned.lock().is_due(Instant::now()) {
+            let (port, reason) = (self.port.name(), reason.name());
+            tracing::warn!(
+                port,
+                reason,
+                "a connection is closed because {cause}; logged once a minute"
+            );
+        }
     }
 
     fn of(&self, reason: Reason) -> &AtomicU64 {
@@ -155,6 +201,8 @@ impl Connections {
             Reason::Request => &self.request,
             Reason::Idle => &self.idle,
             Reason::Evicted => &self.evicted,
+            Reason::Resets => &self.resets,
+            Reason::Memory => &self.memory,
         }
     }
 }

@@ -16,6 +16,7 @@ use super::connections::{Connections, Evict, Reason};
 use super::progress::{Rank, Spare};
 use super::seldom::Seldom;
 use super::watch::Watch;
+use crate::budget::MemoryAccount;
 
 /// How long what was seen of all connections is good, and when to look again if none may be closed. Looking at
 /// 10,000 takes about a millisecond.
@@ -63,6 +64,8 @@ struct Seat {
 /// A connection's place in the room. Dropped, it is free.
 pub(crate) struct Place {
     pub(super) watch: Arc<Watch>,
+    /// The memory that the connection holds.
+    pub(crate) account: Arc<MemoryAccount>,
     id: u64,
     shared: Arc<Shared>,
 }
@@ -161,7 +164,8 @@ impl Room {
         seats.new += 1;
         drop(seats);
         self.shared.counts.count_opened();
-        Place { watch, id, shared: Arc::clone(&self.shared) }
+        let account = Arc::new(self.shared.counts.account());
+        Place { watch, account, id, shared: Arc::clone(&self.shared) }
     }
 }
 
@@ -272,11 +276,13 @@ impl Drop for Place {
 mod tests {
     use super::super::connections::Port;
     use super::*;
+    use crate::budget::{Budget, REQUEST_BYTES};
 
     fn room(max_connections: u32) -> Room {
         let minute = Duration::from_secs(60);
         let bounds = Bounds { max_connections, first_byte: minute, request: minute, idle: minute };
-        Room::new(bounds, Arc::new(Connections::new(Port::Http)))
+        let budget = Budget::new(REQUEST_BYTES);
+        Room::new(bounds, Arc::new(Connections::new(Port::Http, budget)))
     }
 
     fn evicted(room: &Room) -> u64 {

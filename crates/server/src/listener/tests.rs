@@ -60,7 +60,8 @@ impl Listening {
         let address = listener.local_addr().unwrap();
         let (phase, lifecycle) = lifecycle();
         before(address, &phase);
-        let connections = Arc::new(Connections::new(Port::Http));
+        let connections =
+            Arc::new(Connections::new(Port::Http, crate::budget::Budget::new(1 << 20)));
         let gate = Arc::new(Semaphore::new(0));
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let served = serve(listener, router(&gate), bounds, lifecycle, Arc::clone(&connections));

@@ -10,6 +10,7 @@ use tonic::service::Routes;
 
 use super::*;
 use crate::grpc::{ANSWER_WITHIN, ASK_EVERY, http2};
+use crate::lifecycle;
 
 /// What a client begins with, and its settings: none.
 const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -23,10 +24,14 @@ async fn connected() -> (DuplexStream, watch::Sender<Phase>, JoinHandle<()>) {
     let rules = Rules::new(&Limiter::memory(), &config).unwrap();
     let (phases, lifecycle) = lifecycle::lifecycle();
     let served = Arc::new(Served::new(rules, None, "memory", lifecycle.clone()));
+    let connections = Arc::clone(&served.grpc_connections);
     let calls = Calls::new(Routes::default(), served, Duration::from_secs(10));
     let (mut client, server) = duplex(64 << 10);
-    let connection = http2().serve_connection(TokioIo::new(server), calls);
-    let kept = tokio::spawn(keep(connection, lifecycle));
+    let minute = Duration::from_secs(60);
+    let bounds = Bounds { max_connections: 1, first_byte: minute, request: minute, idle: minute };
+    let place = Arc::new(Room::new(bounds, connections).enter().await);
+    let socket = Socket::new(server, Arc::clone(&place), lifecycle.connected(), minute);
+    let kept = tokio::spawn(keep(http2(), socket, place, calls, lifecycle));
     client.write_all(BEGINNING).await.unwrap();
     (client, phases, kept)
 }

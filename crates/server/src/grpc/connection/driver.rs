@@ -1,0 +1,230 @@
+//! Drives one gRPC connection: takes its calls, runs them, and sends their answers.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use h2::server::{Connection, SendResponse};
+use h2::{Reason as Code, RecvStream};
+use hyper::Request;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::keepalive::Keepalive;
+use super::resets::ResetAllowance;
+use super::socket::{Socket, SocketGate};
+use crate::budget::{Exhausted, MemoryCharge};
+use crate::grpc::answer::{AnswerBytes, send};
+use crate::grpc::calls::{CallEnd, Calls, RunningCall};
+use crate::listener::{Place, Reason};
+
+/// How often a connection is read before other connections have their turn.
+const READS_A_TURN: usize = 8;
+
+/// What h2 keeps for a stream. It frees that memory only with the connection, so the most streams that a connection
+/// ever had are charged to it.
+const STREAM_BYTES: usize = 1 << 10;
+
+/// What h2 keeps at most of a header block that has begun and not ended: 2,048 headers, of 72 bytes each, whose lengths
+/// add up to what a header block may have.
+const OPEN_BLOCK_BYTES: usize = 256 << 10;
+
+/// A connection after its handshake, with the calls on it. One task does everything: whatever it has read it takes over
+/// before it reads on, so nothing piles up between the socket and the calls.
+pub(super) struct ConnectionDriver<S> {
+    http2: Connection<Socket<S>, AnswerBytes>,
+    gate: Arc<SocketGate>,
+    place: Arc<Place>,
+    calls: Calls,
+    /// Calls that were read last.
+    arrived: Vec<(Request<RecvStream>, SendResponse<AnswerBytes>)>,
+    running: FuturesUnordered<RunningCall>,
+    /// The charges of answers without a message, which may not be written yet.
+    unsent: Vec<MemoryCharge>,
+    /// The charge for the most streams there ever were.
+    streams: MemoryCharge,
+    /// The charge for a header block that has not ended.
+    block: MemoryCharge,
+    resets: ResetAllowance,
+    keepalive: Keepalive,
+}
+
+/// What a turn found.
+enum Turn {
+    /// Nothing, and the task is woken when there is something.
+    Idle,
+    /// There may be more.
+    Busy,
+    /// The connection has ended.
+    Over,
+    /// The server has to close the connection.
+    Close(Reason),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
+    pub(super) fn new(
+        mut http2: Connection<Socket<S>, AnswerBytes>,
+        gate: Arc<SocketGate>,
+        place: Arc<Place>,
+        calls: Calls,
+    ) -> ConnectionDriver<S> {
+        let keepalive = Keepalive::new(http2.ping_pong());
+        ConnectionDriver {
+            http2,
+            gate,
+            calls,
+            arrived: Vec::new(),
+            running: FuturesUnordered::new(),
+            unsent: Vec::new(),
+            streams: place.account.nothing(),
+            block: place.account.nothing(),
+            resets: ResetAllowance::new(),
+            keepalive,
+            place,
+        }
+    }
+
+    /// Runs the connection until it has ended.
+    pub(super) async fn run(&mut self) {
+        poll_fn(|context| self.poll_end(context)).await;
+    }
+
+    /// Tells the client to make no more calls. Those on the connection are answered, then it ends.
+    pub(super) fn shut_down(&mut self) {
+        self.http2.graceful_shutdown();
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.place.account.wake_when_closed(context.waker());
+        if self.keepalive.is_dead(&self.gate, context) {
+            return Poll::Ready(());
+        }
+        for _ in 0..READS_A_TURN {
+            match self.turn(context) {
+                Turn::Idle => return Poll::Pending,
+                Turn::Busy => {}
+                Turn::Over => return Poll::Ready(()),
+                Turn::Close(reason) => {
+                    self.close(reason, context);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what is to be written, reads once, and lets every call go as far as it can.
+    fn turn(&mut self, context: &mut Context<'_>) -> Turn {
+        if self.place.account.is_closed() {
+            return Turn::Close(Reason::Memory);
+        }
+        self.gate.allow_read();
+        if self.accept(context).is_ready() {
+            return Turn::Over;
+        }
+        if !self.gate.is_blocked() {
+            self.unsent.clear();
+        }
+        if self.charge_open_block().is_err() {
+            return Turn::Close(Reason::Memory);
+        }
+        let mut is_busy = self.gate.is_worth_another_read() || !self.arrived.is_empty();
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for (request, respond) in arrived.drain(..) {
+            self.begin(request, respond, context);
+        }
+        self.arrived = arrived;
+        while let Poll::Ready(Some(end)) = self.running.poll_next_unpin(context) {
+            is_busy = true;
+            self.end(end);
+        }
+        match (self.resets.is_spent(), is_busy) {
+            (true, _) => Turn::Close(Reason::Resets),
+            (false, true) => Turn::Busy,
+            (false, false) => Turn::Idle,
+        }
+    }
+
+    /// Takes all calls that one read brings. Ready if the connection has ended.
+    fn accept(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.http2.poll_accept(context) {
+                Poll::Ready(Some(Ok(call))) => self.arrived.push(call),
+                Poll::Ready(Some(Err(error))) => {
+                    tracing::debug!(%error, "a connection to the gRPC port ended");
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Starts a call. If it needs nothing more, its answer is ready at once.
+    fn begin(
+        &mut self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<AnswerBytes>,
+        context: &mut Context<'_>,
+    ) {
+        let Ok(charge) = self.charge_call() else {
+            self.calls.count_refused(&request);
+            respond.send_reset(Code::REFUSED_STREAM);
+            return;
+        };
+        let mut call = self.calls.run(request, respond, charge);
+        match Pin::new(&mut call).poll(context) {
+            Poll::Ready(end) => self.end(end),
+            Poll::Pending => self.running.push(call),
+        }
+    }
+
+    /// Charges what a call takes, and what h2 keeps for its stream.
+    fn charge_call(&mut self) -> Result<MemoryCharge, Exhausted> {
+        // OK because a connection has a few thousand streams at most.
+        let streams = (self.running.len() + self.arrived.capacity()) * STREAM_BYTES;
+        if streams > self.streams.bytes() {
+            self.streams.grow(streams - self.streams.bytes())?;
+            self.streams.stop_waiting();
+        }
+        self.calls.charge(&self.place.account)
+    }
+
+    fn charge_open_block(&mut self) -> Result<(), Exhausted> {
+        match (self.gate.is_block_open(), self.block.bytes()) {
+            (true, 0) => self.block.grow(OPEN_BLOCK_BYTES),
+            (false, 1..) => {
+                self.block.clear();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, end: CallEnd) {
+        match end {
+            CallEnd::Answer { response, respond, charge } => {
+                self.resets.count_answer();
+                self.unsent.extend(send(response, respond, charge));
+            }
+            CallEnd::Sent => self.resets.count_answer(),
+            CallEnd::Reset => {
+                self.calls.count_reset();
+                self.resets.count_reset();
+            }
+            CallEnd::Lost => {}
+        }
+    }
+
+    /// Closes the connection for something that its client did. GOAWAY says so, if the client reads.
+    fn close(&mut self, reason: Reason, context: &mut Context<'_>) {
+        self.place.count_closed(reason);
+        self.http2.abrupt_shutdown(Code::ENHANCE_YOUR_CALM);
+        if let Poll::Ready(Err(error)) = self.http2.poll_closed(context) {
+            tracing::debug!(%error, "a connection to the gRPC port was closed");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Finds out whether a silent client is still there.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use h2::{Ping, PingPong};
+use tokio::time::{Instant, Sleep};
+
+use super::socket::SocketGate;
+use crate::grpc::{ANSWER_WITHIN, ASK_EVERY};
+
+/// Sends a ping after 20 s of silence. If nothing is read within 10 s after that, the client is gone.
+pub(super) struct Keepalive {
+    pings: Option<PingPong>,
+    timer: Pin<Box<Sleep>>,
+    /// When the last ping was sent, if nothing was read since.
+    pinged: Option<Instant>,
+}
+
+impl Keepalive {
+    pub(super) fn new(pings: Option<PingPong>) -> Keepalive {
+        Keepalive { pings, timer: Box::pin(tokio::time::sleep(ASK_EVERY)), pinged: None }
+    }
+
+    /// Whether the client is gone. If not, the task is woken when that has to be looked at again.
+    pub(super) fn is_dead(&mut self, gate: &SocketGate, context: &mut Context<'_>) -> bool {
+        while self.timer.as_mut().poll(context).is_ready() {
+            let (now, heard) = (Instant::now(), gate.last_read());
+            let is_unanswered = self.pinged.is_some_and(|pinged| heard <= pinged);
+            if is_unanswered {
+                return true;
+            }
+            self.pinged = None;
+            let due = heard + ASK_EVERY;
+            if due > now {
+                self.timer.as_mut().reset(due);
+                continue;
+            }
+            self.ping(context);
+            self.pinged = Some(now);
+            self.timer.as_mut().reset(now + ANSWER_WITHIN);
+        }
+        false
+    }
+
+    fn ping(&mut self, context: &mut Context<'_>) {
+        let Some(pings) = &mut self.pings else { return };
+        // The answer to the last one, which h2 keeps until it is taken.
+        if let Poll::Ready(Err(error)) = pings.poll_pong(context) {
+            tracing::debug!(%error, "a connection to the gRPC port is closing");
+        }
+        // An error is that the last ping is still to be written: it does as well.
+        let _ = pings.send_ping(Ping::opaque());
+    }
+}

@@ -1,0 +1,64 @@
+//! How many calls a client may reset.
+
+/// The resets that a connection may have more than answered calls. Envoy resets a call when its own client goes away,
+/// and when it had no answer within 20 ms: after a pause of the server that is every call of the connection, 1,024 at
+/// most. Twice as many are allowed.
+const MAX_RESETS: u32 = 2_048;
+
+/// The resets that a connection has left. A reset spends one, and an answered call earns one back.
+///
+/// A client that resets every other call goes on for ever; one that resets all of them is closed after 2,048.
+#[derive(Debug)]
+pub(super) struct ResetAllowance {
+    left: u32,
+}
+
+impl ResetAllowance {
+    pub(super) fn new() -> ResetAllowance {
+        ResetAllowance { left: MAX_RESETS }
+    }
+
+    /// Counts a call that its client reset.
+    pub(super) fn count_reset(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// Counts a call that was answered.
+    pub(super) fn count_answer(&mut self) {
+        self.left = (self.left + 1).min(MAX_RESETS);
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resets_alone_spend_the_allowance() {
+        let mut allowance = ResetAllowance::new();
+        for _ in 0..MAX_RESETS - 1 {
+            allowance.count_reset();
+        }
+        assert!(!allowance.is_spent());
+        allowance.count_reset();
+        assert!(allowance.is_spent());
+    }
+
+    #[test]
+    fn answers_earn_resets_back_and_no_more_than_there_were() {
+        let mut allowance = ResetAllowance::new();
+        for _ in 0..10 * MAX_RESETS {
+            allowance.count_reset();
+            allowance.count_answer();
+        }
+        assert!(!allowance.is_spent());
+        for _ in 0..MAX_RESETS {
+            allowance.count_reset();
+        }
+        assert!(allowance.is_spent());
+    }
+}
