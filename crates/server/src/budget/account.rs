@@ -18,6 +18,11 @@ use super::Exhausted;
 /// request may simply be on its way.
 const WAITING_STEP_BYTES: i64 = 64 << 10;
 
+/// A connection that holds more than this is refused the last bytes of the budget. They are for other connections while
+/// those that hold most are being closed: what waits for the client of one of them, and what one read can bring in all.
+const LIGHT_WAITING_BYTES: i64 = 16 << 10;
+const LIGHT_BYTES: i64 = 4 << 20;
+
 /// The bytes of a budget, and the accounts of the connections that take them.
 #[derive(Debug)]
 pub(super) struct Ledger {
@@ -42,10 +47,12 @@ struct Accounts {
 struct Balance {
     /// All of its bytes.
     all: AtomicI64,
-    /// The bytes among them that wait for the client: of requests that are incomplete, or answers that are unread.
+    /// The bytes among them of requests that are incomplete.
     waiting: AtomicI64,
     /// The bytes that it held when it was chosen to be closed; 0 before that.
     leaving: AtomicI64,
+    /// The client does not read: all of its bytes wait for it.
+    is_blocked: AtomicBool,
     is_closed: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
@@ -99,17 +106,16 @@ impl Ledger {
         taken.map(drop).map_err(|_| Exhausted)
     }
 
-    /// Takes bytes for a small request, and closes connections if few are left after that.
-    fn take_small(&self, bytes: i64) -> Result<(), Exhausted> {
-        let taken = self.take(bytes, 0);
-        if self.free.load(Ordering::Relaxed) < self.low {
-            self.make_room();
-        }
-        taken
+    /// Takes bytes for a small request of a connection.
+    fn take_small(&self, bytes: i64, balance: &Balance) -> Result<(), Exhausted> {
+        self.take(bytes, if balance.is_light() { 0 } else { self.low })
     }
 
     /// Chooses connections to be closed until as many bytes are free, or about to be, as there should be.
     fn make_room(&self) {
+        if self.free.load(Ordering::Relaxed) >= self.low {
+            return;
+        }
         // Another task that holds the lock is making room.
         let Some(accounts) = self.accounts.try_lock() else { return };
         let soon_free =
@@ -149,8 +155,18 @@ impl Ledger {
 impl Balance {
     /// The order in which connections are closed, highest first.
     fn rank(&self) -> (i64, i64) {
-        let waiting = self.waiting.load(Ordering::Relaxed);
-        (waiting / WAITING_STEP_BYTES, self.all.load(Ordering::Relaxed))
+        (self.waiting() / WAITING_STEP_BYTES, self.all.load(Ordering::Relaxed))
+    }
+
+    /// The bytes that wait for the client.
+    fn waiting(&self) -> i64 {
+        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+        let waiting = if is_blocked { &self.all } else { &self.waiting };
+        waiting.load(Ordering::Relaxed)
+    }
+
+    fn is_light(&self) -> bool {
+        self.waiting() < LIGHT_WAITING_BYTES && self.all.load(Ordering::Relaxed) < LIGHT_BYTES
     }
 
     fn is_closed(&self) -> bool {
@@ -188,6 +204,11 @@ impl MemoryAccount {
         self.balance.is_closed()
     }
 
+    /// Says whether the client reads what is written.
+    pub(crate) fn set_blocked(&self, is_blocked: bool) {
+        self.balance.is_blocked.store(is_blocked, Ordering::Relaxed);
+    }
+
     /// Lets a task be woken when the connection has to close.
     pub(crate) fn wake_when_closed(&self, waker: &Waker) {
         let mut task = self.balance.task.lock();
@@ -210,9 +231,13 @@ impl MemoryCharge {
     pub(crate) fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
         // OK because nothing in memory has 2^63 bytes.
         let more = more as i64;
-        self.ledger.take_small(more)?;
-        self.add(more);
-        Ok(())
+        let taken = self.ledger.take_small(more, &self.balance);
+        if taken.is_ok() {
+            self.add(more);
+        }
+        // Last, so that this connection is chosen if it is the one that holds most.
+        self.ledger.make_room();
+        taken
     }
 
     /// Charges more bytes, even when that exceeds the budget.
@@ -236,13 +261,6 @@ impl MemoryCharge {
     pub(crate) fn stop_waiting(&mut self) {
         if std::mem::replace(&mut self.is_waiting, false) {
             self.balance.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the bytes as waiting for the client: the answer is ready to be sent.
-    pub(crate) fn start_waiting(&mut self) {
-        if !std::mem::replace(&mut self.is_waiting, true) {
-            self.balance.waiting.fetch_add(self.bytes, Ordering::Relaxed);
         }
     }
 
@@ -327,6 +345,27 @@ mod tests {
         let mut busy = accounts[0].charge(700 * KIB).unwrap();
         busy.stop_waiting();
         let _stalled = accounts[1].charge(200 * KIB).unwrap();
+        assert!(!accounts[0].is_closed() && accounts[1].is_closed());
+    }
+
+    #[test]
+    fn the_last_bytes_are_for_connections_that_hold_little() {
+        let ledger = ledger();
+        let accounts = accounts(&ledger, 2);
+        let mut heavy = accounts[0].charge(900 * KIB).unwrap();
+        assert_eq!(heavy.grow(KIB), Err(Exhausted));
+        assert!(accounts[1].charge(KIB).is_ok());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_closed_before_one_that_does() {
+        let ledger = ledger();
+        let accounts = accounts(&ledger, 3);
+        let mut charges: Vec<_> =
+            accounts[..2].iter().map(|account| account.charge(400 * KIB).unwrap()).collect();
+        charges.iter_mut().for_each(MemoryCharge::stop_waiting);
+        accounts[1].set_blocked(true);
+        let _last = accounts[2].charge(150 * KIB).unwrap();
         assert!(!accounts[0].is_closed() && accounts[1].is_closed());
     }
 

@@ -62,7 +62,6 @@ pub(super) fn send(
 ) -> Option<MemoryCharge> {
     let (head, answer) = response.into_parts();
     let head = Response::from_parts(head, ());
-    charge.start_waiting();
     match answer {
         Answer::Nothing => respond.send_response(head, true).ok().map(|_| charge),
         Answer::Message(message) => {

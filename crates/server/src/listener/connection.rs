@@ -59,9 +59,16 @@ pub(super) async fn connection<S>(
         .half_close(true)
         .max_header_size(MAX_HEAD_BYTES)
         .max_buf_size(MAX_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(Wire::new(stream, Arc::clone(&place.watch))), service);
+        .serve_connection(
+            TokioIo::new(Wire::new(stream, Arc::clone(&place.watch), Arc::clone(&place.account))),
+            service,
+        );
     match within_bounds(&mut connection, &place.watch).await {
         Ok(Ok(())) => {}
+        Ok(Err(_)) if place.account.is_closed() => {
+            place.count_closed(Reason::Memory);
+            return;
+        }
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection failed"),
         Err(reason) => {
             let name = reason.map_or("closing", Reason::name);

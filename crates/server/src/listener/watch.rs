@@ -1,7 +1,7 @@
 //! A connection's progress, as its socket, its requests and the accept loop see it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,12 @@ pub(super) struct Watch {
     task: Mutex<Option<Waker>>,
     /// An answer is held back, and whoever closes the connection does not want it.
     is_held: AtomicBool,
+    /// The bytes that were read of a request's head; [`NO_HEAD`] while its body or its answer is under way.
+    head_bytes: AtomicUsize,
 }
+
+/// No head is being read.
+const NO_HEAD: usize = usize::MAX;
 
 /// Lets an answer be held back for no longer than its client stays: while it is, a client that closes its side is
 /// gone, and so is its request. Otherwise it may do so, and wait.
@@ -72,7 +77,31 @@ impl Watch {
             is_called: AtomicBool::new(false),
             task: Mutex::new(None),
             is_held: AtomicBool::new(false),
+            head_bytes: AtomicUsize::new(0),
         }
+    }
+
+    /// Counts bytes that were read, and returns how many a head has so far that is not parsed yet.
+    pub(super) fn count_head(&self, bytes: usize) -> usize {
+        // OK because one task reads the socket and runs its requests.
+        match self.head_bytes.load(Ordering::Relaxed) {
+            NO_HEAD => 0,
+            before => {
+                let head_bytes = before.saturating_add(bytes);
+                self.head_bytes.store(head_bytes, Ordering::Relaxed);
+                head_bytes
+            }
+        }
+    }
+
+    /// A head is parsed.
+    pub(super) fn end_head(&self) {
+        self.head_bytes.store(NO_HEAD, Ordering::Relaxed);
+    }
+
+    /// An answer is ready: the next bytes are those of another head.
+    pub(super) fn begin_head(&self) {
+        self.head_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Whom to wake for the last call.

@@ -12,11 +12,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::watch::Watch;
+use crate::budget::{MemoryAccount, MemoryCharge};
+
+/// The most bytes of one read that leave hyper's buffer as small as it begins. A longer read makes it grow, and hyper
+/// keeps a large buffer for as long as the connection.
+const READ_BYTES: usize = (8 << 10) - 1;
+
+/// The bytes of a request's head, read and not yet parsed, that are not charged: they fit in the buffer that every
+/// connection has.
+const FREE_HEAD_BYTES: usize = 8 << 10;
 
 /// A socket.
 pub(super) struct Wire {
     stream: TcpStream,
     watch: Arc<Watch>,
+    account: Arc<MemoryAccount>,
+    /// The charge for a head that is longer than the first buffer. hyper keeps the buffer that it needed.
+    head: MemoryCharge,
+    /// The charge for an answer that the client does not read.
+    unread: MemoryCharge,
+    /// A read was so long that further ones have to be cut.
+    is_cut: bool,
     /// Something was written since all was out.
     is_dirty: bool,
     /// The client will send nothing more.
@@ -24,8 +40,10 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, watch: Arc<Watch>) -> Wire {
-        Wire { stream, watch, is_dirty: false, has_ended: false }
+    pub(super) fn new(stream: TcpStream, watch: Arc<Watch>, account: Arc<MemoryAccount>) -> Wire {
+        let (head, unread) = (account.nothing(), account.nothing());
+        let (is_cut, is_dirty, has_ended) = (false, false, false);
+        Wire { stream, watch, account, head, unread, is_cut, is_dirty, has_ended }
     }
 
     /// The socket, unless the client has left it.
@@ -41,9 +59,57 @@ impl Wire {
         self.has_ended
     }
 
+    /// Returns an error if the connection has to close so that others have memory.
+    fn memory_is_kept(&self, context: &Context<'_>) -> io::Result<()> {
+        if self.head.bytes() + self.unread.bytes() > 0 {
+            self.account.wake_when_closed(context.waker());
+        }
+        match self.account.is_closed() {
+            true => Err(ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Reads from the socket, at most [`READ_BYTES`] once a client has sent more than that.
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let before = buffer.filled().len();
+        if self.is_cut && buffer.remaining() > READ_BYTES {
+            let mut cut = ReadBuf::new(buffer.initialize_unfilled_to(READ_BYTES));
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut cut))?;
+            let bytes = cut.filled().len();
+            buffer.advance(bytes);
+            return Poll::Ready(Ok(bytes));
+        }
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        // OK because a buffer is never less full than before.
+        let bytes = buffer.filled().len() - before;
+        self.is_cut |= bytes > READ_BYTES;
+        Poll::Ready(Ok(bytes))
+    }
+
+    /// Charges a head that is longer than most. Twice its length, since a buffer doubles when it grows.
+    fn charge_head(&mut self, bytes: usize) -> io::Result<()> {
+        let long_bytes = self.watch.count_head(bytes).saturating_sub(FREE_HEAD_BYTES);
+        match (2 * long_bytes).saturating_sub(self.head.bytes()) {
+            0 => Ok(()),
+            more => self.head.grow(more).map_err(|_| ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    /// Charges an answer that could not be written. It may exceed the budget: the answer is there already.
+    fn charge_unread(&mut self, bytes: usize, context: &Context<'_>) {
+        self.unread.grow_anyway(bytes.saturating_sub(self.unread.bytes()));
+        self.account.wake_when_closed(context.waker());
+    }
+
     fn written(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => {
+                self.unread.clear();
                 self.is_dirty = true;
                 self.watch.with(|progress| progress.wrote(bytes));
             }
@@ -60,12 +126,15 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
-        if read.is_err() || buffer.filled().len() == before {
-            self.has_ended = true;
-            return Poll::Ready(read);
-        }
+        self.memory_is_kept(context)?;
+        let bytes = match ready!(self.read(context, buffer)) {
+            Ok(bytes @ 1..) => bytes,
+            ended => {
+                self.has_ended = true;
+                return Poll::Ready(ended.map(drop));
+            }
+        };
+        self.charge_head(bytes)?;
         // Under one lock: who was chosen to be closed is not heard any more.
         let is_over = self.watch.with(|progress| {
             progress.received(Instant::now());
@@ -81,7 +150,11 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.memory_is_kept(context)?;
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if written.is_pending() {
+            self.charge_unread(bytes.len(), context);
+        }
         self.written(written)
     }
 
@@ -90,7 +163,11 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.memory_is_kept(context)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        if written.is_pending() {
+            self.charge_unread(slices.iter().map(|slice| slice.len()).sum(), context);
+        }
         self.written(written)
     }
 
@@ -130,6 +207,7 @@ struct Arriving {
 
 /// A request's body, on its way.
 pub(super) fn arriving(body: Incoming, watch: &Arc<Watch>) -> Body {
+    watch.end_head();
     if body.is_end_stream() {
         watch.with(|progress| progress.complete());
         return Body::empty();
@@ -186,6 +264,7 @@ pub(super) struct Leaving {
 impl Leaving {
     pub(super) fn new(body: Body, watch: Arc<Watch>) -> Leaving {
         watch.with(|progress| progress.answered());
+        watch.begin_head();
         Leaving { body, watch }
     }
 }

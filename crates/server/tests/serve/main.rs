@@ -10,6 +10,7 @@ mod connections;
 mod document;
 mod eventually;
 mod fleet;
+mod floods;
 mod grpc;
 mod hostile;
 mod kept;

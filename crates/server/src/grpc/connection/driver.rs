@@ -36,7 +36,6 @@ const OPEN_BLOCK_BYTES: usize = 256 << 10;
 pub(super) struct ConnectionDriver<S> {
     http2: Connection<Socket<S>, AnswerBytes>,
     gate: Arc<SocketGate>,
-    place: Arc<Place>,
     calls: Calls,
     /// Calls that were read last.
     arrived: Vec<(Request<RecvStream>, SendResponse<AnswerBytes>)>,
@@ -49,6 +48,8 @@ pub(super) struct ConnectionDriver<S> {
     block: MemoryCharge,
     resets: ResetAllowance,
     keepalive: Keepalive,
+    /// Dropped last, with the account that all charges above belong to.
+    place: Arc<Place>,
 }
 
 /// What a turn found.
@@ -125,7 +126,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         if self.accept(context).is_ready() {
             return Turn::Over;
         }
-        if !self.gate.is_blocked() {
+        let is_blocked = self.gate.is_blocked();
+        self.place.account.set_blocked(is_blocked);
+        if !is_blocked {
             self.unsent.clear();
         }
         if self.charge_open_block().is_err() {

@@ -26,7 +26,7 @@ impl Keepalive {
     pub(super) fn is_dead(&mut self, gate: &SocketGate, context: &mut Context<'_>) -> bool {
         while self.timer.as_mut().poll(context).is_ready() {
             let (now, heard) = (Instant::now(), gate.last_read());
-            let is_unanswered = self.pinged.is_some_and(|pinged| heard <= pinged);
+            let is_unanswered = self.pinged.is_some_and(|pinged| heard < pinged);
             if is_unanswered {
                 return true;
             }
