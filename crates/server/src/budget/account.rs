@@ -18,8 +18,8 @@ use super::Exhausted;
 /// request may simply be on its way.
 const WAITING_STEP_BYTES: i64 = 64 << 10;
 
-/// A connection that holds more than this is refused the last bytes of the budget. They are for other connections while
-/// those that hold most are being closed: what waits for the client of one of them, and what one read can bring in all.
+/// A connection that holds more than one of these is refused the last bytes of the budget: bytes that wait for its client,
+/// and bytes in all, of which one read can bring less. The last bytes are for other connections while room is being made.
 const LIGHT_WAITING_BYTES: i64 = 16 << 10;
 const LIGHT_BYTES: i64 = 4 << 20;
 
@@ -42,7 +42,7 @@ struct Accounts {
     by_id: AHashMap<u64, Arc<Balance>>,
 }
 
-/// What one connection holds.
+/// The bytes that one connection holds.
 #[derive(Debug, Default)]
 struct Balance {
     /// All of its bytes.
@@ -257,7 +257,7 @@ impl MemoryCharge {
         }
     }
 
-    /// Counts the bytes as those of the server's own work: the request is complete.
+    /// Counts the bytes as work of the server from now on: the request is complete.
     pub(crate) fn stop_waiting(&mut self) {
         if std::mem::replace(&mut self.is_waiting, false) {
             self.balance.waiting.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use tonic::Status;
 
 use crate::budget::MemoryCharge;
 
-/// What an answer takes at most that its call's own charge covers.
+/// The longest answer that the charge of its call covers.
 pub(super) const COVERED_BYTES: usize = 512;
 
 /// The body of an answer.

@@ -21,7 +21,7 @@ use crate::logs::RequestLine;
 use crate::served::Served;
 use crate::traces::RequestSpan;
 
-/// What a call takes until it is answered: its stream, its state, and a short answer.
+/// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
 
 /// Runs calls. Cheap to clone.
@@ -41,7 +41,7 @@ pub(super) struct RunningCall {
     work: Pin<Box<dyn Future<Output = Work> + Send>>,
 }
 
-/// What the work on a call comes to.
+/// The result of the work on a call.
 pub(super) enum Work {
     Answer(Response<Answer>, MemoryCharge),
     Ended(CallEnd),

@@ -72,7 +72,7 @@ async fn accept(
 }
 
 /// Keeps a connection until its client closes it, or it is old, or the server closes. Then the client learns that it
-/// may make no more calls, and those that it has made are answered.
+/// may make no more calls, and the calls under way are answered.
 async fn keep<S: AsyncRead + AsyncWrite + Unpin>(
     http2: Builder,
     socket: Socket<S>,

@@ -23,7 +23,7 @@ use super::call;
 use super::calls::CallEnd;
 use crate::budget::MemoryCharge;
 
-/// What such a call takes beside what every call does. A watch of health lasts as long as its connection.
+/// The memory of such a call beyond that of every call. A watch of health lasts as long as its connection.
 const ROUTED_BYTES: usize = 12 << 10;
 
 /// The headers that matter to these services. Others are dropped at once, so that a call keeps none of them.
@@ -35,7 +35,7 @@ const HEADERS: [HeaderName; 5] = [
     HeaderName::from_static("grpc-accept-encoding"),
 ];
 
-/// The longest header of those that is kept.
+/// The longest value of such a header that is kept.
 const MAX_HEADER_BYTES: usize = 256;
 
 /// Answers a call, and sends the answer.

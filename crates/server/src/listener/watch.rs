@@ -99,7 +99,7 @@ impl Watch {
         self.head_bytes.store(NO_HEAD, Ordering::Relaxed);
     }
 
-    /// An answer is ready: the next bytes are those of another head.
+    /// An answer is ready: the next bytes belong to the head of another request.
     pub(super) fn begin_head(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
     }

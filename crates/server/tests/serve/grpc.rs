@@ -240,5 +240,5 @@ fn clients_are_told_how_much_they_may_send() {
         setting.map(|setting| u32::from_be_bytes(setting[2..].try_into().unwrap()))
     };
     let (streams, window_bytes, header_bytes) = (value(3), value(4), value(6));
-    assert_eq!((streams, window_bytes, header_bytes), (Some(1_024), Some(262_144), Some(131_072)));
+    assert_eq!((streams, window_bytes, header_bytes), (Some(1_024), Some(262_144), Some(71_680)));
 }

@@ -20,16 +20,19 @@ use crate::grpc::answer::{AnswerBytes, send};
 use crate::grpc::calls::{CallEnd, Calls, RunningCall};
 use crate::listener::{Place, Reason};
 
-/// How often a connection is read before other connections have their turn.
-const READS_A_TURN: usize = 8;
+/// How often a connection is read before other tasks run. Each read may bring hundreds of calls.
+const READS_A_POLL: usize = 2;
 
-/// What h2 keeps for a stream. It frees that memory only with the connection, so the most streams that a connection
-/// ever had are charged to it.
+/// The memory of a stream in h2, which frees it only with the connection. So a connection is charged for the most
+/// streams that it ever had.
 const STREAM_BYTES: usize = 1 << 10;
 
-/// What h2 keeps at most of a header block that has begun and not ended: 2,048 headers, of 72 bytes each, whose lengths
+/// The most memory that h2 takes for a header block that has begun and not ended: 2,048 headers, of 72 bytes each, whose lengths
 /// add up to what a header block may have.
 const OPEN_BLOCK_BYTES: usize = 256 << 10;
+
+/// The places for calls that arrived which are kept for the next read. One read may bring a thousand.
+const MAX_KEPT_CAPACITY: usize = 32;
 
 /// A connection after its handshake, with the calls on it. One task does everything: whatever it has read it takes over
 /// before it reads on, so nothing piles up between the socket and the calls.
@@ -52,7 +55,7 @@ pub(super) struct ConnectionDriver<S> {
     place: Arc<Place>,
 }
 
-/// What a turn found.
+/// The result of a turn.
 enum Turn {
     /// Nothing, and the task is woken when there is something.
     Idle,
@@ -72,6 +75,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         calls: Calls,
     ) -> ConnectionDriver<S> {
         let keepalive = Keepalive::new(http2.ping_pong());
+        let mut streams = place.account.nothing();
+        streams.stop_waiting();
         ConnectionDriver {
             http2,
             gate,
@@ -79,7 +84,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             arrived: Vec::new(),
             running: FuturesUnordered::new(),
             unsent: Vec::new(),
-            streams: place.account.nothing(),
+            streams,
             block: place.account.nothing(),
             resets: ResetAllowance::new(),
             keepalive,
@@ -92,7 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         poll_fn(|context| self.poll_end(context)).await;
     }
 
-    /// Tells the client to make no more calls. Those on the connection are answered, then it ends.
+    /// Tells the client to make no more calls. The calls under way are answered, then the connection ends.
     pub(super) fn shut_down(&mut self) {
         self.http2.graceful_shutdown();
     }
@@ -102,7 +107,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         if self.keepalive.is_dead(&self.gate, context) {
             return Poll::Ready(());
         }
-        for _ in 0..READS_A_TURN {
+        for turn in 0..=READS_A_POLL {
+            // The last turn only writes the answers to what was read before.
+            if turn < READS_A_POLL {
+                self.gate.allow_read();
+            }
             match self.turn(context) {
                 Turn::Idle => return Poll::Pending,
                 Turn::Busy => {}
@@ -117,12 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         Poll::Pending
     }
 
-    /// Writes what is to be written, reads once, and lets every call go as far as it can.
+    /// Writes what is to be written, reads once if that is allowed, and lets every call go as far as it can.
     fn turn(&mut self, context: &mut Context<'_>) -> Turn {
         if self.place.account.is_closed() {
             return Turn::Close(Reason::Memory);
         }
-        self.gate.allow_read();
         if self.accept(context).is_ready() {
             return Turn::Over;
         }
@@ -135,10 +143,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
             return Turn::Close(Reason::Memory);
         }
         let mut is_busy = self.gate.is_worth_another_read() || !self.arrived.is_empty();
+        let is_charged = self.charge_streams().is_ok();
         let mut arrived = std::mem::take(&mut self.arrived);
         for (request, respond) in arrived.drain(..) {
-            self.begin(request, respond, context);
+            let charge =
+                if is_charged { self.calls.charge(&self.place.account).ok() } else { None };
+            self.begin(request, respond, charge, context);
         }
+        arrived.shrink_to(MAX_KEPT_CAPACITY);
         self.arrived = arrived;
         while let Poll::Ready(Some(end)) = self.running.poll_next_unpin(context) {
             is_busy = true;
@@ -166,14 +178,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    /// Starts a call. If it needs nothing more, its answer is ready at once.
+    /// Starts a call, if memory could be charged for it. If it needs nothing more, its answer is ready at once.
     fn begin(
         &mut self,
         request: Request<RecvStream>,
         mut respond: SendResponse<AnswerBytes>,
+        charge: Option<MemoryCharge>,
         context: &mut Context<'_>,
     ) {
-        let Ok(charge) = self.charge_call() else {
+        let Some(charge) = charge else {
             self.calls.count_refused(&request);
             respond.send_reset(Code::REFUSED_STREAM);
             return;
@@ -185,15 +198,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<S> {
         }
     }
 
-    /// Charges what a call takes, and what h2 keeps for its stream.
-    fn charge_call(&mut self) -> Result<MemoryCharge, Exhausted> {
+    /// Charges the memory that h2 has taken for streams, if there were never as many.
+    fn charge_streams(&mut self) -> Result<(), Exhausted> {
         // OK because a connection has a few thousand streams at most.
-        let streams = (self.running.len() + self.arrived.capacity()) * STREAM_BYTES;
-        if streams > self.streams.bytes() {
-            self.streams.grow(streams - self.streams.bytes())?;
-            self.streams.stop_waiting();
+        let bytes = (self.running.len() + self.arrived.len()) * STREAM_BYTES;
+        match bytes.saturating_sub(self.streams.bytes()) {
+            0 => Ok(()),
+            more => self.streams.grow(more),
         }
-        self.calls.charge(&self.place.account)
     }
 
     fn charge_open_block(&mut self) -> Result<(), Exhausted> {

@@ -7,7 +7,7 @@ const MAX_RESETS: u32 = 2_048;
 
 /// The resets that a connection has left. A reset spends one, and an answered call earns one back.
 ///
-/// A client that resets every other call goes on for ever; one that resets all of them is closed after 2,048.
+/// A client that resets every other call is never closed; a client that resets all of them is closed after 2,048.
 #[derive(Debug)]
 pub(super) struct ResetAllowance {
     left: u32,

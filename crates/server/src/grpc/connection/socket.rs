@@ -41,7 +41,7 @@ impl Beginning {
     }
 }
 
-/// What a socket, which h2 owns, shares with the task that drives h2.
+/// The state that a socket, which h2 owns, shares with the task that drives h2.
 ///
 /// h2 reads a socket until it is empty before it hands out the first call. Here it gets one read at a time, of at most
 /// 16 KiB or so, and the calls in it are taken before the next: that bounds how many streams can wait inside h2.
