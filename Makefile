@@ -122,7 +122,7 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
 	PROPTEST_CASES=$${SOAK_CASES:-2000} cargo test --release -p tollgate-server any_trace
-	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate-server --all-features --test serve floods -- --nocapture --test-threads 1
+	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate-server --all-features --test floods -- --nocapture --test-threads 1
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate --all-features --test soak -- --nocapture --test-threads 1
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} SOAK_REFUNDS=$${SOAK_REFUNDS:-100000} cargo test --release -p tollgate --all-features --tests
 

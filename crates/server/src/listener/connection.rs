@@ -29,7 +29,7 @@ use crate::lifecycle::{Lifecycle, Phase};
 
 /// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
 /// and telling it costs an allocation a request.
-const MAX_HEAD_BYTES: usize = 32 * 1024;
+pub(super) const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// The most that hyper keeps of what was read, and of what is to be written.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;

@@ -11,6 +11,7 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::connection::MAX_HEAD_BYTES;
 use super::watch::Watch;
 use crate::budget::{MemoryAccount, MemoryCharge};
 
@@ -93,7 +94,9 @@ impl Wire {
 
     /// Charges a head that is longer than most. Twice its length, since a buffer doubles when it grows.
     fn charge_head(&mut self, bytes: usize) -> io::Result<()> {
-        let long_bytes = self.watch.count_head(bytes).saturating_sub(FREE_HEAD_BYTES);
+        // Bytes beyond the longest head belong to a body that is not read, and hyper drops them.
+        let head_bytes = self.watch.count_head(bytes).min(MAX_HEAD_BYTES);
+        let long_bytes = head_bytes.saturating_sub(FREE_HEAD_BYTES);
         match (2 * long_bytes).saturating_sub(self.head.bytes()) {
             0 => Ok(()),
             more => self.head.grow(more).map_err(|_| ErrorKind::OutOfMemory.into()),

@@ -10,7 +10,6 @@ mod connections;
 mod document;
 mod eventually;
 mod fleet;
-mod floods;
 mod grpc;
 mod hostile;
 mod kept;

@@ -96,6 +96,7 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
         ("tollgate_store_waiting", "gauge"),
         ("tollgate_waiting", "gauge"),
         ("tollgate_rls_unmatched_descriptors_total", "counter"),
+        ("tollgate_grpc_reset_calls_total", "counter"),
         ("tollgate_keys", "gauge"),
         ("tollgate_key_bytes", "gauge"),
         ("tollgate_overflowed_total", "counter"),

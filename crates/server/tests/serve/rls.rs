@@ -9,7 +9,7 @@ mod attributes;
 mod hostile;
 mod outage;
 mod port;
-pub(crate) mod raw;
+mod raw;
 
 use std::collections::BTreeMap;
 use std::fs;

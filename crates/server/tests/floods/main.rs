@@ -1,0 +1,25 @@
+//! Attacks on the server's ports: its memory stays within the documented bound, and other clients are answered.
+//!
+//! A program of its own, and one test at a time, because a flood takes every core that there is. A few seconds each;
+//! SOAK_SECONDS makes the floods of `calls` longer, with as many connections as an attacker would have.
+//!
+//! - `calls`: floods of calls; `held`: clients that make the server keep something; `frames`: frames without a call
+//! - `honest`: the server under attack, and the clients that it has to answer meanwhile
+//! - `http2`: bytes that an attacker sends
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod calls;
+mod frames;
+mod held;
+mod honest;
+mod http2;
+#[path = "../serve/prometheus.rs"]
+#[allow(dead_code)]
+mod prometheus;
+#[path = "../serve/rls/raw.rs"]
+#[allow(dead_code)]
+mod raw;
+#[path = "../serve/server.rs"]
+#[allow(dead_code)]
+mod server;
