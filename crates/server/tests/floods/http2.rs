@@ -30,7 +30,7 @@ pub(crate) fn block(path: &str) -> Vec<u8> {
 /// The same block by its places in that table.
 pub(crate) const NEXT_BLOCK: &[u8] = &[0x83, 0x86, 0xbf, 0xbe];
 
-/// What every connection begins with, and settings.
+/// Returns the preface of a connection, with settings.
 pub(crate) fn preface(settings: &[u8]) -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, settings)].concat()
 }
