@@ -27,27 +27,35 @@ pub(crate) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option
 /// Returns whether a value is `host` or `host:port`. It may be empty, for a request whose URL has no host. Written by
 /// hand, because hyper's parser allocates, and this runs for every request.
 fn is_host(value: &[u8]) -> bool {
-    let Ok(value) = str::from_utf8(value) else { return false };
-    let (host, rest) = match value.find(']') {
-        // OK because the bracket has one byte.
-        Some(end) => value.split_at(end + 1),
-        None => value.split_at(value.find(':').unwrap_or(value.len())),
-    };
-    let is_valid = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => host.bytes().all(is_of_name) && (!host.is_empty() || rest.is_empty()),
-    };
-    is_valid && (rest.is_empty() || is_port(rest))
+    if let Some(value) = value.strip_prefix(b"[") {
+        let Some(end) = value.iter().position(|&byte| byte == b']') else { return false };
+        let address = str::from_utf8(&value[..end]).ok();
+        // OK because the bracket is at `end`.
+        let rest = &value[end + 1..];
+        return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) && is_port(rest);
+    }
+    let end = value.iter().position(|&byte| !is_of_name(byte)).unwrap_or(value.len());
+    let (host, rest) = value.split_at(end);
+    is_port(rest) && (!host.is_empty() || rest.is_empty())
 }
 
 /// Returns whether a byte can be in a host name or an IPv4 address (RFC 3986), except for a comma, by which a proxy may
 /// have joined two hosts.
 fn is_of_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(&byte)
+    matches!(
+        byte,
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''
+            | b'(' | b')' | b'*' | b'+' | b';' | b'='
+    )
 }
 
-fn is_port(rest: &str) -> bool {
-    rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
+/// Returns whether this is nothing, or a colon and digits.
+fn is_port(rest: &[u8]) -> bool {
+    match rest {
+        [] => true,
+        [b':', port @ ..] => port.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
