@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// The limits of one check are more work than Redis does in one call.
     #[error(
-        "the limits of one check come to {weight} units of work for Redis: 8 for a sliding window log above 64 units, 2 for \
+        "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 64 units, 2 for \
          a smaller one, 1 for any other limit; use at most {most}"
     )]
     TooMuchWork {

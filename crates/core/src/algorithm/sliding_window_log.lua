@@ -174,7 +174,8 @@ local function first_back_us(limit, log, standing)
   if log.has_holes then
     oldest = first_without(log, is_through_less_than, before(log, oldest) + 1)
   end
-  local oldest_us = log:read(oldest)
+  -- A corrupt log may have no charge that counts.
+  local oldest_us = oldest < log.count and log:read(oldest) or standing.newest_us
   return leaves_after_us(limit, oldest_us, standing)
 end
 

@@ -29,6 +29,8 @@
 --             6 put off           0, 0, 0: the state was reached under another limit. Nothing has
 --                                 changed, and the request is to be sent again, to the script that
 --                                 carries over; so are those after it that share a key.
+--             7 later             0, 0, 0: requests before it took all the work that one call does on
+--                                 long logs. The request and all after it are to be sent again.
 --           An answer that is decided all or none with others is followed by one more <I7: how many
 --           such requests fit, if it has a longest wait.
 -- Example   KEYS "tollgate:{a}:api", a fixed window of 2 a minute, a check of cost 1:
@@ -36,7 +38,8 @@
 --
 -- Everything is read and decided before anything is written: what fails has changed nothing.
 local PLAIN_CHECK, CHECK, CHECK_ALL, PEEK, REFUND, RESET, STATE = 0, 1, 2, 3, 4, 5, 6
-local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF = 0, 1, 2, 3, 4, 5, 6
+local DENIED, DENIED_FOR_EVER, ALLOWED, ALLOWED_LATER, DONE, FAILED, PUT_OFF, LATER =
+  0, 1, 2, 3, 4, 5, 6, 7
 -- Is added to a status that first_back_us comes after.
 local AND_FIRST_BACK = 8
 local ANSWER = "<BI7I7I7"
@@ -63,6 +66,30 @@ local texts = {}
 local has_failed = false
 -- The keys of requests that were put off, if there are any.
 local put_off
+
+-- The work of this call on logs of more than 64 charges: a check is 1 unit, in a check of several 2, a
+-- refund 8, a state 16; a check that makes the string grow 3 more, because the server may have to move
+-- it. Whatever the client expects of a request, a call ends after 16 units: the first request is always
+-- decided, and others only within that.
+local LONG_LOG, MAX_WORK = 64, 16
+local work, is_over = 0, false
+
+local function work_on(state, units)
+  if not (state and state.count and state.count > LONG_LOG) then
+    return 0
+  end
+  return units <= 2 and state:is_full() and units + 3 or units
+end
+
+-- Whether a request that is this much work is decided in this call.
+local function takes(units)
+  if is_over or (work > 0 and work + units > MAX_WORK and units > 0) then
+    is_over = true
+    return false
+  end
+  work = work + units
+  return true
+end
 
 -- A state under another limit, as a state of its own that is not kept yet, and the limit to decide by; or
 -- itself, for as long as it stays under that.
@@ -167,9 +194,14 @@ local function is_corrupt(state, limit, remaining)
 end
 
 local function check_one(key, limit, now_us, cost, max_wait_us, spare_s)
+  if is_over then
+    return answer(struct_pack(ANSWER, LATER, 0, 0, 0))
+  end
   local state
   state, limit = state_at(key, limit, now_us, cost)
-  if not state then
+  if not takes(work_on(state, 1)) then
+    return answer(struct_pack(ANSWER, LATER, 0, 0, 0))
+  elseif not state then
     put_off_from(key)
     return answer(struct_pack(ANSWER, PUT_OFF, 0, 0, 0))
   elseif state.problem then
@@ -196,6 +228,7 @@ local decide_beyond
 -- ---- beyond a check
 
 local SHADOW, LOOK = 1, 2
+local WORK = { [PEEK] = 1, [REFUND] = 8, [STATE] = 16 }
 
 -- Whether the server will have no state of it when this is over.
 local function is_none(state)
@@ -279,6 +312,14 @@ local function put_all_off(charges)
   end
 end
 
+-- Leaves a check of several limits to a later call.
+local function put_all_later(count)
+  add_siblings(count)
+  for _ = 1, count do
+    answer(struct_pack("<BI7I7I7I7", LATER, 0, 0, 0, 0))
+  end
+end
+
 -- Twin of check_all in together.rs, which also says what the answers come to together.
 local function check_all(charges, now_us, spare_s)
   local problem, is_refused = nil, false
@@ -316,6 +357,7 @@ end
 
 function decide_beyond(what, count, requests, position, key_at, limits)
   local charges, now_us, spare_s, is_put_off = {}, server_us, SPARE_S, false
+  local units = 0
   for index = 1, count do
     local limit_at, cost, role, at_us, a, b
     limit_at, cost, role, at_us, a, b, position =
@@ -327,13 +369,23 @@ function decide_beyond(what, count, requests, position, key_at, limits)
     key_at = key_at + 1
     local key = KEYS[key_at]
     local state
-    if what == STATE or what == REFUND then
+    if is_over then
+      state = nil
+    elseif what == STATE or what == REFUND then
       -- Under whichever limit it is: a refund is no reason to go back to an old one.
       state = found_at(key, limit)
     elseif what ~= RESET and what ~= CHECK then
       state, limit = state_at(key, limit, now_us, cost)
     end
-    if what == RESET then
+    if what == CHECK_ALL then
+      units = units + work_on(state, 2)
+    elseif what ~= CHECK and not takes(work_on(state, WORK[what] or 0)) then
+      answer(struct_pack(ANSWER, LATER, 0, 0, 0))
+      what = nil
+    end
+    if not what then
+      return position, key_at
+    elseif what == RESET then
       reset(key, limit)
     elseif what == CHECK then
       check_one(key, limit, now_us, cost, max_wait_us, spare_s)
@@ -356,7 +408,9 @@ function decide_beyond(what, count, requests, position, key_at, limits)
       send_state(state)
     end
   end
-  if is_put_off then
+  if what == CHECK_ALL and not takes(units) then
+    put_all_later(count)
+  elseif is_put_off then
     put_all_off(charges)
   elseif what == CHECK_ALL then
     check_all(charges, now_us, spare_s)
@@ -448,9 +502,11 @@ if has_failed then
   for index = 1, answered do
     local state = states[KEYS[index]]
     local siblings = siblings_of and siblings_of[index]
-    if state.problem and not siblings then
+    -- A key that no request of this call has reached has no state here.
+    local problem = state and state.problem
+    if problem and not siblings then
       answers[index] = packed_failure(state)
-    elseif state.problem and not siblings.are_void then
+    elseif problem and not siblings.are_void then
       siblings.are_void = true
       for sibling = siblings.first, siblings.last do
         answers[sibling] = packed_failure(state) .. struct_pack("<I7", 0)

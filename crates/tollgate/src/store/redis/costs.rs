@@ -5,13 +5,15 @@
 
 #![allow(clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
 
+use std::iter;
+
 use redis::{Connection, Value};
 use tollgate_core::{Ask, Cost, Intent, Limit, MAX_LOG_UNITS, Place};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::batcher::MAX_BATCH;
 use super::node::MAX_CARRIED_OVER;
-use super::wire::{Answers, Arguments, Charge, MAX_CHARGES, PartOf, Reply, Request};
+use super::wire::{Answers, Arguments, Charge, MAX_CHARGES, PartOf, Reply, Request, RequestEnd};
 use crate::together::Demand;
 
 /// The longest time of a call, measured by the server.
@@ -43,7 +45,7 @@ impl Bench {
         Bench { flavour, connection, _server: server, now_us: START_US }
     }
 
-    /// Runs one call. Returns the replies and the time that the server took.
+    /// Runs one call. Returns the replies of requests that were decided, and the time that the server took.
     fn call(&mut self, requests: &[Request], script: Carry) -> (Vec<Reply>, u64) {
         let arguments = Arguments::of(requests);
         let arguments = match script {
@@ -58,7 +60,12 @@ impl Bench {
         let value = command.arg(self.now_us).query(&mut self.connection).unwrap();
         let took_us = self.last_took_us();
         let mut answers = Answers::of(value).unwrap();
-        let replies = requests.iter().map(|request| answers.next(request).unwrap().unwrap());
+        let reply = |end| match end {
+            RequestEnd::Reply(reply) => Some(reply.unwrap()),
+            RequestEnd::PutOff => panic!("put off"),
+            RequestEnd::Later => None,
+        };
+        let replies = requests.iter().filter_map(|request| reply(answers.next(request)));
         (replies.collect(), took_us)
     }
 
@@ -71,33 +78,26 @@ impl Bench {
         }
     }
 
-    /// Runs a case and asserts the bound.
-    fn case(&mut self, name: &str, script: Carry, requests: impl Fn(usize) -> Vec<Request>) {
-        let count = requests(0).len();
-        let mut runs: Vec<u64> = (0..RUNS).map(|run| self.call(&requests(run), script).1).collect();
-        runs.sort_unstable();
-        self.hold(&format!("{count} x {name}"), runs[0], runs[RUNS / 2]);
-    }
-
+    /// Asserts the bound.
     fn hold(&self, name: &str, least_us: u64, median_us: u64) {
         println!("{:?} | {name} | {least_us} us | {median_us} us", self.flavour);
         assert!(least_us <= MOST_US, "{name} took {least_us} us, not {MOST_US} at most");
     }
 
-    /// Charges a log unit by unit, a full batch at a time. Returns the place of each charge and the time of each call.
-    fn fill(&mut self, key: &str, limit: Limit, units: usize) -> (Vec<Place>, Vec<u64>) {
-        let batch: Vec<Request> = (0..MAX_BATCH).map(|_| check(key, limit)).collect();
-        let (mut places, mut calls_us) = (Vec::new(), Vec::new());
+    /// Charges a key unit by unit, 16 at a time. Returns the place of each charge.
+    fn fill(&mut self, key: &str, limit: Limit, units: usize) -> Vec<Place> {
+        let mut places = Vec::with_capacity(units);
         while places.len() < units {
-            let (replies, took_us) = self.call(&batch, Carry::Nothing);
+            let batch: Vec<Request> =
+                (places.len()..units).take(16).map(|_| check(key, limit)).collect();
+            let (replies, _) = self.call(&batch, Carry::Nothing);
             places.extend(replies.into_iter().map(|reply| match reply {
                 Reply::Checked(checked, _) => checked.receipt.unwrap().place(),
                 other => panic!("{other:?}"),
             }));
-            calls_us.push(took_us);
             self.now_us += 1;
         }
-        (places, calls_us)
+        places
     }
 
     fn copy(&mut self, from: &str, count: usize) {
@@ -134,9 +134,9 @@ fn refund(key: &str, limit: Limit, place: Place) -> Request {
 }
 
 /// One check of as many limits as are allowed, each on a key of its own.
-fn together(key: &str, limit: Limit) -> Vec<Request> {
+fn together(key: &str, limit: Limit, cost: u64) -> Vec<Request> {
     let count = MAX_CHARGES / charge(key, limit, 1).counts_as();
-    let charges = (0..count).map(|number| charge(&format!("{key} {number}"), limit, 1)).collect();
+    let charges = (0..count).map(|at| charge(&format!("{key} {at}"), limit, cost)).collect();
     let parts = (0..count).map(|charge| PartOf { charge, intent: Intent::Charge }).collect();
     vec![Request::Together { parts, charges, at_us: None }]
 }
@@ -151,106 +151,172 @@ fn longest_log() -> Limit {
     LONGEST_LOG.parse().unwrap()
 }
 
+/// The keys that a case needs: copies of a prepared key, made again before each run.
+#[derive(Clone, Copy)]
+struct Copies<'k> {
+    of: &'k str,
+    count: usize,
+}
+
+impl Bench {
+    /// Runs a case on new copies of a key each time, and asserts the bound.
+    fn case_on(
+        &mut self,
+        name: &str,
+        copies: Copies<'_>,
+        script: Carry,
+        requests: impl Fn() -> Vec<Request>,
+    ) {
+        let requests = requests();
+        let mut runs = Vec::new();
+        for _ in 0..RUNS {
+            self.copy(copies.of, copies.count);
+            runs.push(self.call(&requests, script).1);
+        }
+        runs.sort_unstable();
+        self.hold(&format!("{} x {name}", requests.len()), runs[0], runs[RUNS / 2]);
+    }
+
+    /// Makes a key with as many charges as a log can have, and as many holes: it is being compacted.
+    fn long_log(&mut self, key: &str) -> Vec<Place> {
+        let limit = longest_log();
+        let places = self.fill(key, limit, MAX_LOG_UNITS as usize);
+        // One hole near the beginning and 127 near the end: compaction starts at the first one. While it is on its way,
+        // more holes come behind it.
+        let near_the_end = (1..128).map(|hole| places.len() - 128 * 64 + hole * 60);
+        for at in iter::once(400).chain(near_the_end).chain(200..300) {
+            self.call(&[refund(key, limit, places[at])], Carry::Nothing);
+        }
+        assert!(self.holes(key) >= 220, "{} holes", self.holes(key));
+        places
+    }
+
+    /// The number of holes of a log, from its trailer.
+    fn holes(&mut self, key: &str) -> u32 {
+        let value: Vec<u8> = redis::cmd("GET").arg(key).query(&mut self.connection).unwrap();
+        let number = |at: usize| u32::from_le_bytes([value[at], value[at + 1], value[at + 2], 0]);
+        let trailer = 34 + 14 * number(31) as usize;
+        number(trailer + 24)
+    }
+}
+
+fn state(key: &str, limit: Limit) -> Request {
+    Request::State { charge: charge(key, limit, 1), at_us: None }
+}
+
 #[test]
 fn no_call_on_the_longest_logs_takes_longer_than_2_ms() {
     for flavour in Flavour::ALL {
         let mut bench = Bench::start(flavour);
         let limit = longest_log();
-        let (places, _) = bench.fill("log", limit, MAX_LOG_UNITS as usize - 1_024);
-        bench.copy("log", MAX_BATCH);
-        for (what, place) in [
-            ("refund of the oldest charge", places[0]),
-            ("refund of the newest charge", places[places.len() - 1]),
-        ] {
-            bench
-                .case(what, Carry::Nothing, |_| full_batch("log", |key| refund(key, limit, place)));
-        }
-        bench.case("check of a log without holes", Carry::Nothing, |_| {
-            full_batch("log", |key| check(key, limit))
-        });
-        bench.case("list of a log", Carry::Nothing, |_| {
-            let state = |key: &str| Request::State { charge: charge(key, limit, 1), at_us: None };
-            full_batch("log", state)
-        });
+        bench.fill("plain", limit, MAX_LOG_UNITS as usize - 128);
+        let places = bench.long_log("log");
+        let (oldest, newest) = (places[0], places[places.len() - 1]);
+        let middle = places[places.len() / 2];
+        let plain = Copies { of: "plain", count: 16 };
+        let log = Copies { of: "log", count: 32 };
+        let batch = |key: &str, request: &dyn Fn(&str) -> Request| full_batch(key, request);
 
-        // Refunds all over the log: each leaves a hole and compacts a part of the log.
-        let mut runs = Vec::new();
-        let of_refund = 17 * MAX_BATCH;
-        for number in 0..3_000 {
-            let place = places[(MAX_BATCH + number * of_refund) % (places.len() - 2 * MAX_BATCH)];
-            let batch = [refund("log", limit, place), refund("log 0", limit, place)];
-            runs.push(bench.call(&batch, Carry::Nothing).1);
-            if number == 255 {
-                bench.copy("log", MAX_BATCH);
-            }
+        bench.case_on("check of a log without holes", plain, Carry::Nothing, || {
+            batch("plain", &|key| check(key, limit))
+        });
+        bench.case_on("check of a long log", log, Carry::Nothing, || {
+            batch("log", &|key| check(key, limit))
+        });
+        bench.case_on("refused check of a long log", log, Carry::Nothing, || {
+            batch("log", &|key| refused(key, limit))
+        });
+        bench.case_on("check of 4 long logs, refused", log, Carry::Nothing, || {
+            together("log", limit, limit.size())
+        });
+        bench.case_on("check of 4 long logs, allowed", log, Carry::Nothing, || {
+            together("log", limit, 1)
+        });
+        for (place, of) in [(oldest, "oldest"), (newest, "newest"), (middle, "middle")] {
+            bench.case_on(&format!("refund of the {of} charge"), log, Carry::Nothing, || {
+                batch("log", &|key| refund(key, limit, place))
+            });
         }
-        runs.sort_unstable();
-        let (most_us, median_us) = (runs[runs.len() * 99 / 100], runs[runs.len() / 2]);
-        bench.hold("2 x refund from the middle of a log, 99 of 100", most_us, median_us);
-
-        bench.case("check of a log with holes", Carry::Nothing, |_| {
-            full_batch("log", |key| check(key, limit))
+        bench.case_on("list of a long log", log, Carry::Nothing, || {
+            batch("log", &|key| state(key, limit))
         });
-        bench.case("refused check of a log with holes", Carry::Nothing, |_| {
-            full_batch("log", |key| refused(key, limit))
+        bench.case_on("reset of a long log", log, Carry::Nothing, || {
+            batch("log", &|key| Request::Reset { charge: charge(key, limit, 1) })
         });
-        bench.case("check of 32 logs with holes", Carry::Nothing, |_| together("log", limit));
         bench.now_us -= 20_000_000;
-        bench.case("check of a log with holes on a new clock", Carry::Nothing, |_| {
-            full_batch("log", |key| check(key, limit))
+        bench.case_on("check of a long log on a new clock", log, Carry::Nothing, || {
+            batch("log", &|key| check(key, limit))
         });
         bench.now_us += 20_000_000;
-        bench.copy("log", MAX_BATCH);
-        let other: Limit = "sliding-window-log limit=65535 window=25h".parse().unwrap();
-        bench.case("log with holes carried over to a log", Carry::Over, |_| {
-            full_batch("log", |key| check(key, other))
-        });
-        bench.copy("log", MAX_BATCH);
-        let other: Limit = "token-bucket capacity=100000 refill=1/s".parse().unwrap();
-        let mut runs: Vec<u64> = Vec::new();
-        for _ in 0..RUNS {
-            // Copied again for each run, because a log that was carried over is a bucket.
-            bench.copy("log", MAX_CARRIED_OVER);
-            let batch: Vec<Request> =
-                (0..MAX_CARRIED_OVER).map(|at| check(&format!("log {at}"), other)).collect();
-            runs.push(bench.call(&batch, Carry::Over).1);
+        for other in
+            ["sliding-window-log limit=65535 window=25h", "token-bucket capacity=100000 refill=1/s"]
+        {
+            let other: Limit = other.parse().unwrap();
+            bench.case_on(&format!("long log carried over to {other}"), log, Carry::Over, || {
+                let number = 0..MAX_CARRIED_OVER;
+                number.map(|number| check(&format!("log {number}"), other)).collect()
+            });
         }
-        runs.sort_unstable();
-        bench.hold("16 x log with holes carried over to a bucket", runs[0], runs[RUNS / 2]);
-        bench.copy("log", MAX_BATCH);
-        bench.case("reset of a log", Carry::Nothing, |run| {
-            let reset = |at: usize| Request::Reset {
-                charge: charge(&format!("log {}", run * 4 + at), limit, 1),
-            };
-            (0..4).map(reset).collect()
+    }
+}
+
+/// A limit that was lowered to 64 units leaves the log as it is, and the client does not know that it is long.
+#[test]
+fn no_call_on_long_logs_of_a_lowered_limit_takes_longer_than_2_ms() {
+    for flavour in Flavour::ALL {
+        let mut bench = Bench::start(flavour);
+        let places = bench.long_log("log");
+        let lowered: Limit = "sliding-window-log limit=64 window=24h".parse().unwrap();
+        bench.call(&[check("log", lowered)], Carry::Over);
+        let log = Copies { of: "log", count: MAX_BATCH };
+        let middle = places[places.len() / 2];
+        bench.case_on("refused check of a lowered log", log, Carry::Nothing, || {
+            full_batch("log", |key| refused(key, lowered))
+        });
+        bench.case_on("list of a lowered log", log, Carry::Nothing, || {
+            full_batch("log", |key| state(key, lowered))
+        });
+        bench.case_on("refund from a lowered log", log, Carry::Nothing, || {
+            full_batch("log", |key| refund(key, lowered, middle))
+        });
+        let window: Limit = "fixed-window limit=64 window=24h".parse().unwrap();
+        bench.case_on("list of a log carried over to a window", log, Carry::Over, || {
+            (0..MAX_CARRIED_OVER).map(|at| state(&format!("log {at}"), window)).collect()
         });
     }
 }
 
 #[test]
-fn no_call_in_which_a_log_grows_or_shrinks_takes_longer_than_2_ms() {
+fn no_call_in_which_logs_grow_or_shrink_takes_longer_than_2_ms() {
     let limit: Limit = "sliding-window-log limit=65536 window=1s".parse().unwrap();
     for flavour in Flavour::ALL {
         let mut bench = Bench::start(flavour);
-        // The same calls in every run: the fastest run of each counts.
-        let mut calls_us: Vec<u64> = Vec::new();
-        for run in 0..3 {
-            let key = format!("log {run}");
-            let mut own_us = Vec::new();
-            // The log grows; then its older half leaves the window, and the log wraps around the end of the ring and
-            // grows again; then nearly all charges leave, and it shrinks.
-            for (units, pause_us) in
-                [(28_000, 500_000), (28_000, 500_000), (30_000, 999_000), (64, 0)]
-            {
-                own_us.extend(bench.fill(&key, limit, units).1);
-                bench.now_us += pause_us;
-            }
-            calls_us.resize(own_us.len(), u64::MAX);
-            calls_us.iter_mut().zip(own_us).for_each(|(least, own)| *least = own.min(*least));
+        // The older half leaves the window, and the log wraps around the end of the ring.
+        bench.fill("log", limit, 28_032);
+        bench.now_us += 500_000;
+        bench.fill("log", limit, 28_032);
+        bench.now_us += 500_000;
+        bench.fill("log", limit, 27_968);
+        let log = Copies { of: "log", count: 32 };
+        for more in [0, 64, 640, 2_560, 2_560, 1_920] {
+            bench.fill("log", limit, more);
+            bench.case_on("check of a log that wraps and grows", log, Carry::Nothing, || {
+                full_batch("log", |key| check(key, limit))
+            });
+            bench.case_on("check of 4 logs that wrap and grow", log, Carry::Nothing, || {
+                together("log", limit, 1)
+            });
         }
-        calls_us.sort_unstable();
-        let (most_us, median_us) = (calls_us[calls_us.len() - 1], calls_us[calls_us.len() / 2]);
-        bench.hold("64 x charge of a log that grows, the longest call", most_us, median_us);
+        for (left_us, of) in [(999_900, "to 6,000 charges"), (999_990, "to 1,000 charges")] {
+            bench.now_us += left_us - 500_000;
+            bench.case_on(
+                &format!("check of a log that shrinks {of}"),
+                log,
+                Carry::Nothing,
+                || full_batch("log", |key| check(key, limit)),
+            );
+            bench.now_us -= left_us - 500_000;
+        }
     }
 }
 
@@ -266,15 +332,20 @@ fn no_call_of_windows_and_buckets_takes_longer_than_2_ms() {
             "leaky-bucket capacity=1000000 leak=999983/h mode=shaping",
         ] {
             let limit: Limit = limit.parse().unwrap();
-            bench.case(&format!("check of {limit}"), Carry::Nothing, |_| {
+            // A log of 64 units that is nearly full; of the others any state is as good.
+            let places = bench.fill("key", limit, 32);
+            let key = Copies { of: "key", count: MAX_CHARGES };
+            bench.case_on(&format!("check of {limit}"), key, Carry::Nothing, || {
                 full_batch("key", |key| check(key, limit))
             });
-            bench.case(&format!("refused check of {limit}"), Carry::Nothing, |_| {
+            bench.case_on(&format!("refused check of {limit}"), key, Carry::Nothing, || {
                 full_batch("key", |key| refused(key, limit))
             });
+            bench.case_on(&format!("refund of {limit}"), key, Carry::Nothing, || {
+                full_batch("key", |key| refund(key, limit, places[1]))
+            });
             let many = format!("check of as many {limit} as there may be");
-            bench.case(&many, Carry::Nothing, |_| together("key", limit));
-            bench.case(&format!("{many}, carrying over"), Carry::Over, |_| together("key", limit));
+            bench.case_on(&many, key, Carry::Nothing, || together("key", limit, 1));
             redis::cmd("FLUSHALL").exec(&mut bench.connection).unwrap();
         }
     }

@@ -1,10 +1,13 @@
--- Long logs with holes: charges in the middle were refunded, or the clock stepped back. Comes after
--- ring.lua. The functions are created only when a script reads such a log.
+-- Long logs with a trailer: charges in the middle were refunded (holes), the clock stepped back, or the
+-- ring grows. Comes after ring.lua. The functions are created only when a script needs them.
 --
 -- Removing a charge from the middle of a long log would mean to write everything after it again:
 -- 35 ms for 65,536 charges. Instead its slot becomes a hole, which reads as a charge of cost 0.
 -- Refunds also compact the log: compaction starts at 128 holes and moves on by 512 slots with each
--- refund. It reaches the end of the longest log after 129 refunds, so a log has at most 260 holes.
+-- refund. It reaches the end of the longest log after 131 refunds, so a log has at most 260 holes.
+--
+-- A ring that wraps around its end and is nearly full gets new slots at the end, in the middle of its
+-- charges: a gap. Each new charge moves 16 charges over the gap, until it is behind the newest.
 --
 -- The trailer   follows the slots: <I7 I7 I3 I3 I4 I3: lead, back_us, gap_at, gap, gap_units, number of
 --               holes; then <I3 I7 for each hole, in the log's order: its slot and its offset
@@ -12,9 +15,9 @@
 -- offset        a charge's running sum is its slot's less the offset of the last hole before it. The
 --               offset of a hole is the sum of its own units, the units of the holes before it, and the
 --               units of holes that have left the window. Before the first hole it is `lead`.
--- gap           the free slots during compaction. Charges before index gap_at have been moved; the
---               others are `gap` slots further on, and gap_units, the units of the holes that were
---               closed, are added to their offset. Without a gap, gap_at is 0.
+-- gap           free slots among the charges. Charges before index gap_at have been moved; the others
+--               are `gap` slots further on, and gap_units, the units of the holes that were closed,
+--               are added to their offset. Without a gap, gap_at is 0.
 -- Example       charges of 1 unit at 1 s, 2 s and 3 s, the second one refunded: the slots have the
 --               sums 1, 2 and 3, the hole in slot 1 has offset 1, and the sums read are 1, 1 and 2
 function make_holes()
@@ -22,7 +25,7 @@ function make_holes()
     return holes
   end
   holes = {}
-  local MAX_HOLES, COMPACT_FROM, COMPACT_SLOTS = 512, 128, 512
+  local MAX_HOLES, COMPACT_FROM, COMPACT_SLOTS, GROW_SLOTS = 512, 128, 512, 16
   local TRAILER, TRAILER_HEADER_BYTES, HOLE, HOLE_BYTES = "<I7I7I3I3I4I3", 27, "<I3I7", 10
 
   local function slot_of(log, index)
@@ -189,6 +192,7 @@ function make_holes()
   -- Makes the charge at index a hole, and has the log compacted when it is written.
   function holes.remove(log, index, cost)
     log.trailer = log.trailer or no_trailer()
+    log.to_compact = (log.to_compact or 0) + COMPACT_SLOTS
     -- Cannot happen (see above). If it did, the refund would give nothing back.
     if log.trailer.count == MAX_HOLES then
       return
@@ -200,7 +204,6 @@ function make_holes()
     for new = 1, #log.through do
       log.through[new] = log.through[new] - cost
     end
-    log.is_compacting = true
   end
 
   -- Returns whether it moved the log back: it does not if times in the slots would pass 2^53.
@@ -245,17 +248,22 @@ function make_holes()
     return table.concat(packed)
   end
 
-  -- Compacts the next slots: moves charges down over holes. All charges must be in the string.
-  local function compact(log)
-    local list, trailer = listed(log), log.trailer
+  -- Moves the next charges down over the gap and over holes. All charges must be in the string.
+  local function compact(log, slots)
+    local trailer, list = log.trailer, nil
     if trailer.gap == 0 then
+      list = listed(log)
       trailer.gap_at = list[1].index
     end
     local moved, removed, first = {}, 0, trailer.gap_at
+    local until_index = min(first + slots, log.count)
     local next_hole = holes_until(log, first - 1) + 1
-    local until_index = min(first + COMPACT_SLOTS, log.count)
+    -- The list is long: it is not made if no hole is on the way.
+    if not list and holes_until(log, until_index - 1) >= next_hole then
+      list = listed(log)
+    end
     for index = first, until_index - 1 do
-      local hole = list[next_hole]
+      local hole = list and list[next_hole]
       if hole and hole.index == index then
         table.remove(list, next_hole)
         removed, trailer.gap_units = removed + 1, trailer.gap_units + hole.units
@@ -264,16 +272,18 @@ function make_holes()
         moved[#moved + 1] = struct_pack("<I7I7", at_us, through - trailer.gap_units)
       end
     end
-    for later = next_hole, #list do
-      list[later].index = list[later].index - removed
-    end
     local slot = (log.head + first) % log.capacity
     log.count, log.stored = log.count - removed, log.stored - removed
     trailer.gap_at, trailer.gap = first + #moved, trailer.gap + removed
     if trailer.gap_at == log.count then
       no_gap(trailer)
     end
-    set_holes(log, list)
+    if list then
+      for later = next_hole, #list do
+        list[later].index = list[later].index - removed
+      end
+      set_holes(log, list)
+    end
     return write_slots(log, slot, table.concat(moved))
   end
 
@@ -290,10 +300,20 @@ function make_holes()
     return trailer.count == 0 and trailer.gap == 0 and trailer.back_us == 0
   end
 
+  -- Adds slots at the end of a ring that wraps around it: a gap after the oldest charges.
+  local function start_growth(log)
+    local list, trailer, capacity = listed(log), log.trailer, log.capacity
+    log.capacity = min(capacity + (capacity - capacity % 2) / 2, max_capacity(log))
+    trailer.gap_at, trailer.gap = capacity - log.head, log.capacity - capacity
+    set_holes(log, list)
+    log.blocks, log.first_block = nil, false
+    return set_range(log, HEADER_BYTES + log.capacity * SLOT_BYTES - 1, "\0")
+  end
+
   -- Writes the whole string again, without a trailer.
   local function write_anew(log, ttl)
     local trailer = log.trailer
-    if is_bare(trailer) and log.capacity > 4 * log.count then
+    if is_bare(trailer) then
       -- Running sums may begin anywhere.
       local _, units = holes.added_to_new(log)
       log.base = log.base + units
@@ -308,24 +328,36 @@ function make_holes()
   end
 
   function holes.write(log, ttl)
+    log.trailer = log.trailer or no_trailer()
     local trailer = log.trailer
     local is_small = log.count <= BLOCK or log.stored == 0
-    local saves_much = is_bare(trailer) and log.capacity > 4 * log.count
-    if is_small or saves_much or log.charged_us + trailer.back_us >= TWO_53 then
+    local is_mostly_empty = is_bare(trailer) and is_rewritten(log)
+    if is_small or is_mostly_empty or log.charged_us + trailer.back_us >= TWO_53 then
       return write_anew(log, ttl)
     end
     local slots, problem = new_bytes(log, 1, #log.at), nil
     local used = log.stored + (trailer.gap_at < log.stored and trailer.gap or 0)
-    if used + #log.at > log.capacity then
-      local list = listed(log)
+    if trailer.gap == 0 and is_to_grow(log, used) then
+      problem = start_growth(log)
+      used = used + trailer.gap
+    end
+    if not problem and used + #log.at > log.capacity then
+      -- Only a ring that wraps moves slots when it grows.
+      local list = log.head + used > log.capacity and listed(log)
       problem = grow(log, used + #log.at, used)
-      set_holes(log, list)
+      if list then
+        set_holes(log, list)
+      end
     end
     problem = problem or write_slots(log, (log.head + used) % log.capacity, slots)
+    local to_move = log.to_compact or 0
+    if trailer.gap > 0 and log.capacity - used - #log.at < log.capacity / 8 then
+      to_move = to_move + #log.at * GROW_SLOTS
+    end
     log.at, log.through, log.stored = {}, {}, log.count
-    if not problem and log.is_compacting and (trailer.gap > 0 or trailer.count >= COMPACT_FROM) then
+    if not problem and to_move > 0 and (trailer.gap > 0 or trailer.count >= COMPACT_FROM) then
       log.blocks, log.first_block = nil, false
-      problem = compact(log)
+      problem = compact(log, to_move)
     end
     problem = problem or set_range(log, 0, header(log)) or write_trailer(log)
     if not problem then

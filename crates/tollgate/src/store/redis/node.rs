@@ -30,8 +30,9 @@ pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
-/// room for slow requests holds 128 refunds from long logs: a twentieth of a second's work.
-const MAX_WAITING: Room = Room { slow: 4_096, others: 65_536 };
+/// room for slow requests holds 2,048 refunds from long logs, a second's work: refunds of callers that gave up wait here
+/// as well, and those that find no room stay spent.
+const MAX_WAITING: Room = Room { slow: 65_536, others: 65_536 };
 
 /// By so much one in the queue may be told late, so that not everybody needs a timer.
 const SLACK: Duration = Duration::from_millis(1);
@@ -294,8 +295,8 @@ pub(super) fn fail(waiting: impl IntoIterator<Item = Waiting>, error: &StoreErro
 impl Load {
     fn weight(&self) -> usize {
         match self {
-            Load::One(waiting) => waiting.request.weight(),
-            Load::Many(all) => all.iter().map(|waiting| waiting.request.weight()).sum(),
+            Load::One(waiting) => waiting.weight(),
+            Load::Many(all) => all.iter().map(Waiting::weight).sum(),
         }
     }
 
@@ -317,7 +318,7 @@ impl Load {
     fn lane(&self, deadline: Duration) -> Lane {
         let is_patient = |waiting: &Waiting| waiting.deadline > waiting.queued + deadline;
         match self.all() {
-            all if all.iter().any(|waiting| waiting.request.is_slow()) => Lane::Slow,
+            all if all.iter().any(Waiting::is_slow) => Lane::Slow,
             all if all.iter().all(is_patient) => Lane::Patient,
             _ => Lane::Usual,
         }

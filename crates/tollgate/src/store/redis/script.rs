@@ -99,8 +99,11 @@ impl Abilities {
         }
         text.push_str(&self.part(include_str!("states.lua")));
         if self.has(SLIDING_WINDOW_LOG) {
+            // In a block, because Lua allows 200 local variables outside of one.
+            text.push_str("do\n");
             text.push_str(&self.part(include_str!("ring.lua")));
             text.push_str(include_str!("holes.lua"));
+            text.push_str("end\n");
         }
         text.push_str(&self.part(include_str!("check.lua")));
         text

@@ -37,6 +37,8 @@ pub(super) struct Waiting {
     on_failure: OnFailure,
     and_then: AndThen,
     pub(super) way: Way,
+    /// Whether a call left it for later: its states are long logs, whatever the limits say.
+    pub(super) is_on_long_logs: bool,
     /// While it waits in a queue, in a hurry.
     pub(super) timer: Option<Timer>,
 }
@@ -95,6 +97,7 @@ impl Waiting {
             on_failure,
             and_then: AndThen::Nothing,
             way: Way::default(),
+            is_on_long_logs: false,
             timer: None,
         };
         (waiting, receiver)
@@ -112,6 +115,19 @@ impl Waiting {
             self.deadline = deadline;
         }
         self
+    }
+
+    /// The work of the server in the worst case, in checks of a window or a bucket.
+    pub(super) fn weight(&self) -> usize {
+        match self.is_on_long_logs {
+            true => self.request.weight_on_long_logs(),
+            false => self.request.weight(),
+        }
+    }
+
+    /// Whether it waits in the lane of slow requests.
+    pub(super) fn is_slow(&self) -> bool {
+        self.request.is_slow() || (self.is_on_long_logs && self.request.is_slow_on_long_logs())
     }
 
     pub(super) fn is_told(&self) -> bool {

@@ -23,6 +23,9 @@ const NONE: u64 = 1 << 53;
 /// A log of more units may have holes, which make it slower to read. `NEAR` in `ring.lua`.
 const LONG_LOG_UNITS: u64 = 64;
 
+/// The weight of a check of a long log.
+const LONG_LOG_WEIGHT: usize = 4;
+
 /// One charge to one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
@@ -48,13 +51,13 @@ impl Charge {
 
     /// The work of a check in the worst case, in checks of a window or a bucket.
     fn weight(&self) -> usize {
-        if self.is_on_long_log() { 4 } else { 1 }
+        if self.is_on_long_log() { LONG_LOG_WEIGHT } else { 1 }
     }
 
     /// How many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
         match self.limit {
-            Limit::SlidingWindowLog(_) if self.is_on_long_log() => 8,
+            Limit::SlidingWindowLog(_) if self.is_on_long_log() => 64,
             Limit::SlidingWindowLog(_) => 2,
             _ => 1,
         }
@@ -147,19 +150,29 @@ impl Request {
         match self {
             Request::State { .. } if self.is_slow() => MAX_BATCH,
             Request::Refund { .. } if self.is_slow() => MAX_BATCH / 2,
-            Request::Reset { .. } if self.is_slow() => MAX_BATCH / 4,
+            Request::Reset { charge } if charge.is_on_long_log() => MAX_BATCH / 4,
             _ => self.charges().iter().map(Charge::weight).sum(),
         }
     }
 
-    /// Whether the server may take much longer than for a check: the request lists, compacts or frees a long log.
-    pub(super) fn is_slow(&self) -> bool {
+    /// The weight if the states are long logs, whatever the limits say: a limit may have been lowered.
+    pub(super) fn weight_on_long_logs(&self) -> usize {
         match self {
-            Request::State { charge, .. }
-            | Request::Refund { charge, .. }
-            | Request::Reset { charge } => charge.is_on_long_log(),
-            Request::Check { .. } | Request::Peek { .. } | Request::Together { .. } => false,
+            Request::State { .. } => MAX_BATCH,
+            Request::Refund { .. } => MAX_BATCH / 2,
+            Request::Reset { .. } => MAX_BATCH / 4,
+            _ => self.charges().len() * LONG_LOG_WEIGHT,
         }
+    }
+
+    /// Whether it lists or compacts logs: on long logs that takes the server much longer than a check.
+    pub(super) fn is_slow_on_long_logs(&self) -> bool {
+        matches!(self, Request::State { .. } | Request::Refund { .. })
+    }
+
+    /// Whether the server may take much longer than for a check: the request lists or compacts a long log.
+    pub(super) fn is_slow(&self) -> bool {
+        self.is_slow_on_long_logs() && self.charges().iter().any(Charge::is_on_long_log)
     }
 
     pub(super) fn charges(&self) -> &[Charge] {
@@ -319,6 +332,17 @@ pub(super) struct Answers {
     server_us: u64,
 }
 
+/// The result of a call for one request.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are replies")]
+pub(super) enum RequestEnd {
+    Reply(Result<Reply, StoreError>),
+    /// Not decided: a state was reached under another limit, and the script does not carry over.
+    PutOff,
+    /// Not decided: the requests before it took all the work that one call does on long logs.
+    Later,
+}
+
 /// One charge's answer, as it came.
 struct Raw {
     status: u8,
@@ -335,6 +359,7 @@ const ALLOWED_LATER: u8 = 3;
 const DONE: u8 = 4;
 const FAILED: u8 = 5;
 const PUT_OFF: u8 = 6;
+const LATER: u8 = 7;
 /// Is added to a status that `first_back_us` comes after.
 const AND_FIRST_BACK: u8 = 8;
 
@@ -357,13 +382,13 @@ impl Answers {
         Ok(answers)
     }
 
-    /// The answer to the next request; `None` if nothing was done, because a state was reached under
-    /// another limit, and the script does not carry over.
-    pub(super) fn next(&mut self, request: &Request) -> Option<Result<Reply, StoreError>> {
+    /// Returns the answer to the next request.
+    pub(super) fn next(&mut self, request: &Request) -> RequestEnd {
         match self.raw_of(request) {
-            Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => None,
-            Ok(raw) => Some(self.reply(request, &raw)),
-            Err(error) => Some(Err(error)),
+            Ok(raw) if raw.iter().any(|raw| raw.status == PUT_OFF) => RequestEnd::PutOff,
+            Ok(raw) if raw.iter().any(|raw| raw.status == LATER) => RequestEnd::Later,
+            Ok(raw) => RequestEnd::Reply(self.reply(request, &raw)),
+            Err(error) => RequestEnd::Reply(Err(error)),
         }
     }
 

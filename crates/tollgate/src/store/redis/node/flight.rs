@@ -20,7 +20,7 @@ use crate::store::redis::breaker::Outcome;
 use crate::store::redis::shared::Shared;
 use crate::store::redis::slots::Redirect;
 use crate::store::redis::waiting::Waiting;
-use crate::store::redis::wire::{Answers, Reply, Request};
+use crate::store::redis::wire::{Answers, Reply, Request, RequestEnd};
 
 /// What a batch came to.
 pub(super) struct Landed {
@@ -29,6 +29,8 @@ pub(super) struct Landed {
     decided: Vec<Decided>,
     /// Those who are still to be sent on.
     redirected: Vec<Redirected>,
+    /// Requests that the server left for a later call.
+    later: Vec<Waiting>,
 }
 
 /// Requests that a server said belong elsewhere.
@@ -50,6 +52,7 @@ struct Heard {
     has_answered: bool,
     has_failed: bool,
     redirected: Vec<Redirected>,
+    later: Vec<Waiting>,
 }
 
 impl Node {
@@ -277,14 +280,21 @@ impl Node {
         let mut members = Vec::with_capacity(call.members.len());
         let mut replies = Vec::with_capacity(call.members.len());
         let mut put_off = Vec::new();
-        for waiting in call.members {
+        for mut waiting in call.members {
             let reply = match answers.next(&waiting.request) {
-                None if !call.is_carrying_over => {
+                RequestEnd::PutOff if !call.is_carrying_over => {
                     put_off.push(waiting);
                     continue;
                 }
-                None => Err(StoreError::refused("put off by the script that is there for it")),
-                Some(reply) => reply,
+                RequestEnd::PutOff => {
+                    Err(StoreError::refused("put off by the script that is there for it"))
+                }
+                RequestEnd::Later => {
+                    waiting.is_on_long_logs = true;
+                    heard.later.push(waiting);
+                    continue;
+                }
+                RequestEnd::Reply(reply) => reply,
             };
             members.push(waiting);
             replies.push(reply);
@@ -313,6 +323,7 @@ impl Node {
     /// Tells those who are left, and sends the others on.
     pub(super) fn land(self: &Arc<Self>, landed: Landed) {
         landed.decided.into_iter().for_each(|decided| self.tell(decided));
+        self.put_back(landed.later.into_iter());
         let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) else { return };
         for Redirected { members, redirect } in landed.redirected {
             cluster.redirect(self, members, redirect);
@@ -371,7 +382,7 @@ fn is_no_script(error: &RedisError) -> bool {
 impl Landed {
     /// With nobody left to tell.
     fn with(outcome: Outcome) -> Landed {
-        Landed { outcome, decided: Vec::new(), redirected: Vec::new() }
+        Landed { outcome, decided: Vec::new(), redirected: Vec::new(), later: Vec::new() }
     }
 }
 
@@ -379,7 +390,7 @@ impl Heard {
     fn landed(self, decided: Vec<Decided>) -> Landed {
         let is_bad = self.has_failed && !self.has_answered;
         let outcome = if is_bad { Outcome::Failed } else { Outcome::Answered };
-        Landed { outcome, decided, redirected: self.redirected }
+        Landed { outcome, decided, redirected: self.redirected, later: self.later }
     }
 
     fn landed_with(self, outcome: Outcome) -> Landed {

@@ -10,7 +10,7 @@ use tollgate_core::{Checked, Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::super::script::Script;
-use super::super::wire::{Answers, Arguments, Reply, Request};
+use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
 use super::model::{Expected, Key, Played, Spare};
 use crate::error::StoreError;
 
@@ -115,24 +115,42 @@ impl Player {
         Ok(())
     }
 
-    /// The replies to a batch; those that are put off go again, to the script that carries over.
+    /// The replies to a batch. Requests that are put off are sent again, to the script that carries over, and requests
+    /// that are left for later are sent again after that.
     fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, StoreError>> {
-        let all: Vec<&Request> = requests.iter().collect();
-        let arguments = Arguments::of(all.iter().copied());
-        let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
-        let mut replies = self.run(&arguments, &all, now_us);
-        let put_off: Vec<usize> =
-            (0..replies.len()).filter(|&index| replies[index].is_none()).collect();
-        self.decided[kind] += (replies.len() - put_off.len()) as u64;
-        self.decided[2] += put_off.len() as u64;
-        if !put_off.is_empty() {
-            let again: Vec<&Request> = put_off.iter().map(|&index| all[index]).collect();
-            let arguments = Arguments::of(again.iter().copied()).carrying_over();
-            for (index, reply) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
-                replies[index] = reply;
+        let mut replies: Vec<_> = requests.iter().map(|_| None).collect();
+        let mut left: Vec<usize> = (0..requests.len()).collect();
+        while !left.is_empty() {
+            let all: Vec<&Request> = left.iter().map(|&index| &requests[index]).collect();
+            let arguments = Arguments::of(all.iter().copied());
+            let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
+            let (mut put_off, mut later) = (Vec::new(), Vec::new());
+            for (index, end) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
+                match end {
+                    RequestEnd::Reply(reply) => replies[index] = Some(reply),
+                    RequestEnd::PutOff => put_off.push(index),
+                    RequestEnd::Later => later.push(index),
+                }
             }
+            self.decided[kind] += (all.len() - put_off.len() - later.len()) as u64;
+            if !put_off.is_empty() {
+                let again: Vec<&Request> = put_off.iter().map(|&index| &requests[index]).collect();
+                let arguments = Arguments::of(again.iter().copied()).carrying_over();
+                for (index, end) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
+                    match end {
+                        RequestEnd::Reply(reply) => {
+                            replies[index] = Some(reply);
+                            self.decided[2] += 1;
+                        }
+                        RequestEnd::Later => later.push(index),
+                        RequestEnd::PutOff => panic!("put off again"),
+                    }
+                }
+            }
+            later.sort_unstable();
+            left = later;
         }
-        replies.into_iter().map(|reply| reply.unwrap_or_else(|| panic!("put off again"))).collect()
+        replies.into_iter().map(|reply| reply.unwrap_or_else(|| panic!("no reply"))).collect()
     }
 
     fn run(
@@ -140,7 +158,7 @@ impl Player {
         arguments: &Arguments<'_>,
         requests: &[&Request],
         now_us: u64,
-    ) -> Vec<Option<Result<Reply, StoreError>>> {
+    ) -> Vec<RequestEnd> {
         let script = self.script(arguments.abilities.script());
         let mut command = arguments.command("EVALSHA", &script);
         let mut answers =
@@ -254,10 +272,11 @@ fn with_small_numbers(mut text: String) -> String {
     for (marker, long, short) in [
         (
             "holes",
-            "COMPACT_FROM, COMPACT_SLOTS = 512, 128, 512",
-            "COMPACT_FROM, COMPACT_SLOTS = 512, 3, 5",
+            "COMPACT_SLOTS, GROW_SLOTS = 512, 128, 512, 16",
+            "COMPACT_SLOTS, GROW_SLOTS = 512, 3, 5, 2",
         ),
         ("ring.remove", "local NEAR = 64", "local NEAR = 3"),
+        ("is_to_grow", "log.capacity > 4096", "log.capacity > 24"),
     ] {
         let shorter = text.replace(long, short);
         assert_eq!(shorter != text, text.contains(marker), "{long}");

@@ -101,7 +101,7 @@ pub(super) fn refunded_batches() -> impl Strategy<Value = Vec<Batch>> {
         1 => Just(Act::Check),
         1 => Just(Act::Peek),
     ];
-    let batch = (time, steps(price.boxed(), act.boxed(), 1..20));
+    let batch = (time, steps(price.boxed(), act.boxed(), 1..64));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..80)
 }
@@ -117,7 +117,7 @@ pub(super) fn crowded_batches() -> impl Strategy<Value = Vec<Batch>> {
         12 => (1..3_u64).prop_map(Price::Units),
         1 => (0..=1_i64).prop_map(Price::Remaining),
     ];
-    let batch = (time, steps(price.boxed(), act().boxed(), 1..20));
+    let batch = (time, steps(price.boxed(), act().boxed(), 1..64));
     let batch = batch.prop_map(|(time, steps)| Batch { time, steps });
     prop::collection::vec(batch, 1..40)
 }
