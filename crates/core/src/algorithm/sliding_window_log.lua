@@ -205,8 +205,9 @@ local function is_before(then_us, at_us)
   return at_us < then_us
 end
 
--- The most charges of one microsecond that a refund looks at. A batch makes 64 at most; more of them
--- there are only after the clock has stepped back, and then a refund may find nothing to give back.
+-- The most charges of one microsecond that a refund looks at. A batch makes 64 at most. More exist only
+-- if callers give their own times, or after the clock has stepped back: a refund may then give back
+-- nothing.
 local MOST_ALIKE = 512
 
 -- Charges of one time and cost are alike: any of them will do.

@@ -30,8 +30,8 @@ pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
-/// room for slow requests holds 2,048 refunds from long logs, a second's work: refunds of callers that gave up wait here
-/// as well, and those that find no room stay spent.
+/// room for slow requests holds 2,048 refunds from long logs, a second's work. Refunds of callers that gave up wait here
+/// as well; if there is no room for such a refund, its units stay spent.
 const MAX_WAITING: Room = Room { slow: 65_536, others: 65_536 };
 
 /// By so much one in the queue may be told late, so that not everybody needs a timer.

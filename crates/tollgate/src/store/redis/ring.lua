@@ -272,7 +272,7 @@ end
 -- Whether one more charge makes a long string grow.
 function ring.is_full(log)
   local gap = log.trailer and log.trailer.gap or 0
-  return log.capacity > 4096 and log.count + gap >= log.capacity
+  return log.capacity > 4096 and log.count + gap >= log.capacity and log.capacity < max_capacity(log)
 end
 
 -- Whether a log is written again as a whole: a small one, a new one (a reset may have left an old
