@@ -1,6 +1,6 @@
 //! Five logins per quarter of an hour: `cargo run -p tollgate --example first_use`
 
-use tollgate::{Limit, Limiter};
+use tollgate::{Limit, Limiter, Verdict};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::memory();
@@ -9,9 +9,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     for attempt in 1..=6 {
         let decision = logins.check("203.0.113.9").now()?;
-        match decision.retry_after() {
-            None => println!("attempt {attempt}: go on, {} left", decision.remaining()),
-            Some(wait) => println!("attempt {attempt}: refused, come back in {wait:?}"),
+        match decision.verdict() {
+            Verdict::Allowed { .. } => {
+                println!("attempt {attempt}: allowed, {} left", decision.remaining());
+            }
+            Verdict::Denied { retry } => match retry.after() {
+                Some(wait) => println!("attempt {attempt}: refused, retry in {wait:?}"),
+                None => println!("attempt {attempt}: refused, the cost is above the limit"),
+            },
         }
     }
     Ok(())

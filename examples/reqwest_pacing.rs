@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing};
 use tollgate::tower::PaceLayer;
-use tollgate::{Limit, Limiter, Scope};
+use tollgate::{Limit, Limiter, Scope, Verdict};
 use tower::{Layer, Service};
 
 #[tokio::main(flavor = "current_thread")]
@@ -34,12 +34,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The server allows fewer than the client would send, and says when to come back.
 fn answer(limit: &Scope) -> Response {
-    match limit.check("everyone").now().map(|decision| decision.retry_after()) {
-        Ok(None) => "welcome".into_response(),
-        Ok(Some(wait)) => {
-            let retry_after = wait.as_micros().div_ceil(1_000_000).to_string();
-            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", retry_after)]).into_response()
-        }
+    match limit.check("everyone").now().map(|decision| decision.verdict()) {
+        Ok(Verdict::Allowed { .. }) => "welcome".into_response(),
+        Ok(Verdict::Denied { retry }) => match retry.after() {
+            Some(wait) => {
+                let retry_after = wait.as_micros().div_ceil(1_000_000).to_string();
+                (StatusCode::TOO_MANY_REQUESTS, [("retry-after", retry_after)]).into_response()
+            }
+            None => StatusCode::TOO_MANY_REQUESTS.into_response(),
+        },
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -1,6 +1,7 @@
 //! What is asked of a limit, and what it answers.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::limit::MAX_UNITS;
 
@@ -134,6 +135,16 @@ pub enum Retry {
     AfterUs(u64),
     /// The cost is above the limit: waiting cannot help.
     Never,
+}
+
+impl Retry {
+    /// Returns how long to wait, or `None` if waiting cannot help.
+    pub const fn after(self) -> Option<Duration> {
+        match self {
+            Retry::AfterUs(wait_us) => Some(Duration::from_micros(wait_us)),
+            Retry::Never => None,
+        }
+    }
 }
 
 /// The answer to one request: the verdict, and how the key stands after it.

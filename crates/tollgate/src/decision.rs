@@ -6,6 +6,7 @@ use tollgate_core::{Checked, Limit, Receipt, Verdict};
 
 /// The answer to one request on one limit.
 #[derive(Debug, PartialEq, Eq)]
+#[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Decision {
     checked: Checked,
     source: Source,
@@ -74,8 +75,11 @@ impl Decision {
         self.checked.decision.remaining
     }
 
-    /// How long a denied request must wait, exactly; `None` when it was allowed, and when waiting
-    /// cannot help because it costs more than the limit.
+    /// Returns how long a refused request must wait, exactly; `None` for an allowed request, and for
+    /// a request that costs more than the limit and can never be allowed.
+    ///
+    /// `None` does not mean allowed. Branch on [`is_allowed`](Self::is_allowed) or
+    /// [`verdict`](Self::verdict), and call this only for a refused request.
     pub fn retry_after(&self) -> Option<Duration> {
         self.checked.decision.retry_after_us().map(Duration::from_micros)
     }
@@ -102,7 +106,25 @@ impl Decision {
         &self.checked.decision
     }
 
-    /// Yes or no, and when.
+    /// Returns whether the request may go, and when a refused one may.
+    ///
+    /// ```
+    /// # use tollgate::{Limit, Limiter, Verdict};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let decision = jobs.check("user:42").cost(11).now()?;
+    /// match decision.verdict() {
+    ///     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
+    ///     Verdict::Denied { retry } => match retry.after() {
+    ///         Some(wait) => println!("refused; retry in {wait:?}"),
+    ///         None => println!("refused; a cost of 11 never fits a limit of 10"),
+    ///     },
+    /// }
+    /// # assert!(!decision.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn verdict(&self) -> Verdict {
         self.checked.decision.verdict
     }

@@ -22,12 +22,16 @@
 //! network it will not be:
 //!
 //! ```
-//! # use tollgate::{Limit, Limiter};
+//! # use tollgate::{Limit, Limiter, Verdict};
 //! # async fn answer() -> Result<(), Box<dyn std::error::Error>> {
 //! # let api = Limiter::memory().scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
 //! let decision = api.check("user:42").cost(5).await?;
-//! if let Some(wait) = decision.retry_after() {
-//!     println!("refused; come back in exactly {wait:?}");
+//! match decision.verdict() {
+//!     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
+//!     Verdict::Denied { retry } => match retry.after() {
+//!         Some(wait) => println!("refused; retry in exactly {wait:?}"),
+//!         None => println!("refused; the cost is above the limit"),
+//!     },
 //! }
 //! # Ok(())
 //! # }
@@ -108,15 +112,15 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! # use tollgate::{Limit, Limiter};
+//! # use tollgate::{Limit, Limiter, Verdict};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
 //! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
 //! let decision = api.check("user:42").await?;
-//! match decision.is_allowed() {
-//!     true => println!("go on, {} left", decision.remaining()),
-//!     false => println!("refused; come back in {:?}", decision.retry_after()),
+//! match decision.verdict() {
+//!     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
+//!     Verdict::Denied { retry } => println!("refused; retry after {:?}", retry.after()),
 //! }
 //! # Ok(())
 //! # }

@@ -322,7 +322,7 @@ impl Limiter {
     ///
     /// // Who has failed to log in three times is not let in; only failures are charged.
     /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h".parse::<Limit>()?)?;
-    /// failed.check("user:42").cost(3).now()?;
+    /// assert!(failed.check("user:42").cost(3).now()?.is_allowed());
     /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
     /// assert_eq!(refused.refused_by(), Some(1));
     /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // it cost nothing

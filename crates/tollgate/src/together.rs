@@ -20,6 +20,7 @@ use crate::store::{
 
 /// The answer of several limits to one request: all were charged, or none, but for peeks.
 #[derive(Debug)]
+#[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Together {
     decided: tollgate_core::Together,
     each: Vec<Decision>,
@@ -59,8 +60,11 @@ impl Together {
         self.decided.remaining
     }
 
-    /// How long a refused request must wait, exactly; `None` when it was allowed, and when waiting
-    /// cannot help.
+    /// Returns how long a refused request must wait, exactly; `None` for an allowed request, and for
+    /// a refused request that can never be allowed.
+    ///
+    /// `None` does not mean allowed. Branch on [`is_allowed`](Self::is_allowed) or
+    /// [`verdict`](Self::verdict), and call this only for a refused request.
     pub fn retry_after(&self) -> Option<Duration> {
         self.decided.verdict.retry_after_us().map(Duration::from_micros)
     }

@@ -1,6 +1,7 @@
 //! A check on a known key allocates nothing.
 
-#![allow(clippy::panic, clippy::unwrap_used, unsafe_code)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::panic, clippy::unwrap_used, unsafe_code, unused_must_use)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -3,7 +3,8 @@
 //!
 //! `SOAK_KEYS` says how many keys the attacker invents, instead of 200,000.
 
-#![allow(clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::unwrap_used, unused_must_use)]
 
 use std::thread;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! What documents say of tests is true.
+//! Tests of the documents: the tests that they name exist, and their code does not fail open.
 
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The tests that `docs/faults.md` names: `faults::stall::a_frozen_server_…`.
 fn named() -> Vec<String> {
@@ -26,5 +26,56 @@ fn every_test_that_the_faults_name_is_there() {
             !source.is_empty() && (test == "*" || source.contains(&format!("fn {test}(")))
         });
         assert!(is_there, "{name} is not in {tests:?}");
+    }
+}
+
+/// The root of the workspace.
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every file below `directory` whose name ends with `.extension`.
+fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_below(&path, extension));
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Whether a line of code decides by `retry_after()`, which is `None` both for an allowed request and
+/// for a request that can never be allowed.
+fn branches_on_retry_after(line: &str) -> bool {
+    let branches = ["match ", "if let ", "let Some", "while let ", "is_some", "is_none", ".map("];
+    line.contains("retry_after()") && branches.iter().any(|branch| line.contains(branch))
+}
+
+#[test]
+fn documents_and_examples_do_not_branch_on_retry_after() {
+    for wrong in [
+        "match decision.retry_after() {",
+        "/// if let Some(wait) = decision.retry_after() {",
+        "match limit.check(key).now().map(|decision| decision.retry_after()) {",
+    ] {
+        assert!(branches_on_retry_after(wrong), "{wrong}");
+    }
+    let root = workspace();
+    let mut files = vec![root.join("README.md")];
+    files.extend(files_below(&root.join("docs"), "md"));
+    files.extend(files_below(&root.join("examples"), "rs"));
+    files.extend(files_below(&root.join("crates/tollgate/src"), "rs"));
+    assert!(files.len() > 50, "{files:?}");
+    for file in files {
+        let is_api = file.components().any(|part| part.as_os_str() == "src");
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            // In the library's own source, only documentation shows an idiom.
+            let is_shown = !is_api || line.trim_start().starts_with("//");
+            assert!(!(is_shown && branches_on_retry_after(line)), "{}: {line}", file.display());
+        }
     }
 }

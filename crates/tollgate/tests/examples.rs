@@ -36,9 +36,9 @@ fn first_use_allows_five_and_refuses_the_sixth() {
     let lines = run("first_use");
     assert_eq!(
         lines[..5],
-        [4, 3, 2, 1, 0].map(|left| format!("attempt {}: go on, {left} left", 5 - left))
+        [4, 3, 2, 1, 0].map(|left| format!("attempt {}: allowed, {left} left", 5 - left))
     );
-    assert!(lines[5].starts_with("attempt 6: refused, come back in "), "{}", lines[5]);
+    assert!(lines[5].starts_with("attempt 6: refused, retry in "), "{}", lines[5]);
     assert_eq!(lines.len(), 6);
 }
 

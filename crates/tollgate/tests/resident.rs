@@ -4,7 +4,8 @@
 //! `SOAK_KEYS` says how many keys the attacker invents, instead of 120,000.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::unwrap_used, unused_must_use)]
 
 use std::env;
 use std::fs;

@@ -77,7 +77,7 @@ impl Life {
         let mut known = heard(names).await?;
         if is_to_be_renewed(known.last().copied()) {
             // Refused only if there are enough already.
-            names.check(KEY).await?;
+            let _ = names.check(KEY).await?;
             known = heard(names).await?;
         }
         let before = newest.swap(known.last().copied().unwrap_or_default(), Ordering::Relaxed);

@@ -43,7 +43,7 @@ impl Redis {
             let _inside = runtime.enter();
             let limiter = settings.clone().deadline(deadline).build()?;
             let scope = limiter.scope("replay", limit)?;
-            runtime.block_on(scope.peek("").into_future())?;
+            let _ = runtime.block_on(scope.peek("").into_future())?;
             Ok::<_, Error>((limiter, scope))
         };
         // A wrong address or password is told soon, and before a long trace is waited for.

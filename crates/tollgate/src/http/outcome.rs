@@ -63,8 +63,11 @@ impl<'o> Outcome<'o> {
         }
     }
 
-    /// How long a refused request must wait, exactly; `None` when it was allowed, and when waiting cannot
-    /// help.
+    /// Returns how long a refused request must wait, exactly; `None` for an allowed request, and for
+    /// a refused request that can never be allowed.
+    ///
+    /// `None` does not mean allowed. Branch on [`is_allowed`](Self::is_allowed) or
+    /// [`verdict`](Self::verdict), and call this only for a refused request.
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict().retry_after_us().map(Duration::from_micros)
     }

@@ -1,6 +1,7 @@
 //! Waiting for a turn: order, patience, delays and giving up, under tokio's paused clock.
 
-#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod cancel;
 mod changed;

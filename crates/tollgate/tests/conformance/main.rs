@@ -3,7 +3,8 @@
 //! A behaviour is an `async fn` of a [`Make`], which opens an empty limiter; a property is a plain
 //! `fn` of it, which opens one for every case. `suite!` makes each of them a test for one store.
 
-#![allow(clippy::panic, clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod agreement;
 #[allow(dead_code)]

@@ -1,7 +1,8 @@
 //! The Redis store on more than one server: clusters, sentinels, shards, and several limits of one
 //! check on different ones.
 
-#![allow(clippy::panic, clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod across;
 mod across_failing;

@@ -2,7 +2,8 @@
 //! time. Everybody is told in time, what is charged is bounded, and all is well again when its cause
 //! is gone.
 
-#![allow(clippy::panic, clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod breaker;
 mod clocks;

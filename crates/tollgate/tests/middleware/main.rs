@@ -1,5 +1,6 @@
 //! The middleware, as services see it and over real sockets.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unused_must_use)]
 
 mod failure;
 mod headers;

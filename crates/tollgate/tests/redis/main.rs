@@ -4,7 +4,8 @@
 //! What it shares with every other store is in `tests/conformance`. Each test has a server of its
 //! own, real or fake.
 
-#![allow(clippy::panic, clippy::unwrap_used)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::panic, clippy::unwrap_used, unused_must_use)]
 
 mod acl;
 mod acquire;

@@ -1,6 +1,7 @@
 //! Rules, from a file to decisions.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+// Many tests only charge: `unused_must_use` is about decisions that they do not read.
+#![allow(clippy::unwrap_used, clippy::panic, unused_must_use)]
 
 mod each;
 mod example;

@@ -226,7 +226,7 @@ fn refunds_in_memory_take_nothing_from_keys() {
     let scope = rules.limit("it").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     // So that it has a state of its own.
-    scope.check("a").cost(2).now().unwrap();
+    let _ = scope.check("a").cost(2).now().unwrap();
     let cycle = |receipts: &Receipts| {
         let decision = scope.check("a").now().unwrap();
         let text = receipts.of_limit(&scope, b"a", &decision).unwrap();

@@ -31,7 +31,7 @@ fn what_is_asked_for_again_is_made_once() {
     let (rules, _) = rules();
     assert_eq!([20, 20, 30, 20].map(|units| remaining(&rules, units)), [19, 18, 27, 16].map(Some));
     assert_eq!(rules.plan().limits_kept(), 2);
-    rules.check("api", &Attributes::new()).now().unwrap();
+    let _ = rules.check("api", &Attributes::new()).now().unwrap();
     remaining(&rules, 0);
     assert_eq!(rules.plan().limits_kept(), 2, "neither is a limit of a request's");
 }
