@@ -48,6 +48,30 @@ fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
+/// Every line that documents and examples show, with its file. The library's source shows
+/// its documentation only.
+fn shown_lines() -> Vec<(PathBuf, String)> {
+    let root = workspace();
+    let mut files = vec![root.join("README.md")];
+    files.extend(files_below(&root.join("docs"), "md"));
+    files.extend(files_below(&root.join("examples"), "rs"));
+    let sources = files_below(&root.join("crates/tollgate/src"), "rs");
+    let mut shown = Vec::new();
+    for (file, is_source) in files
+        .into_iter()
+        .map(|file| (file, false))
+        .chain(sources.into_iter().map(|file| (file, true)))
+    {
+        for line in fs::read_to_string(&file).unwrap().lines() {
+            if !is_source || line.trim_start().starts_with("//") {
+                shown.push((file.clone(), line.to_owned()));
+            }
+        }
+    }
+    assert!(shown.len() > 5_000, "{}", shown.len());
+    shown
+}
+
 /// Whether a line of code decides by `retry_after()`, which is `None` both for an allowed request and
 /// for a request that can never be allowed.
 fn branches_on_retry_after(line: &str) -> bool {
@@ -64,18 +88,17 @@ fn documents_and_examples_do_not_branch_on_retry_after() {
     ] {
         assert!(branches_on_retry_after(wrong), "{wrong}");
     }
-    let root = workspace();
-    let mut files = vec![root.join("README.md")];
-    files.extend(files_below(&root.join("docs"), "md"));
-    files.extend(files_below(&root.join("examples"), "rs"));
-    files.extend(files_below(&root.join("crates/tollgate/src"), "rs"));
-    assert!(files.len() > 50, "{files:?}");
-    for file in files {
-        let is_api = file.components().any(|part| part.as_os_str() == "src");
-        for line in fs::read_to_string(&file).unwrap().lines() {
-            // In the library's own source, only documentation shows an idiom.
-            let is_shown = !is_api || line.trim_start().starts_with("//");
-            assert!(!(is_shown && branches_on_retry_after(line)), "{}: {line}", file.display());
-        }
+    for (file, line) in shown_lines() {
+        assert!(!branches_on_retry_after(&line), "{}: {line}", file.display());
+    }
+}
+
+#[test]
+fn documents_and_examples_handle_hangups_where_they_follow_a_file() {
+    let followed: Vec<_> =
+        shown_lines().into_iter().filter(|(_, line)| line.contains(".follow()?")).collect();
+    assert!(followed.len() >= 4, "{followed:?}");
+    for (file, line) in followed {
+        assert!(line.contains(".and_on_hangup()?"), "{}: {line}", file.display());
     }
 }

@@ -1,9 +1,10 @@
-//! The examples run, and print what they are there to show; the guide shows what clients are told.
+//! Tests of the examples, and of the responses that the middleware guide shows.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -102,6 +103,35 @@ fn reqwest_pacing_is_told_to_wait_and_does() {
     // Never two in a row: who was told to wait has waited.
     let is_refused = |line: &String| line.contains("429");
     assert!(!lines.windows(2).any(|pair| pair.iter().all(is_refused)), "{lines:?}");
+}
+
+/// An example that runs until it is killed, which dropping it does.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn rules_file_reads_its_rules_again_on_hangup_and_keeps_running() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    std::fs::write(&path, "limits: {}\n").unwrap();
+    let mut command = Command::new(program("rules_file"));
+    let mut running = Running(command.arg(&path).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    // Ends with `None` when the process does.
+    let mut next = || lines.next().map(Result::unwrap).unwrap_or_default();
+    assert!(next().contains("version 1 of the rules"));
+    let process = rustix::process::Pid::from_child(&running.0);
+    for version in 2..=3 {
+        rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+        assert!(next().ends_with(&format!("version {version} of the rules")));
+    }
 }
 
 /// When the guide's first request was sent: 2026-11-15 18:51:13.5.

@@ -28,7 +28,7 @@ use crate::limiter::Limiter;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let file = RulesFile::open(&Limiter::memory(), "rules.yaml")?;
-/// let _following = file.follow()?;
+/// let _following = file.follow()?.and_on_hangup()?; // read again when it changes, and on SIGHUP
 /// let request = Attributes::new().with("method", "GET").with("ip", "203.0.113.9");
 /// println!("{}", file.rules().check("api", &request).await?.is_allowed());
 /// # Ok(())
@@ -178,8 +178,12 @@ impl RulesFile {
         self.inner.status.lock().clone()
     }
 
-    /// Reads the file again whenever it changes, on a thread of its own, for as long as what this returns
-    /// is kept. Fails if there can be no such thread.
+    /// Reads the file again whenever it changes, on a separate thread, until the returned value is
+    /// dropped. Fails if the thread cannot be started.
+    ///
+    /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is
+    /// for the whole process, so that the application decides about it. Add
+    /// [`and_on_hangup`](Following::and_on_hangup) to read the file again on SIGHUP instead.
     pub fn follow(&self) -> io::Result<Following> {
         Following::watching(self.clone())
     }

@@ -85,8 +85,11 @@ impl Following {
         Ok(Following { file, bell, looking: Some(looking), listening: None })
     }
 
-    /// Reads the file again whenever the process is sent SIGHUP, too, changed or not: on the tokio
-    /// runtime that this is called in, which must have I/O enabled. An error outside of one.
+    /// Also reads the file again whenever the process receives SIGHUP, whether it changed or not.
+    ///
+    /// The signal is awaited on the current tokio runtime, which must have I/O enabled; without a
+    /// runtime this fails. From then on SIGHUP no longer ends the process, even when the returned
+    /// value was dropped.
     #[cfg(unix)]
     pub fn and_on_hangup(mut self) -> io::Result<Following> {
         use tokio::signal::unix::{SignalKind, signal};
