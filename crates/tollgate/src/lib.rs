@@ -137,7 +137,9 @@
 //! unless said otherwise, an error, or decided on this process's share of the limit. A scope may say so for
 //! itself, and have its own deadline ([`Scope::on_failure`], [`Scope::deadline`]). The answer is
 //! marked ([`Decision::is_degraded`]), comes within the deadline, and at once while the server keeps
-//! failing; [`Limiter::health`] tells how the servers are.
+//! failing; [`Limiter::health`] reports the state of the servers. The log (`tracing`, target `tollgate::outage`) has
+//! one warning when a store begins to fail, and one line when it answers again, with the number of failed requests, the
+//! number of decisions made without the store, and the duration.
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]

@@ -7,6 +7,9 @@ use tracing_subscriber::filter::Targets;
 /// Everything of ours has targets that begin so.
 const OURS: &str = "tollgate";
 
+/// The library's own lines about a failing store: this server's lines about it name each server.
+const LIBRARY_OUTAGES: &str = "tollgate::outage";
+
 /// Reads `--log`: a level, or parts such as `info,hyper=debug`.
 ///
 /// A level alone is for what this server says; other crates are then heard from `warn` on. `debug` is
@@ -14,6 +17,7 @@ const OURS: &str = "tollgate";
 pub(super) fn parse(text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::WARN);
     targets = targets.with_target(OURS, LevelFilter::INFO);
+    targets = targets.with_target(LIBRARY_OUTAGES, LevelFilter::OFF);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         targets = match part.split_once('=') {
             Some((target, level)) => targets.with_target(name(target)?, self::level(level)?),
@@ -79,6 +83,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn outages_are_logged_by_the_server_alone_unless_the_library_is_named() {
+        let is_logged = |text| parse(text).unwrap().would_enable(LIBRARY_OUTAGES, &Level::WARN);
+        assert!(!is_logged("") && !is_logged("trace") && !is_logged("tollgate=debug"));
+        assert!(is_logged("tollgate::outage=info"));
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
 //! - `denials`: refusals that need not be asked for again; `policy`: what is decided without a server;
-//!   `shared`: what all servers have in common
+//!   `outage`: logs when the store begins to fail and when it answers again; `shared`: what all servers
+//!   have in common
 
 mod across;
 mod address;
@@ -23,6 +24,7 @@ mod costs;
 mod denials;
 mod key;
 mod node;
+mod outage;
 #[cfg(test)]
 mod parity;
 mod policy;

@@ -1,6 +1,7 @@
 //! What all servers of one limiter share.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,6 +9,7 @@ use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tollgate_core::Decision;
 
 use super::denials::Denials;
+use super::outage::Outages;
 use super::policy::Policy;
 use super::waiting::Timer;
 use super::wire::{Charge, Reply, Request};
@@ -25,6 +27,9 @@ pub(super) struct Shared {
     pub(super) denials: Denials,
     policy: Policy,
     failed: Mutex<Failed>,
+    outages: Mutex<Outages>,
+    /// Whether there is an outage, so that answers take the lock of `outages` only during one.
+    is_failing: AtomicBool,
 }
 
 /// How many requests no server decided, and why the last.
@@ -72,6 +77,8 @@ impl Shared {
             denials: Denials::new(),
             policy: Policy::new(max_bytes),
             failed: Mutex::default(),
+            outages: Mutex::default(),
+            is_failing: AtomicBool::new(false),
         })
     }
 
@@ -89,7 +96,8 @@ impl Shared {
         self.denials.recall(charge.asked(), self.clock.now_us())
     }
 
-    /// What a request that a server failed to decide comes to.
+    /// Counts a request that the servers failed to decide, logs the first of an outage, and returns
+    /// what `on_failure` makes of it.
     pub(super) fn instead(
         &self,
         request: &Request,
@@ -97,8 +105,36 @@ impl Shared {
         error: StoreError,
     ) -> Result<Reply, StoreError> {
         self.failed.lock().count(&error);
-        let now_us = request.at_us().unwrap_or_else(|| self.clock.now_us());
-        self.policy.decide(on_failure, request, now_us).ok_or(error)
+        let now_us = self.clock.now_us();
+        let reply = self.policy.decide(on_failure, request, request.at_us().unwrap_or(now_us));
+        let started = {
+            let mut outages = self.outages.lock();
+            self.is_failing.store(true, Ordering::Relaxed);
+            outages.failed(now_us, &error, reply.is_some())
+        };
+        // Without the lock: a subscriber may call the limiter.
+        if let Some(started) = started {
+            started.log();
+        }
+        reply.ok_or(error)
+    }
+
+    /// Logs the end of an outage, if an answer of a server ends one.
+    pub(super) fn answered(&self) {
+        if !self.is_failing.load(Ordering::Relaxed) {
+            return;
+        }
+        let ended = {
+            let mut outages = self.outages.lock();
+            let ended = outages.answered(self.clock.now_us());
+            if ended.is_some() {
+                self.is_failing.store(false, Ordering::Relaxed);
+            }
+            ended
+        };
+        if let Some(ended) = ended {
+            ended.log();
+        }
     }
 
     /// How many requests no server decided, and why the last.

@@ -164,7 +164,12 @@ impl Waiting {
             Err(error) if !self.is_told() => {
                 self.shared.instead(&self.request, self.on_failure, error)
             }
-            reply => reply,
+            reply => {
+                if reply.is_ok() {
+                    self.shared.answered();
+                }
+                reply
+            }
         };
         let undelivered = match self.answer.take() {
             Some(answer) => answer.send(reply).err(),
