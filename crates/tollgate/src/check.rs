@@ -9,7 +9,7 @@ use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Inner;
-use crate::scope::Scope;
+use crate::scope::{MAX_KEY_BYTES, Scope, bounded};
 use crate::store::Store;
 use crate::store::memory::Charged;
 #[cfg(feature = "redis")]
@@ -116,7 +116,9 @@ impl<'a> Check<'a> {
     fn charge<A: Charged>(&self, limit: &A) -> Result<Decision, Error> {
         let Check { scope, key, at_us, max_wait_us, .. } = *self;
         match (self.cost, at_us, max_wait_us) {
-            (Ok(Cost::ONE), None, None) => charge_plainly(scope, limit, key),
+            (Ok(Cost::ONE), None, None) if key.len() <= MAX_KEY_BYTES => {
+                charge_plainly(scope, limit, key)
+            }
             _ => charge(scope, limit, key, at_us, self.ask()?),
         }
     }
@@ -163,6 +165,7 @@ impl<'a> Check<'a> {
 
     #[inline(always)]
     pub(crate) fn ask(&self) -> Result<Ask, Error> {
+        bounded(self.key)?;
         Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
     }
 }

@@ -58,6 +58,22 @@ pub enum Error {
         /// The most units of work.
         most: usize,
     },
+    /// A key is longer than 1 MiB. Refused by its length alone: no byte of it is read.
+    #[error("the key has {bytes} bytes; use at most {most}, for example a hash of it")]
+    KeyTooLong {
+        /// The length of the key.
+        bytes: usize,
+        /// The largest length.
+        most: usize,
+    },
+    /// The name of a limit is longer than 4 KiB.
+    #[error("the name of the limit has {bytes} bytes; use at most {most}")]
+    NameTooLong {
+        /// The length of the name.
+        bytes: usize,
+        /// The largest length.
+        most: usize,
+    },
     /// The keys that rules make of one request are too long.
     #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
     KeysTooLong {

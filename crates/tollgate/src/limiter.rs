@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::failure::OnFailure;
 #[cfg(feature = "redis")]
 use crate::health::Health;
-use crate::scope::Scope;
+use crate::scope::{MAX_NAME_BYTES, Scope};
 use crate::store::Store;
 use crate::store::memory::{CeilingCounts, Memory, Usage};
 #[cfg(feature = "redis")]
@@ -291,8 +291,12 @@ impl Limiter {
     /// # }
     /// ```
     ///
-    /// There can be 32,768 limits at a time. Those that were dropped make room for others.
+    /// There can be 32,768 limits at a time; dropped limits make room for others. A name has at most
+    /// 4 KiB.
     pub fn scope(&self, name: &str, limit: impl Into<Limit>) -> Result<Scope, Error> {
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Error::NameTooLong { bytes: name.len(), most: MAX_NAME_BYTES });
+        }
         let limit = limit.into();
         let Inner { memory, clock, .. } = &*self.inner;
         let kept = memory.scope_as_of(name, limit, || clock.now_us())?;

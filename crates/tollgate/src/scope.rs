@@ -15,6 +15,22 @@ use crate::limiter::{Inner, Limiter};
 use crate::store::redis;
 use crate::store::{Store, memory};
 
+/// The longest key: hashing it is a pass over all of its bytes, before the deadline of a check begins.
+/// The keys that rules make of one request have at most this length together.
+pub(crate) const MAX_KEY_BYTES: usize = 1 << 20;
+
+/// The longest name: a limiter keeps up to 32,768 of them.
+pub(crate) const MAX_NAME_BYTES: usize = 4_096;
+
+/// Returns the key, or an error if it is too long. Does not read it.
+pub(crate) fn bounded<K: AsRef<[u8]> + ?Sized>(key: &K) -> Result<&[u8], Error> {
+    let (key, most) = (key.as_ref(), MAX_KEY_BYTES);
+    match key.len() {
+        bytes if bytes > most => Err(Error::KeyTooLong { bytes, most }),
+        _ => Ok(key),
+    }
+}
+
 /// A limit under a name. Cheap to clone.
 ///
 /// What a failing store means is the handle's: others of the same name may say otherwise.
@@ -93,7 +109,8 @@ impl Scope {
         Scope { store: self.store.deadline(deadline), ..self }
     }
 
-    /// Decides one request of `key` and charges it if it is allowed; a cost of 1 unless said.
+    /// Decides one request of `key`, and charges it if it is allowed. The cost is 1 unless
+    /// [set](Check::cost). A key has at most 1 MiB; a longer one is an error.
     #[inline]
     pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a> {
         Check::new(self, key.as_ref(), Intent::Charge)
@@ -141,9 +158,10 @@ impl Scope {
         receipt: Receipt,
     ) -> Result<u64, Error> {
         self.is_local()?;
+        let key = bounded(key)?;
         let Inner { memory, lines, .. } = &*self.limiter.inner;
-        let back = memory.refund(&self.kept, key.as_ref(), now_us, receipt);
-        lines.nudge(self, key.as_ref());
+        let back = memory.refund(&self.kept, key, now_us, receipt);
+        lines.nudge(self, key);
         Ok(back)
     }
 
@@ -152,9 +170,10 @@ impl Scope {
         match &self.store {
             Store::Memory => Answer::ready(self.refund_now(key, receipt)),
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => {
-                scope.refund(key.as_ref(), &receipt, self.nudge_later(key.as_ref()))
-            }
+            Store::Redis(scope) => match bounded(key) {
+                Ok(key) => scope.refund(key, &receipt, self.nudge_later(key)),
+                Err(error) => Answer::ready(Err(error)),
+            },
         }
     }
 
@@ -164,9 +183,10 @@ impl Scope {
     /// bucket that would still count its units, it gives them back of what was spent since.
     pub fn reset_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<(), Error> {
         self.is_local()?;
+        let key = bounded(key)?;
         let Inner { memory, lines, .. } = &*self.limiter.inner;
-        memory.reset(&self.kept, key.as_ref());
-        lines.nudge(self, key.as_ref());
+        memory.reset(&self.kept, key);
+        lines.nudge(self, key);
         Ok(())
     }
 
@@ -175,7 +195,10 @@ impl Scope {
         match &self.store {
             Store::Memory => Answer::ready(self.reset_now(key)),
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => scope.reset(key.as_ref(), self.nudge_later(key.as_ref())),
+            Store::Redis(scope) => match bounded(key) {
+                Ok(key) => scope.reset(key, self.nudge_later(key)),
+                Err(error) => Answer::ready(Err(error)),
+            },
         }
     }
 
@@ -183,8 +206,9 @@ impl Scope {
     /// sliding window log.
     pub fn entries_now<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Result<Vec<Entry>, Error> {
         self.is_local()?;
+        let key = bounded(key)?;
         let Inner { memory, clock, .. } = &*self.limiter.inner;
-        Ok(memory.entries(&self.kept, key.as_ref(), clock.now_us()))
+        Ok(memory.entries(&self.kept, key, clock.now_us()))
     }
 
     /// [`entries_now`](Self::entries_now), for any store.
@@ -192,7 +216,10 @@ impl Scope {
         match &self.store {
             Store::Memory => Answer::ready(self.entries_now(key)),
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => scope.entries(key.as_ref()),
+            Store::Redis(scope) => match bounded(key) {
+                Ok(key) => scope.entries(key),
+                Err(error) => Answer::ready(Err(error)),
+            },
         }
     }
 
@@ -212,18 +239,22 @@ impl Scope {
         }
     }
 
-    /// How `key` stands: the limit that decides on it, its state, and the time to look at it. For pictures, and
-    /// for whoever wants to know more than [`peek`](Self::peek) says.
+    /// Returns the limit that decides on `key`, its state, and the time at which to read the state: for
+    /// pictures, and for more detail than [`peek`](Self::peek) gives.
     pub fn state<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Answer<(Limit, State, u64)> {
+        let key = match bounded(key) {
+            Ok(key) => key,
+            Err(error) => return Answer::ready(Err(error)),
+        };
         match &self.store {
             Store::Memory => {
                 let Inner { memory, clock, .. } = &*self.limiter.inner;
                 let now_us = clock.now_us();
-                let (limit, state) = memory.state(&self.kept, key.as_ref(), now_us);
+                let (limit, state) = memory.state(&self.kept, key, now_us);
                 Answer::ready(Ok((limit, state, now_us)))
             }
             #[cfg(feature = "redis")]
-            Store::Redis(scope) => scope.state(key.as_ref()),
+            Store::Redis(scope) => scope.state(key),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{Acquire, Acquired};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::scope::Scope;
+use crate::scope::{Scope, bounded};
 
 /// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
 /// millisecond, unless somebody keeps a future without polling it.
@@ -107,7 +107,7 @@ impl<'a> Acquiring<'a> {
 
     fn arrive(&mut self) -> Result<Next<'a>, Error> {
         let Acquire { scope, key, cost, max_wait_us, .. } = self.request;
-        let cost = cost?;
+        let (cost, _) = (cost?, bounded(key)?);
         if cost.units() > scope.limit().size() {
             return Ok(self.refuse(None));
         }

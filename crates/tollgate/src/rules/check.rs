@@ -21,15 +21,14 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::scope::Scope;
+use crate::scope::{MAX_KEY_BYTES, Scope};
 use crate::together::Together;
 
 /// What the keys of a request take, as a rule.
 const KEY_BYTES: usize = 128;
 
-/// The most rules that may apply to one request, and the most bytes that their keys may have.
+/// The most rules that may apply to one request. Their keys together have at most [`MAX_KEY_BYTES`].
 const MAX_MATCHED: usize = 256;
-const MAX_KEY_BYTES: usize = 1 << 20;
 
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
 #[derive(Clone, Debug)]

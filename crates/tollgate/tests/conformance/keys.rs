@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use tollgate::{Cost, Entry, Limit};
+use tollgate::{Cost, Entry, Error, Limit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
@@ -173,4 +173,44 @@ pub(crate) async fn only_a_log_lists_its_charges(make: Make) {
         let listed = usize::from(text.starts_with("sliding-window-log"));
         assert_eq!(scope.entries("a").await.unwrap().len(), listed, "{text}");
     }
+}
+
+pub(crate) async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = scope(&limiter, LIMITS[0]);
+    let longest = vec![b'k'; 1 << 20];
+    let charged = scope.check(&longest).await.unwrap();
+    let receipt = charged.into_receipt().unwrap();
+    assert_eq!(scope.refund(&longest, receipt).await, Ok(1));
+
+    // Zeroed pages that no operation reads.
+    let long = vec![0; 100 << 20];
+    let too_long = || Error::KeyTooLong { bytes: 100 << 20, most: 1 << 20 };
+    assert_eq!(scope.check(&long).await.unwrap_err(), too_long());
+    assert_eq!(scope.check(&long).cost(2).await.unwrap_err(), too_long());
+    assert_eq!(scope.peek(&long).await.unwrap_err(), too_long());
+    let both = [scope.check("a"), scope.check(&long)];
+    assert_eq!(limiter.check_all(&both).await.unwrap_err(), too_long());
+    assert_eq!(scope.acquire(&long).await.unwrap_err(), too_long());
+    assert_eq!(
+        scope.acquire(&long).max_wait(Duration::from_secs(1)).await.unwrap_err(),
+        too_long()
+    );
+    let receipt = scope.check("a").await.unwrap().into_receipt().unwrap();
+    assert_eq!(scope.refund(&long, receipt).await, Err(too_long()));
+    assert_eq!(scope.reset(&long).await, Err(too_long()));
+    assert_eq!(scope.entries(&long).await, Err(too_long()));
+    assert_eq!(scope.state(&long).await.unwrap_err(), too_long());
+    let message = "the key has 104857600 bytes; use at most 1048576, for example a hash of it";
+    assert_eq!(too_long().to_string(), message);
+}
+
+pub(crate) async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
+    let (_, limiter) = open(make);
+    let limit: Limit = LIMITS[0].parse().unwrap();
+    assert!(
+        limiter.scope(&"n".repeat(4_096), limit).unwrap().check("a").await.unwrap().is_allowed()
+    );
+    let error = limiter.scope(&"n".repeat(4_097), limit).unwrap_err();
+    assert_eq!(error, Error::NameTooLong { bytes: 4_097, most: 4_096 });
 }

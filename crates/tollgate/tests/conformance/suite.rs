@@ -43,6 +43,8 @@ macro_rules! suite {
                 a_key_nobody_has_seen_has_everything,
                 keys_that_look_alike_are_apart,
                 keys_that_differ_in_one_byte_are_apart,
+                a_key_above_one_mebibyte_is_an_error_in_every_operation,
+                a_name_above_four_kibibytes_is_an_error,
                 two_scopes_with_equal_numbers_share_nothing,
                 the_same_name_twice_is_the_same_scope,
                 clones_share_everything,
