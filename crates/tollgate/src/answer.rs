@@ -1,5 +1,6 @@
 //! The future of every operation.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +9,11 @@ use crate::error::Error;
 #[cfg(feature = "redis")]
 use crate::store::redis::Sent;
 
-/// A store's answer. In memory it is there at once: no allocation, nothing boxed, no waiting. On
-/// Redis the request is on its way when this is made, and dropping this does not call it back.
+/// The answer of a store, as a future. In memory it is ready at once: no allocation, no waiting.
+///
+/// The operation happens when this is created, not when it is polled: in memory it is done, and on
+/// Redis it is sent. Dropping this does not undo it. A dropped check keeps its charge, unless it is
+/// [`refunded_if_dropped`](crate::Check::refunded_if_dropped).
 #[derive(Debug)]
 #[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
@@ -19,6 +23,7 @@ pub struct Answer<T> {
 #[derive(Debug)]
 enum Inner<T> {
     Ready(Result<T, Error>),
+    Unread(UnreadAnswer<T>),
     #[cfg(feature = "redis")]
     Sent(Sent<T>),
     Taken,
@@ -28,6 +33,12 @@ impl<T> Answer<T> {
     #[inline]
     pub(crate) fn ready(answer: Result<T, Error>) -> Answer<T> {
         Answer { inner: Inner::Ready(answer) }
+    }
+
+    /// An answer that is ready, and given to `undo` if it is dropped before it is polled.
+    pub(crate) fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
+        let unread = UnreadAnswer { answer: Some(answer), undo: Box::new(undo) };
+        Answer { inner: Inner::Unread(unread) }
     }
 
     #[cfg(feature = "redis")]
@@ -54,7 +65,32 @@ impl<T> Future for Answer<T> {
         let _ = context;
         match std::mem::replace(&mut this.inner, Inner::Taken) {
             Inner::Ready(answer) => Poll::Ready(answer),
+            Inner::Unread(mut unread) => match unread.answer.take() {
+                Some(answer) => Poll::Ready(Ok(answer)),
+                None => Poll::Pending,
+            },
             _ => Poll::Pending,
         }
+    }
+}
+
+/// An answer in memory that is undone if it is dropped before it is polled.
+struct UnreadAnswer<T> {
+    /// `None` once it was polled.
+    answer: Option<T>,
+    undo: Box<dyn Fn(T) + Send + Sync>,
+}
+
+impl<T> Drop for UnreadAnswer<T> {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            (self.undo)(answer);
+        }
+    }
+}
+
+impl<T> fmt::Debug for UnreadAnswer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnreadAnswer").finish_non_exhaustive()
     }
 }

@@ -16,6 +16,9 @@ use crate::store::memory::Charged;
 use crate::store::redis;
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
+///
+/// Awaiting it, or calling `into_future`, decides and charges it before the first poll
+/// ([`refunded_if_dropped`](Check::refunded_if_dropped)).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is decided until this is awaited, or `now` is called"]
 pub struct Check<'a> {
@@ -23,14 +26,22 @@ pub struct Check<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
-    /// A charge whose answer nobody waits for any more is refunded.
-    #[cfg(feature = "redis")]
-    is_refunded_if_dropped: bool,
+    if_dropped: IfDropped,
     #[cfg(feature = "redis")]
     within: Option<Duration>,
     pub(crate) intent: Intent,
     cost: Result<Cost, CostError>,
     max_wait_us: Option<u64>,
+}
+
+/// The fate of a charge whose answer is dropped before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfDropped {
+    Kept,
+    Refunded,
+    /// Refunded, for the first waiter of an [`acquire`](Scope::acquire): it reads an answer in memory at
+    /// once, and does not use a remembered refusal, because units may have come back since.
+    RefundedToWaiters,
 }
 
 impl<'a> Check<'a> {
@@ -41,8 +52,7 @@ impl<'a> Check<'a> {
             key,
             role: Role::Enforced,
             at_us: None,
-            #[cfg(feature = "redis")]
-            is_refunded_if_dropped: false,
+            if_dropped: IfDropped::Kept,
             #[cfg(feature = "redis")]
             within: None,
             intent,
@@ -91,6 +101,53 @@ impl<'a> Check<'a> {
         Check { at_us: Some(now_us), ..self }
     }
 
+    /// Refunds the charge if the future is dropped before it returns the answer.
+    ///
+    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout
+    /// or a client that disconnects, has spent its units without knowing. With this the units come
+    /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit
+    /// comes back only if it is the last one.
+    ///
+    /// No effect on [`now`](Self::now), on a [peek](Scope::peek), and in a check of several limits or
+    /// a batch.
+    ///
+    /// ```
+    /// use std::future::IntoFuture;
+    /// # use tollgate::{Limit, Limiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1d".parse::<Limit>()?)?;
+    /// drop(jobs.check("user:42").into_future()); // charged, although it is never polled
+    /// assert_eq!(jobs.peek("user:42").now()?.remaining(), 9);
+    /// drop(jobs.check("user:42").refunded_if_dropped().into_future());
+    /// assert_eq!(jobs.peek("user:42").now()?.remaining(), 9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn refunded_if_dropped(self) -> Check<'a> {
+        Check { if_dropped: IfDropped::Refunded, ..self }
+    }
+
+    /// [`refunded_if_dropped`](Self::refunded_if_dropped), for the first waiter of an acquire.
+    pub(crate) fn refunded_to_waiters(self) -> Check<'a> {
+        Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
+    }
+
+    /// Decides now, and returns an answer that gives its charge back if it is dropped unread.
+    fn now_or_refunded(&self) -> Answer<Decision> {
+        let decision = match self.now() {
+            Ok(decision) if decision.receipt().is_some() => decision,
+            other => return Answer::ready(other),
+        };
+        let (scope, key, at_us) = (self.scope.clone(), self.key.to_vec(), self.at_us);
+        Answer::ready_or_else(decision, move |decision| {
+            let Some(receipt) = decision.into_receipt() else { return };
+            let now_us = at_us.unwrap_or_else(|| scope.limiter.inner.clock.now_us());
+            // OK because it fails only for a key or a store that `now` would have refused.
+            let _ = scope.refund_at_us(&key, now_us, receipt);
+        })
+    }
+
     /// Decides without waiting.
     // Always: as a rule the caller's compiler sees that it is a plain check.
     #[inline(always)]
@@ -135,21 +192,12 @@ impl<'a> Check<'a> {
         match (self.ask(), self.intent) {
             (Ok(ask), Intent::Charge) => {
                 let nudge = || self.scope.nudge_later(self.key);
-                let nudge = self.is_refunded_if_dropped.then(nudge);
-                scope.check(self.key, ask, self.at_us, self.within, nudge)
+                let nudge = (self.if_dropped != IfDropped::Kept).then(nudge);
+                scope.check(self.key, ask, self.at_us, self.within, self.if_dropped, nudge)
             }
             (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us, self.within),
             (Err(error), _) => Answer::ready(Err(error)),
         }
-    }
-
-    /// A charge whose answer nobody waits for any more is refunded.
-    pub(crate) fn refunded_if_dropped(self) -> Check<'a> {
-        #[cfg(feature = "redis")]
-        let this = Check { is_refunded_if_dropped: true, ..self };
-        #[cfg(not(feature = "redis"))]
-        let this = self;
-        this
     }
 
     /// The least time that one of the callers has.
@@ -177,6 +225,7 @@ impl IntoFuture for Check<'_> {
     #[inline]
     fn into_future(self) -> Answer<Decision> {
         match &self.scope.store {
+            Store::Memory if self.if_dropped == IfDropped::Refunded => self.now_or_refunded(),
             Store::Memory => Answer::ready(self.now()),
             #[cfg(feature = "redis")]
             Store::Redis(scope) => self.ask_redis(scope),

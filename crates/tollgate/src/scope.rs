@@ -111,6 +111,10 @@ impl Scope {
 
     /// Decides one request of `key`, and charges it if it is allowed. The cost is 1 unless
     /// [set](Check::cost). A key has at most 1 MiB; a longer one is an error.
+    ///
+    /// The charge happens when the check is awaited or [`now`](Check::now) is called, before the future
+    /// is first polled. Dropping the future, as a timeout does, keeps the charge, unless the check is
+    /// [`refunded_if_dropped`](Check::refunded_if_dropped).
     #[inline]
     pub fn check<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Check<'a> {
         Check::new(self, key.as_ref(), Intent::Charge)

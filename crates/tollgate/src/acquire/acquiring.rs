@@ -189,7 +189,7 @@ impl<'a> Acquiring<'a> {
             return self.wait_at_gate(turn, closed_us);
         }
         let Acquire { scope, key, cost, .. } = self.request;
-        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_if_dropped();
+        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_to_waiters();
         // Only a shaping limit has delays; the others' checks are simpler without.
         if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaped()) {
             check = check.max_wait(Duration::from_micros(max_delay_us));

@@ -52,6 +52,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, State};
 
 use crate::answer::Answer;
+use crate::check::IfDropped;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
@@ -254,14 +255,15 @@ impl Scope {
         own
     }
 
-    /// Decides one request. With a `nudge`, a charge that its caller does not come to know of is given
-    /// back, and those who wait for it are told.
+    /// Decides one request. With a `nudge`, a charge whose answer is dropped is refunded, and the
+    /// waiters for its units are woken.
     pub(crate) fn check(
         &self,
         key: &[u8],
         ask: Ask,
         at_us: Option<u64>,
         within: Option<Duration>,
+        if_dropped: IfDropped,
         nudge: Option<Nudge>,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
@@ -270,10 +272,9 @@ impl Scope {
             let (servers, charge) = (Arc::clone(servers), charge.clone());
             Box::new(Refund { servers, charge, at_us, nudge })
         });
-        // One that waits in line is not told what was so a while ago: units may have come back.
         if at_us.is_none()
             && ask.max_wait_us.is_none()
-            && refund.is_none()
+            && if_dropped != IfDropped::RefundedToWaiters
             && let Some(decision) = servers.shared().recall(&charge)
         {
             let refusal = Checked { decision, receipt: None };

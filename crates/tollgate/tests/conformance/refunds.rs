@@ -1,8 +1,11 @@
 //! Refunds: by receipt, once, and never more than still counts.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn a_refund_gives_back_what_was_charged(make: Make) {
     for text in LIMITS {
@@ -124,5 +127,40 @@ pub(crate) async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_sinc
         if text.starts_with("sliding-window-log") {
             assert_eq!(back, 0);
         }
+    }
+}
+
+pub(crate) async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let remaining = async || scope.peek("a").await.unwrap().remaining();
+        assert_eq!(remaining().await, 10, "{text}");
+        drop(scope.check("a").cost(3).into_future());
+        assert_eq!(remaining().await, 7, "{text}: charged, although it was never polled");
+
+        drop(scope.check("a").cost(2).refunded_if_dropped().into_future());
+        // A store across the network gives the units back when it has answered.
+        let began = Instant::now();
+        while remaining().await != 7 {
+            assert!(began.elapsed() < PATIENCE, "{text}: {}", remaining().await);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub(crate) async fn a_check_that_is_refunded_if_dropped_keeps_its_charge_when_it_is_awaited(
+    make: Make,
+) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let decision = scope.check("a").cost(4).refunded_if_dropped().await.unwrap();
+        assert!(decision.is_allowed() && decision.receipt().is_some(), "{text}");
+        drop(decision);
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 6, "{text}");
+        let refused = scope.check("a").cost(7).refunded_if_dropped().await.unwrap();
+        assert!(!refused.is_allowed(), "{text}");
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 6, "{text}");
     }
 }

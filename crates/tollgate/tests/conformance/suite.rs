@@ -68,6 +68,8 @@ macro_rules! suite {
                 a_refund_to_an_unknown_key_gives_nothing,
                 a_denied_request_has_no_receipt,
                 a_refunded_charge_is_not_listed_any_more,
+                a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped,
+                a_check_that_is_refunded_if_dropped_keeps_its_charge_when_it_is_awaited,
             ]
             together: [
                 a_refused_request_spends_no_other_limits_quota,

@@ -205,7 +205,7 @@ impl Settings {
         let (mut place, mut kept) = (None, None);
         if scope.is_shaping() {
             let (max_wait, own) = self.patience();
-            // Who gives up before the store has answered gives the place back, too.
+            // A request that is dropped before the store answers gives its place back.
             check = check.max_wait(max_wait).refunded_if_dropped();
             (place, kept) = (own, Some(key.into()));
         }
