@@ -69,16 +69,20 @@ local put_off
 
 -- The work of this call on logs of more than 64 charges: a check is 1 unit, in a check of several 2, a
 -- refund 8, a state 16; a check that makes the string grow 3 more, because the server may have to move
--- it. Whatever the client expects of a request, a call ends after 16 units: the first request is always
--- decided, and others only within that.
-local LONG_LOG, MAX_WORK = 64, 16
+-- it, once for each log. Whatever the client expects of a request, a call ends after 20 units: the first
+-- request is always decided, and others only within that. A batch of 16 checks of one log is decided whole.
+local LONG_LOG, MAX_WORK = 64, 20
 local work, is_over = 0, false
 
 local function work_on(state, units)
   if not (state and state.count and state.count > LONG_LOG) then
     return 0
   end
-  return units <= 2 and state:is_full() and units + 3 or units
+  if units <= 2 and not state.has_grown and state:is_full() then
+    state.has_grown = true
+    return units + 3
+  end
+  return units
 end
 
 -- Whether a request that is this much work is decided in this call.
