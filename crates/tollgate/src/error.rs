@@ -49,8 +49,8 @@ pub enum Error {
     },
     /// The limits of one check are more work than Redis does in one call.
     #[error(
-        "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 64 units, 2 for \
-         a smaller one, 1 for any other limit; use at most {most}"
+        "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 4096 units, \
+         16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most {most}"
     )]
     TooMuchWork {
         /// The units of work.

@@ -100,13 +100,14 @@ async fn a_check_of_more_logs_than_redis_decides_in_2_ms_is_an_error() {
         limiter.check_all(&checks).await
     };
     for (limit, most) in [
-        ("sliding-window-log limit=65 window=1m", 4),
+        ("sliding-window-log limit=4097 window=1m", 4),
+        ("sliding-window-log limit=65 window=1m", 16),
         ("sliding-window-log limit=64 window=1m", 128),
         ("fixed-window limit=64 window=1m", 256),
     ] {
         assert!(check(limit, most).await.unwrap().is_allowed(), "{limit}");
         assert!(check(limit, most + 1).await.is_err(), "{limit}");
     }
-    let error = check("sliding-window-log limit=65 window=1m", 5).await.unwrap_err();
-    insta::assert_snapshot!(error, @"the limits of one check come to 320 units of work for Redis: 64 for a sliding window log above 64 units, 2 for a smaller one, 1 for any other limit; use at most 256");
+    let error = check("sliding-window-log limit=65 window=1m", 17).await.unwrap_err();
+    insta::assert_snapshot!(error, @"the limits of one check come to 272 units of work for Redis: 64 for a sliding window log above 4096 units, 16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most 256");
 }

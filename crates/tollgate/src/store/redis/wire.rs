@@ -23,6 +23,9 @@ const NONE: u64 = 1 << 53;
 /// A log of more units may have holes, which make it slower to read. `NEAR` in `ring.lua`.
 const LONG_LOG_UNITS: u64 = 64;
 
+/// The server may have to move the string of a log of more units when it grows. `4096` in `ring.lua`.
+const MOVED_LOG_UNITS: u64 = 4_096;
+
 /// The weight of a check of a long log.
 const LONG_LOG_WEIGHT: usize = 4;
 
@@ -56,8 +59,9 @@ impl Charge {
 
     /// How many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
-        match self.limit {
-            Limit::SlidingWindowLog(_) if self.is_on_long_log() => 64,
+        match &self.limit {
+            Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
+            Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS => 16,
             Limit::SlidingWindowLog(_) => 2,
             _ => 1,
         }
