@@ -67,10 +67,13 @@ local has_failed = false
 -- The keys of requests that were put off, if there are any.
 local put_off
 
--- The work of this call on logs of more than 64 charges: a check is 1 unit, in a check of several 2, a
--- refund 8, a state 16; a check that makes the string grow 3 more, because the server may have to move
--- it, once for each log. Whatever the client expects of a request, a call ends after 20 units: the first
--- request is always decided, and others only within that. A batch of 16 checks of one log is decided whole.
+-- The work of this call on logs of more than 64 charges, in units:
+--   1    a check; 2 in a check of several limits, and twice that if the limit was lowered far below the log
+--   3    more for a check that makes the string grow, because the server may have to move the string
+--   8    a refund
+--   16   a state
+-- A call ends after 20 units: its first request is always decided, and others as long as units are left.
+-- A batch of 16 checks of one log is decided in one call.
 local LONG_LOG, MAX_WORK = 64, 20
 local work, is_over = 0, false
 
@@ -78,7 +81,11 @@ local function work_on(state, units)
   if not (state and state.count and state.count > LONG_LOG) then
     return 0
   end
-  if units <= 2 and not state.has_grown and state:is_full() then
+  if units > 2 then
+    return units
+  elseif state.count > 2 * state.limit.size then
+    return 2 * units
+  elseif not state.has_grown and state:is_full() then
     state.has_grown = true
     return units + 3
   end

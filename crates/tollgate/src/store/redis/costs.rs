@@ -159,7 +159,7 @@ struct Copies<'k> {
 }
 
 impl Bench {
-    /// Runs a case on new copies of a key each time, and asserts the bound.
+    /// Runs a case on new copies of a key each time, and asserts the bound and that one call decides all requests.
     fn case_on(
         &mut self,
         name: &str,
@@ -168,13 +168,42 @@ impl Bench {
         requests: impl Fn() -> Vec<Request>,
     ) {
         let requests = requests();
-        let mut runs = Vec::new();
+        let decided = self.measure(name, copies, script, &requests);
+        assert_eq!(decided, requests.len(), "{name}: requests decided in one call");
+    }
+
+    /// Runs a case as [`Bench::case_on`] does, of which one call decides only some requests and leaves the rest.
+    fn case_cut_short(
+        &mut self,
+        name: &str,
+        copies: Copies<'_>,
+        script: Carry,
+        requests: impl Fn() -> Vec<Request>,
+    ) {
+        let requests = requests();
+        let decided = self.measure(name, copies, script, &requests);
+        assert!((1..requests.len()).contains(&decided), "{name}: {decided} decided in one call");
+    }
+
+    /// Measures a call and asserts the bound. Returns how many requests it decided.
+    fn measure(
+        &mut self,
+        name: &str,
+        copies: Copies<'_>,
+        script: Carry,
+        requests: &[Request],
+    ) -> usize {
+        let (mut runs, mut decided) = (Vec::new(), 0);
         for _ in 0..RUNS {
             self.copy(copies.of, copies.count);
-            runs.push(self.call(&requests, script).1);
+            let (replies, took_us) = self.call(requests, script);
+            runs.push(took_us);
+            decided = replies.len();
         }
         runs.sort_unstable();
-        self.hold(&format!("{} x {name}", requests.len()), runs[0], runs[RUNS / 2]);
+        let name = format!("{decided} of {} x {name}", requests.len());
+        self.hold(&name, runs[0], runs[RUNS / 2]);
+        decided
     }
 
     /// Makes a key with as many charges as a log can have, and as many holes: it is being compacted.
@@ -187,16 +216,29 @@ impl Bench {
         for at in iter::once(400).chain(near_the_end).chain(200..300) {
             self.call(&[refund(key, limit, places[at])], Carry::Nothing);
         }
+        // The ring grows now, and not in what is measured.
+        self.fill(key, limit, 16);
         assert!(self.holes(key) >= 220, "{} holes", self.holes(key));
         places
     }
 
     /// The number of holes of a log, from its trailer.
     fn holes(&mut self, key: &str) -> u32 {
-        let value: Vec<u8> = redis::cmd("GET").arg(key).query(&mut self.connection).unwrap();
-        let number = |at: usize| u32::from_le_bytes([value[at], value[at + 1], value[at + 2], 0]);
-        let trailer = 34 + 14 * number(31) as usize;
-        number(trailer + 24)
+        let capacity = self.number(key, 31) as usize;
+        self.number(key, 34 + 14 * capacity + 24)
+    }
+
+    /// Whether all slots of a log are in use.
+    fn is_full(&mut self, key: &str) -> bool {
+        self.number(key, 28) == self.number(key, 31)
+    }
+
+    /// A number of three bytes in the string of a log.
+    fn number(&mut self, key: &str, at: usize) -> u32 {
+        let mut command = redis::cmd("GETRANGE");
+        let bytes: Vec<u8> =
+            command.arg(key).arg(at).arg(at + 2).query(&mut self.connection).unwrap();
+        u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0])
     }
 }
 
@@ -270,17 +312,17 @@ fn no_call_on_long_logs_of_a_lowered_limit_takes_longer_than_2_ms() {
         bench.call(&[check("log", lowered)], Carry::Over);
         let log = Copies { of: "log", count: MAX_BATCH };
         let middle = places[places.len() / 2];
-        bench.case_on("refused check of a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("refused check of a lowered log", log, Carry::Nothing, || {
             full_batch("log", |key| refused(key, lowered))
         });
-        bench.case_on("list of a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("list of a lowered log", log, Carry::Nothing, || {
             full_batch("log", |key| state(key, lowered))
         });
-        bench.case_on("refund from a lowered log", log, Carry::Nothing, || {
+        bench.case_cut_short("refund from a lowered log", log, Carry::Nothing, || {
             full_batch("log", |key| refund(key, lowered, middle))
         });
         let window: Limit = "fixed-window limit=64 window=24h".parse().unwrap();
-        bench.case_on("list of a log carried over to a window", log, Carry::Over, || {
+        bench.case_cut_short("list of a log carried over to a window", log, Carry::Over, || {
             (0..MAX_CARRIED_OVER).map(|at| state(&format!("log {at}"), window)).collect()
         });
     }
@@ -307,6 +349,14 @@ fn no_call_in_which_logs_grow_or_shrink_takes_longer_than_2_ms() {
                 together("log", limit, 1)
             });
         }
+        bench.fill("full", limit, 40_000);
+        while !bench.is_full("full") {
+            bench.fill("full", limit, 1);
+        }
+        let full = Copies { of: "full", count: 16 };
+        bench.case_cut_short("check of a log whose string grows", full, Carry::Nothing, || {
+            full_batch("full", |key| check(key, limit))
+        });
         for (left_us, of) in [(999_900, "to 6,000 charges"), (999_990, "to 1,000 charges")] {
             bench.now_us += left_us - 500_000;
             bench.case_on(

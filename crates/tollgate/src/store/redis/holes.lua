@@ -359,12 +359,7 @@ function make_holes()
       log.blocks, log.first_block = nil, false
       problem = compact(log, to_move)
     end
-    problem = problem or set_range(log, 0, header(log)) or write_trailer(log)
-    if not problem then
-      local reply = redis_pcall("EXPIRE", log.key, ttl)
-      problem = type(reply) == "table" and reply.err or nil
-    end
-    return problem
+    return problem or set_range(log, 0, header(log)) or write_trailer(log) or expire(log, ttl)
   end
 
   return holes

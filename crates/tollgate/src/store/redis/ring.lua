@@ -179,6 +179,12 @@ local function set_range(log, at, bytes)
   return type(reply) == "table" and reply.err or nil
 end
 
+-- Nil, or the server's error.
+local function expire(log, ttl)
+  local reply = redis_pcall("EXPIRE", log.key, ttl)
+  return type(reply) == "table" and reply.err or nil
+end
+
 -- Writes the bytes of slots from `slot` on, wrapping around the end of the ring.
 local function write_slots(log, slot, bytes)
   local at_the_end = (log.capacity - slot) * SLOT_BYTES
@@ -233,12 +239,7 @@ local function write_in_place(log, ttl)
     local slots = new_bytes(log, 1, #log.at)
     problem = write_slots(log, (log.head + log.stored) % log.capacity, slots)
   end
-  problem = problem or set_range(log, 0, header(log))
-  if not problem then
-    local reply = redis_pcall("EXPIRE", log.key, ttl)
-    problem = type(reply) == "table" and reply.err or nil
-  end
-  return problem
+  return problem or set_range(log, 0, header(log)) or expire(log, ttl)
 end
 
 sliding_window_log.fresh_at, sliding_window_log.first_read = new_log, FIRST_READ
