@@ -142,6 +142,15 @@ pub(crate) struct ValidateArgs {
     #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
 
+    /// A domain that each file must have rules for; may be given several times
+    #[arg(
+        long = "require-domain",
+        env = "TOLLGATE_REQUIRE_DOMAIN",
+        value_delimiter = ',',
+        value_name = "DOMAIN"
+    )]
+    pub(crate) required_domains: Vec<String>,
+
     /// The files, as YAML or JSON; `-` is standard input
     ///
     /// A file of API keys that one of them names is read too.

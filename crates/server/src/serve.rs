@@ -126,6 +126,11 @@ fn served(
             (Rules::new(&limiter, &config)?, None, None)
         }
     };
+    for domain in &args.required_domains {
+        if !rules.require_domain(domain) {
+            return Err(without_rules(domain, &rules.domains()));
+        }
+    }
     let mut served = Served::new(rules, file, store, lifecycle);
     served.receipts = receipts;
     if !args.no_playground {
@@ -140,6 +145,15 @@ fn served(
     served.max_connections = listener::allow_open_files(args.max_connections);
     served.example_hash = SipHasher13::new().hash(EXAMPLE.as_bytes());
     Ok((Arc::new(served), following))
+}
+
+/// Says that a required domain has no rules.
+pub(crate) fn without_rules(domain: &str, domains: &[String]) -> anyhow::Error {
+    let there = match domains {
+        [] => "there are no rules at all".to_owned(),
+        domains => format!("there are rules for {}", domains.join(", ")),
+    };
+    anyhow!("--require-domain {domain}: no rules for this domain; {there}")
 }
 
 /// Without this, SIGHUP would end the process.

@@ -223,6 +223,17 @@ impl Served {
         format!("{hash:016x}")
     }
 
+    /// Returns why the rules file was refused, or which domains in use have no rules.
+    pub(crate) fn rules_problem(&self) -> Option<String> {
+        match &self.file {
+            Some(file) => file.status().problem,
+            None => {
+                let missing = self.rules.missing_domains();
+                (!missing.is_empty()).then(|| missing.to_string())
+            }
+        }
+    }
+
     /// A limit of the file by its name.
     pub(crate) fn limit(&self, name: &str) -> Option<Arc<Named>> {
         let limits = self.limits.load();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use tollgate::rules::reading::Report;
 use tollgate::rules::{Config, Problem, Problems};
 
 use crate::cli::{Format, ValidateArgs};
@@ -14,6 +15,7 @@ use crate::{print, print_error};
 const STDIN: &str = "standard input";
 
 pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
+    let read = |path: &PathBuf| read(path).and_then(|config| with_domains(path, config, args));
     let files: Vec<_> = args.files.iter().map(|path| (path, read(path))).collect();
     match args.format {
         Format::Human => print_for_people(&files)?,
@@ -32,6 +34,21 @@ fn read(path: &Path) -> Outcome {
     }
 }
 
+/// Refuses a configuration without rules for a required domain.
+fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> Outcome {
+    let there = config.domains();
+    let missing = args.required_domains.iter().filter(|name| !there.contains(&name.as_str()));
+    let mut report = Report::continuing(&name_of(path), config.warnings().clone());
+    for domain in missing {
+        let message = format!("no rules for domain `{domain}`, which --require-domain names");
+        report.unreadable(message, "add rules for it, or leave the flag out");
+    }
+    match report.errors() {
+        0 => Ok(config),
+        _ => Err(report.with(None)),
+    }
+}
+
 /// What a file says, which may be the end of a pipe, as in `tollgate validate <(generate)`.
 pub(crate) fn load(path: &Path) -> Outcome {
     let is_stream = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
@@ -42,6 +59,11 @@ pub(crate) fn load(path: &Path) -> Outcome {
         }
         _ => Config::load(path),
     }
+}
+
+/// Returns the name that messages use for a file.
+fn name_of(path: &Path) -> String {
+    if is_stdin(path) { STDIN.to_owned() } else { path.display().to_string() }
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -55,7 +77,7 @@ fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
                 if !config.warnings().is_empty() {
                     print_error(&config.warnings().to_string());
                 }
-                let name = if is_stdin(path) { STDIN.into() } else { path.display().to_string() };
+                let name = name_of(path);
                 let (limits, rules) = (config.limits(), config.rules());
                 let limits = counted(limits, "limit");
                 print(&format!("{name}: {limits}, {}\n", counted(rules, "rule")))?;

@@ -82,6 +82,15 @@ pub enum Error {
         /// How long they may be.
         most: usize,
     },
+    /// New rules have no rule for domains that are in use: the requests of these would not be limited any more.
+    #[error(
+        "no rules for {domains}, which is in use: its requests would not be limited; keep rules for it, or list it \
+         under `retired_domains`"
+    )]
+    DomainsInUse {
+        /// Their names, at most five.
+        domains: String,
+    },
     /// A decision without waiting, on a store across the network.
     #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
     MustWait,

@@ -8,7 +8,7 @@
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
-//! - `explain`: why they say it
+//! - `explain`: why they say it; `domains`: which domains are in use
 //! - `file`: rules that follow their file
 
 mod attributes;
@@ -16,6 +16,7 @@ mod check;
 pub(crate) mod config;
 mod decode;
 mod descriptor;
+mod domains;
 mod explain;
 #[cfg(feature = "watch")]
 mod file;
@@ -58,6 +59,8 @@ use check::Requests;
 pub use check::{RulesAnswer, RulesCheck};
 pub use config::Config;
 pub use descriptor::Descriptor;
+pub use domains::MissingDomains;
+use domains::RequiredDomains;
 pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
@@ -88,13 +91,15 @@ struct Inner {
     plan: ArcSwap<Plan>,
     /// Who holds it replaces the rules.
     replacing: Mutex<()>,
+    required_domains: RequiredDomains,
 }
 
 impl Rules {
     /// Rules that spend a limiter's limits.
     pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
         let plan = ArcSwap::from_pointee(Plan::new(limiter, config, None)?);
-        let inner = Inner { limiter: limiter.clone(), plan, replacing: Mutex::new(()) };
+        let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
+        let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
         Ok(Rules { inner: Arc::new(inner) })
     }
 
@@ -102,14 +107,34 @@ impl Rules {
     /// are decided by those they began with. What keys have spent under a rule of the same name stays
     /// spent, whatever its limit is now.
     ///
-    /// If it fails, the rules are as they were.
+    /// If it fails, the rules are as they were. It fails with [`Error::DomainsInUse`] if the new rules have no rule
+    /// for a domain that a check has named or that is [required](Self::require_domain), because the requests of that
+    /// domain would not be limited any more. A file that lists the domain under `retired_domains` may remove it.
     pub fn replace(&self, config: &Config) -> Result<u64, Error> {
-        let Inner { limiter, plan, replacing } = &*self.inner;
+        let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
-        let new = Plan::new(limiter, config, Some(&plan.load()))?;
+        let before = plan.load();
+        required_domains.check_removed(&before, config)?;
+        let new = Plan::new(limiter, config, Some(&before))?;
         let generation = new.generation;
         plan.store(Arc::new(new));
         Ok(generation)
+    }
+
+    /// Declares that the caller uses a domain: from here on [`missing_domains`](Self::missing_domains) names it while
+    /// it has no rules, and rules that remove it are [refused](Self::replace). Returns whether it has rules now.
+    ///
+    /// [`RateLimitLayer::rules`](crate::tower::RateLimitLayer::rules) requires its domain.
+    pub fn require_domain(&self, domain: &str) -> bool {
+        self.inner.required_domains.add(domain);
+        self.has_domain(domain)
+    }
+
+    /// Returns the domains that are in use and have no rules, so that their requests are not limited. A domain is in
+    /// use if it is [required](Self::require_domain), or if a check has named it since the rules were loaded. At most
+    /// 64 of the latter are kept.
+    pub fn missing_domains(&self) -> MissingDomains {
+        self.inner.required_domains.missing(&self.plan())
     }
 
     /// A request that the rules of a domain decide. No rule applying, it is allowed.

@@ -18,6 +18,20 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", help_heading = "What is limited")]
     pub(crate) config: Option<PathBuf>,
 
+    /// A domain that must have rules; may be given several times
+    ///
+    /// The server does not start without rules for it, and refuses to reload a file that has none. A domain that a
+    /// check has named is required from then on, unless the file lists it under `retired_domains`.
+    #[arg(
+        long = "require-domain",
+        env = "TOLLGATE_REQUIRE_DOMAIN",
+        hide_short_help = true,
+        value_delimiter = ',',
+        value_name = "DOMAIN",
+        help_heading = "What is limited"
+    )]
+    pub(crate) required_domains: Vec<String>,
+
     // A URL may carry a password: it is not shown by --help, nor echoed in an error.
     /// Where the state lives: `memory`, or the URL of a Redis or Valkey
     ///

@@ -17,7 +17,8 @@ use crate::served::Served;
 const MAX_PROBLEM_CHARS: usize = 500;
 
 /// For everybody else: the problem's text names the file, and may quote it.
-const HIDDEN_PROBLEM: &str = "the rules file was refused; operators see why here and in the log";
+const HIDDEN_PROBLEM: &str =
+    "there is a problem with the rules; operators see it here and in the log";
 
 /// Whether requests should be sent here.
 #[derive(Debug, Serialize, ToSchema)]
@@ -35,8 +36,9 @@ pub(crate) struct Readiness {
     /// How many limits there are.
     limits: usize,
     phase: PhaseName,
-    /// Set while the current rules file is one that was refused, and older rules decide. Operators get the reason;
-    /// for everybody else the text is always the same, and names neither the file nor its contents.
+    /// Set while the current rules file is one that was refused, so that older rules decide, and while a domain in
+    /// use has no rules, so that its requests are not limited. Operators get the reason; for everybody else the text
+    /// is always the same, and names neither the file nor its contents.
     #[schema(required)]
     rules_problem: Option<String>,
 }
@@ -73,7 +75,7 @@ pub(super) async fn healthz() -> &'static str {
 
 /// Whether requests should be sent here: the store answers, and the server was not told to stop
 ///
-/// For everybody. A token is optional: with it, `rules_problem` says why the rules file was refused.
+/// For everybody. A token is optional: with it, `rules_problem` says what is wrong with the rules.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -109,7 +111,6 @@ impl Readiness {
             Phase::Serving => PhaseName::Serving,
             Phase::Draining | Phase::Closing => PhaseName::Draining,
         };
-        let problem = served.file.as_ref().and_then(|file| file.status().problem);
         Readiness {
             ready: served.is_ready(),
             store,
@@ -118,7 +119,7 @@ impl Readiness {
             rules: served.rules.counts().len(),
             limits: served.limits().len(),
             phase,
-            rules_problem: problem.map(shortened),
+            rules_problem: served.rules_problem().map(shortened),
         }
     }
 }

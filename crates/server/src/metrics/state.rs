@@ -136,8 +136,9 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
         "1, and a hash of the rules that decide: the same on all servers that have the same.";
     text.metric("tollgate_rules_info", Kind::Gauge, help);
     text.sample(&[("hash", &served.rules_hash())], 1);
-    let help = "1 while the file of rules is one that was refused: older rules decide.";
-    let has_problem = status.as_ref().is_some_and(|status| status.problem.is_some());
+    let help = "1 while the rules file is one that was refused, so that older rules decide, or while a domain in use \
+                has no rules, so that its requests are not limited.";
+    let has_problem = served.rules_problem().is_some();
     text.single("tollgate_rules_problem", Kind::Gauge, help, u8::from(has_problem));
     let help = "How often the rules were read again, and taken over (ok) or refused (failed).";
     text.metric("tollgate_rules_reloads_total", Kind::Counter, help);

@@ -32,6 +32,7 @@ fn what_keeps_a_server_from_starting_is_said_with_a_remedy() {
         ("no connections", &["--max-connections", "0"]),
         ("a short token", &["--operator-token", "hunter2"]),
         ("a short secret", &["--receipt-secret", "hunter2"]),
+        ("a required domain without rules", &["--require-domain", "api,web"]),
     ] {
         let mut serve = tollgate(&[&["serve"], args].concat());
         let (code, stdout, stderr) = ran(serve.current_dir(&directory));

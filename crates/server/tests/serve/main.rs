@@ -8,6 +8,7 @@ mod check;
 mod collector;
 mod connections;
 mod document;
+mod domains;
 mod eventually;
 mod fleet;
 mod grpc;

@@ -59,7 +59,7 @@ fn only_operators_see_why_the_rules_file_was_refused() {
         assert_eq!(response.status(), 200, "older rules decide");
         body_of(response)["rules_problem"].as_str().unwrap().to_owned()
     };
-    let hidden = "the rules file was refused; operators see why here and in the log";
+    let hidden = "there is a problem with the rules; operators see it here and in the log";
     let ask = || with_token.get("/readyz");
     assert_eq!(problem(ask()), hidden);
     assert_eq!(problem(ask().bearer_auth("a wrong token")), hidden);

@@ -251,6 +251,21 @@ fn nobody_who_hears_of_an_error_is_no_reason_to_crash() {
 }
 
 #[test]
+fn a_file_without_rules_for_a_required_domain_is_refused() {
+    let files = directory(&[("good.yaml", GOOD), ("limits.yaml", "limits: {}")]);
+    let validate =
+        |file, domains| tollgate(files.path(), &["validate", "--require-domain", domains, file]);
+    assert_eq!(validate("good.yaml", "api").status.code(), Some(0));
+    let output = validate("good.yaml", "api,web");
+    let expected = "error: good.yaml: no rules for domain `web`, which --require-domain names
+  add rules for it, or leave the flag out
+1 error
+";
+    assert_eq!(printed(&output), (Some(1), "", expected));
+    assert_eq!(validate("limits.yaml", "api").status.code(), Some(1));
+}
+
+#[test]
 fn bad_flags_are_told_apart_from_bad_files() {
     let files = directory(&[]);
     for args in [&["validate"][..], &["validate", "--format", "xml", "a.yaml"], &["schema", "x"]] {

@@ -137,8 +137,10 @@ impl<'a> RulesCheck<'a> {
         let plan = &self.plan;
         let mut found = Found::new(plan.generation);
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
+            plan.note_unknown_domain(self.domain);
             return Ok(found);
         };
+        domain.use_mark.set();
         let (plain, each) = match self.requests {
             Requests::Plain(plain) => (plain, &[][..]),
             Requests::Each(each) => (&[][..], each),

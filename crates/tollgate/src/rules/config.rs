@@ -1,6 +1,6 @@
 //! What a rules file says: limits, and which requests spend them. Every name in it stands for something.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -17,6 +17,8 @@ use crate::failure::OnFailure;
 pub struct Config {
     pub(crate) limits: Vec<NamedLimit>,
     pub(crate) rules: Vec<Rule>,
+    /// Domains that had rules once, and whose requests are not limited on purpose.
+    pub(crate) retired_domains: HashSet<Box<str>>,
     /// For limits that are called by their names; rules have it in them.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
@@ -267,5 +269,11 @@ impl Config {
     /// How many rules there are.
     pub fn rules(&self) -> usize {
         self.rules.len()
+    }
+
+    /// The domains that have rules, in alphabetical order.
+    pub fn domains(&self) -> Vec<&str> {
+        let domains: BTreeSet<&str> = self.rules.iter().map(|rule| &*rule.domain).collect();
+        domains.into_iter().collect()
     }
 }

@@ -15,6 +15,7 @@ mod names;
 mod overrides;
 mod read;
 mod replaces;
+mod retired;
 mod rule;
 mod when;
 
@@ -33,7 +34,15 @@ use rule::Rules;
 
 const FILE: Mapping = Mapping {
     name: "the file",
-    fields: &["defaults", "limits", "api_keys", "api_keys_file", "identity", "rules"],
+    fields: &[
+        "defaults",
+        "limits",
+        "api_keys",
+        "api_keys_file",
+        "identity",
+        "rules",
+        "retired_domains",
+    ],
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
@@ -64,6 +73,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
+    let retired = fields.get("retired_domains").map(|node| retired::read(node, &rules, report));
     // Whether a name is used is not known before the errors are mended.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
@@ -76,8 +86,16 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let keys_file = fields.get("api_keys_file").and_then(|node| KeysFile::read(node, report));
     let limits = limits.into_list();
     let (identity, jwt_keys) = section.map(|section| (section.identity, section.keys)).unzip();
-    let config =
-        Config { limits, rules, on_store_failure, deadline, identity, ..Config::default() };
+    let retired_domains = retired.unwrap_or_default();
+    let config = Config {
+        limits,
+        rules,
+        retired_domains,
+        on_store_failure,
+        deadline,
+        identity,
+        ..Config::default()
+    };
     Some(Decoded { config, api_keys, keys_file, jwt_keys: jwt_keys.unwrap_or_default() })
 }
 

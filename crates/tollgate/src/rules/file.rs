@@ -16,7 +16,7 @@ use siphasher::sip::SipHasher13;
 
 pub use follow::Following;
 
-use super::{Config, Problems, Rules, load};
+use super::{Config, MissingDomains, Problems, Rules, load};
 use crate::error::Error;
 use crate::limiter::Limiter;
 
@@ -82,9 +82,11 @@ pub struct Status {
     pub reloads: u64,
     /// How often it was read again and refused.
     pub failures: u64,
-    /// Why the file as it is now was refused: the rules are older than it. `None` if they are as the
-    /// file says.
+    /// The reason why the current file was refused, so that older rules decide; or else the domains in use that have
+    /// no rules. `None` if the rules are as the file says, and have every domain in use.
     pub problem: Option<String>,
+    /// The domains in use that have no rules.
+    pub missing_domains: MissingDomains,
 }
 
 /// Why rules were not taken over.
@@ -114,6 +116,7 @@ impl RulesFile {
             reloads: 0,
             failures: 0,
             problem: None,
+            missing_domains: MissingDomains::default(),
         };
         let (seen, status) = (Mutex::new(seen), Mutex::new(status));
         Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
@@ -151,10 +154,16 @@ impl RulesFile {
     }
 
     fn take_over(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
+        let missing = self.inner.rules.missing_domains();
         let replaced = config.map_err(LoadError::from).and_then(|config| {
             warn(&config);
             Ok(self.inner.rules.replace(&config)?)
         });
+        // New rules forget which domains checks have named, so that those named before are looked up again.
+        let missing = missing.still_missing(&self.inner.rules.plan());
+        if !missing.is_empty() {
+            tracing::warn!(file = %self.inner.path.display(), "{missing}");
+        }
         let (file, mut status) = (self.inner.path.display(), self.inner.status.lock());
         match &replaced {
             Ok(generation) => {
@@ -175,7 +184,12 @@ impl RulesFile {
 
     /// How the rules and the file are.
     pub fn status(&self) -> Status {
-        self.inner.status.lock().clone()
+        let mut status = self.inner.status.lock().clone();
+        status.missing_domains = self.inner.rules.missing_domains();
+        if status.problem.is_none() && !status.missing_domains.is_empty() {
+            status.problem = Some(status.missing_domains.to_string());
+        }
+        status
     }
 
     /// Reads the file again whenever it changes, on a separate thread, until the returned value is

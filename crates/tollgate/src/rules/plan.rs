@@ -13,6 +13,7 @@ use std::time::Duration;
 use ahash::RandomState;
 
 use super::config::{self, Costs, Wanted};
+use super::domains::{UnknownDomains, UseMark};
 use super::index::Index;
 use super::key::push_part;
 use super::limited::Limited;
@@ -49,6 +50,9 @@ pub(super) struct Plan {
     pub(super) scopes: Map<Box<str>, SpentId>,
     /// Where in `rules` those of a domain are, and how to find them.
     pub(super) domains: Map<Box<str>, Domain>,
+    /// Domains whose requests are not limited on purpose.
+    pub(super) retired_domains: HashSet<Box<str>>,
+    pub(super) unknown_domains: UnknownDomains,
     pub(super) limits: Map<Box<str>, Scope>,
     pub(super) limited: Limited,
     #[cfg(feature = "tower")]
@@ -90,6 +94,7 @@ pub(super) struct Domain {
     /// In the order of the file.
     pub(super) rules: Vec<usize>,
     pub(super) index: Index,
+    pub(super) use_mark: UseMark,
 }
 
 /// A rule made ready.

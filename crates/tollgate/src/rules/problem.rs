@@ -185,6 +185,11 @@ impl Report {
         Report { file: file.into(), found: Problems::default() }
     }
 
+    /// Continues with the problems that were found before.
+    pub fn continuing(file: &str, found: Problems) -> Report {
+        Report { file: file.into(), found }
+    }
+
     pub(crate) fn file(&self) -> &Arc<str> {
         &self.file
     }

@@ -3,6 +3,7 @@
 // Many tests only charge: `unused_must_use` is about decisions that they do not read.
 #![allow(clippy::unwrap_used, clippy::panic, unused_must_use)]
 
+mod domains;
 mod each;
 mod example;
 mod explained;

@@ -84,6 +84,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("costs", COSTS),
     ("choices", CHOICES),
     ("replaces", REPLACES),
+    ("retired domains", RETIRED_DOMAINS),
     ("api keys", API_KEYS),
     ("identity", IDENTITY),
     ("tokens", TOKENS),
@@ -1279,6 +1280,17 @@ const REPLACES: &[Mistake] = &[
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: [b], domain: d, key: [], limit: free, replaces: [] }\n"
         ),
+    ),
+];
+
+const RETIRED_DOMAINS: &[Mistake] = &[
+    mistake("a text", Sees, "limits: {}\nretired_domains: web\n"),
+    mistake("no name", Sees, "limits: {}\nretired_domains: [a b, '', web/api]\n"),
+    mistake("twice", Sees, "limits: {}\nretired_domains: [web, web]\n"),
+    mistake(
+        "with rules",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: free }\nretired_domains: [web, d]\n"),
     ),
 ];
 

@@ -8,6 +8,7 @@ use super::{Domain, Many, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tie
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, Spend, Wanted};
+use crate::rules::domains::{UnknownDomains, UseMark};
 use crate::rules::index::Index;
 use crate::rules::key::push_part;
 use crate::rules::limited::Limited;
@@ -51,8 +52,10 @@ impl Plan {
         for (at, rule) in rules.iter().enumerate() {
             domains.entry(rule.name.domain().into()).or_default().rules.push(at);
         }
-        for domain in domains.values_mut() {
+        for (name, domain) in &mut domains {
             domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
+            let before = before.and_then(|plan| plan.domains.get(name));
+            domain.use_mark = UseMark::new(before.is_some_and(|domain| domain.use_mark.is_set()));
         }
         let mut scopes = Map::default();
         for (id, scope) in spends.iter().map(|spent| spent.scope()).enumerate() {
@@ -86,6 +89,8 @@ impl Plan {
             spends,
             scopes,
             domains,
+            retired_domains: config.retired_domains.clone(),
+            unknown_domains: UnknownDomains::default(),
             limits,
             limited: Limited::default(),
         })

@@ -65,9 +65,10 @@ impl RateLimitLayer {
         RateLimitLayer::of(Settings::new(By::Limit { scope, ready }))
     }
 
-    /// By the rules of a domain: each that applies is charged, or none is. They may change meanwhile.
+    /// By the rules of a domain: each that applies is charged, or none is. They may change meanwhile, but the domain
+    /// must stay: it is [required](Rules::require_domain).
     pub fn rules(rules: &Rules, domain: &str) -> RateLimitLayer {
-        if !rules.has_domain(domain) {
+        if !rules.require_domain(domain) {
             tracing::warn!("no rule is of the domain `{domain}`: its requests are not limited");
         }
         RateLimitLayer::of(Settings::new(By::Rules { rules: rules.clone(), domain: domain.into() }))
