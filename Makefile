@@ -33,7 +33,7 @@ fmt: ## format the code
 	cargo fmt --all
 
 .PHONY: test
-test: lint deny unit docs ## every gate CI has
+test: lint deny unit docs gate ## every gate CI has
 
 .PHONY: lint
 lint: ## formatting and clippy, with all features and with each alone
@@ -152,11 +152,22 @@ fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's
 	printf '\012\003api\022\031\012\013\012\004user\022\003a,b\022\004\010\005\020\002\032\002\010\003 \001\030\002' > fuzz/corpus/rate_limit/one
 	RUSTC_BOOTSTRAP=1 cargo fuzz run rate_limit -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
+.PHONY: gate
+gate: servers valgrind ## instructions per operation: fails if one takes 3% more than bench/instructions.md says
+	cargo run --release -p tollgate-bench --bin gate
+
+.PHONY: gate-write
+gate-write: servers valgrind ## write bench/instructions.md again
+	cargo run --release -p tollgate-bench --bin gate -- write
+
+.PHONY: valgrind
+valgrind:
+	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
+
 .PHONY: bench
-bench: servers peers ## instructions per decision, time per check and per request, requests per second, ours beside the peers
+bench: servers peers valgrind ## instructions per decision, time per check and per request, requests per second, ours beside the peers
 	@command -v wrk >/dev/null || { apt-get update -q && apt-get install -yq wrk; }
 	@command -v h2load >/dev/null || { apt-get update -q && apt-get install -yq nghttp2-client; }
-	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 	cargo run --release -p tollgate-bench --bin instructions
 	cargo run --release -p tollgate-bench --bin checks
 	cargo run --release -p tollgate-bench --bin rules

@@ -12,21 +12,24 @@ const MANY: u64 = 11_000;
 /// The instructions that one more request takes, when this executable is run with `args` and a number
 /// of requests: what start-up and preparation take cancels out.
 pub fn instructions_per_request(args: &[&str]) -> Result<u64> {
-    let few = count(args, FEW)?;
-    let many = count(args, MANY)?;
+    let count = |requests: u64| collect(&[], &[args, &[&requests.to_string()]].concat());
+    let (few, many) = (count(FEW)?, count(MANY)?);
     let extra = many.checked_sub(few).context("more requests took fewer instructions")?;
     Ok((extra as f64 / (MANY - FEW) as f64).round() as u64)
 }
 
-fn count(args: &[&str], requests: u64) -> Result<u64> {
-    let this = env::current_exe().context("cannot find this executable")?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(this)
-        .args(args)
-        .arg(requests.to_string())
-        .output();
-    let output = match output {
+/// The instructions inside a function, when this executable is run with `args`. The function is a pattern such as
+/// `*measured_loop*`. Start-up and preparation do not count at all.
+pub fn instructions_inside(function: &str, args: &[&str]) -> Result<u64> {
+    collect(&[&format!("--toggle-collect={function}")], args)
+}
+
+/// Runs this executable under valgrind, and returns the instructions that were counted.
+fn collect(options: &[&str], args: &[&str]) -> Result<u64> {
+    let mut this = Command::new(env::current_exe().context("cannot find this executable")?);
+    this.args(args);
+    let mut command = under_valgrind(&this, options);
+    let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             bail!("valgrind is missing; install it, for example with apt-get install valgrind")
         }
@@ -37,6 +40,15 @@ fn count(args: &[&str], requests: u64) -> Result<u64> {
         bail!("valgrind of {args:?}: {}\n{log}", output.status);
     }
     collected(&log).with_context(|| format!("valgrind printed no `Collected : <number>`\n{log}"))
+}
+
+/// The same command under callgrind, with further options for it.
+pub fn under_valgrind(command: &Command, options: &[&str]) -> Command {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).args(options);
+    valgrind.arg(command.get_program()).args(command.get_args());
+    valgrind.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    valgrind
 }
 
 /// The number after `Collected :` in callgrind's log.

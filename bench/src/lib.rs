@@ -1,10 +1,12 @@
 //! What the benchmarks share.
 
 pub mod callgrind;
+pub mod client;
 pub mod cpu;
 pub mod h2load;
 pub mod process;
 pub mod random;
+pub mod service;
 pub mod statistics;
 pub mod table;
 pub mod turns;

@@ -32,6 +32,8 @@ mod import;
 mod lifecycle;
 mod listener;
 mod logs;
+#[doc(hidden)]
+pub mod measured;
 mod metrics;
 mod observe;
 mod probe;

@@ -78,6 +78,13 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> anyhow::Result<Log> {
     Ok(Log { format, lines })
 }
 
+impl Log {
+    /// A log that writes nothing.
+    pub(crate) fn silent() -> anyhow::Result<Log> {
+        Ok(Log { format: LogFormat::Text, lines: Lines::start(io::sink(), Form::Text)? })
+    }
+}
+
 /// Colours are for terminals, unless `NO_COLOR` has something in it (no-color.org).
 fn form(format: LogFormat, is_terminal: impl FnOnce() -> bool, no_color: Option<OsString>) -> Form {
     match format {

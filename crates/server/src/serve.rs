@@ -54,7 +54,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     outcome
 }
 
-async fn serve(args: &ServeArgs, log: &Log, traces: Option<Traces>) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    args: &ServeArgs,
+    log: &Log,
+    traces: Option<Traces>,
+) -> anyhow::Result<()> {
     let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
     let (served, following) = served(args, log, lifecycle.clone(), traces)?;

@@ -278,6 +278,9 @@ pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};
 pub use scope::Scope;
 pub use store::memory::{CeilingCounts, Usage};
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use store::redis::measured;
 pub use together::Together;
 pub use tollgate_core::{
     Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Rate, Receipt,

@@ -1,20 +1,13 @@
 //! What a request takes when the service is called, without a socket.
 
-use std::future::Future;
 use std::hint::black_box;
-use std::net::SocketAddr;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::Result;
 use axum::Router;
-use axum::body::Body;
-use axum::extract::ConnectInfo;
-use http::{Request, Response, StatusCode};
 use rustix::time::{ClockId, clock_gettime};
 use tollgate_bench::callgrind::instructions_per_request;
+use tollgate_bench::service::request;
 use tollgate_bench::show_progress;
-use tower_service::Service;
 
 use crate::variants::Variant;
 
@@ -64,18 +57,4 @@ pub(crate) fn make_requests(router: &mut Router, count: u64) -> Result<()> {
         black_box(request(black_box(router))?);
     }
     Ok(())
-}
-
-/// Makes a request, and has its answer at once.
-pub(crate) fn request(router: &mut Router) -> Result<Response<Body>> {
-    let mut context = Context::from_waker(Waker::noop());
-    let mut request = Request::new(Body::empty());
-    let from = SocketAddr::from(([203, 0, 113, 9], 4711));
-    request.extensions_mut().insert(ConnectInfo(from));
-    ensure!(Service::<Request<Body>>::poll_ready(router, &mut context).is_ready(), "not ready");
-    let answer = pin!(router.call(request)).poll(&mut context);
-    let Poll::Ready(Ok(response)) = answer else { bail!("the service is not done at once") };
-    let status = response.status();
-    ensure!(status == StatusCode::OK, "the service says {status}: the limit is too small");
-    Ok(response)
 }

@@ -142,7 +142,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::in_process::request;
+    use tollgate_bench::service::request;
 
     #[test]
     fn every_variant_tells_what_its_name_says() {

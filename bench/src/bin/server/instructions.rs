@@ -4,9 +4,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use tollgate_bench::callgrind;
+use tollgate_bench::client::Client;
 use tollgate_bench::process::Process;
 
-use crate::client::Client;
 use crate::questions::Asked;
 
 const FEW: u32 = 1_000;
@@ -21,7 +21,7 @@ pub(crate) fn per_request(command: impl Fn(u16) -> Result<Command>, asked: Asked
 }
 
 fn count(command: impl Fn(u16) -> Result<Command>, asked: Asked, requests: u32) -> Result<u64> {
-    let server = Process::start(|port| Ok(under_valgrind(&command(port)?)))?;
+    let server = Process::start(|port| Ok(callgrind::under_valgrind(&command(port)?, &[])))?;
     let mut client = Client::connect(server.address())?;
     for nth in 0..requests {
         client.post(asked.path, &asked.body_for(nth))?;
@@ -29,12 +29,4 @@ fn count(command: impl Fn(u16) -> Result<Command>, asked: Asked, requests: u32) 
     drop(client);
     let log = server.terminate()?;
     callgrind::collected(&log).with_context(|| format!("valgrind counted nothing\n{log}"))
-}
-
-fn under_valgrind(command: &Command) -> Command {
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    valgrind.arg(command.get_program()).args(command.get_args());
-    valgrind.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    valgrind
 }

@@ -5,9 +5,8 @@
 //!
 //! The layout: [`questions`] is what is asked, [`contenders`] who answers, [`null`] the one that decides
 //! nothing; each runs in a process of its own. [`rounds`] asks all of them by wrk, [`instructions`] under
-//! valgrind by a [`client`]; [`report`] and [`picture`] show it.
+//! valgrind, one after the other; [`report`] and [`picture`] show it.
 
-mod client;
 mod contenders;
 mod instructions;
 mod null;

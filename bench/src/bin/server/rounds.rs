@@ -5,11 +5,11 @@ use std::io::Write;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::NamedTempFile;
+use tollgate_bench::client::Client;
 use tollgate_bench::process::Process;
 use tollgate_bench::turns::Length;
 use tollgate_bench::{show_progress, wrk};
 
-use crate::client::Client;
 use crate::contenders::Contender;
 use crate::instructions;
 use crate::questions::{Asked, Question};

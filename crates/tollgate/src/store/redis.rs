@@ -23,6 +23,8 @@ mod cluster;
 mod costs;
 mod denials;
 mod key;
+#[doc(hidden)]
+pub mod measured;
 mod node;
 mod outage;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A connection that asks one question after the other.
+//! An HTTP connection over which requests are sent one after the other.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,13 +9,16 @@ use anyhow::{Context, Result, ensure};
 /// How long an answer may take: under valgrind the first one does.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) struct Client {
+/// A connection over which requests are sent one after the other.
+#[derive(Debug)]
+pub struct Client {
     stream: TcpStream,
     host: SocketAddr,
 }
 
 impl Client {
-    pub(crate) fn connect(host: SocketAddr) -> Result<Client> {
+    /// Connects to a server.
+    pub fn connect(host: SocketAddr) -> Result<Client> {
         let stream = TcpStream::connect_timeout(&host, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -23,7 +26,7 @@ impl Client {
     }
 
     /// The body of the answer, which must be 200.
-    pub(crate) fn post(&mut self, path: &str, body: &str) -> Result<String> {
+    pub fn post(&mut self, path: &str, body: &str) -> Result<String> {
         let (host, length) = (self.host, body.len());
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
