@@ -109,6 +109,27 @@ pub(crate) fn what_a_client_says_of_itself_changes_nothing(start: Start) {
     assert_eq!(answers, [200, 200, 200, 429, 429], "{}", gateway.log());
 }
 
+/// Caddy sends the client's query to the server. Each of these would change an answer if the server read it.
+pub(crate) fn a_clients_query_changes_nothing(start: Start) {
+    let setting = plain(start);
+    let queries = [
+        "domain=web",
+        "domain=elsewhere",
+        "proxy=nginx",
+        "deny_status=200",
+        "deny_status=403",
+        "max_wait_us=no",
+        "%64omain=",
+        "/v1/authorize/elsewhere",
+        "%ff%00&=&?",
+    ];
+    for (number, query) in queries.into_iter().enumerate() {
+        let status = || setting.gateway.status("127.0.0.2", &format!("/quota/{number}?{query}"));
+        let answers = [status(), status(), status(), status()];
+        assert_eq!(answers, [200, 200, 200, 429], "{query}: {}", setting.gateway.log());
+    }
+}
+
 /// A service may take these for one path, and the rules do not.
 pub(crate) fn oddly_written_paths_are_refused(start: Start) {
     let setting = plain(start);

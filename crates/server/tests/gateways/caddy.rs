@@ -26,6 +26,11 @@ fn what_a_client_says_of_itself_changes_nothing() {
 }
 
 #[test]
+fn a_clients_query_changes_nothing() {
+    behaviour::a_clients_query_changes_nothing(caddy);
+}
+
+#[test]
 fn oddly_written_paths_are_refused() {
     behaviour::oddly_written_paths_are_refused(caddy);
 }

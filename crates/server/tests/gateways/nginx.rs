@@ -25,6 +25,11 @@ fn what_a_client_says_of_itself_changes_nothing() {
 }
 
 #[test]
+fn a_clients_query_changes_nothing() {
+    behaviour::a_clients_query_changes_nothing(nginx);
+}
+
+#[test]
 fn oddly_written_paths_are_refused() {
     behaviour::oddly_written_paths_are_refused(nginx);
 }
