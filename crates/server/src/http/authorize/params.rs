@@ -210,7 +210,7 @@ mod tests {
         let values = prop_oneof![
             Just("nginx".to_owned()),
             any::<u64>().prop_map(|number| number.to_string()),
-            (390..510).prop_map(|number| number.to_string()),
+            (390..510_u16).prop_map(|number| number.to_string()),
             any::<String>(),
         ];
         let pair = (prop::sample::select(names.to_vec()), "[=,]?", values)
