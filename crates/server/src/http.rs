@@ -2,6 +2,7 @@
 //!
 //! - `check`, `batch`: decide requests
 //!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
+//! - `domain`: whose rules decide
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
@@ -18,6 +19,7 @@ mod batch;
 mod body;
 mod check;
 mod decision;
+mod domain;
 mod health;
 mod host;
 mod keys;

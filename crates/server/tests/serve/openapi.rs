@@ -87,6 +87,7 @@ fn bodies_are_bounded_and_closed() {
     assert_eq!((&cost["minimum"], &cost["maximum"]), (&json!(1), &json!((1_u64 << 53) - 1)));
     assert_eq!(schemas["CheckRules"]["properties"]["attributes"]["maxProperties"], 64);
     assert_eq!(schemas["CheckRules"]["required"], json!(["domain"]));
+    assert_eq!(schemas["CheckOnlyDomain"]["required"], json!(["attributes"]));
     assert_eq!(schemas["CheckLimit"]["required"], json!(["limit", "key"]));
 }
 

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tollgate::rules::Current;
 use utoipa::ToSchema;
 
-use crate::http::Problem;
 use crate::http::problem::shown;
+use crate::http::{Problem, domain};
 
 /// Shorter than proxies wait: Traefik 30 s, nginx 60 s unless told otherwise.
 const MAX_WAIT: Duration = Duration::from_secs(10);
@@ -76,16 +76,7 @@ impl Params {
 
     /// Returns the domain in the path, or the only one that has rules.
     pub(super) fn domain<'d>(&'d self, now: &'d Current<'_>) -> Result<&'d str, Problem> {
-        match &self.domain {
-            Some(domain) if now.has_domain(domain) => Ok(domain),
-            Some(domain) => Err(Problem::unknown_domain(domain)),
-            None => now.only_domain().ok_or_else(|| {
-                Problem::bad_request(
-                    "the rules are of several domains, or there are none; name one in the path: \
-                     /v1/authorize/{domain}",
-                )
-            }),
-        }
+        domain::find(self.domain.as_deref(), now, "/v1/authorize/{domain}")
     }
 
     pub(super) fn proxy(&self) -> Proxy {
