@@ -113,7 +113,7 @@ pub(super) async fn authorize(
     get,
     path = "/v1/authorize/{domain}",
     tag = "decisions",
-    params(("domain" = String, Path, description = "Whose rules decide.", example = "api")),
+    params(("domain" = String, Path, description = "The domain whose rules decide.", example = "api")),
     responses(AuthorizeAnswers),
 )]
 pub(super) async fn authorize_by_domain(
@@ -132,7 +132,7 @@ pub(super) async fn authorize_by_domain(
     path = "/v1/authorize/{domain}/{settings}",
     tag = "decisions",
     params(
-        ("domain" = String, Path, description = "Whose rules decide.", example = "api"),
+        ("domain" = String, Path, description = "The domain whose rules decide.", example = "api"),
         (
             "settings" = AuthorizeSettings, Path, style = Simple, explode,
             description = "What the proxy needs: `proxy=nginx,deny_status=403`."

@@ -1,4 +1,4 @@
-//! Whose rules decide a request: the domain that the request names, or the only one.
+//! Finds the domain whose rules decide a request: the one that the request names, or the only one.
 
 use tollgate::rules::Current;
 

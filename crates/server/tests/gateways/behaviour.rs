@@ -276,7 +276,7 @@ pub(crate) fn while_the_server_is_gone(start: Start) -> [u16; 2] {
 }
 
 /// Returns the statuses of a route that fails open and of one that fails closed, while the server is frozen. Asserts
-/// that the server decides when it goes on.
+/// that the server decides again when it is resumed.
 pub(crate) fn while_the_server_is_frozen(start: Start) -> [u16; 2] {
     let Setting { gateway, server, .. } = plain(start);
     wait_until_decided(&gateway);

@@ -105,7 +105,7 @@ fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
 }
 
 #[test]
-fn the_short_form_limits_and_fails_closed_promptly_when_the_server_is_frozen() {
+fn the_short_form_fails_closed_promptly_when_the_server_is_frozen() {
     assert_eq!(behaviour::while_the_server_is_frozen(short_form), [504, 504]);
 }
 

@@ -31,7 +31,7 @@ pub(in crate::http) struct PathParts {
     settings: Option<String>,
 }
 
-/// What the path of a question says.
+/// A question's configuration, from its path.
 #[derive(Debug)]
 pub(super) struct Params {
     domain: Option<String>,
@@ -54,7 +54,7 @@ pub(in crate::http) struct AuthorizeSettings {
     max_wait_us: Option<u64>,
 }
 
-/// Which headers describe the original request. All others are ignored.
+/// The kind of proxy, which determines the headers that describe the original request. All others are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Proxy {

@@ -101,7 +101,7 @@ pub(in crate::http) struct CheckLimit {
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "for the document alone")]
 pub(in crate::http) struct CheckRules {
-    /// Whose rules decide.
+    /// The domain whose rules decide.
     #[schema(example = "api")]
     domain: String,
     #[schema(schema_with = attributes, required = false)]

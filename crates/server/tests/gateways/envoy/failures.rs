@@ -1,5 +1,5 @@
-//! A store that does not answer: the rules say what Envoy is told, and Envoy never has to guess. A server that does not
-//! answer: `failure_mode_deny` decides, after `timeout`.
+//! A store that does not answer: the rules' policies decide, in time for Envoy. A server that does not answer:
+//! `failure_mode_deny` decides, after `timeout`.
 
 use reqwest::StatusCode;
 use tollgate_launcher::{Flavour, Launch};
