@@ -63,6 +63,7 @@ impl Endpoint {
             SHOULD_RATE_LIMIT => Endpoint::RateLimit,
             _ if path.starts_with("/page/") => Endpoint::Page,
             _ if path.starts_with("/api/rate-limit/") => Endpoint::Playground,
+            _ if is_authorize(path) => Endpoint::Authorize,
             _ => Endpoint::of_a_limit(path).unwrap_or(Endpoint::Other),
         }
     }
@@ -122,6 +123,13 @@ impl Endpoint {
     }
 }
 
+/// Whether a path is `/v1/authorize/{domain}` or `/v1/authorize/{domain}/{settings}`.
+fn is_authorize(path: &str) -> bool {
+    path.strip_prefix("/v1/authorize/").is_some_and(|rest| {
+        !rest.is_empty() && !rest.ends_with('/') && rest.matches('/').count() < 2
+    })
+}
+
 /// The method, if it is a common one.
 pub(crate) fn method(method: &Method) -> &'static str {
     match *method {
@@ -150,6 +158,11 @@ mod tests {
             ("/v1/check/batch", Endpoint::Batch),
             ("/v1/authorize", Endpoint::Authorize),
             ("/v1/authorize/", Endpoint::Other),
+            ("/v1/authorize/web", Endpoint::Authorize),
+            ("/v1/authorize/web/", Endpoint::Other),
+            ("/v1/authorize//proxy=nginx", Endpoint::Authorize),
+            ("/v1/authorize/a%2Fb/proxy=nginx", Endpoint::Authorize),
+            ("/v1/authorize/web/proxy=nginx/", Endpoint::Other),
             ("/v1/limits", Endpoint::Limits),
             ("/v1/limits/", Endpoint::Other),
             ("/v1/limits/free", Endpoint::Limit),

@@ -2,6 +2,7 @@
 //!
 //! - `check`, `batch`: decide requests
 //!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
+//! - `domain`: whose rules decide
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
@@ -18,6 +19,7 @@ mod batch;
 mod body;
 mod check;
 mod decision;
+mod domain;
 mod health;
 mod host;
 mod keys;
@@ -56,9 +58,11 @@ use crate::served::Served;
 
 /// The whole API.
 pub(crate) fn router(served: Arc<Served>) -> Router {
-    let (router, _) = api().split_for_parts();
+    let (mut router, _) = api().split_for_parts();
     // Some proxies ask with the method of the request that they were sent.
-    let router = router.route("/v1/authorize", any(authorize::authorize));
+    for path in authorize::PATHS {
+        router = router.route(path, any(authorize::authorize));
+    }
     let router = router.merge(page::routes());
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
     router.with_state(served)
@@ -66,10 +70,12 @@ pub(crate) fn router(served: Arc<Served>) -> Router {
 
 /// Every path, and what is said of it.
 fn api() -> OpenApiRouter<Arc<Served>> {
-    OpenApiRouter::with_openapi(openapi::Document::openapi())
+    let mut api = OpenApiRouter::with_openapi(openapi::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))
-        .routes(routes!(authorize::authorize, authorize::authorize_posted))
+        .routes(routes!(authorize::authorize))
+        .routes(routes!(authorize::authorize_by_domain))
+        .routes(routes!(authorize::authorize_with_settings))
         .routes(routes!(refund::refund))
         .routes(routes!(limits::limits))
         .routes(routes!(limits::limit))
@@ -84,7 +90,9 @@ fn api() -> OpenApiRouter<Arc<Served>> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::page))
-        .routes(routes!(openapi::document))
+        .routes(routes!(openapi::document));
+    authorize::document_posts(api.get_openapi_mut());
+    api
 }
 
 async fn not_found(uri: Uri) -> impl IntoResponse {

@@ -35,8 +35,9 @@ class Compare {
     this.summary = make("p", { class: "summary", role: "status", "data-field": "summary" });
     this.table = make("tbody", {});
     this.worstOf = make("th", { scope: "col", class: "number" });
+    this.boundOf = make("th", { scope: "col", class: "number" });
     this.element = make("div", { class: "stack" },
-      make("div", { class: "lead" }, make("p", {}, "One stream of requests through each algorithm, decided by this server's engine at the times shown: see what each lets go, and how much at worst.")),
+      make("div", { class: "lead" }, make("p", {}, "One stream of requests through each algorithm, decided by this server's engine at the times shown: see the most that each let go in this trace, and the proven bound that no traffic exceeds.")),
       make("div", { class: "parameters" },
         make("label", { for: "pattern" }, "traffic", this.select),
         make("label", { for: "typed" }, "or type it", this.typed),
@@ -48,7 +49,7 @@ class Compare {
       make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The same in numbers" }, make("table", {},
         make("caption", {}, "The same in numbers"),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "algorithm"), make("th", { scope: "col", class: "number" }, "allowed"),
-          this.worstOf, make("th", { scope: "col" }, "its limit"))),
+          this.worstOf, this.boundOf, make("th", { scope: "col" }, "its limit"))),
         this.table)));
     onPresence((isThere) => isThere && this.hasFailed && this.choose());
     this.offer();
@@ -168,13 +169,15 @@ class Compare {
 
   show(own, times, compared) {
     this.timeline.show(own, times, compared);
-    this.worstOf.textContent = `most in any ${own.seconds} s`;
+    this.worstOf.textContent = `most in this trace, any ${own.seconds} s`;
+    this.boundOf.textContent = `proven bound, any ${own.seconds} s`;
     const over = compared.filter(({ worst }) => worst > own.limit);
-    this.summary.textContent = over.length === 0 ? `None lets more than ${own.limit} go in any ${own.seconds} s.`
+    this.summary.textContent = over.length === 0 ? `In this trace none lets more than ${own.limit} go in any ${own.seconds} s.`
       : over.map((one) => `${title(one)} lets ${one.worst} go in ${own.seconds} s, ${excess(one.worst, own.limit)}.`).join(" ");
     this.table.replaceChildren(...compared.map((one) => make("tr", { "data-algorithm": one.algorithm },
       make("th", { scope: "row" }, title(one)), make("td", { class: "number" }, `${one.allowed} of ${times.length}`),
-      make("td", { class: one.worst > own.limit ? "number over" : "number" }, String(one.worst)), make("td", {}, make("code", {}, one.limit)))));
+      make("td", { class: one.worst > own.limit ? "number over" : "number" }, String(one.worst)),
+      make("td", { class: "number" }, String(one.bound)), make("td", {}, make("code", {}, one.limit)))));
   }
 }
 

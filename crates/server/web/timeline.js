@@ -48,7 +48,7 @@ export class Timeline {
 
   show(own, times, compared) {
     this.shown = { own, times, compared };
-    this.svg.setAttribute("aria-label", compared.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, ${one.worst} at most in ${own.seconds} s`).join("; "));
+    this.svg.setAttribute("aria-label", compared.map((one) => `${title(one)}: ${one.allowed} of ${times.length} allowed, most in this trace ${one.worst} in ${own.seconds} s, proven bound ${one.bound}`).join("; "));
     this.draw();
   }
 
@@ -150,7 +150,8 @@ function row(place, one, top) {
   parts.push(...label(place, top, high, { name: title(one), beneath: went, beside: worst, kind }));
   if (isNarrow) return parts;
   const middle = from + high / 2;
-  return [...parts, text(right + 14, middle - 3, worst, "start", `value ${kind}`), text(right + 14, middle + 15, isOver ? excess(one.worst, own.limit) : "at worst", "start", kind)];
+  const beneath = isOver ? excess(one.worst, own.limit) : "most in this trace";
+  return [...parts, text(right + 14, middle - 12, worst, "start", `value ${kind}`), text(right + 14, middle + 6, beneath, "start", kind), text(right + 14, middle + 24, `bound: ${one.bound}`)];
 }
 
 /** The same as bars, for piles whose requests could not be told apart: a column's kinds on each other. */

@@ -20,7 +20,8 @@ use super::problem::shown;
 
 /// What to send, for those who sent something else.
 const FORMS: &str = "send {\"limit\":\"free\",\"key\":\"user:42\"}, or \
-                     {\"domain\":\"api\",\"attributes\":{\"ip\":\"203.0.113.9\"}}";
+                     {\"domain\":\"api\",\"attributes\":{\"ip\":\"203.0.113.9\"}}, without `domain` if all rules are \
+                     of one";
 
 /// What a check asks.
 #[derive(Debug)]
@@ -35,8 +36,15 @@ pub(crate) struct Asked<'a> {
 /// Who decides.
 #[derive(Debug)]
 pub(super) enum Of<'a> {
-    Limit { name: Cow<'a, str>, key: Cow<'a, str> },
-    Rules { domain: Cow<'a, str>, request: Request<'a> },
+    Limit {
+        name: Cow<'a, str>,
+        key: Cow<'a, str>,
+    },
+    /// Without a domain, the rules of the only one.
+    Rules {
+        domain: Option<Cow<'a, str>>,
+        request: Request<'a>,
+    },
 }
 
 /// A request as its caller describes it.
@@ -64,18 +72,18 @@ impl<'a> Asked<'a> {
             (Some(name), Some(key), None) if !is_described => {
                 Of::Limit { name: name.0, key: key.0 }
             }
-            (None, None, Some(domain)) => {
+            (None, None, domain) if domain.is_some() || attributes.is_some() => {
                 let [attributes, verified, said] =
                     [attributes, verified, said].map(Option::unwrap_or_default);
                 let request = Request { attributes, verified, said };
                 request.validate()?;
-                Of::Rules { domain: domain.0, request }
+                Of::Rules { domain: domain.map(|domain| domain.0), request }
             }
             (limit, key, domain) => {
                 return Err(Problem::bad_request(match (limit, key, domain) {
                     (Some(_), Some(_), None) => {
                         "a limit looks at no attributes; leave them out, \
-                                                 or give `domain` instead of `limit` and `key`"
+                                                 or leave out `limit` and `key`"
                     }
                     (Some(_), None, None) => {
                         "`key` is missing; say whom to limit, such as \"user:42\""

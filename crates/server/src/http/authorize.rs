@@ -1,6 +1,6 @@
 //! `/v1/authorize`: decides for a proxy that asks before it passes a request on.
 //!
-//! - `params`: what the proxy's configuration says; `original`: the request that it was sent
+//! - `params`: the proxy's configuration, from the path; `original`: the request that it was sent
 //! - `hold`: while a shaping limit delays it
 //!
 //! The rules see what the middleware would see of the original request.
@@ -16,17 +16,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use axum::extract::{Query, Request, State, rejection::QueryRejection};
+use axum::extract::{Path, Request, State, rejection::PathRejection};
 use axum::response::{IntoResponse, Response};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
 use tollgate::rules::RulesAnswer;
+use utoipa::openapi::OpenApi;
 
 use self::hold::{Held, Line, Place};
-use self::params::Params;
+pub(super) use self::params::AuthorizeSettings;
+use self::params::{Params, PathParts};
 use super::Problem;
-use super::openapi::AuthorizeProblems;
+use super::openapi::AuthorizeAnswers;
 use crate::listener::Hold;
 use crate::logs::Sparingly;
 use crate::served::Served;
@@ -67,37 +69,25 @@ impl Authorizing {
     }
 }
 
-/// Decides a request that a proxy was sent, and charges it if it may go
+/// Each path at which a proxy may ask.
+pub(super) const PATHS: [&str; 3] =
+    ["/v1/authorize", "/v1/authorize/{domain}", "/v1/authorize/{domain}/{settings}"];
+
+/// Decides a request that a proxy was sent, by the rules of the only domain
 ///
-/// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and the like. The request is that of the
-/// headers `X-Forwarded-Method`, `-Uri` and `-Host`, or of nginx's `X-Original-…`; its client is whom the forwarding
-/// header of the configuration names. Both are believed of `identity.trusted_proxies` alone. What a shaping limit
-/// delays is answered when its turn has come.
-#[utoipa::path(
-    get,
-    path = "/v1/authorize",
-    tag = "decisions",
-    params(Params),
-    responses(
-        (status = 200, description = "It may go.", headers(
-            ("RateLimit" = String, description = "What is left of each limit: `\"free\";r=12;t=5`."),
-            ("RateLimit-Policy" = String, description = "Each limit: `\"free\";q=60;w=60`."),
-            ("X-RateLimit-Limit" = u64, description = "Of the tightest limit."),
-            ("X-RateLimit-Remaining" = u64, description = "What is left of that."),
-            ("X-RateLimit-Reset" = u64, description = "When all of it is there again, in Unix seconds."),
-        )),
-        AuthorizeProblems,
-    ),
-)]
+/// For nginx's `auth_request`, Caddy's `forward_auth`, Traefik's ForwardAuth and the like. The request is charged if it
+/// may go. It is described by the headers `X-Forwarded-Method`, `-Uri` and `-Host`, or by nginx's `X-Original-…`; the
+/// forwarding header of the configuration names its client. Both are believed of `identity.trusted_proxies` alone.
+/// The query is ignored, because it may be the client's. Every method is answered in the same way, and a body is not
+/// read. If a shaping limit delays the request, the answer is delayed.
+#[utoipa::path(get, path = "/v1/authorize", tag = "decisions", responses(AuthorizeAnswers))]
 pub(super) async fn authorize(
     State(served): State<Arc<Served>>,
-    params: Result<Query<Params>, QueryRejection>,
+    path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    // Its body says nothing, and is not read.
     let (parts, _) = request.into_parts();
-    original::check_query(&parts)?;
-    let params = Params::checked(params)?;
+    let params = Params::new(path)?;
     let hold = parts.extensions.get::<Hold>().cloned();
     let answer = match begin(&served, &params, parts)? {
         Begun::Refused(response) => return Ok(response),
@@ -116,22 +106,58 @@ pub(super) async fn authorize(
     }
 }
 
-/// Decides a request that a proxy was sent, and charges it if it may go
+/// Decides a request that a proxy was sent, by the rules of a domain
 ///
-/// The same as GET, as is any other method. A body is not read.
+/// Answers as `/v1/authorize` does.
 #[utoipa::path(
-    post,
-    path = "/v1/authorize",
+    get,
+    path = "/v1/authorize/{domain}",
     tag = "decisions",
-    params(Params),
-    responses((status = 200, description = "It may go."), AuthorizeProblems),
+    params(("domain" = String, Path, description = "The domain whose rules decide.", example = "api")),
+    responses(AuthorizeAnswers),
 )]
-pub(super) async fn authorize_posted(
+pub(super) async fn authorize_by_domain(
     served: State<Arc<Served>>,
-    params: Result<Query<Params>, QueryRejection>,
+    path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    authorize(served, params, request).await
+    authorize(served, path, request).await
+}
+
+/// Decides a request that a proxy was sent, by the rules of a domain, and answers as the proxy needs it
+///
+/// Answers as `/v1/authorize` does, but for the settings.
+#[utoipa::path(
+    get,
+    path = "/v1/authorize/{domain}/{settings}",
+    tag = "decisions",
+    params(
+        ("domain" = String, Path, description = "The domain whose rules decide.", example = "api"),
+        (
+            "settings" = AuthorizeSettings, Path, style = Simple, explode,
+            description = "What the proxy needs: `proxy=nginx,deny_status=403`."
+        ),
+    ),
+    responses(AuthorizeAnswers),
+)]
+pub(super) async fn authorize_with_settings(
+    served: State<Arc<Served>>,
+    path: Result<Path<PathParts>, PathRejection>,
+    request: Request,
+) -> Result<Response, Problem> {
+    authorize(served, path, request).await
+}
+
+/// Documents that POST answers as GET does. The router takes any method, and OpenAPI has no word for that.
+pub(super) fn document_posts(document: &mut OpenApi) {
+    for path in PATHS {
+        if let Some(item) = document.paths.paths.get_mut(path) {
+            item.post = item.get.clone();
+            if let Some(id) = item.post.as_mut().and_then(|post| post.operation_id.as_mut()) {
+                id.push_str("_posted");
+            }
+        }
+    }
 }
 
 /// How far a question is at once.

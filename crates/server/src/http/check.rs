@@ -17,6 +17,7 @@ use super::Problem;
 use super::asked::{Asked, Of};
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
+use super::domain;
 use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
 use crate::served::{Named, Served};
 use crate::traces;
@@ -29,8 +30,9 @@ const ANSWER_BYTES: usize = 256;
 
 /// Decides a request, and charges it if it is allowed
 ///
-/// Of a limit by its name, or of all rules of a domain that apply to the request: those are charged together,
-/// or none is. A refusal is an answer too, and costs nothing. At most 64 KiB.
+/// By a limit that is named, or by all rules of a domain that apply to the request: those are charged together,
+/// or none is. `domain` may be left out if all rules are of one domain. A refusal is an answer too, and costs nothing.
+/// At most 64 KiB.
 #[utoipa::path(
     post,
     path = "/v1/check",
@@ -41,6 +43,7 @@ const ANSWER_BYTES: usize = 256;
             "domain": "api",
             "attributes": {"method": "GET", "path": "/reports", "ip": "203.0.113.9", "api_key": "k_123"}
         }))),
+        ("rules of the only domain" = (value = json!({"attributes": {"ip": "203.0.113.9"}}))),
     )),
     responses(
         (status = 200, description = "Allowed, or not.", body = CheckAnswer, example = json!({
@@ -111,11 +114,10 @@ impl<'a> Sent<'a> {
                 To::Limit { named, key, answer }
             }
             Of::Rules { domain, request } => {
-                if !served.rules.has_domain(&domain) {
-                    return Err(Problem::unknown_domain(&domain));
-                }
+                let now = served.rules.as_of_now();
+                let domain = domain::find(domain.as_deref(), &now, r#"{"domain":"api", …}"#)?;
                 let attributes = request.into_attributes(&served.rules);
-                let mut check = served.rules.check(&domain, &attributes);
+                let mut check = now.check(domain, &attributes);
                 if let Some(cost) = cost {
                     check = check.cost(cost);
                 }

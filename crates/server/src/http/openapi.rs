@@ -16,11 +16,12 @@ use utoipa::openapi::{Components, OpenApi};
 
 pub(super) use bodies::{BatchAnswer, BatchRequest, CheckAnswer, CheckRequest, RefusalProblem};
 pub(super) use problems::{
-    AuthorizeProblems, BodyProblems, OperatorProblems, PathProblems, PlaygroundProblems,
+    AuthorizeAnswers, BodyProblems, OperatorProblems, PathProblems, PlaygroundProblems,
     StoreProblems,
 };
 
 use super::Problem;
+use super::authorize::AuthorizeSettings;
 
 /// What is said of the API as a whole.
 #[derive(utoipa::OpenApi)]
@@ -37,7 +38,7 @@ use super::Problem;
         (name = "playground", description = "The algorithms to play with, each session with counters of its own"),
         (name = "operations", description = "How the server is"),
     ),
-    components(schemas(Problem, RefusalProblem)),
+    components(schemas(Problem, RefusalProblem, AuthorizeSettings)),
     modifiers(&OperatorScheme),
 )]
 pub(super) struct Document;

@@ -15,6 +15,12 @@ fn resource(kind: &str) -> &'static Value {
     found.unwrap_or_else(|| panic!("no {kind}"))
 }
 
+/// A Service by its name.
+fn service(name: &str) -> &'static Value {
+    let is_wanted = |it: &&Value| it["kind"] == "Service" && it["metadata"]["name"] == name;
+    kubernetes().iter().find(is_wanted).unwrap_or_else(|| panic!("no Service {name}"))
+}
+
 fn container() -> &'static Value {
     &resource("Deployment")["spec"]["template"]["spec"]["containers"][0]
 }
@@ -68,9 +74,10 @@ fn ports_are_the_images_from_the_listener_to_the_service() {
         listen.to_vec(),
         exposed().iter().map(|port| format!("[::]:{port}")).collect::<Vec<_>>()
     );
-    let service = resource("Service");
-    for (at_service, at_container) in service["spec"]["ports"].as_array().unwrap().iter().zip(ports)
-    {
+    for (name, at_container) in ["tollgate", "tollgate-grpc"].into_iter().zip(ports) {
+        let [at_service] = &service(name)["spec"]["ports"].as_array().unwrap()[..] else {
+            panic!("{name}")
+        };
         assert_eq!(at_service["targetPort"], at_container["name"]);
         assert_eq!(at_service["port"], at_container["containerPort"]);
     }
@@ -84,17 +91,29 @@ fn everything_selects_the_pods() {
     let deployment = resource("Deployment");
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&deployment["spec"]["selector"]["matchLabels"], labels);
-    assert_eq!(&resource("Service")["spec"]["selector"], labels);
+    let namespace = &resource("Namespace")["metadata"]["name"];
+    for name in ["tollgate", "tollgate-grpc"] {
+        assert_eq!(&service(name)["spec"]["selector"], labels, "{name}");
+        assert_eq!(&service(name)["metadata"]["namespace"], namespace, "{name}");
+    }
     assert_eq!(&resource("PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels);
     for spread in
         deployment["spec"]["template"]["spec"]["topologySpreadConstraints"].as_array().unwrap()
     {
         assert_eq!(&spread["labelSelector"]["matchLabels"], labels);
     }
-    let namespace = &resource("Namespace")["metadata"]["name"];
-    for kind in ["ConfigMap", "Secret", "Deployment", "Service", "PodDisruptionBudget"] {
+    for kind in ["ConfigMap", "Secret", "Deployment", "PodDisruptionBudget"] {
         assert_eq!(&resource(kind)["metadata"]["namespace"], namespace, "{kind}");
     }
+}
+
+/// Envoy would otherwise send every request over its one connection to one pod.
+#[test]
+fn the_service_for_grpc_is_headless() {
+    assert_eq!(service("tollgate-grpc")["spec"]["clusterIP"], "None");
+    assert!(service("tollgate")["spec"].get("clusterIP").is_none());
+    let guide = text("docs/gateways.md");
+    assert!(guide.contains("address: tollgate-grpc.tollgate.svc.cluster.local, port_value: 8081"));
 }
 
 #[test]

@@ -7,10 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use reqwest::blocking::RequestBuilder;
 use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
+use crate::frozen::{Frozen, prompt_status};
 use crate::gateway::{
     Example, Gateway, configuration, examples, header, is_free, port_of, with_ports,
 };
@@ -26,7 +28,8 @@ limits:
   even: leaky-bucket capacity=5 leak=1/s mode=shaping
 rules:
   - { name: each, domain: web, when: { path: /quota/** }, key: [ip, method, path], limit: three }
-  - { name: even, domain: web, when: { path: /even }, key: [ip], limit: even }
+  - { name: even, domain: web, when: { path: /reports/even }, key: [ip], limit: even }
+  - { name: hurried, domain: web, when: { path: /even }, key: [ip], limit: even }
   - { name: open, domain: web, when: { path: /open }, key: [ip], limit: three, on_store_failure: open }
   - { name: local, domain: web, when: { path: /local }, key: [ip], limit: three, on_store_failure: local }
   - { name: closed, domain: web, when: { path: /closed }, key: [ip], limit: three, on_store_failure: closed }
@@ -109,6 +112,27 @@ pub(crate) fn what_a_client_says_of_itself_changes_nothing(start: Start) {
     assert_eq!(answers, [200, 200, 200, 429, 429], "{}", gateway.log());
 }
 
+/// Caddy sends the client's query to the server. Each of these would change an answer if the server read it.
+pub(crate) fn a_clients_query_changes_nothing(start: Start) {
+    let setting = plain(start);
+    let queries = [
+        "domain=web",
+        "domain=elsewhere",
+        "proxy=nginx",
+        "deny_status=200",
+        "deny_status=403",
+        "max_wait_us=no",
+        "%64omain=",
+        "/v1/authorize/elsewhere",
+        "%ff%00&=&?",
+    ];
+    for (number, query) in queries.into_iter().enumerate() {
+        let status = || setting.gateway.status("127.0.0.2", &format!("/quota/{number}?{query}"));
+        let answers = [status(), status(), status(), status()];
+        assert_eq!(answers, [200, 200, 200, 429], "{query}: {}", setting.gateway.log());
+    }
+}
+
 /// A service may take these for one path, and the rules do not.
 pub(crate) fn oddly_written_paths_are_refused(start: Start) {
     let setting = plain(start);
@@ -170,9 +194,33 @@ pub(crate) fn a_shaping_limit_holds_requests_back(start: Start) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let began = Instant::now();
-    assert_eq!(gateway.status("127.0.0.2", "/even"), 200);
-    assert_eq!(gateway.status("127.0.0.2", "/even"), 200);
+    assert_eq!(gateway.status("127.0.0.2", "/reports/even"), 200);
+    assert_eq!(gateway.status("127.0.0.2", "/reports/even"), 200);
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// If the answer were delayed there, it would be late for the gateway, which would let the request pass.
+pub(crate) fn a_shaping_limit_refuses_on_routes_that_do_not_wait(start: Start) {
+    let setting = plain(start);
+    let statuses = [0; 2].map(|_| setting.gateway.status("127.0.0.2", "/even"));
+    assert_eq!(statuses, [200, 429]);
+}
+
+/// The server does not read the whole head, which must not look like a server that is gone.
+pub(crate) fn long_heads_are_not_let_through(start: Start) {
+    let setting = plain(start);
+    for (count, bytes) in [(1, 900_000), (8, 7_900), (120, 200), (900, 20)] {
+        let value = "a".repeat(bytes);
+        for _ in 0..5 {
+            let request = setting.gateway.request("127.0.0.2", Method::GET, "/quota/a");
+            let with =
+                |request: RequestBuilder, number| request.header(format!("x-{number}"), &value);
+            // A gateway may close the connection while the head is sent.
+            let response = (0..count).fold(request, with).send();
+            let status = response.map_or(400, |response| response.status().as_u16());
+            assert!(status >= 400, "{status} to {count} headers of {bytes} bytes");
+        }
+    }
 }
 
 /// The gateway gives up its question, and the place in the line is another's.
@@ -191,9 +239,9 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
         });
     };
     let began = Instant::now();
-    assert_eq!(gateway.status("127.0.0.2", "/"), 200);
+    assert_eq!(gateway.status("127.0.0.2", "/reports/"), 200);
     thread::scope(|scope| {
-        let request = gateway.request("127.0.0.2", Method::GET, "/");
+        let request = gateway.request("127.0.0.2", Method::GET, "/reports/");
         let gone = scope.spawn(|| request.timeout(Duration::from_secs(2)).send());
         wait_until_held("1");
         assert!(gone.join().unwrap().is_err(), "it waits for longer than its client does");
@@ -202,28 +250,51 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
     assert!(began.elapsed() < Duration::from_secs(9), "its turn would have come: {began:?}");
 }
 
-/// What a client meets while the server is gone, by its status; and that limits hold again when it is back.
-pub(crate) fn while_the_server_is_gone(start: Start) -> u16 {
+/// Returns the statuses of a route that fails open and of one that fails closed, while the server is gone. Asserts that
+/// limits hold when the server is back.
+pub(crate) fn while_the_server_is_gone(start: Start) -> [u16; 2] {
     let Setting { gateway, server, _rules } = plain(start);
     assert_eq!(gateway.status("127.0.0.2", "/quota/a"), 200);
     let address = server.url.strip_prefix("http://").unwrap().to_owned();
     drop(server);
     let response = gateway.get("127.0.0.2", "/quota/a");
     assert_eq!(header(&response, "ratelimit"), "");
+    let statuses = [response.status().as_u16(), gateway.status("127.0.0.2", "/login")];
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", &address, "--grpc-listen", "127.0.0.1:0", "--config"]);
     let (_server, _log) = Server::start_command(command.arg(_rules.path()).env_clear());
-    let told = |path: &str| {
-        let response = gateway.get("127.0.0.2", path);
-        (response.status().as_u16(), header(&response, "x-ratelimit-remaining").to_owned())
-    };
-    // A gateway may leave a server alone for a while that has failed.
-    eventually("the server is asked again", || (!told("/quota/b").1.is_empty()).then_some(()));
+    wait_until_decided(&gateway);
     for left in ["2", "1", "0"] {
-        assert_eq!(told("/quota/a"), (200, left.to_owned()));
+        let response = gateway.get("127.0.0.2", "/quota/a");
+        assert_eq!(
+            (response.status().as_u16(), header(&response, "x-ratelimit-remaining")),
+            (200, left)
+        );
     }
-    assert_eq!(told("/quota/a").0, 429);
-    response.status().as_u16()
+    assert_eq!(gateway.status("127.0.0.2", "/quota/a"), 429);
+    statuses
+}
+
+/// Returns the statuses of a route that fails open and of one that fails closed, while the server is frozen. Asserts
+/// that the server decides again when it is resumed.
+pub(crate) fn while_the_server_is_frozen(start: Start) -> [u16; 2] {
+    let Setting { gateway, server, .. } = plain(start);
+    wait_until_decided(&gateway);
+    let frozen = Frozen::new(&server);
+    let statuses =
+        ["/quota/a", "/login"].map(|path| prompt_status(|| gateway.get("127.0.0.2", path)));
+    drop(frozen);
+    wait_until_decided(&gateway);
+    statuses
+}
+
+/// Waits until the server decides a request. A gateway may stop asking a server that has failed for a while, and on a
+/// busy machine the server may be late.
+fn wait_until_decided(gateway: &Gateway) {
+    eventually("the server is asked again", || {
+        let response = gateway.get("127.0.0.2", "/quota/b");
+        (!header(&response, "ratelimit").is_empty()).then_some(())
+    });
 }
 
 /// What a client meets if nobody said that the gateway may ask.

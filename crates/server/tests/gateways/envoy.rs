@@ -15,6 +15,7 @@ mod failures;
 mod frames;
 mod front;
 mod identity;
+mod names;
 mod page;
 mod paths;
 mod process;

@@ -62,6 +62,16 @@ impl Example {
         [("PORT", own), ("SERVICE_PORT", service), ("HTTP_PORT", http), ("GRPC_PORT", grpc)]
     }
 
+    /// Replaces texts of a file, each of which must be there.
+    pub(crate) fn edit(&self, file: &str, changes: &[(&str, &str)]) {
+        let mut text = fs::read_to_string(self.path(file)).unwrap();
+        for (from, to) in changes {
+            assert!(text.contains(from), "{from} in {file}");
+            text = text.replace(from, to);
+        }
+        fs::write(self.path(file), text).unwrap();
+    }
+
     fn copy(&self, file: &str) {
         let mut text = fs::read_to_string(examples().join(file)).unwrap();
         for (address, port) in ADDRESSES.iter().zip(self.ports) {

@@ -7,6 +7,7 @@ mod caddy;
 mod envoy;
 #[path = "../serve/eventually.rs"]
 mod eventually;
+mod frozen;
 mod gateway;
 mod nginx;
 mod operators;

@@ -7,8 +7,25 @@ use reqwest::Method;
 use crate::behaviour::{self, Setting, plain};
 use crate::gateway::{Example, Gateway};
 
+/// The example, with enough time for a machine that is busy with other tests.
 fn nginx(tollgate: u16) -> Gateway {
+    start(tollgate, PATIENT)
+}
+
+/// The example as it stands.
+fn as_shipped(tollgate: u16) -> Gateway {
+    start(tollgate, &[])
+}
+
+const PATIENT: &[(&str, &str)] = &[
+    (" 250ms;", " 30s;"),
+    ("proxy_read_timeout 3s;", "proxy_read_timeout 15s;"),
+    ("max_wait_us=2000000;", "max_wait_us=10000000;"),
+];
+
+fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
     let example = Example::of("nginx", tollgate);
+    example.edit("nginx/nginx.conf", changes);
     let mut command = Command::new("nginx");
     command.arg("-p").arg(example.path("")).arg("-c").arg(example.path("nginx/nginx.conf"));
     example.start(&mut command)
@@ -22,6 +39,11 @@ fn each_client_has_its_quota_and_is_told_how_it_stands() {
 #[test]
 fn what_a_client_says_of_itself_changes_nothing() {
     behaviour::what_a_client_says_of_itself_changes_nothing(nginx);
+}
+
+#[test]
+fn a_clients_query_changes_nothing() {
+    behaviour::a_clients_query_changes_nothing(nginx);
 }
 
 #[test]
@@ -45,8 +67,26 @@ fn a_client_that_goes_away_while_it_waits_gives_its_place_back() {
 }
 
 #[test]
-fn requests_go_as_they_come_while_the_server_is_gone() {
-    assert_eq!(behaviour::while_the_server_is_gone(nginx), 200);
+fn requests_pass_or_fail_as_configured_when_the_server_is_gone() {
+    assert_eq!(behaviour::while_the_server_is_gone(nginx), OPEN_AND_CLOSED);
+}
+
+#[test]
+fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
+    assert_eq!(behaviour::while_the_server_is_frozen(as_shipped), OPEN_AND_CLOSED);
+}
+
+/// The statuses of a route that fails open and of one that fails closed.
+const OPEN_AND_CLOSED: [u16; 2] = [200, 503];
+
+#[test]
+fn a_shaping_limit_refuses_on_routes_that_do_not_wait() {
+    behaviour::a_shaping_limit_refuses_on_routes_that_do_not_wait(nginx);
+}
+
+#[test]
+fn long_heads_are_not_let_through() {
+    behaviour::long_heads_are_not_let_through(nginx);
 }
 
 #[test]
@@ -67,8 +107,9 @@ fn a_port_of_the_example_may_be_anothers() {
 #[test]
 fn clients_cannot_ask_for_themselves() {
     let Setting { gateway, server, .. } = plain(nginx);
-    let asked = gateway.request("127.0.0.2", Method::GET, "/_tollgate");
-    assert_eq!(asked.send().unwrap().status(), 404);
+    for path in ["/_tollgate/", "/_tollgate/open", "/_tollgate/closed", "/_tollgate/shaped"] {
+        assert_eq!(gateway.status("127.0.0.2", path), 404, "{path}");
+    }
     let metrics = server.get("/metrics").send().unwrap().text().unwrap();
     assert!(!metrics.contains("tollgate_requests_total{endpoint=\"authorize\""), "{metrics}");
 }

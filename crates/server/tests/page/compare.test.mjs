@@ -26,19 +26,19 @@ const parts = ({ page }) => ({
   problem: page.locator("#compare").getByRole("alert"),
 });
 
-/** The rows of the table: a title, how many of how many, the worst, the limit. */
+/** The rows of the table: a title, how many of how many, the most in this trace, the bound, the limit. */
 async function rows(visit) {
   const all = await parts(visit).table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
-  return Object.fromEntries(all.map(([title, allowed, worst, limit]) => [title, { allowed, worst: Number(worst), limit }]));
+  return Object.fromEntries(all.map(([title, allowed, worst, bound, limit]) => [title, { allowed, worst: Number(worst), bound: Number(bound), limit }]));
 }
 
 /** That the table and the picture show this answer. */
 async function assertShown(visit, { sent, json }, { arePiled = false } = {}) {
   const count = sent.at_ms.length;
-  const wanted = json.map(({ allowed, worst, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, limit }]);
+  const wanted = json.map(({ allowed, worst, bound, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, bound, limit }]);
   await eventually(async () => assert.deepEqual(await rows(visit), Object.fromEntries(wanted)));
   const words = await parts(visit).picture.getAttribute("aria-label");
-  for (const [title, { allowed, worst }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, ${worst} at most`), words);
+  for (const [title, { allowed, worst, bound }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, most in this trace ${worst} in ${sent.window_ms / 1000} s, proven bound ${bound}`), words);
   // Where too many come at once they cannot be told apart.
   if (arePiled) return assert.ok(await parts(visit).picture.locator("rect.yes").count() > 0);
   // Shaped requests that go after the end are not on the picture.
@@ -56,10 +56,14 @@ on("a burst across a boundary passes the fixed window twice over, and the log on
   assert.deepEqual(Object.keys(shown), TITLES);
   assert.deepEqual([shown["Fixed window"].worst, shown["Sliding window log"].worst], [20, 10]);
   const words = await parts(visit).picture.getAttribute("aria-label");
-  assert.match(words, /Fixed window: 20 of 20 allowed, 20 at most in 10 s; Sliding window log: 10 of 20 allowed, 10 at most in 10 s/);
+  assert.match(words, /Fixed window: 20 of 20 allowed, most in this trace 20 in 10 s, proven bound 20; Sliding window log: 10 of 20 allowed, most in this trace 10 in 10 s, proven bound 10;/);
   const texts = await parts(visit).picture.locator("text").allTextContents();
   assert.equal(texts.filter((text) => text === "20 in 10 s").length, 1, `${texts}`);
   assert.ok(texts.filter((text) => text === "10 in 10 s").length >= 1, `${texts}`);
+  // A bucket could let more go than in this trace.
+  assert.deepEqual(TITLES.map((title) => shown[title].bound), [20, 10, 20, 19, 19, 10]);
+  assert.deepEqual(texts.filter((text) => text.startsWith("bound: ")), [20, 10, 20, 19, 19, 10].map((bound) => `bound: ${bound}`));
+  assert.ok(texts.includes("most in this trace") && !texts.includes("at worst"), `${texts}`);
   assert.match(await visit.page.locator("[data-field=summary]").textContent(), /Fixed window lets 20 go in 10 s, 2\.0x of 10\./);
 });
 
@@ -182,7 +186,8 @@ on("what all allow can be changed", async (visit) => {
     [2000, { maxTokens: 5, refillRate: 2.5 }, { maxRequests: 5, windowSeconds: 2 }]);
   await assertShown(visit, own);
   assert.deepEqual([own.json[0].worst, own.json[1].worst], [10, 5]);
-  await parts(visit).table.getByRole("columnheader", { name: "most in any 2 s" }).waitFor();
+  await parts(visit).table.getByRole("columnheader", { name: "most in this trace, any 2 s" }).waitFor();
+  await parts(visit).table.getByRole("columnheader", { name: "proven bound, any 2 s" }).waitFor();
   for (const wrong of ["", "0", "1.5", "101"]) {
     await limit.fill(wrong);
     await limit.press("Enter");

@@ -1,6 +1,6 @@
 //! `/v1/authorize`, asked as proxies ask it. Through real ones: tests/gateways.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ fn server(text: &str) -> (Server, NamedTempFile) {
 }
 
 /// A question as Caddy and Traefik ask it.
-fn ask(server: &Server, query: &str, method: &str, uri: &str) -> RequestBuilder {
-    let request = server.get(&format!("/v1/authorize{query}"));
+fn ask(server: &Server, path: &str, method: &str, uri: &str) -> RequestBuilder {
+    let request = server.get(&format!("/v1/authorize{path}"));
     let request = request.header("x-forwarded-method", method).header("x-forwarded-uri", uri);
     request.header("x-forwarded-for", "203.0.113.9").header("x-forwarded-host", "shop.example")
 }
@@ -148,7 +148,7 @@ fn headers_of_another_kind_of_proxy_are_not_looked_at() {
     assert_eq!(status(spoofed("/4")), 429);
 
     let nginx = |path: &str| {
-        let request = ask(&server, "?proxy=nginx", "GET", path).header("x-original-uri", "/n");
+        let request = ask(&server, "/web/proxy=nginx", "GET", path).header("x-original-uri", "/n");
         request.header("x-original-method", "GET")
     };
     for path in ["/1", "/2", "/3"] {
@@ -181,7 +181,7 @@ fn any_method_asks_the_same() {
 #[test]
 fn a_refusal_has_the_status_that_the_proxy_understands() {
     let (server, _file) = server(RULES);
-    let ask = |path: &str| ask(&server, "?deny_status=403&domain=web", "GET", path).send().unwrap();
+    let ask = |path: &str| ask(&server, "/web/deny_status=403", "GET", path).send().unwrap();
     for _ in 0..3 {
         assert_eq!(ask("/a").status(), 200);
     }
@@ -196,19 +196,25 @@ fn a_refusal_has_the_status_that_the_proxy_understands() {
 #[test]
 fn a_question_that_is_wrong_is_told_what_is() {
     let (server, _file) = server(RULES);
-    for (query, want) in [
-        ("?deny_status=302", "use one of 400 to 499"),
-        ("?deny_status=503", "use one of 400 to 499"),
-        ("?deny_status=no", "deny_status"),
-        ("?max_wait_us=60000001", "at most 60000000"),
-        ("?proxy=squid", "unknown variant `squid`"),
-        ("?dommain=web", "unknown field `dommain`"),
+    for (path, want) in [
+        ("/web/deny_status=302", "use one of 400 to 499"),
+        ("/web/deny_status=503", "use one of 400 to 499"),
+        ("/web/max_wait_us=60000001", "at most 60000000"),
+        ("/web/proxy=squid", "use `forwarded` or `nginx`"),
+        ("/web/dommain=web", "unknown setting `dommain`"),
+        ("/%ff", "percent-encode UTF-8"),
+        ("/web/%ff", "percent-encode UTF-8"),
     ] {
-        let (status, detail) = problem(ask(&server, query, "GET", "/").send().unwrap());
-        assert_eq!(status, 400, "{query}");
-        assert!(detail.contains(want), "{query}: {detail}");
+        let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
+        assert_eq!(status, 400, "{path}");
+        assert!(detail.contains(want), "{path}: {detail}");
     }
-    let (status, detail) = problem(ask(&server, "?domain=shop", "GET", "/").send().unwrap());
+    for path in ["/", "/web/", "/web/proxy=nginx/", "/web/a/b"] {
+        let (status, detail) = problem(ask(&server, path, "GET", "/").send().unwrap());
+        assert_eq!(status, 404, "{path}");
+        assert!(detail.contains("there is no `/v1/authorize/"), "{path}: {detail}");
+    }
+    let (status, detail) = problem(ask(&server, "/shop", "GET", "/").send().unwrap());
     assert_eq!(status, 404, "{detail}");
     for (method, uri, want) in [
         ("G T", "/", "x-forwarded-method is no method"),
@@ -221,8 +227,11 @@ fn a_question_that_is_wrong_is_told_what_is() {
         assert!(detail.contains(want), "{detail}");
     }
     let (_, detail) = problem(server.get("/v1/authorize").send().unwrap());
-    assert!(detail.contains("x-forwarded-method is missing") && detail.contains("?proxy=nginx"));
-    let (_, detail) = problem(server.get("/v1/authorize?proxy=nginx").send().unwrap());
+    assert!(
+        detail.contains("x-forwarded-method is missing")
+            && detail.contains("/v1/authorize/{domain}/proxy=nginx")
+    );
+    let (_, detail) = problem(server.get("/v1/authorize/web/proxy=nginx").send().unwrap());
     assert!(detail.contains("x-original-method is missing"), "{detail}");
     let twice = ask(&server, "", "GET", "/").header("x-forwarded-uri", "/b");
     let (_, detail) = problem(twice.send().unwrap());
@@ -245,10 +254,73 @@ fn a_domain_is_to_be_said_if_there_are_several() {
     );
     let (status_code, detail) = problem(ask(&server, "", "GET", "/").send().unwrap());
     assert_eq!(status_code, 400);
-    assert!(detail.contains("?domain="), "{detail}");
-    assert_eq!(status(ask(&server, "?domain=a", "GET", "/")), 200);
-    assert_eq!(status(ask(&server, "?domain=a", "GET", "/")), 429);
-    assert_eq!(status(ask(&server, "?domain=b", "GET", "/")), 200);
+    assert!(detail.contains("/v1/authorize/{domain}"), "{detail}");
+    assert_eq!(status(ask(&server, "/a", "GET", "/")), 200);
+    assert_eq!(status(ask(&server, "/a", "GET", "/")), 429);
+    assert_eq!(status(ask(&server, "/b", "GET", "/")), 200);
+}
+
+/// Some proxies send the client's query along.
+#[test]
+fn a_query_changes_nothing() {
+    let (server, _file) = server(RULES);
+    let queries = [
+        "?domain=web",
+        "?domain=shop",
+        "?deny_status=200",
+        "?proxy=nginx",
+        "?max_wait_us=x",
+        "?%64omain=",
+        "?%ff&=&?",
+    ];
+    for (number, query) in queries.into_iter().enumerate() {
+        for (path, refusal) in [("", 429), ("/web", 429), ("/web/deny_status=403", 403)] {
+            let uri = format!("/{number}{path}{query}");
+            let asked = || status(ask(&server, &format!("{path}{query}"), "GET", &uri));
+            let answers = [asked(), asked(), asked(), asked()];
+            assert_eq!(answers, [200, 200, 200, refusal], "{path}{query}");
+        }
+    }
+}
+
+#[test]
+fn a_domain_in_the_path_is_percent_decoded() {
+    let (server, _file) = server(
+        "identity: { trusted_proxies: [127.0.0.1] }\n\
+         limits: { one: fixed-window limit=1 window=1d }\n\
+         rules:\n\
+         - { name: odd, domain: 'ä?b=%2f,..', key: [], limit: one }\n\
+         - { name: settings, domain: 'proxy=nginx', key: [], limit: one }\n\
+         - { name: dots, domain: '..', key: [], limit: one }",
+    );
+    for (path, refusal) in [
+        ("/%C3%A4%3Fb=%252f,..", 429),
+        ("/%c3%a4%3fb%3D%252f%2C%2e%2e/deny%5Fstatus=403", 403),
+        ("/proxy=nginx", 429),
+        ("/%2e%2E/deny_status=410", 410),
+    ] {
+        // One by one, as bytes: a client library would normalise the path.
+        let asked = || raw_status(&server, path);
+        let first = asked();
+        assert!(first == 200 || path.contains("deny%5F"), "{path}: {first}");
+        assert_eq!(asked(), refusal, "{path}");
+    }
+    for path in ["/%C3%A4", "/a%2fb", "/%00", "/%25C3%25A4", "//proxy=forwarded"] {
+        assert_eq!(raw_status(&server, path), 404, "{path}");
+    }
+}
+
+/// The status of a question whose path is sent as it stands.
+fn raw_status(server: &Server, path: &str) -> u16 {
+    let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
+    let question = format!(
+        "GET /v1/authorize{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+         x-forwarded-method: GET\r\nx-forwarded-uri: /\r\n\r\n"
+    );
+    stream.write_all(question.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer[9..12].parse().unwrap()
 }
 
 #[test]
@@ -270,7 +342,7 @@ fn clients_are_who_the_configuration_says() {
     assert_eq!(with_key("invented-too"), 429);
     // Tokens that are not genuine stay 401: every proxy knows it.
     let response =
-        ask(&server, "?deny_status=403", "GET", "/").bearer_auth("a.b.c").send().unwrap();
+        ask(&server, "/web/deny_status=403", "GET", "/").bearer_auth("a.b.c").send().unwrap();
     assert_eq!(text_of(&response, "www-authenticate"), "Bearer error=\"invalid_token\"");
     let (status_code, word, _) = refused(response);
     assert_eq!((status_code, &*word), (401, "token"));
@@ -307,19 +379,19 @@ fn a_store_that_fails_does_what_the_rule_says() {
     let server = Server::start(&["--config", path, "--store", &proxy.url()]);
     // It is stalled: it takes requests, and answers none.
     proxy.drop_replies(u64::MAX);
-    let ask = |query: &str| ask(&server, query, "GET", "/").send().unwrap();
+    let ask = |path: &str| ask(&server, path, "GET", "/").send().unwrap();
     for _ in 0..3 {
-        let response = ask("?domain=open");
+        let response = ask("/open");
         assert_eq!(response.status(), 200);
         assert_eq!(text_of(&response, "ratelimit"), "", "nothing is known");
     }
-    let local: Vec<_> = (0..3).map(|_| ask("?domain=local").status().as_u16()).collect();
+    let local: Vec<_> = (0..3).map(|_| ask("/local").status().as_u16()).collect();
     assert_eq!(local, [200, 429, 429]);
-    let response = ask("?domain=closed");
+    let response = ask("/closed");
     assert!(!text_of(&response, "retry-after").is_empty());
     let (status, word, _) = refused(response);
     assert_eq!((status, &*word), (503, "store-failed"));
-    let (status, word, told) = refused(ask("?domain=closed&deny_status=403"));
+    let (status, word, told) = refused(ask("/closed/deny_status=403"));
     assert_eq!((status, &*word), (403, "store-failed"));
     assert_eq!(told["title"], "Service Unavailable");
 }
@@ -339,14 +411,14 @@ fn a_shaping_limit_holds_the_answer_back() {
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
     // Who does not want to wait is refused at once.
-    assert_eq!(status(ask(&server, "?max_wait_us=0", "GET", "/")), 429);
+    assert_eq!(status(ask(&server, "/web/max_wait_us=0", "GET", "/")), 429);
 }
 
 /// Questions of a client that would wait for a minute, on a connection of their own; the answers are not read.
 fn send(server: &Server, client: &str, count: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
-        "GET /v1/authorize?max_wait_us=60000000 HTTP/1.1\r\nhost: a\r\nx-forwarded-method: GET\r\n\
+        "GET /v1/authorize/web/max_wait_us=60000000 HTTP/1.1\r\nhost: a\r\nx-forwarded-method: GET\r\n\
          x-forwarded-uri: /\r\nx-forwarded-for: {client}\r\n\r\n"
     );
     stream.write_all(question.repeat(count).as_bytes()).unwrap();
@@ -368,7 +440,11 @@ fn who_goes_away_while_it_waits_gives_its_place_back() {
         // The first goes at once, and of two one has to wait.
         let waits = send(&server, "203.0.113.9", 2);
         wait_until_held(&server, 1);
-        assert_eq!(status(ask(&server, "?max_wait_us=60000000", "GET", "/")), 429, "it is full");
+        assert_eq!(
+            status(ask(&server, "/web/max_wait_us=60000000", "GET", "/")),
+            429,
+            "it is full"
+        );
         drop(waits);
         wait_until_held(&server, 0);
     }
@@ -382,14 +458,14 @@ fn a_server_that_stops_does_not_wait_for_those_it_holds_back() {
     let server = Server::start(&flags);
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     let answers = thread::scope(|scope| {
-        let wait = |query| {
-            let query = format!("?max_wait_us=60000000{query}");
-            let request = ask(&server, &query, "GET", "/");
+        let wait = |setting| {
+            let path = format!("/web/max_wait_us=60000000{setting}");
+            let request = ask(&server, &path, "GET", "/");
             scope.spawn(|| request.send().unwrap())
         };
         let first = wait("");
         wait_until_held(&server, 1);
-        let second = wait("&deny_status=403");
+        let second = wait(",deny_status=403");
         wait_until_held(&server, 2);
         server.signal(Signal::TERM);
         [first, second].map(|waits| waits.join().unwrap())
@@ -413,7 +489,7 @@ fn no_more_wait_than_there_is_room_for() {
     wait_until_held(&server, 1);
     let two = send(&server, "203.0.113.2", 2);
     wait_until_held(&server, 2);
-    let ask = || ask(&server, "?max_wait_us=60000000", "GET", "/").send().unwrap();
+    let ask = || ask(&server, "/web/max_wait_us=60000000", "GET", "/").send().unwrap();
     assert_eq!(ask().status(), 200);
     let (status, _, told) = refused(ask());
     assert_eq!(status, 429, "{told}");

@@ -131,6 +131,34 @@ fn a_rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
 }
 
 #[test]
+fn a_domain_may_be_left_out_if_it_is_the_only_one() {
+    let text = "limits: { two: fixed-window limit=2 window=366d }\n\
+                rules: [{ name: r, domain: d, key: [ip], limit: two }]";
+    let file = rules(text);
+    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let body = json!({"attributes": {"ip": "203.0.113.9"}});
+    assert_eq!(check(&server, body.clone())["rules"][0]["rule"], "r");
+    let named = json!({"domain": "d", "attributes": {"ip": "203.0.113.9"}});
+    assert_eq!(check(&server, named)["remaining"], 0);
+    let batch = server.post("/v1/check/batch", json!([body]).to_string()).send().unwrap();
+    assert_eq!(body_of(batch)[0]["allowed"], false);
+
+    let several = text.replace("}]", "}, { name: s, domain: e, key: [ip], limit: two }]");
+    for text in [&*several, "rules: []"] {
+        let file = rules(text);
+        let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+        let (status, detail) = problem(server.post("/v1/check", body.to_string()).send().unwrap());
+        assert_eq!(status, 400, "{text}");
+        for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add some"] {
+            assert!(detail.contains(remedy), "{detail}");
+        }
+        let batch = server.post("/v1/check/batch", json!([body]).to_string()).send().unwrap();
+        let problems = body_of(batch);
+        assert_eq!((&problems[0]["status"], &problems[0]["detail"]), (&json!(400), &json!(detail)));
+    }
+}
+
+#[test]
 fn rules_say_the_cost_unless_the_caller_does() {
     let server = slow();
     let mut report = json!({

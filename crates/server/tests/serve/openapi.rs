@@ -31,6 +31,8 @@ fn the_document_is_whole() {
         ("/v1/check", &["post"][..]),
         ("/v1/check/batch", &["post"]),
         ("/v1/authorize", &["get", "post"]),
+        ("/v1/authorize/{domain}", &["get", "post"]),
+        ("/v1/authorize/{domain}/{settings}", &["get", "post"]),
         ("/v1/limits", &["get"]),
         ("/v1/limits/{name}", &["get"]),
         ("/v1/limits/{name}/keys/{key}", &["get", "delete"]),
@@ -52,8 +54,8 @@ fn the_document_is_whole() {
             for (status, response) in responses.iter().filter(|(status, _)| status.starts_with('4'))
             {
                 let content = &response["content"]["application/problem+json"]["schema"]["$ref"];
-                let is_refusal =
-                    path == "/v1/authorize" && !["400", "403", "404"].contains(&&**status);
+                let is_refusal = path.starts_with("/v1/authorize")
+                    && !["400", "403", "404"].contains(&&**status);
                 let want = if is_refusal { "RefusalProblem" } else { "Problem" };
                 assert_eq!(
                     *content,
@@ -85,6 +87,7 @@ fn bodies_are_bounded_and_closed() {
     assert_eq!((&cost["minimum"], &cost["maximum"]), (&json!(1), &json!((1_u64 << 53) - 1)));
     assert_eq!(schemas["CheckRules"]["properties"]["attributes"]["maxProperties"], 64);
     assert_eq!(schemas["CheckRules"]["required"], json!(["domain"]));
+    assert_eq!(schemas["CheckOnlyDomain"]["required"], json!(["attributes"]));
     assert_eq!(schemas["CheckLimit"]["required"], json!(["limit", "key"]));
 }
 
@@ -115,7 +118,7 @@ use_after_free.enabled = false
 
 # A proxy may ask with any method, also one that the document does not name.
 [[operations]]
-include-path = "/v1/authorize"
+include-path-regex = "^/v1/authorize"
 checks.unsupported_method.enabled = false
 
 # What is wrong with one request of a batch is answered in its place.

@@ -76,7 +76,7 @@ fn assert_counts(limits: &Limits) {
         assert_eq!(server.check(check)["allowed"], nth < 3);
     }
     for nth in 0..6 {
-        let request = server.get("/v1/authorize?domain=api").header("x-forwarded-method", "GET");
+        let request = server.get("/v1/authorize/api").header("x-forwarded-method", "GET");
         let request = request.header("x-forwarded-uri", "/shop");
         let response = request.header("x-forwarded-for", "203.0.113.9").send().unwrap();
         assert_eq!(response.status(), if nth < 2 { 200 } else { 429 });

@@ -1,45 +1,61 @@
-//! What a proxy's configuration says: the query.
+//! The configuration of a proxy, in the path: `/v1/authorize/web/proxy=nginx,deny_status=403`.
+//!
+//! Nothing is read from the query, because some proxies send the client's query along.
 
 use std::time::Duration;
 
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use hyper::StatusCode;
 use serde::Deserialize;
 use tollgate::rules::Current;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
-use crate::http::Problem;
-use crate::http::problem::told;
+use crate::http::problem::shown;
+use crate::http::{Problem, domain};
 
 /// Shorter than proxies wait: Traefik 30 s, nginx 60 s unless told otherwise.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The longest that can be asked for.
+/// The longest wait that can be set.
 const LONGEST_WAIT_US: u64 = 60_000_000;
 
-/// What a proxy's configuration says.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(in crate::http) struct Params {
-    /// Whose rules decide. Need not be said if all rules are of one domain.
-    #[param(nullable = false, example = "api")]
+/// The end of most error messages.
+const REMEDY: &str = "use settings such as \
+                      /v1/authorize/api/proxy=nginx,deny_status=403,max_wait_us=2000000";
+
+/// The variable parts of the path, percent-decoded.
+#[derive(Debug, Deserialize)]
+pub(in crate::http) struct PathParts {
     domain: Option<String>,
-    /// Which headers tell of the original request; nobody else's are looked at.
-    #[param(nullable = false, inline)]
+    settings: Option<String>,
+}
+
+/// A question's configuration, from its path.
+#[derive(Debug)]
+pub(super) struct Params {
+    domain: Option<String>,
+    settings: AuthorizeSettings,
+}
+
+/// How a proxy wants its questions answered.
+#[derive(Debug, Default, PartialEq, Eq, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(min_properties = 1)]
+pub(in crate::http) struct AuthorizeSettings {
+    #[schema(nullable = false, inline)]
     proxy: Option<Proxy>,
     /// The status of a refusal, instead of 429, and of a store that fails under `closed`, instead of 503: nginx's
-    /// `auth_request` understands 401 and 403 alone. A token that is not accepted is 401 all the same.
-    #[param(minimum = 400, maximum = 499, nullable = false, example = 403)]
+    /// `auth_request` accepts 401 and 403 alone. A token that is not accepted is still answered 401.
+    #[schema(minimum = 400, maximum = 499, nullable = false, example = 403)]
     deny_status: Option<u16>,
-    /// How long a shaping limit may delay the answer; what would have to wait for longer is refused.
-    #[param(minimum = 0, maximum = 60_000_000_u64, default = 10_000_000, nullable = false)]
+    /// How long a shaping limit may delay the answer. A request that would have to wait longer is refused.
+    #[schema(minimum = 0, maximum = 60_000_000_u64, default = 10_000_000, nullable = false)]
     max_wait_us: Option<u64>,
 }
 
-/// Whose headers tell of the original request.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ToSchema)]
+/// The kind of proxy, which determines the headers that describe the original request. All others are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Proxy {
     /// `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`: Caddy and Traefik.
@@ -50,50 +66,159 @@ pub(super) enum Proxy {
 }
 
 impl Params {
-    pub(super) fn checked(
-        params: Result<Query<Params>, QueryRejection>,
-    ) -> Result<Params, Problem> {
-        let Query(params) = params.map_err(|error| {
-            let problem = error.body_text();
-            let problem = problem.split_once(": ").map_or(&*problem, |(_, problem)| problem);
-            let remedy = "use such as ?domain=api&proxy=nginx&deny_status=403&max_wait_us=2000000";
-            Problem::bad_request(format!("{}; {remedy}", told(problem)))
-        })?;
-        // A 2xx would let everybody pass, and a 5xx looks like a failure, which proxies try again.
-        if let Some(status) = params.deny_status.filter(|status| !(400..500).contains(status)) {
-            let detail = format!("deny_status: {status} is no refusal; use one of 400 to 499");
-            return Err(Problem::bad_request(detail));
-        }
-        if let Some(wait_us) = params.max_wait_us.filter(|&wait_us| wait_us > LONGEST_WAIT_US) {
-            let detail =
-                format!("max_wait_us: {wait_us} is too long; use at most {LONGEST_WAIT_US}");
-            return Err(Problem::bad_request(detail));
-        }
-        Ok(params)
+    /// Returns what the path says, or a problem that names the part that is wrong.
+    pub(super) fn new(path: Result<Path<PathParts>, PathRejection>) -> Result<Params, Problem> {
+        let Path(PathParts { domain, settings }) = path.map_err(|_| Problem::bad_path())?;
+        let settings = settings
+            .map_or(Ok(AuthorizeSettings::default()), |text| AuthorizeSettings::parse(&text))?;
+        Ok(Params { domain, settings })
     }
 
-    /// The one that is asked for, or the only one.
+    /// Returns the domain in the path, or the only one that has rules.
     pub(super) fn domain<'d>(&'d self, now: &'d Current<'_>) -> Result<&'d str, Problem> {
-        match &self.domain {
-            Some(domain) if now.has_domain(domain) => Ok(domain),
-            Some(domain) => Err(Problem::unknown_domain(domain)),
-            None => now.only_domain().ok_or_else(|| {
-                Problem::bad_request(
-                    "the rules are of several domains, or there are none; say which: ?domain=api",
-                )
-            }),
-        }
+        domain::find(self.domain.as_deref(), now, "/v1/authorize/{domain}")
     }
 
     pub(super) fn proxy(&self) -> Proxy {
-        self.proxy.unwrap_or_default()
+        self.settings.proxy.unwrap_or_default()
     }
 
     pub(super) fn deny_status(&self) -> Option<StatusCode> {
-        StatusCode::from_u16(self.deny_status?).ok()
+        StatusCode::from_u16(self.settings.deny_status?).ok()
     }
 
     pub(super) fn max_wait(&self) -> Duration {
-        self.max_wait_us.map_or(MAX_WAIT, Duration::from_micros)
+        self.settings.max_wait_us.map_or(MAX_WAIT, Duration::from_micros)
+    }
+}
+
+impl AuthorizeSettings {
+    /// Parses `proxy=nginx,deny_status=403`: each setting at most once, in any order.
+    fn parse(text: &str) -> Result<AuthorizeSettings, Problem> {
+        let mut settings = AuthorizeSettings::default();
+        for setting in text.split(',') {
+            let Some((name, value)) = setting.split_once('=') else {
+                let detail = format!("`{}` has no value; {REMEDY}", shown(setting));
+                return Err(Problem::bad_request(detail));
+            };
+            match name {
+                "proxy" => set(&mut settings.proxy, name, Proxy::parse(value)?)?,
+                "deny_status" => set(&mut settings.deny_status, name, deny_status(value)?)?,
+                "max_wait_us" => set(&mut settings.max_wait_us, name, max_wait_us(value)?)?,
+                _ => {
+                    let detail = format!("unknown setting `{}`; {REMEDY}", shown(name));
+                    return Err(Problem::bad_request(detail));
+                }
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl Proxy {
+    fn parse(value: &str) -> Result<Proxy, Problem> {
+        match value {
+            "forwarded" => Ok(Proxy::Forwarded),
+            "nginx" => Ok(Proxy::Nginx),
+            _ => Err(invalid("proxy", value, "use `forwarded` or `nginx`")),
+        }
+    }
+}
+
+/// A 2xx would let every request pass, and proxies take a 5xx for a failure.
+fn deny_status(value: &str) -> Result<u16, Problem> {
+    let status = value.parse().ok().filter(|status| (400..500).contains(status));
+    status.ok_or_else(|| invalid("deny_status", value, "use one of 400 to 499"))
+}
+
+fn max_wait_us(value: &str) -> Result<u64, Problem> {
+    let wait_us = value.parse().ok().filter(|&wait_us| wait_us <= LONGEST_WAIT_US);
+    wait_us.ok_or_else(|| {
+        invalid("max_wait_us", value, &format!("use microseconds, at most {LONGEST_WAIT_US}"))
+    })
+}
+
+fn set<T>(setting: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
+    match setting.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::bad_request(format!("`{name}` is set twice; set it once"))),
+    }
+}
+
+fn invalid(name: &str, value: &str, remedy: &str) -> Problem {
+    Problem::bad_request(format!("{name}: `{}` is not valid; {remedy}", shown(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn settings_are_parsed_in_any_order() {
+        let nginx = AuthorizeSettings { proxy: Some(Proxy::Nginx), ..AuthorizeSettings::default() };
+        assert_eq!(AuthorizeSettings::parse("proxy=nginx").unwrap(), nginx);
+        let all = AuthorizeSettings {
+            proxy: Some(Proxy::Forwarded),
+            deny_status: Some(403),
+            max_wait_us: Some(60_000_000),
+        };
+        for text in [
+            "proxy=forwarded,deny_status=403,max_wait_us=60000000",
+            "max_wait_us=60000000,deny_status=403,proxy=forwarded",
+        ] {
+            assert_eq!(AuthorizeSettings::parse(text).unwrap(), all, "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_name_what_is_wrong() {
+        for (text, want) in [
+            ("", "`` has no value; use settings such as /v1/authorize/api/proxy=nginx"),
+            ("nginx", "`nginx` has no value"),
+            ("proxy=nginx,", "`` has no value"),
+            ("proxy=nginx&deny_status=403", "proxy: `nginx&deny_status=403` is not valid"),
+            ("proxy=squid", "use `forwarded` or `nginx`"),
+            ("Proxy=nginx", "unknown setting `Proxy`"),
+            ("domain=web", "unknown setting `domain`"),
+            ("proxy=nginx,proxy=forwarded", "`proxy` is set twice"),
+            ("deny_status=200", "use one of 400 to 499"),
+            ("deny_status=500", "use one of 400 to 499"),
+            ("deny_status=65939", "use one of 400 to 499"),
+            ("deny_status= 403", "deny_status: ` 403` is not valid"),
+            ("max_wait_us=60000001", "at most 60000000"),
+            ("max_wait_us=-1", "at most 60000000"),
+        ] {
+            let problem = AuthorizeSettings::parse(text).unwrap_err();
+            assert_eq!(problem.status(), StatusCode::BAD_REQUEST);
+            assert!(problem.detail().contains(want), "{text}: {}", problem.detail());
+        }
+    }
+
+    fn parts() -> impl Strategy<Value = String> {
+        let names = ["proxy", "deny_status", "max_wait_us", "domain", ""];
+        let values = prop_oneof![
+            Just("nginx".to_owned()),
+            any::<u64>().prop_map(|number| number.to_string()),
+            (390..510_u16).prop_map(|number| number.to_string()),
+            any::<String>(),
+        ];
+        let pair = (prop::sample::select(names.to_vec()), "[=,]?", values)
+            .prop_map(|(name, sign, value)| format!("{name}{sign}{value}"));
+        prop::collection::vec(pair, 0..5).prop_map(|pairs| pairs.join(","))
+    }
+
+    proptest! {
+        #[test]
+        fn settings_are_within_bounds_or_refused(text in prop_oneof![any::<String>(), parts()]) {
+            match AuthorizeSettings::parse(&text) {
+                Ok(AuthorizeSettings { deny_status, max_wait_us, .. }) => {
+                    prop_assert!(deny_status.is_none_or(|status| (400..500).contains(&status)));
+                    prop_assert!(max_wait_us.is_none_or(|wait_us| wait_us <= LONGEST_WAIT_US));
+                }
+                Err(problem) => prop_assert!(problem.detail().len() < 300, "{}", problem.detail()),
+            }
+        }
     }
 }

@@ -60,6 +60,7 @@ pub(in crate::http) struct RefusalProblem {
 pub(in crate::http) enum CheckRequest {
     Limit(CheckLimit),
     Rules(CheckRules),
+    OnlyDomain(CheckOnlyDomain),
 }
 
 /// Each decided by itself.
@@ -100,10 +101,27 @@ pub(in crate::http) struct CheckLimit {
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "for the document alone")]
 pub(in crate::http) struct CheckRules {
-    /// Whose rules.
+    /// The domain whose rules decide.
     #[schema(example = "api")]
     domain: String,
     #[schema(schema_with = attributes, required = false)]
+    attributes: (),
+    #[schema(schema_with = verified, required = false)]
+    verified: (),
+    #[schema(schema_with = said, required = false)]
+    said: (),
+    #[schema(schema_with = cost)]
+    cost: Option<u64>,
+    #[schema(schema_with = max_wait_us)]
+    max_wait_us: Option<u64>,
+}
+
+/// A request that rules decide which are all of one domain. At most 64 attributes in all.
+#[derive(ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "for the document alone")]
+pub(in crate::http) struct CheckOnlyDomain {
+    #[schema(schema_with = attributes)]
     attributes: (),
     #[schema(schema_with = verified, required = false)]
     verified: (),

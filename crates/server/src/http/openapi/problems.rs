@@ -19,8 +19,8 @@ pub(in crate::http) struct OperatorProblems;
 /// Of a path that asks the store.
 pub(in crate::http) struct StoreProblems;
 
-/// Of the path that proxies ask.
-pub(in crate::http) struct AuthorizeProblems;
+/// Every answer to a proxy.
+pub(in crate::http) struct AuthorizeAnswers;
 
 /// Of a path to play with.
 pub(in crate::http) struct PlaygroundProblems;
@@ -64,10 +64,10 @@ impl IntoResponses for OperatorProblems {
     }
 }
 
-impl IntoResponses for AuthorizeProblems {
+impl IntoResponses for AuthorizeAnswers {
     fn responses() -> Responses {
         let mut all = problems(&[
-            (400, "The query or a header is wrong: the detail says where."),
+            (400, "The path or a header is wrong: the detail says where."),
             (403, "It is not asked by a trusted proxy."),
             (404, "There is no rule of that domain."),
         ]);
@@ -76,11 +76,13 @@ impl IntoResponses for AuthorizeProblems {
         let about = "Seconds, unless waiting does not help.";
         let again = |refusal| with_header(refusal, "Retry-After", Type::Integer, about);
         let refused = again(refusal("It may not go: a quota is spent, or a rule lets none pass."));
-        let told = again(refusal("The same, if the query has `deny_status`."));
+        let told = again(refusal("The same, if the settings have `deny_status`."));
         let failed = again(refusal(
             "The store fails, and a rule says that nobody goes then; or the server stops before its turn comes.",
         ));
-        all.extend([(401, unauthorized), (429, refused), (503, failed)].map(of_status));
+        all.extend(
+            [(200, allowed()), (401, unauthorized), (429, refused), (503, failed)].map(of_status),
+        );
         all.insert("4XX".to_owned(), told.build().into());
         all
     }
@@ -117,6 +119,21 @@ fn of_status((status, response): (u16, ResponseBuilder)) -> (String, RefOr<Respo
 fn problem(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     ResponseBuilder::new().description(about).content("application/problem+json", content)
+}
+
+/// The answer for a request that may go.
+fn allowed() -> ResponseBuilder {
+    let headers = [
+        ("RateLimit", Type::String, "What is left of each limit: `\"free\";r=12;t=5`."),
+        ("RateLimit-Policy", Type::String, "Each limit: `\"free\";q=60;w=60`."),
+        ("X-RateLimit-Limit", Type::Integer, "The tightest limit."),
+        ("X-RateLimit-Remaining", Type::Integer, "What is left of the tightest limit."),
+        ("X-RateLimit-Reset", Type::Integer, "When all of it is available again, in Unix seconds."),
+    ];
+    let response = ResponseBuilder::new().description("The request may go.");
+    headers.into_iter().fold(response, |response, (name, of_type, about)| {
+        with_header(response, name, of_type, about)
+    })
 }
 
 fn refusal(about: &str) -> ResponseBuilder {

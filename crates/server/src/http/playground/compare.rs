@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tollgate_core::{Cost, Limit, Verdict};
+use tollgate_core::{Cost, Limit, Mode, Verdict};
 use utoipa::ToSchema;
 
 use super::algorithm::{Algorithm, Parameters, object};
@@ -60,10 +60,12 @@ pub(in crate::http) struct Compared {
     goes_ms: Vec<Option<f64>>,
     /// How many went.
     allowed: usize,
-    /// The most that went in any so many milliseconds.
+    /// The most that went within any `window_ms` of this traffic.
     worst: usize,
     /// When those milliseconds began.
     worst_from_ms: f64,
+    /// The proven bound: the most that can go within any `window_ms`, whatever the traffic is.
+    bound: u64,
 }
 
 /// What all algorithms make of the same traffic, at times of its own. Charges nothing
@@ -135,9 +137,25 @@ impl Compared {
         });
         let goes_ms = goes.collect();
         went_us.sort_unstable();
-        let (worst, worst_from_us) = worst(&went_us, window_ms * 1_000);
+        let window_us = window_ms * 1_000;
+        let (worst, worst_from_us) = worst(&went_us, window_us);
         let (allowed, worst_from_ms) = (went_us.len(), worst_from_us as f64 / 1e3);
-        Compared { algorithm, limit: limit.to_string(), goes_ms, allowed, worst, worst_from_ms }
+        let (limit, bound) = (limit.to_string(), bound(limit, window_us));
+        Compared { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound }
+    }
+}
+
+/// The most requests of cost 1 that can go within a window, whatever the traffic is.
+fn bound(limit: &Limit, window_us: u64) -> u64 {
+    match limit {
+        // A shaping bucket admits a burst, and delays its requests so that they go 1/leak apart. Rounding up to whole
+        // microseconds can move a request from just before the window to its beginning, so the bound is rounded up.
+        Limit::LeakyBucket(own) if own.mode() == Mode::Shaping => {
+            let (units, per_us) = (u128::from(own.leak().units()), u128::from(own.leak().per_us()));
+            let most = (u128::from(window_us) * units).div_ceil(per_us);
+            u64::try_from(most).unwrap_or(u64::MAX)
+        }
+        _ => limit.bound_over(window_us).max_units,
     }
 }
 
@@ -156,4 +174,56 @@ fn worst(went_us: &[u64], window_us: u64) -> (usize, u64) {
         }
     }
     worst
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limits(count: u64, window_ms: u64) -> [(Algorithm, Limit); 6] {
+        let window = format!("limit={count} window={window_ms}ms");
+        [
+            (Algorithm::FixedWindow, format!("fixed-window {window}")),
+            (Algorithm::SlidingWindowLog, format!("sliding-window-log {window}")),
+            (Algorithm::SlidingWindowCounter, format!("sliding-window-counter {window}")),
+            (
+                Algorithm::TokenBucket,
+                format!("token-bucket capacity={count} refill={count}/{window_ms}ms"),
+            ),
+            (
+                Algorithm::LeakyBucket,
+                format!("leaky-bucket capacity={count} leak={count}/{window_ms}ms mode=policing"),
+            ),
+            (
+                Algorithm::LeakyBucket,
+                format!("leaky-bucket capacity={count} leak={count}/{window_ms}ms mode=shaping"),
+            ),
+        ]
+        .map(|(algorithm, text)| (algorithm, text.parse().unwrap()))
+    }
+
+    #[test]
+    fn bounds_are_those_of_the_algorithms() {
+        let bounds = limits(10, 10_000)
+            .map(|(algorithm, limit)| Compared::new(algorithm, &limit, &[], 10_000).bound);
+        assert_eq!(bounds, [20, 10, 20, 19, 19, 10]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_traffic_exceeds_the_bound(
+            count in 1..20_u64,
+            limit_ms in 1..2_000_u64,
+            window_ms in 1..2_000_u64,
+            mut at_ms in prop::collection::vec(0..5_000_u64, 0..200),
+        ) {
+            at_ms.sort_unstable();
+            for (algorithm, limit) in limits(count, limit_ms) {
+                let Compared { worst, bound, .. } = Compared::new(algorithm, &limit, &at_ms, window_ms);
+                prop_assert!(worst as u64 <= bound, "{limit}: {worst} above {bound}");
+            }
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! A store that does not answer: the rules say what Envoy is told, and Envoy never has to guess.
+//! A store that does not answer: the rules' policies decide, in time for Envoy. A server that does not answer:
+//! `failure_mode_deny` decides, after `timeout`.
 
 use reqwest::StatusCode;
 use tollgate_launcher::{Flavour, Launch};
@@ -6,6 +7,7 @@ use tollgate_launcher::{Flavour, Launch};
 use crate::envoy::config::Config;
 use crate::envoy::front::{Front, header};
 use crate::eventually::eventually;
+use crate::frozen::{Frozen, prompt_status};
 
 const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -70,4 +72,24 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
         ((degraded(), front.counted("error")) == in_time).then_some(())
     });
     assert_eq!(front.counted("over_limit"), 0);
+}
+
+/// On the connection to the server that is open, or that Envoy has yet to open.
+#[test]
+fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
+    for (mode, want) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 503)] {
+        for has_asked in [true, false] {
+            let config = Config::hurried().with("failure_mode_deny: false", mode);
+            let front = Front::with(RULES, config, &[]);
+            if has_asked {
+                front.get("/open");
+            }
+            let frozen = Frozen::new(&front.server);
+            assert_eq!(prompt_status(|| front.get("/open")), want, "{mode}, {has_asked}");
+            drop(frozen);
+            eventually("the server decides again", || {
+                header(&front.get("/open"), "x-ratelimit-limit").map(|_| ())
+            });
+        }
+    }
 }

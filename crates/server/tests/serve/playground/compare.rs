@@ -30,6 +30,8 @@ fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
     assert_eq!(of("allowed"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst_from_ms"), [9_500.0; 6]);
+    // Other traffic could get this much. Shaped requests go evenly whatever comes.
+    assert_eq!(of("bound"), [20, 10, 20, 19, 19, 10]);
     assert_eq!(rows[0]["limit"], "fixed-window limit=10 window=10s");
     assert_eq!(rows[4]["limit"], "leaky-bucket capacity=10 leak=1/s mode=policing");
     assert_eq!(rows[5]["limit"], "leaky-bucket capacity=10 leak=1/s mode=shaping");
