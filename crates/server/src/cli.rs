@@ -10,6 +10,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
 
@@ -142,6 +143,10 @@ pub(crate) struct ValidateArgs {
     #[arg(long, env = "TOLLGATE_FORMAT", value_enum, default_value_t = Format::Human)]
     pub(crate) format: Format,
 
+    /// Fail on warnings too, with exit code 1
+    #[arg(long, env = "TOLLGATE_STRICT", value_parser = BoolishValueParser::new())]
+    pub(crate) strict: bool,
+
     /// The files, as YAML or JSON; `-` is standard input
     ///
     /// A file of API keys that one of them names is read too.
@@ -204,9 +209,9 @@ const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucke
 Output:     one JSON object a request, in order; a summary on standard error
 Exit code:  0 every request was decided, 2 the limit, the trace or the store is at fault"#;
 
-const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate limits.yaml
+const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate --strict limits.yaml
 Output:     what each valid file has; problems on standard error, as JSON on standard output
-Exit code:  0 every file is valid, warnings or not; 1 one is not; 2 a bad flag"#;
+Exit code:  0 every file is valid; 1 one is not, or has warnings with --strict; 2 a bad flag"#;
 
 const EXPLAIN_EXAMPLE: &str = r#"Example:    tollgate explain limits.yaml --domain api --attribute method=POST \
                 --attribute path=/login --attribute ip=203.0.113.9

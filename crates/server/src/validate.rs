@@ -19,8 +19,12 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
         Format::Human => print_for_people(&files)?,
         Format::Json => print_json(&files)?,
     }
-    let is_valid = files.iter().all(|(_, outcome)| outcome.is_ok());
-    Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let passes = |outcome: &Outcome| match outcome {
+        Ok(config) => !args.strict || config.warnings().is_empty(),
+        Err(_) => false,
+    };
+    let pass = files.iter().all(|(_, outcome)| passes(outcome));
+    Ok(if pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 type Outcome = Result<Config, Problems>;

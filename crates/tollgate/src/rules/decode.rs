@@ -11,11 +11,13 @@ mod fields;
 mod identity;
 mod key;
 mod limits;
+mod missing;
 mod names;
 mod overrides;
 mod read;
 mod replaces;
 mod rule;
+mod sources;
 mod when;
 
 use std::collections::HashSet;
@@ -30,10 +32,20 @@ pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
 pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
 use rule::Rules;
+use sources::AttributeSources;
 
 const FILE: Mapping = Mapping {
     name: "the file",
-    fields: &["defaults", "limits", "api_keys", "api_keys_file", "identity", "rules"],
+    fields: &[
+        "defaults",
+        "limits",
+        "api_keys",
+        "api_keys_file",
+        "identity",
+        "caller_attributes",
+        "rules",
+        "tests",
+    ],
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
@@ -60,13 +72,15 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
-    let mut reading = Rules::new(defaults, &mut limits, section.as_ref());
+    let sources = AttributeSources::read(&fields, section.as_ref(), report);
+    let mut reading = Rules::new(defaults, &mut limits, &sources);
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
     // Whether a name is used is not known before the errors are mended.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
+        reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
     }
     let mut api_keys = ApiKeys::new(is_whole.then(|| tiers_of(&rules)));

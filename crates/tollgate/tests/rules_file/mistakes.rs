@@ -160,6 +160,16 @@ const YAML: &[Mistake] = &[
 ];
 
 const FILE: &[Mistake] = &[
+    mistake(
+        "fields whose names may be shown, and others",
+        Sees,
+        "limits: {}\nrate_limits: {}\nRates: {}\nsecret-1: pro\na_name_of_more_than_thirty_two_chars: 1\n",
+    ),
+    mistake(
+        "attributes of callers that are none",
+        Sees,
+        "limits: {}\ncaller_attributes: [tenant, 'a b', {}]\n",
+    ),
     mistake("an empty file", Sees, ""),
     mistake("a file of comments", Sees, "# nothing\n"),
     mistake("nothing but null", Sees, "~\n"),
@@ -524,7 +534,7 @@ const WHEN: &[Mistake] = &[
         "a value for a condition",
         Sees,
         rule!(
-            "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret: true } } }\n"
+            "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret-1: true } } }\n"
         ),
     ),
 ];
@@ -763,7 +773,7 @@ const CHOICES: &[Mistake] = &[
         "an override without its key",
         Sees,
         rule!(
-            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ secret: block }] }\n"
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ secret-1: block }] }\n"
         ),
     ),
 ];
@@ -1145,17 +1155,24 @@ const WARNINGS: &[Mistake] = &[
         "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=9 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
     ),
     mistake(
-        "a key of headers",
+        "keys of headers that are not trusted",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [header.x-user, { first_of: [header.x-a, header.x-b] }], limit: free }\n"
+            "  - { name: a, domain: d, key: [header.x-user, { first_of: [header.x-a, ip] }], limit: free }\n  - { name: b, domain: d, key: [{ first_of: [header.x-a, header.x-b] }], limit: free }\n"
         ),
     ),
     mistake(
-        "a key of headers that are not those which are trusted",
+        "a key of a header that is not among those which are trusted",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [header.x-user], limit: free }\nidentity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant] }\n"
+            "  - { name: a, domain: d, key: [ip, header.x-user], limit: free }\nidentity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant] }\n"
+        ),
+    ),
+    mistake(
+        "tiers by a header that is not trusted",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: { by: header.x-plan, tiers: { pro: free }, default: free } }\n"
         ),
     ),
     mistake(
@@ -1163,6 +1180,36 @@ const WARNINGS: &[Mistake] = &[
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [{ first_of: [jwt.sub, ip] }], limit: free }\n  - { name: b, domain: d, key: [ip], when: { jwt.plan: pro }, limit: free }\n  - { name: c, domain: d, key: [ip], limit: { by: jwt.plan, tiers: { pro: free }, default: free } }\n  - { name: d, domain: d, key: [ip], limit: free }\nidentity: {}\n"
+        ),
+    ),
+    mistake(
+        "claims without a section that verifies tokens",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [jwt.sub], limit: free }\n"),
+    ),
+    mistake(
+        "a key that may be missing",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, when: { path: /v1/** }, key: [ip, api_key], limit: free }\n"
+        ),
+    ),
+    mistake(
+        "a key of several attributes that may all be missing",
+        Blind,
+        concat!(
+            "limits: { free: token-bucket capacity=60 refill=1/s }\nrules:\n",
+            "  - { name: a, domain: d, key: [{ first_of: [jwt.sub, header.x-user, api_key] }], limit: free }\n",
+            "identity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-user], jwt: { keys: [{ algorithm: ES256, public_key: ",
+            p256!(),
+            " }] } }\n"
+        ),
+    ),
+    mistake(
+        "keys that may be missing beside rules that do not limit the rest",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [api_key], limit: free }\n  - { name: all, domain: d, key: [], limit: free }\n  - { name: shadow, domain: d, key: [ip], limit: free, shadow: true }\n  - { name: elsewhere, domain: e, key: [ip], limit: free }\n  - { name: some, domain: d, when: { path: /a }, key: [ip], limit: free }\n  - { name: nothing, domain: d, key: [ip], limit: allow }\n"
         ),
     ),
     mistake(
@@ -1195,6 +1242,20 @@ const WARNINGS: &[Mistake] = &[
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [], limit: free, when: { path: login } }\n  - { name: b, domain: d, key: [], limit: free, when: { path: [/a, { prefix: v1/ }, 'v2/**', '**/x'] } }\n"
+        ),
+    ),
+    mistake(
+        "paths with a query",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: [/a, '/login?x=1'] }, cost: { \"POST /reports?all\": 5 } }\n"
+        ),
+    ),
+    mistake(
+        "attributes with the names that others have for them",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [client_ip, { first_of: [remote_addr, ip] }], limit: { by: x-plan, tiers: { pro: free }, default: free }, when: { user_agent: curl, host: a, claims.sub: b } }\n"
         ),
     ),
     mistake(

@@ -73,7 +73,7 @@ rules:
         r#"
 limits: { free: fixed-window limit=10 window=1s }
 rules:
-  - { name: a, domain: d, key: [header.x-tenant], limit: free }
+  - { name: a, domain: d, key: [{ first_of: [header.x-tenant, ip] }], limit: free }
   - { name: b, domain: d, key: [jwt.sub], limit: free }
 identity:
   trusted_proxies: [10.0.0.0/8, 192.0.2.7]
