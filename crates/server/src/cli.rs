@@ -149,7 +149,7 @@ pub(crate) struct ValidateArgs {
 
     /// The files, as YAML or JSON; `-` is standard input
     ///
-    /// A file of API keys that one of them names is read too.
+    /// A file of API keys that one of them names is read too. The tests that a file carries are run.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 }

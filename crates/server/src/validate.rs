@@ -60,14 +60,21 @@ fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
                     print_error(&config.warnings().to_string());
                 }
                 let name = if is_stdin(path) { STDIN.into() } else { path.display().to_string() };
-                let (limits, rules) = (config.limits(), config.rules());
-                let limits = counted(limits, "limit");
-                print(&format!("{name}: {limits}, {}\n", counted(rules, "rule")))?;
+                print(&format!("{name}: {}\n", contents(config)))?;
             }
             Err(problems) => print_error(&problems.to_string()),
         }
     }
     Ok(())
+}
+
+/// `6 limits, 3 rules, 4 tests passed`.
+fn contents(config: &Config) -> String {
+    let (limits, rules) = (counted(config.limits(), "limit"), counted(config.rules(), "rule"));
+    match config.tests() {
+        0 => format!("{limits}, {rules}"),
+        tests => format!("{limits}, {rules}, {} passed", counted(tests, "test")),
+    }
 }
 
 fn counted(count: usize, noun: &str) -> String {

@@ -24,6 +24,8 @@ pub struct Config {
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
     /// Who clients are; whoever asks knows, if `None`.
     pub(crate) identity: Option<Identity>,
+    /// How many tests the file carries, all of which its rules pass.
+    pub(crate) tests: usize,
     /// What was probably not meant.
     pub(crate) warnings: Problems,
 }
@@ -267,5 +269,10 @@ impl Config {
     /// How many rules there are.
     pub fn rules(&self) -> usize {
         self.rules.len()
+    }
+
+    /// The number of tests that the file carries. The rules pass all of them: otherwise the file is refused.
+    pub fn tests(&self) -> usize {
+        self.tests
     }
 }

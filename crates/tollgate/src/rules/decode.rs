@@ -4,6 +4,7 @@
 //! errors gives no configuration, and all of them at once.
 
 mod api_keys;
+mod cases;
 mod choice;
 mod cost;
 mod defaults;
@@ -22,10 +23,12 @@ mod when;
 
 use std::collections::HashSet;
 
+use super::cases::Case;
 use super::config::{Config, Rule};
 use super::problem::{Position, Report};
 use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
+use cases::CaseReader;
 use defaults::Defaults;
 pub use fields::{Fields, Mapping};
 pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
@@ -56,6 +59,8 @@ pub(super) struct Decoded {
     pub(super) keys_file: Option<KeysFile>,
     /// The keys of tokens, which the configuration has not yet.
     pub(super) jwt_keys: Vec<KeySource>,
+    /// The tests that the file carries.
+    pub(super) cases: Vec<Case>,
 }
 
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
@@ -71,6 +76,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     }
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
+    let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
     let sources = AttributeSources::read(&fields, section.as_ref(), report);
     let mut reading = Rules::new(defaults, &mut limits, &sources);
@@ -83,6 +89,11 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
     }
+    // What tests name is not known before the errors are mended. After the warnings: a limit that only a
+    // test names is not used.
+    let tests = fields.get("tests").filter(|_| report.errors() == 0);
+    let cases =
+        tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));
     let mut api_keys = ApiKeys::new(is_whole.then(|| tiers_of(&rules)));
     if let Some(table) = fields.get("api_keys") {
         api_keys.read(table, report);
@@ -92,7 +103,8 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let (identity, jwt_keys) = section.map(|section| (section.identity, section.keys)).unzip();
     let config =
         Config { limits, rules, on_store_failure, deadline, identity, ..Config::default() };
-    Some(Decoded { config, api_keys, keys_file, jwt_keys: jwt_keys.unwrap_or_default() })
+    let (jwt_keys, cases) = (jwt_keys.unwrap_or_default(), cases.unwrap_or_default());
+    Some(Decoded { config, api_keys, keys_file, jwt_keys, cases })
 }
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";

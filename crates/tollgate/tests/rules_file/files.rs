@@ -199,6 +199,52 @@ fn so_many_values_are_left_out_and_so_many_rules_replaced_and_no_more() {
 }
 
 #[test]
+fn tests_and_their_attributes_and_those_of_callers_are_bounded() {
+    let list = |count: usize, item: &dyn Fn(usize) -> String| {
+        (0..count).map(item).collect::<Vec<_>>().join(", ")
+    };
+    let text = |[tests, sent, declared]: [usize; 3]| {
+        let test = |at| format!("{{ name: t{at}, expect: {{ a: allow }} }}");
+        let sent = list(sent, &|at| format!("x{at}: 1"));
+        let most = format!("{{ name: most, attributes: {{ {sent} }}, expect: {{ a: allow }} }}");
+        let (tests, declared) = (list(tests - 1, &test), list(declared, &|at| format!("x{at}")));
+        format!(
+            "caller_attributes: [{declared}]\nrules: [{{ name: a, domain: d, key: [], limit: allow }}]\n\
+             tests: [{most}, {tests}]\n"
+        )
+    };
+    let config = Config::parse("limits.yaml", text([1_000, 256, 256])).unwrap();
+    assert_eq!(config.tests(), 1_000);
+    for (counts, expected) in [
+        ([1_001, 256, 256], "1001 tests, above the most of 1000"),
+        ([1_000, 257, 256], "a test of more than 256 attributes"),
+        ([1_000, 256, 257], "257 attributes, above the most of 256"),
+    ] {
+        let problems = Config::parse("limits.yaml", text(counts)).unwrap_err();
+        let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
+        assert_eq!(messages, [expected]);
+    }
+}
+
+/// Comparing each rule with each other would take too long.
+#[test]
+fn a_missing_key_is_compared_with_at_most_a_thousand_rules() {
+    let text = |others: usize| {
+        let others: String = (0..others)
+            .map(|at| format!("  - {{ name: r{at}, domain: d, when: {{ path: /{at} }}, key: [ip], limit: a }}\n"))
+            .collect();
+        format!(
+            "limits: {{ a: fixed-window limit=1 window=1s }}\nrules:\n\
+             \x20 - {{ name: by-key, domain: d, key: [api_key], limit: a }}\n{others}"
+        )
+    };
+    for (others, warnings) in [(1_000, 1), (1_001, 0)] {
+        let config = Config::parse("limits.yaml", text(others)).unwrap();
+        assert_eq!(config.warnings().iter().count(), warnings, "{others}");
+    }
+}
+
+#[test]
 fn the_longest_id_of_a_key_is_256_characters() {
     let text = |length| {
         let id = "é".repeat(length);

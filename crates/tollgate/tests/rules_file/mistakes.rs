@@ -84,6 +84,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("costs", COSTS),
     ("choices", CHOICES),
     ("replaces", REPLACES),
+    ("tests", TESTS),
     ("api keys", API_KEYS),
     ("identity", IDENTITY),
     ("tokens", TOKENS),
@@ -1263,6 +1264,87 @@ const WARNINGS: &[Mistake] = &[
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [IP, { first_of: [api-key, zip] }], limit: { by: Tier, tiers: { pro: free }, default: free }, when: { mehtod: POST, header.X-Debug: 1 } }\n"
+        ),
+    ),
+];
+
+/// Two rules of one domain and one of another, for tests to name.
+macro_rules! test {
+    ($test:literal) => {
+        concat!(
+            "limits: { free: fixed-window limit=60 window=1m, pro: fixed-window limit=600 window=1m }\nrules:\n",
+            "  - { name: logins, domain: api, when: { method: POST, path: /login }, key: [ip], limit: free }\n",
+            "  - name: per-client\n    domain: api\n    key: [{ first_of: [api_key, ip] }]\n",
+            "    limit: { by: tier, tiers: { pro: pro, banned: block }, default: free }\n",
+            "    cost: { \"POST /reports\": 10 }\n",
+            "  - { name: partners, domain: web, when: { partner: acme }, key: [ip], limit: allow }\n",
+            "api_keys: { secret-1: pro, secret-2: banned }\ntests:\n",
+            $test
+        )
+    };
+}
+
+const TESTS: &[Mistake] = &[
+    mistake("no list", Sees, test!("  a: b\n")),
+    mistake("no mapping", Sees, test!("  - a\n")),
+    mistake("nothing in it", Sees, test!("  - {}\n")),
+    mistake(
+        "an unknown field",
+        Sees,
+        test!("  - { name: a, domain: web, request: {}, expect: {} }\n"),
+    ),
+    mistake("no domain where there are two", Blind, test!("  - { name: a, expect: {} }\n")),
+    mistake("an unknown domain", Blind, test!("  - { name: a, domain: apo, expect: {} }\n")),
+    mistake(
+        "unknown names",
+        Blind,
+        test!(
+            "  - { name: a, domain: api, expect: { per-clent: free, logins: fre, partners: allow } }\n"
+        ),
+    ),
+    mistake(
+        "values that are none",
+        Sees,
+        test!(
+            "  - { name: a, domain: api, attributes: [ip], said: { x: [] }, claims: { ' ': b }, expect: { logins: { cost: 0 }, per-client: [] } }\n"
+        ),
+    ),
+    mistake(
+        "a key of another rule",
+        Blind,
+        test!("  - { name: a, domain: api, expect: { logins: { key: { api_key: secret-1 } } } }\n"),
+    ),
+    mistake(
+        "a rule that should apply and does not",
+        Blind,
+        test!(
+            "  - { name: a GET, domain: api, attributes: { method: GET, path: /login, ip: 192.0.2.1 }, expect: { logins: free, per-client: free } }\n"
+        ),
+    ),
+    mistake(
+        "a rule that should not apply and does",
+        Blind,
+        test!("  - { name: an address, domain: api, attributes: { ip: 192.0.2.1 }, expect: {} }\n"),
+    ),
+    mistake(
+        "another limit, cost and key",
+        Blind,
+        test!(
+            "  - name: a report of an unknown key\n    domain: api\n    attributes: { method: POST, path: /reports, ip: 192.0.2.1 }\n    claims: { api_key: secret-3 }\n    expect: { per-client: { limit: pro, cost: 1, key: { api_key: secret-3 } } }\n"
+        ),
+    ),
+    mistake(
+        "another value in a key, and a limit instead of a refusal",
+        Blind,
+        test!(
+            "  - { name: a, domain: api, claims: { api_key: secret-1 }, expect: { per-client: { limit: block, key: { api_key: secret-2 } } } }\n"
+        ),
+    ),
+    mistake(
+        "a value that is not shown",
+        Blind,
+        test!(
+            "  - { name: a, domain: web, attributes: { partner: secret-4, ip: 192.0.2.1 }, expect: { partners: allow } }\n"
         ),
     ),
 ];
