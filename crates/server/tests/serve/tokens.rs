@@ -35,7 +35,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
         request.header("x-forwarded-for", address).send().unwrap().status().as_u16()
     };
-    // The token counts for nothing: each address has its own quota, and the user has none.
+    // The requests are limited by address, as requests without a token are.
     let statuses = ["203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.8"]
         .map(|address| ask(WITHOUT_EXPIRY, address));
     assert_eq!(statuses, [200, 200, 429, 200]);

@@ -139,7 +139,7 @@ impl Case {
     }
 }
 
-/// What a test expects to be spent, as the file writes it.
+/// Returns the name of a limit, `allow` or `block`, as the file writes it.
 fn spent(spend: Spend, config: &Config) -> &str {
     match spend {
         Spend::Limit(at) => config.limits.get(at).map_or("", |limit| &limit.name),

@@ -89,8 +89,8 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
     }
-    // What tests name is not known before the errors are mended. After the warnings: a limit that only a
-    // test names is not used.
+    // Tests are read if there are no errors, because the rules and limits that they name are known then.
+    // The warning of unused limits comes first: a limit that only a test names is unused.
     let tests = fields.get("tests").filter(|_| report.errors() == 0);
     let cases =
         tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));

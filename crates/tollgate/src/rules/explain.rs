@@ -152,7 +152,7 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
     outcomes.into_iter().map(explain).collect()
 }
 
-/// What the rules that apply to a request would do, found as a check finds them.
+/// Returns the rules that apply to a request, found as a check finds them, and what each would do.
 pub(super) fn applying<'p>(
     plan: &'p Plan,
     domain: &str,
@@ -170,7 +170,7 @@ pub(super) fn applying<'p>(
     applying.into_iter().filter(is_left).collect()
 }
 
-/// Why a rule of a domain is not among those that [`applying`] finds.
+/// Returns why [`applying`] does not find a rule.
 pub(super) fn why_not(
     plan: &Plan,
     domain: &str,

@@ -127,7 +127,7 @@ impl Config {
             if let Some(jwt) = config.identity.as_mut().and_then(|it| it.jwt.as_mut()) {
                 jwt.keys = around.fetch(file, jwt_keys, &mut report);
             }
-            // What rules do is not known before the errors are mended.
+            // Rules with errors cannot be tested.
             if report.errors() == 0 && keys_report.as_ref().is_none_or(|keys| keys.errors() == 0) {
                 cases::run(&config, &cases, &mut report);
                 config.tests = cases.len();

@@ -228,20 +228,24 @@ fn tests_and_their_attributes_and_those_of_callers_are_bounded() {
 
 /// Comparing each rule with each other would take too long.
 #[test]
-fn a_missing_key_is_compared_with_at_most_a_thousand_rules() {
-    let text = |others: usize| {
-        let others: String = (0..others)
-            .map(|at| format!("  - {{ name: r{at}, domain: d, when: {{ path: /{at} }}, key: [ip], limit: a }}\n"))
-            .collect();
-        format!(
+fn a_missing_key_is_compared_with_rules_that_share_a_condition() {
+    let warnings = |others: usize, condition: &dyn Fn(usize) -> String| {
+        let other = |at| {
+            let when = condition(at);
+            format!("  - {{ name: r{at}, domain: d, when: {{ {when} }}, key: [ip], limit: a }}\n")
+        };
+        let others: String = (0..others).map(other).collect();
+        let text = format!(
             "limits: {{ a: fixed-window limit=1 window=1s }}\nrules:\n\
-             \x20 - {{ name: by-key, domain: d, key: [api_key], limit: a }}\n{others}"
-        )
+             \x20 - {{ name: by-key, domain: d, when: {{ path: /7 }}, key: [api_key], limit: a }}\n{others}"
+        );
+        Config::parse("limits.yaml", text).unwrap().warnings().iter().count()
     };
-    for (others, warnings) in [(1_000, 1), (1_001, 0)] {
-        let config = Config::parse("limits.yaml", text(others)).unwrap();
-        assert_eq!(config.warnings().iter().count(), warnings, "{others}");
-    }
+    assert_eq!(warnings(7, &|at| format!("path: /{at}")), 1);
+    assert_eq!(warnings(3_000, &|at| format!("path: /{}", at + 8)), 1);
+    assert_eq!(warnings(3_000, &|at| format!("path: /{at}")), 0, "one is for the same path");
+    assert_eq!(warnings(1_000, &|at| format!("path: /7, tenant: t{at}")), 1);
+    assert_eq!(warnings(1_001, &|at| format!("path: /7, tenant: t{at}")), 0, "too many");
 }
 
 #[test]

@@ -62,7 +62,7 @@ rules:
   - { name: e, key: [], limit: free, replaces: [b] }
   - { name: f, key: [], limit: free, replaces: [] }
 "#,
-    // No request is left out: the rule says whom it is for, another rule limits the others, or callers say who they are.
+    // No warning of a missing key: `when` wants the key, another rule limits the other requests, or callers send it.
     r#"
 limits: { free: fixed-window limit=10 window=1s }
 rules:

@@ -180,7 +180,7 @@ fn unknown_field(
     meant
 }
 
-/// Whether a name is made like those of fields: up to 32 lower-case letters and underscores.
+/// Whether a name has the form of a field's name: up to 32 lower-case letters and underscores.
 fn is_plain(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     (1..=MAX_PLAIN_CHARS).contains(&name.len()) && name.bytes().all(fits)

@@ -8,9 +8,16 @@ use crate::rules::config::{Condition, KeyPart, Rule, Spend, Wanted};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
-/// The most rules of a domain that are compared with one whose key may be missing. Where there are more,
-/// one of them is taken to limit the requests without the key.
+/// The most rules that a rule whose key may be missing is compared with: rules of its domain that have no
+/// condition on values, or whose first such condition is one of its own. If there are more, the requests
+/// without the key are taken to be limited.
 const MAX_COMPARED: usize = 1_000;
+
+/// A domain, and the attribute and the first value of a condition. Empty if there is no condition on values.
+type Heading<'r> = (&'r str, &'r str, String);
+
+/// The rules whose keys every request has.
+type OtherRules<'r> = HashMap<Heading<'r>, Vec<&'r Rule>>;
 
 /// The parts of keys that some requests do not have.
 #[derive(Default)]
@@ -48,23 +55,36 @@ impl MissingKeys {
         if self.found.is_empty() {
             return;
         }
-        let mut by_domain: HashMap<&str, Vec<&Rule>> = HashMap::new();
+        let mut others = OtherRules::new();
         for rule in rules.iter().filter(|rule| sources.makes_key(&rule.key)) {
-            by_domain.entry(&rule.domain).or_default().push(rule);
+            let first = rule.when.iter().find(|condition| condition.wanted != Wanted::Absent);
+            others.entry(heading(rule, first)).or_default().push(rule);
         }
-        // Those that apply most often first.
-        by_domain.values_mut().for_each(|rules| rules.sort_by_key(|rule| rule.when.len()));
         for MissingPart { rule, part, at } in &self.found {
             let Some(rule) = rules.get(*rule) else { continue };
             let Some(part) = rule.key.get(*part) else { continue };
-            let others = by_domain.get(&*rule.domain).map_or(&[][..], Vec::as_slice);
-            let is_limited = others.len() > MAX_COMPARED
-                || others.iter().any(|other| limits_without(other, rule, part));
-            if !is_limited {
+            if !is_limited_without(part, rule, &others) {
                 warn(rule, part, *at, report);
             }
         }
     }
+}
+
+fn heading<'r>(rule: &'r Rule, condition: Option<&'r Condition>) -> Heading<'r> {
+    let value =
+        |condition: &Condition| condition.wanted.patterns().first().map(ToString::to_string);
+    let attribute = condition.map_or("", |condition| &condition.attribute);
+    (&rule.domain, attribute, condition.and_then(value).unwrap_or_default())
+}
+
+/// Whether another rule limits the requests that `rule` does not limit because they do not have a part of
+/// its key.
+fn is_limited_without(part: &KeyPart, rule: &Rule, others: &OtherRules<'_>) -> bool {
+    let headings = rule.when.iter().map(Some).chain([None]).map(|own| heading(rule, own));
+    let mut others = headings.filter_map(|heading| others.get(&heading)).flatten();
+    let is_found =
+        others.by_ref().take(MAX_COMPARED).any(|other| limits_without(other, rule, part));
+    is_found || others.next().is_some()
 }
 
 fn warn(rule: &Rule, part: &KeyPart, at: Position, report: &mut Report) {
@@ -87,7 +107,7 @@ fn limits_anything(rule: &Rule) -> bool {
     rule.limit.default != Spend::Allow || rule.limit.tiers.is_some()
 }
 
-/// Whether some requests have none of a part's attributes. What no request has is another warning.
+/// Whether some requests have none of a part's attributes, and others have one.
 fn may_be_missing(part: &KeyPart, sources: &AttributeSources<'_>) -> bool {
     let available = || part.first_of.iter().map(|name| sources.of(name));
     !available().any(|it| it == Availability::Always)

@@ -1,4 +1,4 @@
-//! Which attributes requests have, and the warnings about names and values that they do not have.
+//! The attributes that requests have, and warnings about names and values that no request has.
 //!
 //! - `lookalikes`: the name that was meant by one that no request over HTTP has
 
@@ -21,8 +21,8 @@ const DECLARED: &str = "caller_attributes";
 
 const REMEDY: &str = "list the attributes that callers send with every request, like `[tenant]`";
 
-/// The attributes that requests have: those of HTTP as `identity` makes them known, and those that the
-/// file declares.
+/// The attributes that requests have: attributes of HTTP, as far as `identity` makes them known, and
+/// attributes that the file declares.
 pub(super) struct AttributeSources<'n> {
     declared: Vec<&'n str>,
     section: Option<&'n Section>,

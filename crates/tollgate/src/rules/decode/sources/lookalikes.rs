@@ -1,4 +1,4 @@
-//! Names that look like an attribute of requests over HTTP and are none.
+//! Names that look like attributes of requests over HTTP, but that no such request has.
 
 use crate::rules::nearest::nearest;
 
@@ -8,7 +8,7 @@ const USUAL: [&str; 5] = ["method", "path", "ip", "api_key", "tier"];
 /// The shortest name that may be a misspelt one: shorter names are too often near to another.
 const SHORTEST_NEAR: usize = 5;
 
-/// What other software calls the attributes, in lower case and with `_` for `-`.
+/// The names that other software has for each attribute, in lower case and with `_` for `-`.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "ip",
@@ -48,7 +48,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     ("jwt.sub", &["sub", "jwt_sub"]),
 ];
 
-/// Prefixes that look like those of headers and claims.
+/// Prefixes that look like `header.` and `jwt.`.
 const PREFIXES: [(&str, &str); 5] = [
     ("headers.", "header."),
     ("claim.", "jwt."),
