@@ -19,6 +19,7 @@ use tollgate::rules::{Config, Rules};
 use tollgate::tower::RateLimitLayer;
 
 const RULES: &str = "
+caller_attributes: [jwt.sub, jwt.plan] # this program verifies tokens itself
 limits:
   anonymous: sliding-window-log limit=3 window=1m
   free: sliding-window-log limit=5 window=1m

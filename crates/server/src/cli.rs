@@ -10,6 +10,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tollgate_core::Limit;
 
@@ -151,9 +152,13 @@ pub(crate) struct ValidateArgs {
     )]
     pub(crate) required_domains: Vec<String>,
 
+    /// Fail on warnings too, with exit code 1
+    #[arg(long, env = "TOLLGATE_STRICT", value_parser = BoolishValueParser::new())]
+    pub(crate) strict: bool,
+
     /// The files, as YAML or JSON; `-` is standard input
     ///
-    /// A file of API keys that one of them names is read too.
+    /// A file of API keys that one of them names is read too. The tests that a file carries are run.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
 }
@@ -213,9 +218,9 @@ const REPLAY_EXAMPLE: &str = r#"Example:    tollgate replay --limit "token-bucke
 Output:     one JSON object a request, in order; a summary on standard error
 Exit code:  0 every request was decided, 2 the limit, the trace or the store is at fault"#;
 
-const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate limits.yaml
+const VALIDATE_EXAMPLE: &str = r#"Example:    tollgate validate --strict limits.yaml
 Output:     what each valid file has; problems on standard error, as JSON on standard output
-Exit code:  0 every file is valid, warnings or not; 1 one is not; 2 a bad flag"#;
+Exit code:  0 every file is valid; 1 one is not, or has warnings with --strict; 2 a bad flag"#;
 
 const EXPLAIN_EXAMPLE: &str = r#"Example:    tollgate explain limits.yaml --domain api --attribute method=POST \
                 --attribute path=/login --attribute ip=203.0.113.9

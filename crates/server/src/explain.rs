@@ -21,6 +21,9 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
+    if !config.warnings().is_empty() {
+        print_error(&config.warnings().to_string());
+    }
     // Nothing is charged: a small limiter will do.
     let limiter = Limiter::builder().max_bytes(0).build();
     let rules = Rules::new(&limiter, &config).context("the rules")?;

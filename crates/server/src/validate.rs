@@ -21,8 +21,12 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<ExitCode> {
         Format::Human => print_for_people(&files)?,
         Format::Json => print_json(&files)?,
     }
-    let is_valid = files.iter().all(|(_, outcome)| outcome.is_ok());
-    Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let passes = |outcome: &Outcome| match outcome {
+        Ok(config) => !args.strict || config.warnings().is_empty(),
+        Err(_) => false,
+    };
+    let pass = files.iter().all(|(_, outcome)| passes(outcome));
+    Ok(if pass { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 type Outcome = Result<Config, Problems>;
@@ -77,15 +81,21 @@ fn print_for_people(files: &[(&PathBuf, Outcome)]) -> anyhow::Result<()> {
                 if !config.warnings().is_empty() {
                     print_error(&config.warnings().to_string());
                 }
-                let name = name_of(path);
-                let (limits, rules) = (config.limits(), config.rules());
-                let limits = counted(limits, "limit");
-                print(&format!("{name}: {limits}, {}\n", counted(rules, "rule")))?;
+                print(&format!("{}: {}\n", name_of(path), contents(config)))?;
             }
             Err(problems) => print_error(&problems.to_string()),
         }
     }
     Ok(())
+}
+
+/// `6 limits, 3 rules, 4 tests passed`.
+fn contents(config: &Config) -> String {
+    let (limits, rules) = (counted(config.limits(), "limit"), counted(config.rules(), "rule"));
+    match config.tests() {
+        0 => format!("{limits}, {rules}"),
+        tests => format!("{limits}, {rules}, {} passed", counted(tests, "test")),
+    }
 }
 
 fn counted(count: usize, noun: &str) -> String {

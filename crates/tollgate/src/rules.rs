@@ -8,10 +8,11 @@
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
-//! - `explain`: why they say it; `domains`: which domains are in use
+//! - `explain`: why they say it; `domains`: which domains are in use; `cases`: the tests that a file carries
 //! - `file`: rules that follow their file
 
 mod attributes;
+mod cases;
 mod check;
 pub(crate) mod config;
 mod decode;

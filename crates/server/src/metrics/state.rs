@@ -25,6 +25,7 @@ pub(super) fn write(text: &mut Text, served: &Served, started: SystemTime) {
     let help = "The most connections that a port may have.";
     text.single("tollgate_max_connections", Kind::Gauge, help, served.max_connections);
     authorizing(text, served);
+    tokens(text, served);
     operators(text, served);
     lost(text, served);
     let help = "1 while requests should be sent here, as /readyz says.";
@@ -156,6 +157,21 @@ fn authorizing(text: &mut Text, served: &Served) {
     let help = "Questions to /v1/authorize of those that are not trusted proxies.";
     let untrusted = served.authorizing.untrusted();
     text.single("tollgate_authorize_untrusted_total", Kind::Counter, help, untrusted);
+}
+
+/// The tokens of clients, where the rules say how those are verified.
+fn tokens(text: &mut Text, served: &Served) {
+    let now = served.rules.as_of_now();
+    let rejected = now.identity().map(|identity| identity.rejected_tokens()).unwrap_or_default();
+    if rejected.is_empty() {
+        return;
+    }
+    let help = "Tokens of clients that were rejected: no_expiry is a token without `exp`, not_verified a token whose \
+                address had sent too many invalid ones.";
+    text.metric("tollgate_tokens_rejected_total", Kind::Counter, help);
+    for (reason, count) in rejected {
+        text.sample(&[("reason", reason)], count);
+    }
 }
 
 fn operators(text: &mut Text, served: &Served) {

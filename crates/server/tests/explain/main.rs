@@ -72,6 +72,24 @@ fn says_the_same_as_json() {
 }
 
 #[test]
+fn warnings_of_the_file_are_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let text = "limits: { free: fixed-window limit=60 window=1m }
+rules: [{ name: each, domain: api, key: [api_key], limit: free }]
+";
+    std::fs::write(&path, text).unwrap();
+    let output = explain(&[path.to_str().unwrap(), "--attribute=ip=203.0.113.9"]);
+    let (code, text, errors) = printed(&output);
+    let expected = "each: does not apply: there is no `api_key` to make a key of\n\
+                    no rule of `api` applies: the request is allowed\n";
+    assert_eq!((code, text), (Some(0), expected));
+    let warning = "2:42: requests without a known `api_key` are not limited by this rule\n  \
+                   use `{ first_of: [api_key, ip] }`";
+    assert!(errors.contains(warning), "{errors}");
+}
+
+#[test]
 fn what_cannot_be_explained_says_why() {
     let file = "examples/rules.yaml";
     for (args, code, problem) in [

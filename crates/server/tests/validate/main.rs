@@ -39,7 +39,8 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
 
 fn command(directory: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(args).current_dir(directory).env_remove("TOLLGATE_FORMAT");
+    command.args(args).current_dir(directory);
+    command.env_remove("TOLLGATE_FORMAT").env_remove("TOLLGATE_STRICT");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -69,10 +70,25 @@ fn a_valid_file_says_what_it_has() {
 }
 
 #[test]
-fn the_example_is_valid() {
+fn the_examples_are_valid_without_warnings() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = tollgate(&root, &["validate", "examples/rules.yaml"]);
-    assert_eq!(printed(&output), (Some(0), "examples/rules.yaml: 6 limits, 3 rules\n", ""));
+    let output = tollgate(
+        &root,
+        &[
+            "validate",
+            "--strict",
+            "examples/rules.yaml",
+            "examples/forward-auth.yaml",
+            "examples/envoy/rules.yaml",
+            "examples/compose/rules/rules.yaml",
+        ],
+    );
+    let expected = "examples/rules.yaml: 6 limits, 3 rules, 5 tests passed
+examples/forward-auth.yaml: 3 limits, 3 rules
+examples/envoy/rules.yaml: 4 limits, 3 rules
+examples/compose/rules/rules.yaml: 2 limits, 2 rules
+";
+    assert_eq!(printed(&output), (Some(0), expected, ""));
 }
 
 #[test]
@@ -100,6 +116,61 @@ fn warnings_leave_a_file_valid() {
 1 warning
 ";
     assert_eq!(printed(&output), (Some(0), "limits.yaml: 2 limits, 1 rule\n", warning));
+}
+
+#[test]
+fn strict_fails_on_warnings() {
+    let files = directory(&[("good.yaml", GOOD), ("odd.yaml", ODD)]);
+    for format in ["human", "json"] {
+        let code = |args: &[&str]| {
+            let args = [&["validate", "--format", format], args].concat();
+            tollgate(files.path(), &args).status.code()
+        };
+        assert_eq!(code(&["good.yaml", "odd.yaml"]), Some(0), "{format}");
+        assert_eq!(code(&["--strict", "good.yaml", "odd.yaml"]), Some(1), "{format}");
+        assert_eq!(code(&["--strict", "good.yaml"]), Some(0), "{format}");
+    }
+    let mut command = command(files.path(), &["validate", "odd.yaml"]);
+    let output = command.env("TOLLGATE_STRICT", "true").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// Two tests, the second of which fails.
+const TESTED: &str = "limits: { free: token-bucket capacity=60 refill=1/s }
+rules:
+  - { name: per-client, domain: api, key: [{ first_of: [api_key, ip] }], limit: free }
+tests:
+  - { name: by address, attributes: { ip: 192.0.2.1 }, expect: { per-client: { key: { ip: 192.0.2.1 } } } }
+  - { name: a key of the table, attributes: { ip: 192.0.2.1 }, claims: { api_key: k_1 }, expect: { per-client: { key: { api_key: k_1 } } } }
+";
+
+#[test]
+fn the_tests_of_a_file_are_run() {
+    let message = "test `a key of the table`: rule `per-client` should have a key of `api_key`, and has one of `ip`";
+    let remedy =
+        "correct the rule or the test; `tollgate explain` shows what rules do with a request";
+    let keys = format!("{TESTED}api_keys_file: keys.yaml\n");
+    let passing = TESTED.replace("key: { api_key: k_1 }", "key: { ip: 192.0.2.1 }");
+    let files = directory(&[
+        ("failing.yaml", TESTED),
+        ("passing.yaml", &passing),
+        ("with_keys.yaml", &keys),
+        ("keys.yaml", "k_1: pro\n"),
+    ]);
+    let output = tollgate(files.path(), &["validate", "failing.yaml", "passing.yaml"]);
+    let problems = format!("error: failing.yaml:6:100: {message}\n  {remedy}\n1 error\n");
+    let expected = "passing.yaml: 1 limit, 1 rule, 2 tests passed\n";
+    assert_eq!(printed(&output), (Some(1), expected, &*problems));
+    let output = tollgate(files.path(), &["validate", "--format=json", "failing.yaml"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problem = json!({
+        "file": "failing.yaml", "line": 6, "column": 100, "severity": "error",
+        "message": message, "remedy": remedy,
+    });
+    assert_eq!((output.status.code(), found), (Some(1), json!([problem])));
+    // The API keys of another file count too.
+    let output = tollgate(files.path(), &["validate", "with_keys.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output).2);
 }
 
 #[test]

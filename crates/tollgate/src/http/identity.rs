@@ -121,7 +121,8 @@ impl Identity {
     /// Believes what tokens say that these keys have signed: `Authorization: Bearer …`.
     ///
     /// A request with a token that is not genuine, expired or not verified is as one without, and limited by its
-    /// address, unless such are [refused](Self::refuse_invalid_tokens).
+    /// address, unless such are [refused](Self::refuse_invalid_tokens). A token without `exp` is rejected too, which
+    /// the log says; [`rejected_tokens`](Self::rejected_tokens) counts all of them.
     #[cfg(feature = "jwt")]
     #[must_use]
     pub fn jwt(self, jwt: Jwt) -> Identity {
@@ -153,6 +154,26 @@ impl Identity {
         Error: From<L::Error>,
     {
         Ok(Identity { tokens: self.tokens.with_verifications(limit.try_into()?)?, ..self })
+    }
+
+    /// Why tokens were rejected, and how many for each reason: `no_expiry`, `expired`, `signature` and so on, and
+    /// `not_verified` after too many bad ones of an address. Empty if no tokens are verified.
+    #[cfg(feature = "jwt")]
+    pub fn rejected_tokens(&self) -> Vec<(&'static str, u64)> {
+        self.tokens.rejected()
+    }
+
+    /// Goes on with the counts that an identity has which this one replaces.
+    #[cfg(feature = "jwt")]
+    pub(crate) fn counting_with(mut self, before: &Identity) -> Identity {
+        self.tokens = self.tokens.counting_with(&before.tokens);
+        self
+    }
+
+    /// There are no tokens to count.
+    #[cfg(not(feature = "jwt"))]
+    pub(crate) fn counting_with(self, _: &Identity) -> Identity {
+        self
     }
 
     /// With tokens judged at this clock's time.

@@ -1,6 +1,7 @@
 //! Tokens that requests carry: which are believed, and what becomes of the others.
 
 mod credit;
+mod rejected;
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,6 +9,7 @@ use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tollgate_core::{Checked, Limit};
 
 use self::credit::Credit;
+use self::rejected::RejectedTokens;
 use super::head::RequestHead;
 use super::identity::NOWHERE;
 use super::jwt::{Claims, InvalidToken, Jwt, Token};
@@ -37,6 +39,7 @@ pub(super) struct Tokens {
     verifications: Option<Scope>,
     /// By address, how many more may, because good ones came from there. `None` as long as `jwt` is.
     credit: Option<Arc<Credit>>,
+    rejected: Arc<RejectedTokens>,
     pub(super) clock: Clock,
 }
 
@@ -51,6 +54,16 @@ impl Tokens {
         Ok(Tokens { verifications: Some(verifications(limit)?), ..self })
     }
 
+    /// Goes on with the counts of rejected tokens that `before` has.
+    pub(super) fn counting_with(self, before: &Tokens) -> Tokens {
+        Tokens { rejected: Arc::clone(&before.rejected), ..self }
+    }
+
+    /// Every reason for which tokens are rejected, and how many were. Empty if none is verified at all.
+    pub(super) fn rejected(&self) -> Vec<(&'static str, u64)> {
+        self.jwt.iter().flat_map(|_| self.rejected.counts()).collect()
+    }
+
     /// Looks at what a request carries: `None` if that is no token, or nobody asks for one.
     fn look(&self, carried: Carried<'_>, address: &str) -> Option<Looked> {
         let jwt = self.jwt.as_ref()?;
@@ -60,6 +73,11 @@ impl Tokens {
             Carried::Token(token) => self.verify(jwt, token, address, now_us),
             Carried::Unreadable => self.uncharged(InvalidToken::Malformed, address, now_us),
         };
+        match &looked {
+            Looked::Verified(_) => {}
+            Looked::Invalid(reason) => self.rejected.count_invalid(*reason),
+            Looked::Untried(_) => self.rejected.count_not_verified(),
+        }
         Some(looked)
     }
 

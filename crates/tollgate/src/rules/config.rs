@@ -26,6 +26,8 @@ pub struct Config {
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
     /// Who clients are; whoever asks knows, if `None`.
     pub(crate) identity: Option<Identity>,
+    /// How many tests the file carries, all of which its rules pass.
+    pub(crate) tests: usize,
     /// What was probably not meant.
     pub(crate) warnings: Problems,
 }
@@ -275,5 +277,10 @@ impl Config {
     pub fn domains(&self) -> Vec<&str> {
         let domains: BTreeSet<&str> = self.rules.iter().map(|rule| &*rule.domain).collect();
         domains.into_iter().collect()
+    }
+
+    /// The number of tests that the file carries. The rules pass all of them: otherwise the file is refused.
+    pub fn tests(&self) -> usize {
+        self.tests
     }
 }

@@ -4,6 +4,7 @@
 //! errors gives no configuration, and all of them at once.
 
 mod api_keys;
+mod cases;
 mod choice;
 mod cost;
 mod defaults;
@@ -11,26 +12,31 @@ mod fields;
 mod identity;
 mod key;
 mod limits;
+mod missing;
 mod names;
 mod overrides;
 mod read;
 mod replaces;
 mod retired;
 mod rule;
+mod sources;
 mod when;
 
 use std::collections::HashSet;
 
+use super::cases::Case;
 use super::config::{Config, Rule};
 use super::problem::{Position, Report};
 use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
+use cases::CaseReader;
 use defaults::Defaults;
 pub use fields::{Fields, Mapping};
 pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
 pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
 use rule::Rules;
+use sources::AttributeSources;
 
 const FILE: Mapping = Mapping {
     name: "the file",
@@ -40,8 +46,10 @@ const FILE: Mapping = Mapping {
         "api_keys",
         "api_keys_file",
         "identity",
+        "caller_attributes",
         "rules",
         "retired_domains",
+        "tests",
     ],
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
@@ -53,6 +61,8 @@ pub(super) struct Decoded {
     pub(super) keys_file: Option<KeysFile>,
     /// The keys of tokens, which the configuration has not yet.
     pub(super) jwt_keys: Vec<KeySource>,
+    /// The tests that the file carries.
+    pub(super) cases: Vec<Case>,
 }
 
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
@@ -68,8 +78,10 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     }
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
+    let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
-    let mut reading = Rules::new(defaults, &mut limits, section.as_ref());
+    let sources = AttributeSources::read(&fields, section.as_ref(), report);
+    let mut reading = Rules::new(defaults, &mut limits, &sources);
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
@@ -77,8 +89,14 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     // Whether a name is used is not known before the errors are mended.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
+        reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
     }
+    // Tests are read if there are no errors, because the rules and limits that they name are known then.
+    // The warning of unused limits comes first: a limit that only a test names is unused.
+    let tests = fields.get("tests").filter(|_| report.errors() == 0);
+    let cases =
+        tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));
     let mut api_keys = ApiKeys::new(is_whole.then(|| tiers_of(&rules)));
     if let Some(table) = fields.get("api_keys") {
         api_keys.read(table, report);
@@ -96,7 +114,8 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
         identity,
         ..Config::default()
     };
-    Some(Decoded { config, api_keys, keys_file, jwt_keys: jwt_keys.unwrap_or_default() })
+    let (jwt_keys, cases) = (jwt_keys.unwrap_or_default(), cases.unwrap_or_default());
+    Some(Decoded { config, api_keys, keys_file, jwt_keys, cases })
 }
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";

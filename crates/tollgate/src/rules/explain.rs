@@ -152,6 +152,41 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
     outcomes.into_iter().map(explain).collect()
 }
 
+/// Returns the rules that apply to a request, found as a check finds them, and what each would do.
+pub(super) fn applying<'p>(
+    plan: &'p Plan,
+    domain: &str,
+    request: &Request<'p>,
+) -> Vec<(&'p Rule, Applied)> {
+    let Some(domain) = plan.domains.get(domain) else { return Vec::new() };
+    let mut candidates = Vec::new();
+    domain.index.candidates(request, &mut candidates);
+    let rules = candidates.iter().map(|&at| &*plan.rules[at]);
+    let applying: Vec<(&Rule, Applied)> =
+        rules.filter_map(|rule| Some((rule, applied(plan, rule, request).ok()?))).collect();
+    let replacing: Vec<&Rule> =
+        applying.iter().map(|(rule, _)| *rule).filter(|rule| rule.is_replacing()).collect();
+    let is_left = |(rule, _): &(&Rule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
+    applying.into_iter().filter(is_left).collect()
+}
+
+/// Returns why [`applying`] does not find a rule.
+pub(super) fn why_not(
+    plan: &Plan,
+    domain: &str,
+    name: &str,
+    request: &Request<'_>,
+) -> Option<NotApplied> {
+    let rules = || plan.domains.get(domain).into_iter().flat_map(|domain| &domain.rules);
+    let mut rules_of = rules().map(|&at| &*plan.rules[at]);
+    let rule = rules_of.clone().find(|rule| rule.name.name() == name)?;
+    if let Err(why) = applied(plan, rule, request) {
+        return Some(why);
+    }
+    let by = rules_of.find(|own| own.replaces(rule) && applied(plan, own, request).is_ok())?;
+    Some(NotApplied::Replaced { by: by.name.name().to_owned() })
+}
+
 fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;

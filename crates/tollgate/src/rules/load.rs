@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 
+use super::cases;
 use super::config::{Config, JwtKey};
 use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES};
 use super::problem::{Position, Problems, Report};
@@ -103,7 +104,7 @@ impl Config {
             smaller: SPLIT,
         };
         let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
-        if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys }) = decoded {
+        if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded {
             let max_bytes = MAX_KEYS_FILE_BYTES;
             match keys_file.as_ref().map(|keys| (keys, around.read(file, &keys.path, max_bytes))) {
                 None => {}
@@ -125,6 +126,11 @@ impl Config {
             config = Config { api_keys: api_keys.into_tiers(), ..own };
             if let Some(jwt) = config.identity.as_mut().and_then(|it| it.jwt.as_mut()) {
                 jwt.keys = around.fetch(file, jwt_keys, &mut report);
+            }
+            // Rules with errors cannot be tested.
+            if report.errors() == 0 && keys_report.as_ref().is_none_or(|keys| keys.errors() == 0) {
+                cases::run(&config, &cases, &mut report);
+                config.tests = cases.len();
             }
         }
         let problems = report.with(keys_report);

@@ -80,10 +80,13 @@ impl Configured {
         limiter: &Limiter,
         before: Option<&Configured>,
     ) -> Result<Configured, Error> {
-        if let Some(before) = before.filter(|before| before.said == *said) {
-            return Ok(before.clone());
+        if let Some(same) = before.filter(|before| before.said == *said) {
+            return Ok(same.clone());
         }
-        let made = Identity::configured(said)?.on_clock(&limiter.inner.clock);
+        let mut made = Identity::configured(said)?.on_clock(&limiter.inner.clock);
+        if let Some(before) = before {
+            made = made.counting_with(&before.made);
+        }
         Ok(Configured { said: said.clone(), made: Arc::new(made) })
     }
 }

@@ -1,5 +1,7 @@
 //! Clients that carry tokens.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
 use http::{HeaderValue, Request, StatusCode};
@@ -7,6 +9,7 @@ use tollgate::http::{Identity, Jwt, JwtKey};
 use tollgate::tower::RateLimitLayer;
 use tollgate::{Limiter, ManualClock};
 
+use crate::log::Log;
 use crate::support::*;
 
 const HOME: &str = "203.0.113.9";
@@ -92,6 +95,25 @@ identity: { jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret }] } }
     assert_eq!(admitted(&app, times(1, &late, "192.0.2.1")).await, 1);
     clock.advance(ms(1));
     assert_eq!(admitted(&app, times(30, &late, "192.0.2.1")).await, 2);
+}
+
+#[tokio::test]
+async fn tokens_without_expiry_are_counted_and_logged() {
+    let log = Log::default();
+    let lines = Arc::clone(&log.lines);
+    let _logging = tracing::subscriber::set_default(log);
+    let identity = identity();
+    let (_, app) = by_user(identity.clone());
+    let token = signed(SECRET, r#"{"sub":"ada"}"#);
+    assert_eq!(admitted(&app, times(12, &token, HOME)).await, 3, "as the address may");
+    assert_eq!(admitted(&app, times(1, &junk(1), ELSEWHERE)).await, 1);
+    let counts = identity.rejected_tokens();
+    let rejected: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(rejected, [("signature", 1), ("no_expiry", 12)]);
+    let lines = lines.lock().unwrap();
+    let told: Vec<_> = lines.iter().filter(|line| line.contains("no `exp`")).collect();
+    assert_eq!(told.len(), 2, "the first and the tenth: {lines:?}");
+    assert!(told.iter().all(|line| line.starts_with("WARN ")), "{told:?}");
 }
 
 #[tokio::test]

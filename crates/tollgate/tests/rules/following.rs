@@ -52,6 +52,29 @@ fn open(path: &Path) -> RulesFile {
 }
 
 #[test]
+fn a_file_whose_own_tests_fail_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let tested = |limit, expected| {
+        text(limit) + &format!("tests: [{{ name: all, expect: {{ it: {expected} }} }}]\n")
+    };
+    fs::write(&path, tested(1, "it")).unwrap();
+    let file = open(&path);
+    assert_eq!(size(&file), 1);
+    fs::write(&path, tested(2, "block")).unwrap();
+    let message = file.reload().unwrap_err().to_string();
+    assert!(
+        message.contains("test `all`: rule `it` should spend `block`, and spends `it`"),
+        "{message}"
+    );
+    assert_eq!((size(&file), file.status().failures), (1, 1));
+    assert!(file.status().problem.unwrap().contains("rules.yaml:3:"));
+    fs::write(&path, tested(2, "it")).unwrap();
+    assert!(file.reload().is_ok());
+    assert_eq!((size(&file), file.status().problem), (2, None));
+}
+
+#[test]
 fn a_file_that_is_written_anew_or_replaced_is_read_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");

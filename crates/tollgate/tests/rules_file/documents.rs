@@ -3,12 +3,12 @@
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-use tollgate::rules::{Config, Problems};
+use tollgate::rules::{Config, Problem, Problems};
 
 use crate::schema;
 
 #[test]
-fn every_yaml_block_of_the_documents_is_valid() {
+fn every_yaml_block_of_the_documents_is_valid_without_warnings() {
     let documents =
         [include_str!("../../../../docs/rules.md"), include_str!("../../../../docs/middleware.md")];
     let blocks: Vec<&str> = documents
@@ -20,7 +20,9 @@ fn every_yaml_block_of_the_documents_is_valid() {
     for block in blocks {
         let text = complete(block);
         let found = problems(&text);
-        assert_eq!(found.errors().count(), 0, "{found}\n{text}");
+        // The blocks of single rules have limits beside them that they do not use.
+        let of_block = |problem: &&Problem| !problem.message().starts_with("no rule spends limit");
+        assert_eq!(found.iter().find(of_block), None, "{found}\n{text}");
         assert!(schema::accepts(&text), "{text}");
     }
 }

@@ -199,6 +199,56 @@ fn so_many_values_are_left_out_and_so_many_rules_replaced_and_no_more() {
 }
 
 #[test]
+fn tests_and_their_attributes_and_those_of_callers_are_bounded() {
+    let list = |count: usize, item: &dyn Fn(usize) -> String| {
+        (0..count).map(item).collect::<Vec<_>>().join(", ")
+    };
+    let text = |[tests, sent, declared]: [usize; 3]| {
+        let test = |at| format!("{{ name: t{at}, expect: {{ a: allow }} }}");
+        let sent = list(sent, &|at| format!("x{at}: 1"));
+        let most = format!("{{ name: most, attributes: {{ {sent} }}, expect: {{ a: allow }} }}");
+        let (tests, declared) = (list(tests - 1, &test), list(declared, &|at| format!("x{at}")));
+        format!(
+            "caller_attributes: [{declared}]\nrules: [{{ name: a, domain: d, key: [], limit: allow }}]\n\
+             tests: [{most}, {tests}]\n"
+        )
+    };
+    let config = Config::parse("limits.yaml", text([1_000, 256, 256])).unwrap();
+    assert_eq!(config.tests(), 1_000);
+    for (counts, expected) in [
+        ([1_001, 256, 256], "1001 tests, above the most of 1000"),
+        ([1_000, 257, 256], "a test of more than 256 attributes"),
+        ([1_000, 256, 257], "257 attributes, above the most of 256"),
+    ] {
+        let problems = Config::parse("limits.yaml", text(counts)).unwrap_err();
+        let messages: Vec<&str> = problems.errors().map(|problem| problem.message()).collect();
+        assert_eq!(messages, [expected]);
+    }
+}
+
+/// Comparing each rule with each other would take too long.
+#[test]
+fn a_missing_key_is_compared_with_rules_that_share_a_condition() {
+    let warnings = |others: usize, condition: &dyn Fn(usize) -> String| {
+        let other = |at| {
+            let when = condition(at);
+            format!("  - {{ name: r{at}, domain: d, when: {{ {when} }}, key: [ip], limit: a }}\n")
+        };
+        let others: String = (0..others).map(other).collect();
+        let text = format!(
+            "limits: {{ a: fixed-window limit=1 window=1s }}\nrules:\n\
+             \x20 - {{ name: by-key, domain: d, when: {{ path: /7 }}, key: [api_key], limit: a }}\n{others}"
+        );
+        Config::parse("limits.yaml", text).unwrap().warnings().iter().count()
+    };
+    assert_eq!(warnings(7, &|at| format!("path: /{at}")), 1);
+    assert_eq!(warnings(3_000, &|at| format!("path: /{}", at + 8)), 1);
+    assert_eq!(warnings(3_000, &|at| format!("path: /{at}")), 0, "one is for the same path");
+    assert_eq!(warnings(1_000, &|at| format!("path: /7, tenant: t{at}")), 1);
+    assert_eq!(warnings(1_001, &|at| format!("path: /7, tenant: t{at}")), 0, "too many");
+}
+
+#[test]
 fn the_longest_id_of_a_key_is_256_characters() {
     let text = |length| {
         let id = "é".repeat(length);

@@ -85,6 +85,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("choices", CHOICES),
     ("replaces", REPLACES),
     ("retired domains", RETIRED_DOMAINS),
+    ("tests", TESTS),
     ("api keys", API_KEYS),
     ("identity", IDENTITY),
     ("tokens", TOKENS),
@@ -161,6 +162,16 @@ const YAML: &[Mistake] = &[
 ];
 
 const FILE: &[Mistake] = &[
+    mistake(
+        "fields whose names may be shown, and others",
+        Sees,
+        "limits: {}\nrate_limits: {}\nRates: {}\nsecret-1: pro\na_name_of_more_than_thirty_two_chars: 1\n",
+    ),
+    mistake(
+        "attributes of callers that are none",
+        Sees,
+        "limits: {}\ncaller_attributes: [tenant, 'a b', {}]\n",
+    ),
     mistake("an empty file", Sees, ""),
     mistake("a file of comments", Sees, "# nothing\n"),
     mistake("nothing but null", Sees, "~\n"),
@@ -525,7 +536,7 @@ const WHEN: &[Mistake] = &[
         "a value for a condition",
         Sees,
         rule!(
-            "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret: true } } }\n"
+            "  - { name: a, domain: d, key: [], limit: free, when: { api_key: { secret-1: true } } }\n"
         ),
     ),
 ];
@@ -764,7 +775,7 @@ const CHOICES: &[Mistake] = &[
         "an override without its key",
         Sees,
         rule!(
-            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ secret: block }] }\n"
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ secret-1: block }] }\n"
         ),
     ),
 ];
@@ -1146,17 +1157,24 @@ const WARNINGS: &[Mistake] = &[
         "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=9 window=1s }\nrules:\n  - { name: a, domain: d, key: [], limit: free }\n",
     ),
     mistake(
-        "a key of headers",
+        "keys of headers that are not trusted",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [header.x-user, { first_of: [header.x-a, header.x-b] }], limit: free }\n"
+            "  - { name: a, domain: d, key: [header.x-user, { first_of: [header.x-a, ip] }], limit: free }\n  - { name: b, domain: d, key: [{ first_of: [header.x-a, header.x-b] }], limit: free }\n"
         ),
     ),
     mistake(
-        "a key of headers that are not those which are trusted",
+        "a key of a header that is not among those which are trusted",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [header.x-user], limit: free }\nidentity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant] }\n"
+            "  - { name: a, domain: d, key: [ip, header.x-user], limit: free }\nidentity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-tenant] }\n"
+        ),
+    ),
+    mistake(
+        "tiers by a header that is not trusted",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [ip], limit: { by: header.x-plan, tiers: { pro: free }, default: free } }\n"
         ),
     ),
     mistake(
@@ -1164,6 +1182,36 @@ const WARNINGS: &[Mistake] = &[
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [{ first_of: [jwt.sub, ip] }], limit: free }\n  - { name: b, domain: d, key: [ip], when: { jwt.plan: pro }, limit: free }\n  - { name: c, domain: d, key: [ip], limit: { by: jwt.plan, tiers: { pro: free }, default: free } }\n  - { name: d, domain: d, key: [ip], limit: free }\nidentity: {}\n"
+        ),
+    ),
+    mistake(
+        "claims without a section that verifies tokens",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [jwt.sub], limit: free }\n"),
+    ),
+    mistake(
+        "a key that may be missing",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, when: { path: /v1/** }, key: [ip, api_key], limit: free }\n"
+        ),
+    ),
+    mistake(
+        "a key of several attributes that may all be missing",
+        Blind,
+        concat!(
+            "limits: { free: token-bucket capacity=60 refill=1/s }\nrules:\n",
+            "  - { name: a, domain: d, key: [{ first_of: [jwt.sub, header.x-user, api_key] }], limit: free }\n",
+            "identity: { trusted_proxies: [10.0.0.0/8], trusted_headers: [x-user], jwt: { keys: [{ algorithm: ES256, public_key: ",
+            p256!(),
+            " }] } }\n"
+        ),
+    ),
+    mistake(
+        "keys that may be missing beside rules that do not limit the rest",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [api_key], limit: free }\n  - { name: all, domain: d, key: [], limit: free }\n  - { name: shadow, domain: d, key: [ip], limit: free, shadow: true }\n  - { name: elsewhere, domain: e, key: [ip], limit: free }\n  - { name: some, domain: d, when: { path: /a }, key: [ip], limit: free }\n  - { name: nothing, domain: d, key: [ip], limit: allow }\n"
         ),
     ),
     mistake(
@@ -1199,10 +1247,105 @@ const WARNINGS: &[Mistake] = &[
         ),
     ),
     mistake(
+        "paths with a query",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, when: { path: [/a, '/login?x=1'] }, cost: { \"POST /reports?all\": 5 } }\n"
+        ),
+    ),
+    mistake(
+        "attributes with the names that others have for them",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [client_ip, { first_of: [remote_addr, ip] }], limit: { by: x-plan, tiers: { pro: free }, default: free }, when: { user_agent: curl, host: a, claims.sub: b } }\n"
+        ),
+    ),
+    mistake(
         "attributes nearly right",
         Blind,
         rule!(
             "  - { name: a, domain: d, key: [IP, { first_of: [api-key, zip] }], limit: { by: Tier, tiers: { pro: free }, default: free }, when: { mehtod: POST, header.X-Debug: 1 } }\n"
+        ),
+    ),
+];
+
+/// Two rules of one domain and one of another, for tests to name.
+macro_rules! test {
+    ($test:literal) => {
+        concat!(
+            "limits: { free: fixed-window limit=60 window=1m, pro: fixed-window limit=600 window=1m }\nrules:\n",
+            "  - { name: logins, domain: api, when: { method: POST, path: /login }, key: [ip], limit: free }\n",
+            "  - name: per-client\n    domain: api\n    key: [{ first_of: [api_key, ip] }]\n",
+            "    limit: { by: tier, tiers: { pro: pro, banned: block }, default: free }\n",
+            "    cost: { \"POST /reports\": 10 }\n",
+            "  - { name: partners, domain: web, when: { partner: acme }, key: [ip], limit: allow }\n",
+            "api_keys: { secret-1: pro, secret-2: banned }\ntests:\n",
+            $test
+        )
+    };
+}
+
+const TESTS: &[Mistake] = &[
+    mistake("no list", Sees, test!("  a: b\n")),
+    mistake("no mapping", Sees, test!("  - a\n")),
+    mistake("nothing in it", Sees, test!("  - {}\n")),
+    mistake(
+        "an unknown field",
+        Sees,
+        test!("  - { name: a, domain: web, request: {}, expect: {} }\n"),
+    ),
+    mistake("no domain where there are two", Blind, test!("  - { name: a, expect: {} }\n")),
+    mistake("an unknown domain", Blind, test!("  - { name: a, domain: apo, expect: {} }\n")),
+    mistake(
+        "unknown names",
+        Blind,
+        test!(
+            "  - { name: a, domain: api, expect: { per-clent: free, logins: fre, partners: allow } }\n"
+        ),
+    ),
+    mistake(
+        "values that are none",
+        Sees,
+        test!(
+            "  - { name: a, domain: api, attributes: [ip], said: { x: [] }, claims: { ' ': b }, expect: { logins: { cost: 0 }, per-client: [] } }\n"
+        ),
+    ),
+    mistake(
+        "a key of another rule",
+        Blind,
+        test!("  - { name: a, domain: api, expect: { logins: { key: { api_key: secret-1 } } } }\n"),
+    ),
+    mistake(
+        "a rule that should apply and does not",
+        Blind,
+        test!(
+            "  - { name: a GET, domain: api, attributes: { method: GET, path: /login, ip: 192.0.2.1 }, expect: { logins: free, per-client: free } }\n"
+        ),
+    ),
+    mistake(
+        "a rule that should not apply and does",
+        Blind,
+        test!("  - { name: an address, domain: api, attributes: { ip: 192.0.2.1 }, expect: {} }\n"),
+    ),
+    mistake(
+        "another limit, cost and key",
+        Blind,
+        test!(
+            "  - name: a report of an unknown key\n    domain: api\n    attributes: { method: POST, path: /reports, ip: 192.0.2.1 }\n    claims: { api_key: secret-3 }\n    expect: { per-client: { limit: pro, cost: 1, key: { api_key: secret-3 } } }\n"
+        ),
+    ),
+    mistake(
+        "another value in a key, and a limit instead of a refusal",
+        Blind,
+        test!(
+            "  - { name: a, domain: api, claims: { api_key: secret-1 }, expect: { per-client: { limit: block, key: { api_key: secret-2 } } } }\n"
+        ),
+    ),
+    mistake(
+        "a value that is not shown",
+        Blind,
+        test!(
+            "  - { name: a, domain: web, attributes: { partner: secret-4, ip: 192.0.2.1 }, expect: { partners: allow } }\n"
         ),
     ),
 ];

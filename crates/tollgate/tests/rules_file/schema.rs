@@ -47,6 +47,11 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("part", "rules: [{ key: [{ unheard-of: 1 }] }]"),
     ("choice", "rules: [{ limit: { unheard-of: 1 } }]"),
     ("override", "rules: [{ overrides: [{ unheard-of: 1 }] }]"),
+    ("test", "limits: {}\ntests: [{ unheard-of: 1 }]"),
+    (
+        "expected",
+        "rules: [{ name: a, domain: d, key: [], limit: allow }]\ntests: [{ name: t, expect: { a: { unheard-of: 1 } } }]",
+    ),
 ];
 
 /// The fields of a definition, in whichever of its forms is a mapping.

@@ -62,6 +62,59 @@ rules:
   - { name: e, key: [], limit: free, replaces: [b] }
   - { name: f, key: [], limit: free, replaces: [] }
 "#,
+    // No warning of a missing key: `when` wants the key, another rule limits the other requests, or callers send it.
+    r#"
+limits: { free: fixed-window limit=10 window=1s }
+rules:
+  - { name: a, domain: a, when: { api_key: { present: true } }, key: [api_key], limit: free }
+  - { name: a, domain: b, when: { api_key: { none_of: [x] } }, key: [api_key], limit: free }
+  - { name: a, domain: c, when: { path: /v1/** }, key: [api_key], limit: free }
+  - { name: b, domain: c, when: { path: /v1/**, api_key: { present: false } }, key: [], limit: free }
+  - { name: a, domain: d, when: { method: GET, path: /a }, key: [api_key], limit: free }
+  - { name: b, domain: d, when: { path: /a }, key: [ip], limit: free }
+  - { name: a, domain: e, key: [api_key], limit: free }
+  - { name: b, domain: e, when: { api_key: { present: false } }, key: [], limit: allow }
+  - { name: a, domain: f, key: [api_key], limit: allow, overrides: [{ key: { api_key: x }, limit: block }] }
+  - { name: a, domain: g, when: { descriptor_keys: api_key }, key: [api_key], limit: free }
+  - { name: a, domain: h, key: [api_key], limit: free, shadow: true }
+  - { name: b, domain: h, key: [ip], limit: free, shadow: true }
+  - { name: a, domain: i, key: [tenant, user], limit: free }
+"#,
+    r#"
+caller_attributes: [client_ip, jwt.sub, header.x-plan, api_key, path]
+limits: { free: fixed-window limit=10 window=1s }
+rules:
+  - { name: a, domain: d, key: [client_ip, jwt.sub], limit: { by: header.x-plan, tiers: { pro: free }, default: free } }
+  - { name: b, domain: d, when: { path: "/a?b" }, key: [api_key], limit: free, cost: { "/a?b": 2 } }
+"#,
+    r#"
+defaults: { domain: api }
+limits: { free: fixed-window limit=60 window=1m, pro: fixed-window limit=600 window=1m, all: fixed-window limit=9 window=1s }
+api_keys: { k_1: pro, k_2: banned }
+rules:
+  - { name: per-client, key: [tenant, { first_of: [api_key, ip] }], limit: { by: tier, tiers: { pro: pro, banned: block }, default: free }, cost: { POST /reports: 10 } }
+  - { name: debug, when: { header.x-debug: 1 }, key: [], limit: allow }
+  - { name: all, key: [], limit: all, shadow: true }
+  - { name: internal, when: { ip: 10.0.0.1 }, key: [ip], limit: allow, replaces: [all] }
+tests:
+  - name: a report of a client with a key
+    attributes: { method: POST, path: /reports, tenant: t, ip: 192.0.2.1 }
+    claims: { api_key: k_1 }
+    expect: { per-client: { limit: pro, key: { api_key: k_1, tenant: t }, cost: 10 }, all: all }
+  - name: a client that is banned
+    domain: api
+    attributes: { tenant: t }
+    claims: { api_key: k_2 }
+    expect: { per-client: block, all: { key: {}, limit: all } }
+  - name: an unknown key
+    attributes: { tenant: t, ip: 192.0.2.1 }
+    claims: { api_key: k_3 }
+    said: { header.x-debug: 1 }
+    expect: { per-client: { key: { tenant: t, ip: 192.0.2.1 } }, debug: allow, all: {} }
+  - name: a rule that is replaced
+    attributes: { ip: 10.0.0.1 }
+    expect: { internal: allow }
+"#,
     "limits: {}\nidentity: {}",
     concat!(
         "limits: {}\nidentity: { ipv6_prefix: 1, jwt: { keys: [{ algorithm: ES256, public_key: ",
@@ -73,7 +126,7 @@ rules:
         r#"
 limits: { free: fixed-window limit=10 window=1s }
 rules:
-  - { name: a, domain: d, key: [header.x-tenant], limit: free }
+  - { name: a, domain: d, key: [{ first_of: [header.x-tenant, ip] }], limit: free }
   - { name: b, domain: d, key: [jwt.sub], limit: free }
 identity:
   trusted_proxies: [10.0.0.0/8, 192.0.2.7]

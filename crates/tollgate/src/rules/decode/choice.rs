@@ -3,6 +3,7 @@
 use super::fields::{Fields, Mapping, Naming, Table};
 use super::limits::Limits;
 use super::names;
+use super::sources::Origin;
 use crate::rules::config::{Choice, Spend, Tiers};
 use crate::rules::problem::Report;
 use crate::rules::yaml::{Kind, Node};
@@ -23,6 +24,7 @@ const TIERS: Table = Table {
 pub(super) fn read(
     node: &Node<'_>,
     limits: &mut Limits<'_>,
+    origin: Origin<'_>,
     report: &mut Report,
 ) -> Option<Choice> {
     match node.kind {
@@ -44,7 +46,9 @@ pub(super) fn read(
     let by = fields.require("by", "name the attribute that chooses, like `by: tier`", report);
     let by = by.and_then(|node| names::ATTRIBUTE.read(node, "`by`", report));
     if let (Some(name), Some(node)) = (by, fields.get("by")) {
-        names::warn_of_attribute(name, node.at, report);
+        origin.warn_of_name(name, node.at, report);
+        let so = ": every request spends the `default`";
+        origin.sources.warn_if_never(name, so, node.at, report);
     }
     let tiers = fields.require("tiers", TIERS.remedy, report);
     let of = tiers.and_then(|node| read_tiers(node, limits, report));

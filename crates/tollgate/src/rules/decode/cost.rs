@@ -3,6 +3,7 @@
 use tollgate_core::{Cost, Excerpt, MAX_UNITS};
 
 use super::fields::{Naming, Row, Table};
+use super::sources::Origin;
 use crate::rules::config::{Costs, Route};
 use crate::rules::nearest::nearest;
 use crate::rules::pattern::Pattern;
@@ -22,9 +23,9 @@ const ROUTES: Table =
 
 pub(super) const ONE: Costs = Costs { routes: Vec::new(), default: Cost::ONE };
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Costs> {
+pub(super) fn read(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<Costs> {
     match node.kind {
-        Kind::Map(_) => read_routes(node, report),
+        Kind::Map(_) => read_routes(node, origin, report),
         Kind::Text { .. } if !node.is_null() => Some(Costs { default: cost(node, report)?, ..ONE }),
         _ => {
             report.unfit(node, ROUTES.name, "a number or a mapping", REMEDY);
@@ -33,7 +34,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Costs> {
     }
 }
 
-fn read_routes(node: &Node<'_>, report: &mut Report) -> Option<Costs> {
+fn read_routes(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<Costs> {
     let rows = ROUTES.rows(node, report)?;
     if rows.len() > MAX_ROUTES {
         let message = format!("{} routes, above the most of {MAX_ROUTES}", rows.len());
@@ -46,7 +47,9 @@ fn read_routes(node: &Node<'_>, report: &mut Report) -> Option<Costs> {
         if name == "default" {
             costs.default = cost.unwrap_or(Cost::ONE);
         } else {
-            costs.routes.extend(route(name, at, report).zip(cost));
+            let route = route(name, at, report);
+            origin.warn_of_query(route.iter().map(|route| &route.path), at, report);
+            costs.routes.extend(route.zip(cost));
         }
     }
     Some(costs)

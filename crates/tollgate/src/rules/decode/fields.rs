@@ -9,6 +9,9 @@ use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
 
+/// The longest unknown field whose name messages show.
+const MAX_PLAIN_CHARS: usize = 32;
+
 /// A mapping whose fields are known.
 pub struct Mapping {
     /// What messages call it.
@@ -147,9 +150,10 @@ impl<'n, 't> Fields<'n, 't> {
     }
 }
 
-/// Reports it; returns the field that was probably meant.
+/// Reports an unknown field; returns the field that was probably meant.
 ///
-/// A name that is like no field is not shown: it may be an API key that is indented wrongly.
+/// The message shows a name that looks like a field's or is nearly one. Any other name may be an API key
+/// that is indented wrongly, and stays hidden.
 fn unknown_field(
     text: &str,
     at: Position,
@@ -167,10 +171,19 @@ fn unknown_field(
             let message = format!("{name} has no field `{}`", Excerpt::of(text));
             (message, format!("did you mean `{meant}`?"))
         }
+        None if is_plain(text) => {
+            (format!("{name} has no field `{text}`"), format!("use {}", listed(fields)))
+        }
         None => (format!("{name} has no such field"), format!("use {}", listed(fields))),
     };
     report.error(at, message, remedy);
     meant
+}
+
+/// Whether a name has the form of a field's name: up to 32 lower-case letters and underscores.
+fn is_plain(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    (1..=MAX_PLAIN_CHARS).contains(&name.len()) && name.bytes().all(fits)
 }
 
 /// The field at the beginning of `capacity:60`, which is one text to YAML.

@@ -8,9 +8,9 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping, listed};
 use super::names;
-use crate::rules::config::{ForwardingHeader, Identity, Rule};
+use crate::rules::config::{ForwardingHeader, Identity};
 use crate::rules::nearest::nearest;
-use crate::rules::problem::{Position, Report};
+use crate::rules::problem::Report;
 use crate::rules::yaml::Node;
 pub(in crate::rules) use key::{KeySource, MAX_KEY_FILE_BYTES};
 
@@ -138,18 +138,8 @@ impl Section {
         self.identity.trusted_headers.iter().any(|trusted| **trusted == *header)
     }
 
-    /// A rule that waits for what a token claims, where no token is verified.
-    pub(super) fn warn_of_claims(&self, rule: &Rule, at: Position, report: &mut Report) {
-        if self.has_jwt {
-            return;
-        }
-        let when = rule.when.iter().map(|condition| &condition.attribute);
-        let key = rule.key.iter().flat_map(|part| &part.first_of);
-        let by = rule.limit.tiers.iter().map(|tiers| &tiers.by);
-        if let Some(name) = when.chain(key).chain(by).find(|name| name.starts_with("jwt.")) {
-            let message =
-                format!("no request has `{}`: `identity` has no `jwt`", Excerpt::of(name));
-            report.warn(at, message, "say what tokens are verified with, under `identity.jwt`");
-        }
+    /// Whether the file says how tokens are verified.
+    pub(super) fn has_jwt(&self) -> bool {
+        self.has_jwt
     }
 }

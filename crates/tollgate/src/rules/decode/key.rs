@@ -3,8 +3,8 @@
 use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping};
-use super::identity::Section;
-use super::names::{self, Origin};
+use super::names;
+use super::sources::Origin;
 use crate::rules::config::{Condition, KeyPart, Wanted};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{Kind, Node};
@@ -23,12 +23,11 @@ const PART: Mapping = Mapping {
 
 pub(super) fn read(
     node: &Node<'_>,
-    origin: Origin,
-    section: Option<&Section>,
+    origin: Origin<'_>,
     report: &mut Report,
 ) -> Option<Vec<KeyPart>> {
     let items = report.list(node, "`key`", REMEDY)?;
-    let mut attributes: Vec<(&str, Position)> = Vec::new();
+    let mut attributes: Vec<&str> = Vec::new();
     let mut parts = Vec::new();
     for item in items {
         let first_of = match &item.kind {
@@ -38,11 +37,11 @@ pub(super) fn read(
         let mut part = KeyPart { first_of: Vec::new() };
         for node in first_of.into_iter().flatten() {
             let Some(name) = attribute(node, origin, report) else { continue };
-            if attributes.iter().any(|(before, _)| *before == name) {
+            if attributes.contains(&name) {
                 let message = format!("attribute `{}` is in the key twice", Excerpt::of(name));
                 report.error(node.at, message, "keep one of them");
             }
-            attributes.push((name, node.at));
+            attributes.push(name);
             if attributes.len() > MAX_ATTRIBUTES {
                 let message = format!("a key of more than {MAX_ATTRIBUTES} attributes");
                 report.error(node.at, message, "use fewer");
@@ -50,16 +49,16 @@ pub(super) fn read(
             }
             part.first_of.push(name.into());
         }
+        origin.sources.warn_of_key_part(&part, item.at, report);
         parts.push(part);
     }
-    warn_if_chosen(&attributes, section, node.at, report);
     Some(parts)
 }
 
-fn attribute<'n>(node: &'n Node<'_>, origin: Origin, report: &mut Report) -> Option<&'n str> {
+fn attribute<'n>(node: &'n Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<&'n str> {
     let text = report.text(node, PART.name, PART.remedy)?;
     let name = names::ATTRIBUTE.check(text, node.at, report)?;
-    origin.warn_of_attribute(name, node.at, report);
+    origin.warn_of_name(name, node.at, report);
     Some(name)
 }
 
@@ -75,25 +74,6 @@ fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node
         return None;
     }
     Some(items)
-}
-
-/// A client that chooses its own key has a fresh quota whenever it wants one.
-fn warn_if_chosen(
-    attributes: &[(&str, Position)],
-    section: Option<&Section>,
-    at: Position,
-    report: &mut Report,
-) {
-    let is_chosen = |(name, _): &(&str, Position)| {
-        let header = name.strip_prefix("header.");
-        header.is_some_and(|header| !section.is_some_and(|section| section.is_trusted(header)))
-    };
-    if !attributes.is_empty() && attributes.iter().all(is_chosen) {
-        let message = "a key of headers alone: a client that changes them has a fresh quota";
-        let remedy = "add `ip`, or use what is verified, like `api_key` or the headers that \
-                      `identity` names as `trusted_headers`";
-        report.warn(at, message, remedy);
-    }
 }
 
 /// A part of the key that `when` wants not to be there: the rule would never apply.

@@ -3,7 +3,6 @@
 use tollgate_core::Excerpt;
 
 use super::fields::Naming;
-use crate::rules::nearest::nearest;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
@@ -75,52 +74,6 @@ impl Kind {
     ) -> Option<&'n str> {
         let text = report.text(node, name, self.remedy)?;
         self.check(text, node.at, report)
-    }
-}
-
-/// What requests over HTTP have, besides headers and claims.
-const USUAL: [&str; 5] = ["method", "path", "ip", "api_key", "tier"];
-
-/// Shorter names are too often near to another.
-const SHORTEST_NEAR: usize = 5;
-
-/// Where the requests of a rule come from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
-    Http,
-    /// Whose entries may have any name.
-    Envoy,
-}
-
-impl Origin {
-    /// Only Envoy's descriptors have `descriptor_keys`.
-    pub(super) fn of<'n>(mut attributes: impl Iterator<Item = &'n str>) -> Origin {
-        match attributes.any(|name| name == "descriptor_keys") {
-            true => Origin::Envoy,
-            false => Origin::Http,
-        }
-    }
-
-    pub(super) fn warn_of_attribute(self, name: &str, at: Position, report: &mut Report) {
-        if self == Origin::Http {
-            warn_of_attribute(name, at, report);
-        }
-    }
-}
-
-/// An attribute that is probably not called so: a rule that waits for it never applies.
-pub(super) fn warn_of_attribute(name: &str, at: Position, report: &mut Report) {
-    let lower = name.to_ascii_lowercase();
-    let usual = lower.replace('-', "_");
-    let meant = USUAL.into_iter().find(|known| *known == usual).or_else(|| {
-        let is_header = lower.starts_with("header.");
-        let is_near = name.len() >= SHORTEST_NEAR && !is_header;
-        if is_near { nearest(name, USUAL) } else { is_header.then_some(&*lower) }
-    });
-    if let Some(meant) = meant.filter(|meant| *meant != name) {
-        let message =
-            format!("attribute `{}`, which requests over HTTP do not have", Excerpt::of(name));
-        report.warn(at, message, format!("did you mean `{}`?", Excerpt::of(meant)));
     }
 }
 

@@ -6,10 +6,10 @@ use tollgate_core::Excerpt;
 
 use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
-use super::identity::Section;
 use super::limits::Limits;
-use super::names::Origin;
+use super::missing::MissingKeys;
 use super::replaces::{self, Replacing};
+use super::sources::{AttributeSources, Origin};
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
 use crate::rules::problem::{Position, Report};
@@ -43,8 +43,9 @@ const RULE: Mapping = Mapping {
 pub(super) struct Rules<'n, 'l> {
     defaults: Defaults<'n>,
     limits: &'l mut Limits<'n>,
-    /// Who clients are, if the file says so.
-    section: Option<&'l Section>,
+    /// The attributes that requests have.
+    sources: &'l AttributeSources<'l>,
+    missing: MissingKeys,
     /// Where each name of a domain stands first.
     first: BTreeMap<replaces::Id<'n>, Position>,
     replacing: Replacing<'n>,
@@ -58,12 +59,13 @@ impl<'n, 'l> Rules<'n, 'l> {
     pub(super) fn new(
         defaults: Defaults<'n>,
         limits: &'l mut Limits<'n>,
-        section: Option<&'l Section>,
+        sources: &'l AttributeSources<'l>,
     ) -> Rules<'n, 'l> {
         Rules {
             defaults,
             limits,
-            section,
+            sources,
+            missing: MissingKeys::default(),
             first: BTreeMap::new(),
             replacing: Replacing::default(),
             count: 0,
@@ -78,15 +80,15 @@ impl<'n, 'l> Rules<'n, 'l> {
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
         let when = fields.get("when").into_iter().flat_map(Fields::of);
-        let origin = Origin::of(when.map(|(name, _)| name));
-        let key = key_node.and_then(|node| key::read(node, origin, self.section, report));
+        let origin = Origin::of(self.sources, when.map(|(name, _)| name));
+        let key = key_node.and_then(|node| key::read(node, origin, report));
         let when = fields.or("when", Vec::new(), |node| when::read(node, origin, report));
         if let (Some(key), Some(when)) = (&key, &when) {
             key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
         }
         let limit = fields.require("limit", choice::REMEDY, report);
-        let limit = limit.and_then(|node| choice::read(node, self.limits, report));
-        let cost = fields.or("cost", cost::ONE, |node| cost::read(node, report));
+        let limit = limit.and_then(|node| choice::read(node, self.limits, origin, report));
+        let cost = fields.or("cost", cost::ONE, |node| cost::read(node, origin, report));
         let overrides = fields.or("overrides", Vec::new(), |node| {
             overrides::read(node, key.as_deref(), self.limits, report)
         });
@@ -115,8 +117,8 @@ impl<'n, 'l> Rules<'n, 'l> {
         self.count_pairs(&rule, node.at, report);
         let cost_at = fields.get("cost").map_or(node.at, |node| node.at);
         self.warn_of_cost(&rule, cost_at, report);
-        if let Some(section) = self.section {
-            section.warn_of_claims(&rule, node.at, report);
+        if let Some(key) = key_node {
+            self.missing.note(&rule, key, origin);
         }
         Some(rule)
     }
@@ -143,6 +145,12 @@ impl<'n, 'l> Rules<'n, 'l> {
             self.replacing.check_names(&self.first, report);
         }
         self.replacing.check_circles(report);
+    }
+
+    /// Warns of requests that no rule limits because a key is missing, once all rules were read without
+    /// errors.
+    pub(super) fn warn_of_missing(&self, rules: &[Rule], report: &mut Report) {
+        self.missing.warn(rules, self.sources, report);
     }
 
     /// Says once that there are too many.

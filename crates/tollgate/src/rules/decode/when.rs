@@ -3,7 +3,8 @@
 use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping, Naming, Row, Table};
-use super::names::{self, Origin};
+use super::names;
+use super::sources::Origin;
 use crate::rules::config::{Condition, Wanted};
 use crate::rules::pattern::Pattern;
 use crate::rules::problem::{Position, Report};
@@ -38,19 +39,26 @@ const PATTERN: Mapping = Mapping {
 };
 
 /// What every attribute must be.
-pub(super) fn read(node: &Node<'_>, origin: Origin, report: &mut Report) -> Option<Vec<Condition>> {
+pub(super) fn read(
+    node: &Node<'_>,
+    origin: Origin<'_>,
+    report: &mut Report,
+) -> Option<Vec<Condition>> {
     let rows = WHEN.rows(node, report)?;
     let mut conditions = Vec::with_capacity(rows.len());
     for Row { name, at, value } in rows {
         let attribute = names::ATTRIBUTE.check(name, at, report);
         for wanted in wanted(value, report).into_iter().flatten() {
-            if origin == Origin::Http {
+            if origin.is_http(name) {
                 warn_of_values(name, wanted.patterns(), value.at, report);
+            }
+            if name == "path" {
+                origin.warn_of_query(wanted.patterns().iter(), value.at, report);
             }
             conditions.extend(attribute.map(|name| Condition { attribute: name.into(), wanted }));
         }
         if let Some(name) = attribute {
-            origin.warn_of_attribute(name, at, report);
+            origin.warn_of_condition(name, at, report);
         }
     }
     Some(conditions)
