@@ -114,7 +114,7 @@ fn escaped(key: &str) -> String {
 }
 
 fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
-    let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(*like)).collect();
+    let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(attribute, *like)).collect();
     let like = left.like.map(|like| match like {
         Like::Exact(value) => ("exact", value.to_owned()),
         Like::Prefix(start) => ("prefix", start.to_owned()),
@@ -122,7 +122,9 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     });
     match (like, none_of.is_empty()) {
         (None, true) => {}
-        (Some(("exact", value)), _) => line(yaml, 6, &format!("{attribute}: {}", text(&value))),
+        (Some(("exact", value)), _) => {
+            line(yaml, 6, &format!("{attribute}: {}", self::value(attribute, "exact", &value)));
+        }
         (Some((how, value)), true) => {
             line(yaml, 6, &format!("{attribute}: {{ {how}: {} }}", text(&value)));
         }
@@ -136,11 +138,19 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     }
 }
 
-fn pattern(like: Like<'_>) -> String {
+/// A value that is compared as text; in `ip`, where values are addresses and networks, as `how` says.
+fn value(attribute: &str, how: &str, value: &str) -> String {
+    match attribute {
+        "ip" => format!("{{ {how}: {} }}", text(value)),
+        _ => text(value),
+    }
+}
+
+fn pattern(attribute: &str, like: Like<'_>) -> String {
     match like {
-        Like::Exact(value) => text(value),
+        Like::Exact(exact) => value(attribute, "exact", exact),
         Like::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
-        Like::Glob(value) => text(&any_text(value)),
+        Like::Glob(glob) => value(attribute, "glob", &any_text(glob)),
     }
 }
 

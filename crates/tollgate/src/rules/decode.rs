@@ -12,6 +12,7 @@ mod identity;
 mod key;
 mod limits;
 mod names;
+mod networks;
 mod overrides;
 mod read;
 mod replaces;
@@ -29,11 +30,13 @@ pub use fields::{Fields, Mapping};
 pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
 pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
+pub(super) use networks::NetworkFiles;
+use networks::NetworkSets;
 use rule::Rules;
 
 const FILE: Mapping = Mapping {
     name: "the file",
-    fields: &["defaults", "limits", "api_keys", "api_keys_file", "identity", "rules"],
+    fields: &["defaults", "limits", "networks", "api_keys", "api_keys_file", "identity", "rules"],
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
@@ -48,10 +51,16 @@ pub(super) struct Decoded {
 
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
 /// of no use.
-pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
+pub(super) fn decode(
+    root: &Node<'_>,
+    files: &mut NetworkFiles<'_>,
+    report: &mut Report,
+) -> Option<Decoded> {
     let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
     let mut limits = Limits::read(&fields, report);
+    let networks = fields.get("networks").map(|node| NetworkSets::read(node, files, report));
+    let mut networks = networks.unwrap_or_default();
     let nodes = fields.get("rules").and_then(|node| report.list(node, "`rules`", RULE_REMEDY));
     let has = |name| fields.get(name).is_some() || fields.may_have(name);
     if !has("limits") && !has("rules") {
@@ -60,7 +69,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let defaults = defaults.unwrap_or_default();
     let (on_store_failure, deadline) = (defaults.on_store_failure, defaults.deadline);
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
-    let mut reading = Rules::new(defaults, &mut limits, section.as_ref());
+    let mut reading = Rules::new(defaults, &mut limits, &mut networks, section.as_ref());
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
@@ -68,6 +77,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
         limits.warn_of_unused(report);
+        networks.warn_of_unused(report);
     }
     let mut api_keys = ApiKeys::new(is_whole.then(|| tiers_of(&rules)));
     if let Some(table) = fields.get("api_keys") {

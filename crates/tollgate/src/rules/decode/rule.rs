@@ -9,6 +9,7 @@ use super::fields::{Fields, Mapping};
 use super::identity::Section;
 use super::limits::Limits;
 use super::names::Origin;
+use super::networks::NetworkSets;
 use super::replaces::{self, Replacing};
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
@@ -43,6 +44,7 @@ const RULE: Mapping = Mapping {
 pub(super) struct Rules<'n, 'l> {
     defaults: Defaults<'n>,
     limits: &'l mut Limits<'n>,
+    networks: &'l mut NetworkSets<'n>,
     /// Who clients are, if the file says so.
     section: Option<&'l Section>,
     /// Where each name of a domain stands first.
@@ -58,11 +60,13 @@ impl<'n, 'l> Rules<'n, 'l> {
     pub(super) fn new(
         defaults: Defaults<'n>,
         limits: &'l mut Limits<'n>,
+        networks: &'l mut NetworkSets<'n>,
         section: Option<&'l Section>,
     ) -> Rules<'n, 'l> {
         Rules {
             defaults,
             limits,
+            networks,
             section,
             first: BTreeMap::new(),
             replacing: Replacing::default(),
@@ -80,7 +84,9 @@ impl<'n, 'l> Rules<'n, 'l> {
         let when = fields.get("when").into_iter().flat_map(Fields::of);
         let origin = Origin::of(when.map(|(name, _)| name));
         let key = key_node.and_then(|node| key::read(node, origin, self.section, report));
-        let when = fields.or("when", Vec::new(), |node| when::read(node, origin, report));
+        let when = fields.or("when", Vec::new(), |node| {
+            when::read(node, origin, self.section, self.networks, report)
+        });
         if let (Some(key), Some(when)) = (&key, &when) {
             key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
         }
@@ -88,7 +94,9 @@ impl<'n, 'l> Rules<'n, 'l> {
         let limit = limit.and_then(|node| choice::read(node, self.limits, report));
         let cost = fields.or("cost", cost::ONE, |node| cost::read(node, report));
         let overrides = fields.or("overrides", Vec::new(), |node| {
-            overrides::read(node, key.as_deref(), self.limits, report)
+            let (limits, networks) = (&mut *self.limits, &mut *self.networks);
+            let reading = overrides::Reading { parts: key.as_deref(), limits, networks };
+            overrides::read(node, reading, report)
         });
         let is_shadow = fields.or("shadow", false, |node| report.truth(node, "`shadow`"));
         let on_store_failure =
