@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use tollgate::rules::Config;
 
@@ -138,10 +139,10 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     }
 }
 
-/// A value that is compared as text; in `ip`, where values are addresses and networks, as `how` says.
+/// A value, which is compared as text. In `ip` a text alone must be an address.
 fn value(attribute: &str, how: &str, value: &str) -> String {
     match attribute {
-        "ip" => format!("{{ {how}: {} }}", text(value)),
+        "ip" if value.parse::<IpAddr>().is_err() => format!("{{ {how}: {} }}", text(value)),
         _ => text(value),
     }
 }

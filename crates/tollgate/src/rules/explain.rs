@@ -243,12 +243,14 @@ fn not_applied(
         Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
         Mismatch::Unlike(id, value) => {
             let wanted = patterns(rule, id).map(ToString::to_string).collect();
-            NotApplied::Unlike { attribute: name(id), value: value.to_owned(), wanted }
+            let value = shown(rule, request, id, value);
+            NotApplied::Unlike { attribute: name(id), value, wanted }
         }
         Mismatch::Like(id, value)
             if let Some((_, found)) = rule.networks(request).find(|(own, _)| *own == id) =>
         {
-            NotApplied::InNetwork { found: matched(plan, id, found), value: value.to_owned() }
+            let value = shown(rule, request, id, value);
+            NotApplied::InNetwork { found: matched(plan, id, found), value }
         }
         Mismatch::Like(id, value) => {
             let unwanted = patterns(rule, id).find(|pattern| pattern.matches(value));
@@ -265,6 +267,13 @@ fn not_applied(
             NotApplied::NoKey { attributes, claimed }
         }
     }
+}
+
+/// Returns what a rule compares: an attribute's text, or the whole address where that is in networks or not.
+fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
+    let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
+    let address = request.address(id).filter(|_| has_networks);
+    address.map_or_else(|| value.to_owned(), networks::text)
 }
 
 /// What a rule compares an attribute with.
