@@ -207,7 +207,7 @@ impl Rules {
     /// let rules = Rules::new(&Limiter::memory(), &config)?;
     /// let address = rules.client_address("2001:db8:12:34ff::1".parse()?);
     /// assert_eq!(address.as_str(), "2001:db8:12::/48");
-    /// let request = Attributes::new().with_address(&address); // `ip`
+    /// let request = Attributes::new().with_address(address); // `ip`
     /// # Ok(())
     /// # }
     /// ```

@@ -110,7 +110,7 @@ impl<'a> Attributes<'a> {
     /// let rules = Rules::new(&Limiter::memory(), &Config::parse("rules.yaml", rules)?)?;
     /// for (ip, is_allowed) in [("2001:db8::1", false), ("2001:db8::2", true)] {
     ///     let address = rules.client_address(ip.parse()?); // 2001:db8::/56
-    ///     let request = Attributes::new().with_address(&address);
+    ///     let request = Attributes::new().with_address(address);
     ///     assert_eq!(rules.check("api", &request).now()?.is_allowed(), is_allowed);
     /// }
     /// # Ok(())

@@ -24,7 +24,7 @@ rules:
 
 fn is_blocked(rules: &Rules, ip: &str) -> bool {
     let address = rules.client_address(ip.parse().unwrap());
-    !rules.check("api", &Attributes::new().with_address(&address)).now().unwrap().is_allowed()
+    !rules.check("api", &Attributes::new().with_address(address)).now().unwrap().is_allowed()
 }
 
 #[test]
@@ -117,11 +117,11 @@ fn an_attribute_that_counts_later_has_its_own_address() {
     let fixture = block_when("{ ip: 198.51.100.0/24 }");
     let blocked = fixture.rules.client_address("198.51.100.7".parse().unwrap());
     let check = |request: Attributes<'_>| fixture.rules.check("api", &request).now().unwrap();
-    let other = Attributes::new().with_address(&blocked).with("ip", "192.0.2.1");
+    let other = Attributes::new().with_address(blocked).with("ip", "192.0.2.1");
     assert!(check(other).is_allowed());
-    let said = Attributes::new().said("ip", "192.0.2.1").with_address(&blocked);
+    let said = Attributes::new().said("ip", "192.0.2.1").with_address(blocked);
     assert!(!check(said).is_allowed());
-    let masked = |bits| Attributes::new().with_masked_address(&blocked, bits);
+    let masked = |bits| Attributes::new().with_masked_address(blocked, bits);
     assert!(!check(masked(24)).is_allowed());
     assert!(check(masked(23)).is_allowed());
 }
@@ -212,7 +212,7 @@ fn an_override_of_one_ipv6_address_keeps_the_key_of_the_group() {
     let fixture = overriding("      - { key: { ip: 2001:db8::1, tenant: t }, limit: large }");
     let admitted = |ip: &str| {
         let address = fixture.rules.client_address(ip.parse().unwrap());
-        let request = Attributes::new().with_address(&address).with("tenant", "t");
+        let request = Attributes::new().with_address(address).with("tenant", "t");
         let check = || fixture.rules.check("api", &request).now().unwrap();
         (0..20).filter(|_| check().is_allowed()).count()
     };
