@@ -53,7 +53,7 @@ pub(crate) fn lines() -> Result<Vec<Vec<String>>> {
     Ok(lines)
 }
 
-/// How long files of so many networks take.
+/// Measures how long files of networks take to load.
 fn loaded() -> Result<Vec<String>> {
     let mut cells = vec!["loaded".to_owned()];
     for count in NETWORKS {
@@ -95,8 +95,8 @@ impl Way {
     }
 }
 
-/// The first address of one of so many networks, which lie evenly in all addresses. Each has 256 addresses, and the
-/// 256 after it are in none.
+/// Returns the first address of the nth of `count` networks, which lie evenly in the address space. Each has 256
+/// addresses, and the next 256 addresses are in no network.
 fn first_address(nth: usize, count: usize) -> u32 {
     // OK because it is below 2^32 for every network.
     (nth * ((1 << 23) / count) * 512) as u32

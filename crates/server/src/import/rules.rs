@@ -174,8 +174,8 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses;
-    /// other texts, and those of a second `ip`, with the text that a client has in keys.
+    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses.
+    /// Other texts, and all texts of a second `ip`, are compared with the text that a client has in keys.
     fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
         let Descriptor { key, value, place, .. } = descriptor;
         let (Value::Exact(text) | Value::Prefix(text)) = value else { return };

@@ -106,7 +106,7 @@ fn several_domains_have_to_be_told_apart() {
 }
 
 #[test]
-fn the_network_of_an_address_is_named() {
+fn explain_names_the_network_of_an_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let text = "limits: { free: fixed-window limit=60 window=1m }

@@ -1,4 +1,4 @@
-//! Networks in rules, asked in each way that a server is asked.
+//! Networks in rules, through each interface of the server.
 
 use std::fs;
 
@@ -46,14 +46,14 @@ fn checked(server: &Server, ip: &str) -> bool {
     server.check(&body.to_string())["allowed"].as_bool().unwrap()
 }
 
-fn told_to_envoy(server: &Server, key: &str, value: &str) -> bool {
+fn allowed_by_envoy(server: &Server, key: &str, value: &str) -> bool {
     let request = request(vec![descriptor(&[(key, value)])]);
     let answer = run(async { client(server).await.should_rate_limit(request).await });
     answer.unwrap().into_inner().overall_code() == Code::Ok
 }
 
 #[test]
-fn networks_hold_in_every_way_a_server_is_asked() {
+fn networks_hold_through_every_interface() {
     let (server, _directory) = start();
     for (ip, is_allowed) in [
         ("198.51.100.7", false),
@@ -67,16 +67,16 @@ fn networks_hold_in_every_way_a_server_is_asked() {
     ] {
         assert_eq!(authorized(&server, ip), is_allowed, "authorize {ip}");
         assert_eq!(checked(&server, ip), is_allowed, "check {ip}");
-        assert_eq!(told_to_envoy(&server, "remote_address", ip), is_allowed, "Envoy {ip}");
-        assert_eq!(told_to_envoy(&server, "ip", ip), is_allowed, "Envoy's ip {ip}");
+        assert_eq!(allowed_by_envoy(&server, "remote_address", ip), is_allowed, "Envoy {ip}");
+        assert_eq!(allowed_by_envoy(&server, "ip", ip), is_allowed, "Envoy's ip {ip}");
     }
-    let masked = |value: &str| told_to_envoy(&server, "masked_remote_address", value);
+    let masked = |value: &str| allowed_by_envoy(&server, "masked_remote_address", value);
     assert!(!masked("198.51.100.0/24") && !masked("198.51.100.7/32"));
     assert!(masked("198.51.100.0/23"), "half of it is not blocked");
 }
 
 #[test]
-fn a_server_follows_its_file_of_networks() {
+fn server_follows_its_file_of_networks() {
     let (server, directory) = start();
     assert!(authorized(&server, "192.0.2.7"));
     fs::write(directory.path().join("blocked.txt"), "192.0.2.0/24\n").unwrap();

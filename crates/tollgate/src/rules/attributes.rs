@@ -35,7 +35,7 @@ pub struct Attributes<'a> {
     address: Option<Address>,
 }
 
-/// What is known of an address beyond the text of its attribute.
+/// A client's address, of which the attribute's text may show only the group.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(feature = "tower"), allow(dead_code))]
 struct Address {

@@ -141,7 +141,7 @@ pub(crate) struct Override {
     pub(crate) spend: Spend,
 }
 
-/// What an attribute of an override's key is.
+/// The value of an attribute in an override's key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KeyValue {
     Text(Box<str>),

@@ -45,7 +45,7 @@ pub struct Applied {
     pub deadline: Option<Duration>,
 }
 
-/// A network that an address of a request is in: the longest of those that a rule names.
+/// The longest network of a rule that holds an address of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MatchedNetwork {
@@ -141,7 +141,7 @@ pub enum NotApplied {
     InNetwork {
         /// The network, and which attribute is in it.
         found: MatchedNetwork,
-        /// What the attribute is.
+        /// The address.
         value: String,
     },
     /// Another rule replaces it, which applies.

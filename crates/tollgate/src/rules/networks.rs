@@ -20,7 +20,7 @@ const IPV4_BITS: u8 = 32;
 /// The bits before an IPv4 address that is written as IPv6: `::ffff:192.0.2.7`.
 pub(crate) const MAPPED_BITS: u8 = 96;
 
-/// What `ip` is for clients whose address is not known.
+/// The value of `ip` for clients whose address is not known.
 pub(crate) const UNKNOWN_ADDRESS: &str = "unknown";
 
 /// How many bits the IPv6 addresses of one client share, unless the file says it.
@@ -144,7 +144,7 @@ impl fmt::Display for Networks {
 /// Values of networks and of sets, found by longest prefix match in all of them.
 #[derive(Debug)]
 pub(crate) struct NetworkTable<T> {
-    /// Each with its place among those that were given.
+    /// Each value with its place in the given order.
     single: NetworkMap<(usize, T)>,
     /// Shared, not copied: several rules may use one set.
     sets: Vec<(Arc<NetworkSet>, (usize, T))>,
@@ -162,8 +162,8 @@ impl<T> NetworkTable<T> {
         NetworkTable { single: NetworkMap::new(single, |_, _| {}), sets }
     }
 
-    /// Returns the longest network that holds all of `part`, and its value; of equals, the one that was
-    /// given first.
+    /// Returns the longest network that holds all of `part`, and its value. If several entries have that
+    /// network, the first in the given order counts.
     pub(crate) fn longest(&self, part: &IpNet) -> Option<(FoundNetwork<'_>, &T)> {
         let single = self.single.longest(part);
         let single = single.map(|(network, own)| (FoundNetwork { network, set: None }, own));

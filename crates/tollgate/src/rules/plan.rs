@@ -2,7 +2,7 @@
 //!
 //! - `make`: from what a file says
 //! - `values`: conditions that are about many values, or about networks
-//! - `overrides`: what single keys, and the addresses of networks, spend instead
+//! - `overrides`: by key, and by the networks that an address is in
 
 mod make;
 mod overrides;

@@ -241,7 +241,7 @@ impl Report {
         }
     }
 
-    /// Returns all problems, by line; those of the other files come last.
+    /// Returns all problems, by line, and after them the problems of other files.
     pub fn with(mut self, others: impl IntoIterator<Item = Report>) -> Problems {
         self.found.kept.sort_by_key(|problem| problem.at);
         for Report { mut found, .. } in others {

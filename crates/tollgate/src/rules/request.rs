@@ -14,7 +14,7 @@ const OTHER_METHOD: &str = "other";
 pub(super) struct Request<'r> {
     /// In the order of their numbers, each once.
     each: Vec<Seen<'r>>,
-    /// What is known of those that are addresses, if rules compare them with networks.
+    /// The addresses among the attributes that rules compare with networks, as far as they are known.
     addresses: Vec<(AttributeId, IpNet)>,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Seen<'r> {
     pub(super) id: AttributeId,
     pub(super) value: &'r str,
     pub(super) standing: Standing,
-    /// Its place among the request's attributes; the last one if there are more.
+    /// Its place among the request's attributes, at most `u16::MAX`.
     at: u16,
 }
 
@@ -65,7 +65,7 @@ impl<'r> Request<'r> {
         self.addresses = ids.iter().filter_map(known).collect();
     }
 
-    /// What is known of an attribute that is an address, if rules compare it with networks.
+    /// Returns the address that an attribute is, as far as it is known, if rules compare it with networks.
     pub(super) fn address(&self, id: AttributeId) -> Option<&IpNet> {
         self.addresses.iter().find(|(own, _)| *own == id).map(|(_, known)| known)
     }

@@ -174,7 +174,7 @@ rules:
 }
 
 #[test]
-fn a_change_of_a_file_of_networks_is_a_change() {
+fn change_of_a_file_of_networks_reloads_the_rules() {
     let directory = tempfile::tempdir().unwrap();
     let networks = directory.path().join("blocked.txt");
     let rules = "networks: { blocked: { file: blocked.txt } }

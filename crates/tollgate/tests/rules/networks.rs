@@ -87,7 +87,7 @@ fn when_compares_addresses_with_networks() {
 }
 
 #[test]
-fn an_unknown_address_is_in_no_network() {
+fn unknown_address_is_in_no_network() {
     let unknown = [("ip", "unknown")];
     assert!(block_when("{ ip: [\"::/0\", 0.0.0.0/0] }").check(&unknown).is_allowed());
     assert!(!block_when("{ ip: [\"::/0\", unknown] }").check(&unknown).is_allowed());
@@ -96,7 +96,7 @@ fn an_unknown_address_is_in_no_network() {
 
 /// A caller may give the text of an address, or the group of IPv6 clients that keys have.
 #[test]
-fn a_text_is_compared_as_far_as_it_is_known() {
+fn text_of_a_group_is_in_networks_that_hold_the_whole_group() {
     let fixture = block_when("{ ip: [198.51.100.0/24, 2001:db8::/32, 2001:db9:0:1::/64] }");
     for (ip, is_allowed) in [
         ("198.51.100.7", false),
@@ -113,7 +113,7 @@ fn a_text_is_compared_as_far_as_it_is_known() {
 }
 
 #[test]
-fn an_attribute_that_counts_later_has_its_own_address() {
+fn whole_address_counts_only_with_its_own_attribute() {
     let fixture = block_when("{ ip: 198.51.100.0/24 }");
     let blocked = fixture.rules.client_address("198.51.100.7".parse().unwrap());
     let check = |request: Attributes<'_>| fixture.rules.check("api", &request).now().unwrap();
@@ -127,7 +127,7 @@ fn an_attribute_that_counts_later_has_its_own_address() {
 }
 
 #[test]
-fn other_attributes_are_compared_with_networks_too() {
+fn network_works_on_any_attribute() {
     let fixture = block_when("{ remote_address: { network: 10.0.0.0/8 } }");
     assert!(!fixture.check(&[("remote_address", "10.1.2.3")]).is_allowed());
     for request in [("remote_address", "11.1.2.3"), ("remote_address", "no"), ("ip", "10.1.2.3")] {
@@ -135,9 +135,8 @@ fn other_attributes_are_compared_with_networks_too() {
     }
 }
 
-/// So many that trying each would show.
 #[test]
-fn of_thousands_of_rules_those_apply_whose_network_an_address_is_in() {
+fn index_finds_the_rules_of_an_address_among_thousands() {
     let rule = |nth: usize| {
         let network = format!("10.{}.{}.0/24", nth / 256, nth % 256);
         let when = format!("{{ ip: {network} }}");
@@ -172,7 +171,7 @@ rules:
 }
 
 #[test]
-fn the_override_of_the_longest_network_counts() {
+fn override_of_the_longest_network_wins() {
     let fixture = overriding(
         "      - { key: { ip: 203.0.0.0/16, tenant: t }, limit: allow }
       - { key: { ip: { networks: partners }, tenant: t }, limit: large }
@@ -200,7 +199,7 @@ fn the_override_of_the_longest_network_counts() {
 }
 
 #[test]
-fn each_address_of_a_network_spends_by_its_own_key() {
+fn override_of_a_network_keeps_a_key_per_address() {
     let fixture = overriding("      - { key: { ip: 203.0.113.0/24, tenant: t }, limit: large }");
     for ip in ["203.0.113.1", "203.0.113.2"] {
         assert_eq!(fixture.admitted(20, &[("ip", ip), ("tenant", "t")]), 10, "{ip}");
@@ -208,7 +207,7 @@ fn each_address_of_a_network_spends_by_its_own_key() {
 }
 
 #[test]
-fn an_override_of_one_ipv6_address_keeps_the_key_of_the_group() {
+fn override_of_an_ipv6_address_keeps_the_key_of_the_group() {
     let fixture = overriding("      - { key: { ip: 2001:db8::1, tenant: t }, limit: large }");
     let admitted = |ip: &str| {
         let address = fixture.rules.client_address(ip.parse().unwrap());
@@ -284,7 +283,7 @@ fn write_rules(directory: &Path, networks: &str) {
 }
 
 #[test]
-fn a_file_of_networks_is_read_again_with_the_rules() {
+fn reload_reads_the_file_of_networks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     write_rules(path, "198.51.100.0/24 # an office\n\n# all:\r\n  2001:db8::/32 ; more\r\n");
@@ -301,7 +300,7 @@ fn a_file_of_networks_is_read_again_with_the_rules() {
 }
 
 #[test]
-fn a_hundred_thousand_networks_are_all_found() {
+fn set_of_100_000_networks_finds_each() {
     let directory = tempfile::tempdir().unwrap();
     let network =
         |nth: u32| format!("{}.{}.{}.0/26\n", 1 + nth / 65_536, nth / 256 % 256, nth % 256);

@@ -83,7 +83,7 @@ fn networks_are_read_from_a_file_beside() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_of_networks_has_its_line() {
+fn errors_in_a_file_of_networks_have_its_line() {
     let mut report = String::new();
     for (name, networks) in [
         ("no file", None),

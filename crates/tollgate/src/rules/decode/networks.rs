@@ -23,7 +23,7 @@ const MAX_NETWORKS: usize = 500_000;
 /// The most sets: a condition may compare an address with each.
 const MAX_SETS: usize = 64;
 
-/// What begins a comment in a file of networks.
+/// The characters that begin a comment in a file of networks.
 const COMMENT: [char; 2] = ['#', ';'];
 
 const REMEDY: &str = "write it like `192.0.2.7` or `10.0.0.0/8`; names are not looked up";
@@ -40,7 +40,7 @@ const NETWORKS: Table = Table {
 
 const SET: Mapping = Mapping { name: "a set of networks", fields: &["file"], remedy: SET_REMEDY };
 
-/// How another file is read: by the path as it is written, and no more than so many bytes.
+/// Reads another file by its path as written, and at most a number of bytes of it.
 type ReadFile<'a> = dyn FnMut(&Path, usize) -> io::Result<Vec<u8>> + 'a;
 
 /// The files of networks that a file names, and what is wrong with them.

@@ -35,7 +35,7 @@ const VALUE: Mapping = Mapping {
 /// The attributes that make a key, and what they are.
 type Key = Vec<(Box<str>, KeyValue)>;
 
-/// What the overrides of a rule are read with.
+/// The context of a rule's overrides.
 pub(super) struct Reading<'r, 'n> {
     /// The rule's key, if that could be read.
     pub(super) parts: Option<&'r [KeyPart]>,
@@ -88,7 +88,7 @@ impl Reading<'_, '_> {
         Some(Override { key: key?, spend: spend? })
     }
 
-    /// One attribute of each part, in the parts' order.
+    /// Reads one attribute for each part of the rule's key, in the order of the parts.
     fn key(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Key> {
         let rows = KEY.rows(node, report)?;
         let mut values: Vec<(&str, Option<KeyValue>)> = Vec::with_capacity(rows.len());
@@ -115,7 +115,7 @@ impl Reading<'_, '_> {
         Some(key)
     }
 
-    /// What an attribute of the key is: a text, or one that is in a network.
+    /// Reads the value of one attribute: a text, a network or a set of networks.
     fn value(&mut self, name: &str, node: &Node<'_>, report: &mut Report) -> Option<KeyValue> {
         let fields = match &node.kind {
             Kind::Map(_) => Fields::read(node, &VALUE, report)?,
@@ -152,7 +152,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// The one value that is for a part of the rule's key.
+/// Returns the one value that is for a part of the rule's key.
 fn one_of(
     part: &KeyPart,
     values: &[(&str, Option<KeyValue>)],

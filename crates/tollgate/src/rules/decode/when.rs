@@ -43,7 +43,7 @@ const PATTERN: Mapping = Mapping {
              `{ network: … }` and `{ networks: … }`",
 };
 
-/// What the values of an attribute are read with.
+/// The context of one attribute's values.
 struct Reading<'s, 'n> {
     attribute: &'s str,
     networks: &'s mut NetworkSets<'n>,
@@ -105,7 +105,7 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
 }
 
 impl Reading<'_, '_> {
-    /// One, or two: what it must be like, and what not.
+    /// Reads a condition: one pattern or list, and the values that `none_of` leaves out.
     fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
         match &node.kind {
             Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![self.pattern(node, report)?])]),
@@ -127,7 +127,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// What a condition says besides `none_of`, by the name of its field.
+    /// Reads the field of a condition besides `none_of`, by its name.
     fn like_one(
         &mut self,
         name: &str,
@@ -198,7 +198,7 @@ impl Reading<'_, '_> {
         Some(items.iter().filter_map(|item| self.pattern(item, report)).collect())
     }
 
-    /// One value: a text, or a mapping that says how it is meant.
+    /// Reads one value: a text, or a mapping that says how the text is meant.
     fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
         if let Kind::Map(_) = node.kind {
             let fields = Fields::read(node, &PATTERN, report)?;
@@ -220,7 +220,7 @@ impl Reading<'_, '_> {
         self.attribute == "ip"
     }
 
-    /// A value of `ip`.
+    /// Reads a value of `ip`.
     fn address(&self, text: &str, at: Position, report: &mut Report) -> Option<Pattern> {
         if text == UNKNOWN_ADDRESS {
             return Some(Pattern::Exact(text.into()));

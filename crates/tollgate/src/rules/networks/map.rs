@@ -117,7 +117,7 @@ impl<A: Copy + Ord> Ranges<A> {
 
 /// Cuts the addresses of one family into ranges, and tells each network its parent.
 ///
-/// The networks come in order, so those that have begun and not ended lie within each other: a stack.
+/// The networks come in order, so the open ones lie within each other and form a stack.
 fn ranges<T>(entries: &mut [Entry<T>], places: Range<usize>) -> Vec<(u128, Option<u32>)> {
     let mut ranges = Ranging::default();
     for at in places {

@@ -1,4 +1,4 @@
-//! The networks that are found are those that comparing with each one finds.
+//! Parsing, and longest prefix match compared with a linear search.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn a_text_is_an_address_a_network_or_an_error() {
+fn parse_takes_addresses_and_networks() {
     let written = |text: &str| text.parse::<IpNet>().unwrap();
     let too_long = |text: &str| NetworkError::TooLong { address: text.parse().unwrap() };
     for (text, wanted) in [
@@ -48,7 +48,7 @@ fn network() -> impl Strategy<Value = IpNet> {
 
 proptest! {
     #[test]
-    fn the_networks_that_are_found_are_those_that_hold_the_part(
+    fn map_finds_what_a_linear_search_finds(
         networks in prop::collection::vec(network(), 0..30),
         parts in prop::collection::vec(network(), 1..10),
     ) {

@@ -1,4 +1,4 @@
-//! What single keys spend instead, and what the addresses of a network do.
+//! Overrides: by key, and by the networks that an address is in.
 
 use super::{Map, Rule, SpentId};
 use crate::rules::key::push_part;
@@ -6,7 +6,7 @@ use crate::rules::names::AttributeId;
 use crate::rules::networks::{FoundNetwork, NetworkTable, Networks};
 use crate::rules::request::Request;
 
-/// What single keys spend instead.
+/// The overrides of a rule.
 #[derive(Default)]
 pub(super) struct Overrides {
     pub(super) exact: Map<Vec<u8>, SpentId>,

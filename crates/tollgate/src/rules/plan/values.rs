@@ -16,7 +16,7 @@ const FEW: usize = 8;
 pub(super) struct Values {
     exact: HashSet<Box<str>, RandomState>,
     networks: Option<NetworkTable<()>>,
-    /// What is neither a value nor a network.
+    /// Prefixes and globs.
     others: Vec<Pattern>,
 }
 
