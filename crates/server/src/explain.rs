@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use tollgate::rules::{Applied, Attributes, Explanation, Rules, Spends};
+use tollgate::rules::{Applied, Attributes, Explanation, MatchedNetwork, Rules, Spends};
 use tollgate::{Limit, Limiter, OnFailure};
 use tollgate_core::duration_text;
 
@@ -30,7 +30,10 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let domain = domain(args.domain.as_deref(), &rules, &args.file)?;
     let mut request = Attributes::new();
     for (name, value) in &args.attributes {
-        request = request.with(name, value);
+        request = match (name.as_str(), value.parse()) {
+            ("ip", Ok(ip)) => request.with_address(rules.client_address(ip)),
+            _ => request.with(name, value),
+        };
     }
     for (name, value) in &args.said {
         request = request.said(name, value);
@@ -95,6 +98,9 @@ fn describe(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
     };
     let shadow = if explanation.is_shadow { " (shadow: refuses nothing)" } else { "" };
     writeln!(text, "{name}: applies{shadow}")?;
+    for found in &applied.networks {
+        writeln!(text, "  when      `{}` is in {found}", found.attribute)?;
+    }
     writeln!(text, "  key       {}", shown_key(&applied.key))?;
     match &applied.spends {
         Spends::Limit { name, limit } => {
@@ -153,6 +159,8 @@ struct Line<'e> {
     why_not: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'e str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    networks: Vec<Network<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spends: Option<Spending<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -163,6 +171,22 @@ struct Line<'e> {
     on_store_failure: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_us: Option<u128>,
+}
+
+/// A network that an address of the request is in.
+#[derive(Serialize)]
+struct Network<'e> {
+    attribute: &'e str,
+    network: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set: Option<&'e str>,
+}
+
+impl<'e> Network<'e> {
+    fn of(found: &'e MatchedNetwork) -> Network<'e> {
+        let MatchedNetwork { attribute, network, set, .. } = found;
+        Network { attribute, network, set: set.as_deref() }
+    }
 }
 
 #[derive(Serialize)]
@@ -190,6 +214,7 @@ impl<'e> Line<'e> {
             shadow: explanation.is_shadow,
             why_not: explanation.outcome.as_ref().err().map(ToString::to_string),
             key: applied.map(|applied| &*applied.key),
+            networks: applied.iter().flat_map(|it| &it.networks).map(Network::of).collect(),
             spends: applied.and_then(|applied| Spending::of(&applied.spends)),
             because: applied.map(|applied| applied.because.to_string()),
             cost: applied.map(|applied| applied.cost),

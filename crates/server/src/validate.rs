@@ -49,7 +49,7 @@ fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> Outcome {
     }
     match report.errors() {
         0 => Ok(config),
-        _ => Err(report.with(None)),
+        _ => Err(report.with(Vec::new())),
     }
 }
 

@@ -4,7 +4,8 @@
 //! rules, in YAML, is a [`Config`]; [`Rules`] decide by it, and can be given another while they do.
 //!
 //! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it
-//! - `config`: what a file says; `pattern`: what a value must be like; `schema`: the same for editors
+//! - `config`: what a file says; `pattern`: what a value must be like; `networks`: addresses and what they are in;
+//!   `schema`: the same for editors
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
@@ -27,6 +28,7 @@ mod limited;
 mod load;
 mod names;
 mod nearest;
+pub(crate) mod networks;
 mod pattern;
 mod plan;
 mod problem;
@@ -62,7 +64,7 @@ pub use config::Config;
 pub use descriptor::Descriptor;
 pub use domains::MissingDomains;
 use domains::RequiredDomains;
-pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
+pub use explain::{Applied, Explanation, MatchedNetwork, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
 #[cfg(feature = "tower")]
@@ -220,8 +222,8 @@ impl Rules {
         self.inner.plan.load().generation
     }
 
-    /// A client's address as keys have it, with IPv6 grouped as the file says under `identity`: for whoever
-    /// makes [`Attributes`] without the middleware.
+    /// Returns a client's address with its text in keys, where IPv6 is grouped as the file says under `identity`:
+    /// for programs that make [`Attributes`] without the middleware.
     ///
     /// ```
     /// # use tollgate::Limiter;
@@ -231,7 +233,7 @@ impl Rules {
     /// let rules = Rules::new(&Limiter::memory(), &config)?;
     /// let address = rules.client_address("2001:db8:12:34ff::1".parse()?);
     /// assert_eq!(address.as_str(), "2001:db8:12::/48");
-    /// let request = Attributes::new().with("ip", address.as_str());
+    /// let request = Attributes::new().with_address(address); // `ip`
     /// # Ok(())
     /// # }
     /// ```

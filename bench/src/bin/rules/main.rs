@@ -2,8 +2,11 @@
 //!
 //! Every group of rules is for one value, and a request is of one group: so the same number of rules
 //! applies, however many there are. Requests go round all groups.
+//!
+//! - `networks`: the same for sets of few networks and of many
 
 mod files;
+mod networks;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -28,6 +31,9 @@ Nanoseconds a check in memory, and beside it the ratio to 10 rules; the median o
 turns. The requests of all columns come from 1,000 clients; with more rules they are for more values.
 Loaded: from the file's text to rules that decide.";
 
+const NETWORK_NOTES: &str = "\
+The same with one rule and a set of networks: all /24 of IPv4, and 20,000 addresses inside them or between.";
+
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,8 +55,11 @@ fn run() -> Result<()> {
         }
     }
     lines.push(loaded()?);
+    show_progress("networks");
+    let networks = networks::lines()?;
     show_progress("");
-    println!("{}\n{NOTES}", table::markdown(&lines));
+    println!("{}\n{NOTES}\n", table::markdown(&lines));
+    println!("{}\n{NETWORK_NOTES}", table::markdown(&networks));
     Ok(())
 }
 
@@ -60,6 +69,11 @@ fn measured(kind: &Kind, applying: usize) -> Result<Vec<String>> {
         .iter()
         .map(|&count| Subject::new(kind, count, applying))
         .collect::<Result<Vec<_>>>()?;
+    Ok([vec![kind.name.to_owned(), applying.to_string()], timed(&subjects)?].concat())
+}
+
+/// The time of a check of each, and the ratio to the first.
+fn timed(subjects: &[Subject]) -> Result<Vec<String>> {
     let mut rounds = vec![Vec::new(); subjects.len()];
     for _ in 0..ROUNDS {
         for (subject, times) in subjects.iter().zip(&mut rounds) {
@@ -68,8 +82,7 @@ fn measured(kind: &Kind, applying: usize) -> Result<Vec<String>> {
     }
     let times: Vec<f64> = rounds.into_iter().map(median).collect();
     let cell = |time: &f64| format!("{time:.0} ({:.2}x)", time / times[0]);
-    let cells = times.iter().map(cell).collect();
-    Ok([vec![kind.name.to_owned(), applying.to_string()], cells].concat())
+    Ok(times.iter().map(cell).collect())
 }
 
 /// How long files of so many rules take.

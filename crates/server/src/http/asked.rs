@@ -172,7 +172,7 @@ pub(crate) fn is_of_the_client(name: &str, value: &str) -> bool {
     name.starts_with("header.") || (name == "method" && !is_common())
 }
 
-/// Something that is known of a request; an address as keys have it.
+/// Adds what is known of a request; `ip` as the address that it is.
 fn known<'a>(
     request: Attributes<'a>,
     rules: &Rules,
@@ -180,7 +180,7 @@ fn known<'a>(
     value: Cow<'a, str>,
 ) -> Attributes<'a> {
     match (&*name, value.parse()) {
-        ("ip", Ok(ip)) => request.with(name, rules.client_address(ip).to_string()),
+        ("ip", Ok(ip)) => request.with_address(rules.client_address(ip)),
         _ => request.with(name, value),
     }
 }

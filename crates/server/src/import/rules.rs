@@ -105,7 +105,7 @@ impl<'t> Maker<'t, '_> {
         }
         self.list(left.none_of.len(), place)?;
         self.warn_of_key(descriptor);
-        self.warn_of_address(descriptor);
+        self.warn_of_address(descriptor, &attribute);
         Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
     }
 
@@ -174,11 +174,13 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// A value of `ip` that is like no client.
-    fn warn_of_address(&mut self, descriptor: &Descriptor) {
+    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses.
+    /// Other texts, and all texts of a second `ip`, are compared with the text that a client has in keys.
+    fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
         let Descriptor { key, value, place, .. } = descriptor;
         let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
-        if key != "ip" {
+        let is_address = || matches!(value, Value::Exact(_)) && text.parse::<IpAddr>().is_ok();
+        if key != "ip" || (attribute == "ip" && is_address()) {
             return;
         }
         let client = client(text);

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 use tollgate::rules::Config;
 
@@ -114,7 +115,7 @@ fn escaped(key: &str) -> String {
 }
 
 fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
-    let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(*like)).collect();
+    let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(attribute, *like)).collect();
     let like = left.like.map(|like| match like {
         Like::Exact(value) => ("exact", value.to_owned()),
         Like::Prefix(start) => ("prefix", start.to_owned()),
@@ -122,7 +123,9 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     });
     match (like, none_of.is_empty()) {
         (None, true) => {}
-        (Some(("exact", value)), _) => line(yaml, 6, &format!("{attribute}: {}", text(&value))),
+        (Some(("exact", value)), _) => {
+            line(yaml, 6, &format!("{attribute}: {}", self::value(attribute, "exact", &value)));
+        }
         (Some((how, value)), true) => {
             line(yaml, 6, &format!("{attribute}: {{ {how}: {} }}", text(&value)));
         }
@@ -136,11 +139,19 @@ fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
     }
 }
 
-fn pattern(like: Like<'_>) -> String {
+/// A value, which is compared as text. In `ip` a text alone must be an address.
+fn value(attribute: &str, how: &str, value: &str) -> String {
+    match attribute {
+        "ip" if value.parse::<IpAddr>().is_err() => format!("{{ {how}: {} }}", text(value)),
+        _ => text(value),
+    }
+}
+
+fn pattern(attribute: &str, like: Like<'_>) -> String {
     match like {
-        Like::Exact(value) => text(value),
+        Like::Exact(exact) => value(attribute, "exact", exact),
         Like::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
-        Like::Glob(value) => text(&any_text(value)),
+        Like::Glob(glob) => value(attribute, "glob", &any_text(glob)),
     }
 }
 

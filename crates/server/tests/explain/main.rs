@@ -124,6 +124,35 @@ fn several_domains_have_to_be_told_apart() {
 }
 
 #[test]
+fn explain_names_the_network_of_an_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let text = "limits: { free: fixed-window limit=60 window=1m }
+networks: { blocked: { file: blocked.txt } }
+rules:
+  - { name: blocked, domain: api, when: { ip: [192.0.2.0/24, { networks: blocked }] }, key: [], limit: block }
+  - { name: others, domain: api, when: { ip: { none_of: [{ networks: blocked }] } }, key: [ip], limit: free }
+  - { name: clients, domain: api, key: [ip], limit: free, overrides: [{ key: { ip: 2001:db8::/32 }, limit: allow }] }
+";
+    std::fs::write(&path, text).unwrap();
+    std::fs::write(directory.path().join("blocked.txt"), "2001:db8::/48\n2001:db8:0:1::/64\n")
+        .unwrap();
+    let path = path.to_str().unwrap();
+    let explained = |args: &[&str]| {
+        let output = explain(&[&[path], args].concat());
+        let (code, text, errors) = printed(&output);
+        assert_eq!((code, errors), (Some(0), ""));
+        text.to_owned()
+    };
+    insta::assert_snapshot!("networks", explained(&["--attribute=ip=2001:db8:0:1::7"]));
+    let json = explained(&["--attribute=ip=192.0.2.7", "--format=json"]);
+    let rules: Value = serde_json::from_str(&json).unwrap();
+    let network = serde_json::json!([{ "attribute": "ip", "network": "192.0.2.0/24" }]);
+    assert_eq!(rules[0]["networks"], network);
+    assert_eq!(rules[1].get("networks"), None);
+}
+
+#[test]
 fn what_a_rule_leaves_out_and_what_replaces_it_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");

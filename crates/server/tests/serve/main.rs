@@ -20,6 +20,7 @@ mod logs;
 mod memory;
 mod metrics;
 mod metrics_examples;
+mod networks;
 mod openapi;
 mod operations;
 mod operators;

@@ -1,7 +1,10 @@
 //! Addresses as keys are made of them.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::rules::networks::DEFAULT_IPV6_PREFIX;
 
 /// What keys made of an address begin with.
 const NAME: &[u8; 3] = b"ip=";
@@ -57,7 +60,7 @@ impl Ipv6Prefix {
 
 impl Default for Ipv6Prefix {
     fn default() -> Ipv6Prefix {
-        Ipv6Prefix(56)
+        Ipv6Prefix(DEFAULT_IPV6_PREFIX)
     }
 }
 
@@ -114,6 +117,18 @@ impl ClientAddress {
     #[inline]
     pub(crate) fn as_key(&self) -> &[u8] {
         self.text.as_key()
+    }
+}
+
+impl<'a> From<&'a ClientAddress> for Cow<'a, ClientAddress> {
+    fn from(address: &'a ClientAddress) -> Cow<'a, ClientAddress> {
+        Cow::Borrowed(address)
+    }
+}
+
+impl From<ClientAddress> for Cow<'_, ClientAddress> {
+    fn from(address: ClientAddress) -> Self {
+        Cow::Owned(address)
     }
 }
 

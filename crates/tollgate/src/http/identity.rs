@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 #[cfg(feature = "jwt")]
 use crate::rules::config::OnInvalid;
+use crate::rules::networks::UNKNOWN_ADDRESS;
 use crate::rules::{Asked, Attributes};
 
 /// Who a client is: by its address, an API key, or a token.
@@ -209,13 +210,16 @@ impl Identity {
 }
 
 /// What `ip` is for all whose address is not known: they are limited together, and escape no rule.
-pub const NOWHERE: &str = "unknown";
+pub const NOWHERE: &str = UNKNOWN_ADDRESS;
 
 impl<'r> RequestHead<'r> {
     /// The request as rules see it, as far as they ask.
     pub(crate) fn attributes<'a>(&'a self, asked: &'a Asked) -> Attributes<'a> {
-        let address = self.address().map_or(NOWHERE, ClientAddress::as_str);
-        let known = Attributes::new().with("path", self.path()).with("ip", address);
+        let known = Attributes::new().with("path", self.path());
+        let known = match self.address() {
+            Some(address) => known.with_address(address),
+            None => known.with("ip", NOWHERE),
+        };
         let with_key = self.with_api_key(self.with_method(known));
         let with_headers = self.with_headers(with_key, asked);
         #[cfg(feature = "jwt")]

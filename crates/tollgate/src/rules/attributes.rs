@@ -3,6 +3,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ipnet::IpNet;
+
+#[cfg(feature = "tower")]
+use crate::http::ClientAddress;
+
 /// A request as rules see it: attributes by name.
 ///
 /// `method`, `path`, `ip`, `api_key`, `header.x-…` and `jwt.…` are those of an HTTP request; any other
@@ -27,6 +32,16 @@ use std::fmt;
 #[derive(Clone, Default)]
 pub struct Attributes<'a> {
     each: Vec<Attribute<'a>>,
+    address: Option<Address>,
+}
+
+/// A client's address, of which the attribute's text may show only the group.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "tower"), allow(dead_code))]
+struct Address {
+    /// The attribute's place.
+    at: usize,
+    known: IpNet,
 }
 
 #[derive(Clone, Debug)]
@@ -82,6 +97,63 @@ impl<'a> Attributes<'a> {
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
         self.and(name.into(), value.into(), Standing::Claimed)
+    }
+
+    /// The client's address: the attribute `ip`, which has the group of an IPv6 client in keys, and whose
+    /// networks are compared with the whole address.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # use tollgate::rules::{Attributes, Config, Rules};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = "rules: [{ name: one, domain: api, when: { ip: 2001:db8::1 }, key: [], limit: block }]";
+    /// let rules = Rules::new(&Limiter::memory(), &Config::parse("rules.yaml", rules)?)?;
+    /// for (ip, is_allowed) in [("2001:db8::1", false), ("2001:db8::2", true)] {
+    ///     let address = rules.client_address(ip.parse()?); // 2001:db8::/56
+    ///     let request = Attributes::new().with_address(address);
+    ///     assert_eq!(rules.check("api", &request).now()?.is_allowed(), is_allowed);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tower")]
+    #[must_use]
+    pub fn with_address(self, address: impl Into<Cow<'a, ClientAddress>>) -> Attributes<'a> {
+        let address = address.into();
+        let known = address.ip().into();
+        self.with_known_address(address, known)
+    }
+
+    /// The client's network, where its address is not known: the attribute `ip` is the network's first
+    /// address, and is in those networks that hold all of the client's. Envoy's `masked_remote_address`
+    /// is such.
+    #[cfg(feature = "tower")]
+    #[must_use]
+    pub fn with_masked_address(
+        self,
+        first: impl Into<Cow<'a, ClientAddress>>,
+        bits: u8,
+    ) -> Attributes<'a> {
+        let first = first.into();
+        let whole = IpNet::from(first.ip());
+        let known = IpNet::new(first.ip(), bits).map_or(whole, |network| network.trunc());
+        self.with_known_address(first, known)
+    }
+
+    #[cfg(feature = "tower")]
+    fn with_known_address(self, address: Cow<'a, ClientAddress>, known: IpNet) -> Attributes<'a> {
+        let at = self.each.len();
+        let request = match address {
+            Cow::Borrowed(address) => self.with("ip", address.as_str()),
+            Cow::Owned(address) => self.with("ip", address.to_string()),
+        };
+        Attributes { address: Some(Address { at, known }), ..request }
+    }
+
+    /// Returns what is known of the address that the attribute at this place is, if that is more than its
+    /// text says.
+    pub(super) fn address_at(&self, at: usize) -> Option<IpNet> {
+        self.address.filter(|address| address.at == at).map(|address| address.known)
     }
 
     fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, standing: Standing) -> Self {

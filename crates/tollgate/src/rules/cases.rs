@@ -177,7 +177,7 @@ fn names_in(key: &str) -> String {
 fn is_shown(because: &Reason) -> bool {
     match because {
         Reason::Tier { by, .. } | Reason::NoTier { by, .. } => SHOWN.contains(&&**by),
-        Reason::Override | Reason::Only => true,
+        Reason::Override | Reason::NetworkOverride { .. } | Reason::Only => true,
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv6Net};
 use tollgate_core::{Cost, Limit};
 
+use super::networks::Networks;
 use super::pattern::Pattern;
 use super::problem::Problems;
 use crate::failure::OnFailure;
@@ -138,9 +139,18 @@ pub(crate) struct Route {
 /// What is different for a single key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Override {
-    /// The attributes that make the key, in the order of [`Rule::key`], and what they are.
-    pub(crate) key: Vec<(Box<str>, Box<str>)>,
+    /// The attributes that make the key, in the order of [`Rule::key`], and what they are. At most one
+    /// of them is of networks.
+    pub(crate) key: Vec<(Box<str>, KeyValue)>,
     pub(crate) spend: Spend,
+}
+
+/// The value of an attribute in an override's key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum KeyValue {
+    Text(Box<str>),
+    /// Any address in one of these networks.
+    In(Networks),
 }
 
 /// Who clients are, and whose word counts for it. What is `None` is as it is without a file.

@@ -14,6 +14,7 @@ mod key;
 mod limits;
 mod missing;
 mod names;
+mod networks;
 mod overrides;
 mod read;
 mod replaces;
@@ -35,6 +36,8 @@ pub use fields::{Fields, Mapping};
 pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
 use limits::Limits;
 pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
+pub(super) use networks::NetworkFiles;
+use networks::NetworkSets;
 use rule::Rules;
 use sources::AttributeSources;
 
@@ -43,6 +46,7 @@ const FILE: Mapping = Mapping {
     fields: &[
         "defaults",
         "limits",
+        "networks",
         "api_keys",
         "api_keys_file",
         "identity",
@@ -67,10 +71,16 @@ pub(super) struct Decoded {
 
 /// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
 /// of no use.
-pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
+pub(super) fn decode(
+    root: &Node<'_>,
+    files: &mut NetworkFiles<'_>,
+    report: &mut Report,
+) -> Option<Decoded> {
     let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
     let mut limits = Limits::read(&fields, report);
+    let networks = fields.get("networks").map(|node| NetworkSets::read(node, files, report));
+    let mut networks = networks.unwrap_or_default();
     let nodes = fields.get("rules").and_then(|node| report.list(node, "`rules`", RULE_REMEDY));
     let has = |name| fields.get(name).is_some() || fields.may_have(name);
     if !has("limits") && !has("rules") {
@@ -81,7 +91,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
     let sources = AttributeSources::read(&fields, section.as_ref(), report);
-    let mut reading = Rules::new(defaults, &mut limits, &sources);
+    let mut reading = Rules::new(defaults, &mut limits, &mut networks, &sources);
     let rules: Vec<Rule> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
@@ -91,6 +101,7 @@ pub(super) fn decode(root: &Node<'_>, report: &mut Report) -> Option<Decoded> {
     if is_whole {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
+        networks.warn_of_unused(report);
     }
     // Tests are read if there are no errors, because the rules and limits that they name are known then.
     // The warning of unused limits comes first: a limit that only a test names is unused.

@@ -7,6 +7,7 @@ use tollgate_core::{Excerpt, Limit};
 
 use super::attributes::{Attributes, Standing};
 use super::names::AttributeId;
+use super::networks::{self, FoundNetwork};
 use super::pattern::Pattern;
 use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
 use super::request::Request;
@@ -30,6 +31,8 @@ pub struct Explanation {
 pub struct Applied {
     /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
     pub key: String,
+    /// The networks that `when` found addresses of the request in.
+    pub networks: Vec<MatchedNetwork>,
     /// What the request spends.
     pub spends: Spends,
     /// Why that.
@@ -40,6 +43,18 @@ pub struct Applied {
     pub on_store_failure: Option<OnFailure>,
     /// How long the store may take; as the limiter has it, if `None`.
     pub deadline: Option<Duration>,
+}
+
+/// The longest network of a rule that holds an address of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MatchedNetwork {
+    /// The attribute that is the address.
+    pub attribute: String,
+    /// The network: `198.51.100.0/24`.
+    pub network: String,
+    /// The name of its set under `networks`, if it is of one.
+    pub set: Option<String>,
 }
 
 /// What a rule that applies spends.
@@ -65,6 +80,13 @@ pub enum Spends {
 pub enum Reason {
     /// The rule says so for this key.
     Override,
+    /// The rule says so for addresses in a network.
+    NetworkOverride {
+        /// The longest network of the overrides that the address is in.
+        network: String,
+        /// The name of its set under `networks`, if it is of one.
+        set: Option<String>,
+    },
     /// The rule says so for this tier.
     Tier {
         /// The attribute that chooses.
@@ -114,6 +136,13 @@ pub enum NotApplied {
         value: String,
         /// What it should not be like.
         unwanted: String,
+    },
+    /// An attribute is an address in a network that the rule leaves out.
+    InNetwork {
+        /// The network, and which attribute is in it.
+        found: MatchedNetwork,
+        /// The address.
+        value: String,
     },
     /// Another rule replaces it, which applies.
     Replaced {
@@ -198,7 +227,9 @@ fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, N
         Spent::Nothing => Spends::Nothing,
         Spent::Blocked => Spends::Blocked,
     };
+    let networks = rule.networks(request).map(|(id, found)| matched(plan, id, found));
     Ok(Applied {
+        networks: networks.collect(),
         key: String::from_utf8_lossy(&key).into_owned(),
         spends,
         because: reason(plan, rule, request, because),
@@ -208,10 +239,22 @@ fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, N
     })
 }
 
+fn matched(plan: &Plan, id: AttributeId, found: FoundNetwork<'_>) -> MatchedNetwork {
+    MatchedNetwork {
+        attribute: plan.names.name(id).to_owned(),
+        network: networks::text(found.network),
+        set: found.set.map(str::to_owned),
+    }
+}
+
 fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>) -> Reason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (Because::Override, _) => Reason::Override,
+        (Because::Override(None), _) => Reason::Override,
+        (Because::Override(Some(found)), _) => Reason::NetworkOverride {
+            network: networks::text(found.network),
+            set: found.set.map(str::to_owned),
+        },
         (Because::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
         (Because::Default, Some(id)) => {
             Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
@@ -235,7 +278,14 @@ fn not_applied(
         Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
         Mismatch::Unlike(id, value) => {
             let wanted = patterns(rule, id).map(ToString::to_string).collect();
-            NotApplied::Unlike { attribute: name(id), value: value.to_owned(), wanted }
+            let value = shown(rule, request, id, value);
+            NotApplied::Unlike { attribute: name(id), value, wanted }
+        }
+        Mismatch::Like(id, value)
+            if let Some((_, found)) = rule.networks(request).find(|(own, _)| *own == id) =>
+        {
+            let value = shown(rule, request, id, value);
+            NotApplied::InNetwork { found: matched(plan, id, found), value }
         }
         Mismatch::Like(id, value) => {
             let unwanted = patterns(rule, id).find(|pattern| pattern.matches(value));
@@ -252,6 +302,13 @@ fn not_applied(
             NotApplied::NoKey { attributes, claimed }
         }
     }
+}
+
+/// Returns what a rule compares: an attribute's text, or the whole address where that is in networks or not.
+fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
+    let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
+    let address = request.address(id).filter(|_| has_networks);
+    address.map_or_else(|| value.to_owned(), networks::text)
 }
 
 /// What a rule compares an attribute with.
@@ -281,6 +338,10 @@ impl fmt::Display for NotApplied {
                     false => write!(f, ": it is like `{}`", Excerpt::of(unwanted)),
                 }
             }
+            NotApplied::InNetwork { found, value } => {
+                let (attribute, value) = (&found.attribute, Excerpt::of(value));
+                write!(f, "`{attribute}` is `{value}`, which the rule leaves out: it is in {found}")
+            }
             NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
             NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
                 write!(f, "there is no {} to make a key of", listed(attributes))
@@ -295,10 +356,29 @@ impl fmt::Display for NotApplied {
     }
 }
 
+/// `198.51.100.0/24` of networks `blocked`
+impl fmt::Display for MatchedNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_network(f, &self.network, self.set.as_deref())
+    }
+}
+
+fn write_network(f: &mut fmt::Formatter<'_>, network: &str, set: Option<&str>) -> fmt::Result {
+    write!(f, "`{network}`")?;
+    match set {
+        Some(set) => write!(f, " of networks `{set}`"),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Override => f.write_str("an override for this key"),
+            Reason::NetworkOverride { network, set } => {
+                f.write_str("an override for ")?;
+                write_network(f, network, set.as_deref())
+            }
             Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
             Reason::NoTier { by, tier: Some(tier) } => {
                 write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))

@@ -5,18 +5,22 @@
 //! is there. A request looks up what it has, and finds those filed there; whether they apply is then
 //! asked of each.
 
+mod networks;
 mod prefixes;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use ahash::RandomState;
+use ipnet::IpNet;
 
 use super::config::Wanted;
 use super::names::AttributeId;
+use super::networks::Networks;
 use super::pattern::Pattern;
 use super::plan::Rule;
 use super::request::Request;
+use networks::ByNetwork;
 use prefixes::Prefixes;
 
 /// Rules by what they want.
@@ -34,6 +38,8 @@ struct ByValue {
     prefixes: Prefixes,
     /// By a segment between slashes.
     segments: HashMap<Box<str>, Vec<usize>, RandomState>,
+    /// By a network that the address is in.
+    networks: ByNetwork,
     /// They want it to be there.
     present: Vec<usize>,
 }
@@ -44,6 +50,7 @@ enum Heading<'a> {
     Exact(AttributeId, &'a str),
     Prefix(AttributeId, &'a str),
     Segment(AttributeId, &'a str),
+    Network(AttributeId, IpNet),
     Present(AttributeId),
 }
 
@@ -66,7 +73,10 @@ impl Index {
                 None => index.others.push(at),
             }
         }
-        index.attributes.values_mut().for_each(|by_value| by_value.prefixes.finish());
+        for by_value in index.attributes.values_mut() {
+            by_value.prefixes.finish();
+            by_value.networks.finish();
+        }
         index
     }
 
@@ -78,6 +88,9 @@ impl Index {
             }
             Heading::Prefix(id, prefix) => {
                 self.attributes.entry(id).or_default().prefixes.add(prefix, at);
+            }
+            Heading::Network(id, network) => {
+                self.attributes.entry(id).or_default().networks.add(network, at);
             }
             Heading::Segment(id, segment) => {
                 let by_value = self.attributes.entry(id).or_default();
@@ -98,6 +111,11 @@ impl Index {
                 into.extend_from_slice(rules);
             }
             by_value.prefixes.collect(seen.value, into);
+            if !by_value.networks.is_empty()
+                && let Some(address) = request.address(seen.id)
+            {
+                by_value.networks.collect(address, into);
+            }
             if !by_value.segments.is_empty() {
                 let segments = seen.value.split('/').filter_map(|own| by_value.segments.get(own));
                 segments.for_each(|rules| into.extend_from_slice(rules));
@@ -150,6 +168,7 @@ fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>
 fn by_start(id: AttributeId, pattern: &Pattern) -> Heading<'_> {
     match pattern {
         Pattern::Exact(value) => Heading::Exact(id, value),
+        Pattern::In(Networks::One(network)) => Heading::Network(id, *network),
         // What every value begins with finds nothing.
         other if other.literal_prefix().is_empty() => Heading::Present(id),
         other => Heading::Prefix(id, other.literal_prefix()),
@@ -158,8 +177,8 @@ fn by_start(id: AttributeId, pattern: &Pattern) -> Heading<'_> {
 
 fn by_segment(id: AttributeId, pattern: &Pattern) -> Vec<Heading<'_>> {
     match pattern {
-        Pattern::Exact(value) => vec![Heading::Exact(id, value)],
-        Pattern::Prefix(_) => Vec::new(),
+        Pattern::Exact(_) | Pattern::In(Networks::One(_)) => vec![by_start(id, pattern)],
+        Pattern::Prefix(_) | Pattern::In(Networks::Set(_)) => Vec::new(),
         Pattern::Glob(glob) => {
             glob.literal_segments().map(|segment| Heading::Segment(id, segment)).collect()
         }
@@ -169,7 +188,7 @@ fn by_segment(id: AttributeId, pattern: &Pattern) -> Vec<Heading<'_>> {
 fn rank(way: &[Heading<'_>]) -> u8 {
     let rank = |heading: &Heading<'_>| match heading {
         Heading::Exact(..) => 0,
-        Heading::Prefix(..) | Heading::Segment(..) => 1,
+        Heading::Prefix(..) | Heading::Segment(..) | Heading::Network(..) => 1,
         Heading::Present(_) => 2,
     };
     way.iter().map(rank).max().unwrap_or(0)

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::cases;
 use super::config::{Config, JwtKey};
-use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES};
+use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES, NetworkFiles};
 use super::problem::{Position, Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
 
@@ -22,8 +22,8 @@ impl Config {
     /// The largest file that is read.
     pub const MAX_BYTES: usize = 4 << 20;
 
-    /// Reads a file of limits and rules, and the files that it names: the table of API keys, and the keys of
-    /// tokens.
+    /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the
+    /// keys of tokens.
     ///
     /// What is wrong with it is said all at once, each with its line and what to do.
     ///
@@ -95,7 +95,6 @@ impl Config {
 
     fn parse_around(file: &str, text: &[u8], mut around: Around<'_>) -> Result<Config, Problems> {
         let mut report = Report::new(file);
-        let mut keys_report = None;
         let mut config = Config::default();
         let source = Source {
             bytes: text,
@@ -103,7 +102,12 @@ impl Config {
             max_depth: MAX_DEPTH,
             smaller: SPLIT,
         };
-        let decoded = source.read(decode::nothing, &mut report, decode::decode).flatten();
+        let mut read = |named: &Path, max_bytes| around.read(file, named, max_bytes);
+        let mut networks = NetworkFiles::new(&mut read);
+        let decode =
+            |root: &Node<'_>, report: &mut Report| decode::decode(root, &mut networks, report);
+        let decoded = source.read(decode::nothing, &mut report, decode).flatten();
+        let mut others = networks.into_reports();
         if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded {
             let max_bytes = MAX_KEYS_FILE_BYTES;
             match keys_file.as_ref().map(|keys| (keys, around.read(file, &keys.path, max_bytes))) {
@@ -120,7 +124,7 @@ impl Config {
                     source.read(decode::no_api_keys, &mut report, |root, report| {
                         api_keys.read(root, report);
                     });
-                    keys_report = Some(report);
+                    others.push(report);
                 }
             }
             config = Config { api_keys: api_keys.into_tiers(), ..own };
@@ -128,12 +132,12 @@ impl Config {
                 jwt.keys = around.fetch(file, jwt_keys, &mut report);
             }
             // Rules with errors cannot be tested.
-            if report.errors() == 0 && keys_report.as_ref().is_none_or(|keys| keys.errors() == 0) {
+            if report.errors() == 0 && others.iter().all(|other| other.errors() == 0) {
                 cases::run(&config, &cases, &mut report);
                 config.tests = cases.len();
             }
         }
-        let problems = report.with(keys_report);
+        let problems = report.with(others);
         match problems.has_errors() {
             true => Err(problems),
             false => Ok(Config { warnings: problems, ..config }),
@@ -223,7 +227,7 @@ impl Source<'_> {
     }
 }
 
-fn too_large(max_bytes: usize) -> String {
+pub(super) fn too_large(max_bytes: usize) -> String {
     match max_bytes >> 20 {
         0 => format!("larger than {} KiB", max_bytes >> 10),
         mib => format!("larger than {mib} MiB"),
@@ -231,7 +235,7 @@ fn too_large(max_bytes: usize) -> String {
 }
 
 /// Another file that `file` names, called as its directory is.
-fn beside(file: &str, named: &Path) -> PathBuf {
+pub(super) fn beside(file: &str, named: &Path) -> PathBuf {
     let directory = Path::new(file).parent().unwrap_or(Path::new(""));
     directory.join(named)
 }

@@ -20,6 +20,8 @@ impl AttributeId {
 pub(super) struct Names {
     ids: HashMap<Box<str>, AttributeId, RandomState>,
     api_keys: HashMap<Box<str>, Box<str>, RandomState>,
+    /// Those that rules compare with networks.
+    addresses: Vec<AttributeId>,
 }
 
 /// What rules ask of requests over HTTP, besides what all of these have.
@@ -56,7 +58,7 @@ impl fmt::Debug for Names {
 impl Names {
     pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> Names {
         let api_keys = api_keys.map(|(key, tier)| (key.into(), tier.into())).collect();
-        let mut names = Names { ids: HashMap::default(), api_keys };
+        let mut names = Names { ids: HashMap::default(), api_keys, addresses: Vec::new() };
         for name in ["api_key", "tier", "method", "path"] {
             names.add(name);
         }
@@ -72,6 +74,18 @@ impl Names {
         let id = AttributeId(self.ids.len() as u32);
         self.ids.insert(name.into(), id);
         id
+    }
+
+    /// Notes that rules compare an attribute with networks.
+    pub(super) fn add_address(&mut self, id: AttributeId) {
+        if !self.addresses.contains(&id) {
+            self.addresses.push(id);
+        }
+    }
+
+    /// The attributes that rules compare with networks.
+    pub(super) fn addresses(&self) -> &[AttributeId] {
+        &self.addresses
     }
 
     pub(super) fn id(&self, name: &str) -> Option<AttributeId> {

@@ -1,5 +1,7 @@
 //! What a value must be like.
 
+use super::networks::{Networks, known_of};
+
 /// What a value must be like: `POST`, `{ prefix: /v1/ }`, `/v1/**`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pattern {
@@ -9,6 +11,8 @@ pub(crate) enum Pattern {
     Prefix(Box<str>),
     /// With stars in it.
     Glob(Glob),
+    /// An address in one of these networks.
+    In(Networks),
 }
 
 /// A text in which `*` stands for any characters but `/`, and `**` for any at all.
@@ -65,14 +69,23 @@ impl Pattern {
             Pattern::Exact(text) => **text == *value,
             Pattern::Prefix(text) => value.starts_with(&**text),
             Pattern::Glob(glob) => glob.matches(value),
+            Pattern::In(networks) => known_of(value).is_some_and(|known| networks.hold(&known)),
+        }
+    }
+
+    /// The networks that an address must be in, if that is what it says.
+    pub(crate) fn networks(&self) -> Option<&Networks> {
+        match self {
+            Pattern::In(networks) => Some(networks),
+            Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::Glob(_) => None,
         }
     }
 
     /// Whether every value is like it: `**`.
     pub(crate) fn is_like_all(&self) -> bool {
         match self {
-            // No prefix that is read is empty.
-            Pattern::Exact(_) | Pattern::Prefix(_) => false,
+            // No prefix that is read is empty, and not every value is an address.
+            Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::In(_) => false,
             Pattern::Glob(glob) => glob.first.is_empty() && glob.rest == [(Star::Any, "".into())],
         }
     }
@@ -82,6 +95,7 @@ impl Pattern {
         match self {
             Pattern::Exact(text) | Pattern::Prefix(text) => text,
             Pattern::Glob(glob) => &glob.first,
+            Pattern::In(_) => "",
         }
     }
 }
@@ -92,6 +106,7 @@ impl std::fmt::Display for Pattern {
             Pattern::Exact(text) => f.write_str(text),
             Pattern::Prefix(text) => write!(f, "{text}…"),
             Pattern::Glob(glob) => f.write_str(&glob.text),
+            Pattern::In(networks) => networks.fmt(f),
         }
     }
 }

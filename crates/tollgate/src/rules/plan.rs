@@ -1,8 +1,12 @@
 //! Rules made ready: every name a number, every limit a scope, and an index to find them by.
 //!
 //! - `make`: from what a file says
+//! - `values`: conditions that are about many values, or about networks
+//! - `overrides`: by key, and by the networks that an address is in
 
 mod make;
+mod overrides;
+mod values;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -20,6 +24,7 @@ use super::limited::Limited;
 #[cfg(feature = "tower")]
 use super::names::Asked;
 use super::names::{AttributeId, Names};
+use super::networks::FoundNetwork;
 use super::pattern::Pattern;
 use super::request::Request;
 use super::tally::Tally;
@@ -31,6 +36,8 @@ use crate::http::Identity;
 #[cfg(feature = "tower")]
 use crate::limiter::Limiter;
 use crate::scope::Scope;
+use overrides::Overrides;
+use values::Values;
 
 /// At about 1 kB each.
 const TOO_MANY_FOR_A_CACHE: usize = 2_000;
@@ -122,23 +129,16 @@ pub(super) struct Rule {
 
 /// What few rules have.
 struct Seldom {
-    /// The conditions that are about many values, by their places in [`Rule::when`].
-    many: Map<usize, Many>,
+    /// The conditions that are about many values or networks, by their places in [`Rule::when`].
+    values: Map<usize, Values>,
     tiers: Option<Tiers>,
-    overrides: Map<Vec<u8>, SpentId>,
+    overrides: Overrides,
 }
 
 impl Seldom {
     fn is_empty(&self) -> bool {
-        self.many.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
+        self.values.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
     }
-}
-
-/// Many values that an attribute may have, or none of which it may have.
-struct Many {
-    exact: HashSet<Box<str>, RandomState>,
-    /// What is not a value.
-    others: Vec<Pattern>,
 }
 
 /// What is spent by whom.
@@ -173,8 +173,8 @@ pub(super) enum Spent {
 /// Why a rule spends what it spends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Because<'r> {
-    /// An override is for this key.
-    Override,
+    /// An override is for this key, or for the addresses of a network.
+    Override(Option<FoundNetwork<'r>>),
     /// The request is of this tier.
     Tier(&'r str),
     Default,
@@ -296,12 +296,12 @@ impl Rule {
             let value = request.value(*attribute);
             match (wanted, value) {
                 (Wanted::AnyOf(patterns), Some(value)) => {
-                    if !self.is_like_one_of(at, patterns, value) {
+                    if !self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Unlike(*attribute, value));
                     }
                 }
                 (Wanted::NoneOf(patterns), Some(value)) => {
-                    if self.is_like_one_of(at, patterns, value) {
+                    if self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Like(*attribute, value));
                     }
                 }
@@ -314,12 +314,32 @@ impl Rule {
     }
 
     /// Whether a value is like one of those that the condition at this place is about.
-    fn is_like_one_of(&self, at: usize, patterns: &[Pattern], value: &str) -> bool {
-        let is_like = |pattern: &Pattern| pattern.matches(value);
-        match self.seldom.as_ref().and_then(|seldom| seldom.many.get(&at)) {
-            Some(Many { exact, others }) => exact.contains(value) || others.iter().any(is_like),
-            None => patterns.iter().any(is_like),
+    fn is_like_one_of(
+        &self,
+        at: usize,
+        patterns: &[Pattern],
+        value: &str,
+        request: &Request<'_>,
+    ) -> bool {
+        match self.values(at) {
+            Some(values) => values.has(value, request.address(self.when[at].0)),
+            None => patterns.iter().any(|pattern| pattern.matches(value)),
         }
+    }
+
+    fn values(&self, at: usize) -> Option<&Values> {
+        self.seldom.as_ref()?.values.get(&at)
+    }
+
+    /// The networks that addresses of a request were found in, by the conditions on them.
+    pub(super) fn networks<'r>(
+        &'r self,
+        request: &Request<'_>,
+    ) -> impl Iterator<Item = (AttributeId, FoundNetwork<'r>)> {
+        self.when.iter().enumerate().filter_map(|(at, (attribute, _))| {
+            let found = self.values(at)?.network(request.address(*attribute))?;
+            Some((*attribute, found))
+        })
     }
 
     /// With what a failing store means and how long it may take, where the rule says so.
@@ -361,9 +381,9 @@ impl Rule {
             return (self.default, Because::Default);
         };
         if !overrides.is_empty()
-            && let Some(spent) = overrides.get(key)
+            && let Some((spent, network)) = overrides.find(self, request, key)
         {
-            return (*spent, Because::Override);
+            return (spent, Because::Override(network));
         }
         if let Some(Tiers { by, of }) = tiers
             && let Some(tier) = request.known(*by)

@@ -246,10 +246,10 @@ impl Report {
         }
     }
 
-    /// All problems, by line; those of `other` come last.
-    pub fn with(mut self, other: Option<Report>) -> Problems {
+    /// Returns all problems, by line, and after them the problems of other files.
+    pub fn with(mut self, others: impl IntoIterator<Item = Report>) -> Problems {
         self.found.kept.sort_by_key(|problem| problem.at);
-        if let Some(Report { mut found, .. }) = other {
+        for Report { mut found, .. } in others {
             found.kept.sort_by_key(|problem| problem.at);
             self.found.kept.append(&mut found.kept);
             self.found.errors += found.errors;

@@ -199,7 +199,7 @@ rules:
   - { name: by-ip, domain: api, key: [ip], limit: { by: tier, tiers: { a: large, b: block }, default: small } }
   - { name: by-path, domain: api, when: { path: { none_of: [/v1/**] } }, key: [path], limit: small, cost: 2 }
   - { name: watching, domain: api, key: [], limit: small, shadow: true }
-  - { name: special, domain: api, when: { ip: b }, key: [other], limit: small, replaces: [by-ip, watching] }
+  - { name: special, domain: api, when: { ip: { exact: b } }, key: [other], limit: small, replaces: [by-ip, watching] }
 "));
         for (at, requests) in requests.chunks(sets).enumerate() {
             // OK because there are few.

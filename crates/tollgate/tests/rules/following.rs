@@ -196,6 +196,25 @@ rules:
     assert_eq!(remaining(), Some(7), "what was spent stays spent");
 }
 
+#[test]
+fn change_of_a_file_of_networks_reloads_the_rules() {
+    let directory = tempfile::tempdir().unwrap();
+    let networks = directory.path().join("blocked.txt");
+    let rules = "networks: { blocked: { file: blocked.txt } }
+rules: [{ name: it, domain: api, when: { ip: { networks: blocked } }, key: [], limit: block }]
+";
+    fs::write(directory.path().join("rules.yaml"), rules).unwrap();
+    fs::write(&networks, "192.0.2.0/24\n").unwrap();
+    let file = open(&directory.path().join("rules.yaml"));
+    let _following = file.follow().unwrap();
+    let request = Attributes::new().with("ip", "198.51.100.7");
+    let is_allowed = || file.rules().check("api", &request).now().unwrap().is_allowed();
+    assert!(is_allowed());
+    fs::write(&networks, "192.0.2.0/24\n198.51.100.0/24\n").unwrap();
+    until(&file, "reloaded", |status| status.reloads == 1);
+    assert!(!is_allowed());
+}
+
 /// As on a file system that tells of nothing.
 #[test]
 fn a_file_that_is_looked_at_now_and_then_is_read_again_when_it_differs() {

@@ -11,6 +11,7 @@ mod following;
 #[path = "../shared/log.rs"]
 mod log;
 mod matching;
+mod networks;
 mod reloading;
 mod replacing;
 mod setup;

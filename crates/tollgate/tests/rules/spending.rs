@@ -226,11 +226,11 @@ fn a_shadow_counts_and_never_stands_in_the_way() {
     let rules = fixture(
         "rules:
   - { name: watching, domain: api, key: [], limit: small, shadow: true }
-  - { name: blocking, domain: api, when: { ip: bad }, key: [], limit: block, shadow: true }
+  - { name: blocking, domain: api, when: { ip: 203.0.113.66 }, key: [], limit: block, shadow: true }
   - { name: real, domain: api, key: [], limit: large }
 ",
     );
-    assert_eq!(rules.admitted(12, &[("ip", "bad")]), 10);
+    assert_eq!(rules.admitted(12, &[("ip", "203.0.113.66")]), 10);
     let counts: Vec<_> = rules.rules.counts();
     let of = |at: usize| (counts[at].1.allowed, counts[at].1.denied, counts[at].1.shadow_denied);
     // Two that the real one refused: the watching one, which was full, would have refused them too.
@@ -242,10 +242,10 @@ fn a_blocked_request_charges_nobody() {
     let rules = fixture(
         "rules:
   - { name: all, domain: api, key: [], limit: small }
-  - { name: bad, domain: api, when: { ip: [bad, worse] }, key: [], limit: block }
+  - { name: bad, domain: api, when: { ip: [203.0.113.66, 203.0.113.67] }, key: [], limit: block }
 ",
     );
-    let blocked = rules.check(&[("ip", "bad")]);
+    let blocked = rules.check(&[("ip", "203.0.113.66")]);
     assert_eq!(refuser(&blocked).as_deref(), Some("bad"));
     assert_eq!((blocked.retry_after(), blocked.remaining()), (None, Some(0)));
     assert!(blocked.rules().next().unwrap().decision().is_none());

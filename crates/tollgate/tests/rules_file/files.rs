@@ -67,6 +67,63 @@ fn what_is_wrong_with_either_file_names_it() {
     insta::assert_snapshot!(report);
 }
 
+const BLOCKING: &[u8] = b"networks: { blocked: { file: blocked.txt } }
+rules: [{ name: a, domain: d, when: { ip: { networks: blocked } }, key: [], limit: block }]
+";
+
+#[test]
+fn networks_are_read_from_a_file_beside() {
+    let networks = "\u{feff}# all of them\r\n\n198.51.100.0/24 # one\r\n\t192.0.2.7;two\n198.51.100.0/24\n2001:db8::/32";
+    let files = [("limits.yaml", BLOCKING), ("blocked.txt", networks.as_bytes())];
+    let config = Config::load(Directory::with(&files).path("limits.yaml")).unwrap();
+    let text = str::from_utf8(BLOCKING).unwrap();
+    let listed =
+        text.replace("{ file: blocked.txt }", "[192.0.2.7, 198.51.100.0/24, 2001:db8::/32]");
+    assert_eq!(config, Config::parse("limits.yaml", listed).unwrap());
+}
+
+#[test]
+fn errors_in_a_file_of_networks_have_its_line() {
+    let mut report = String::new();
+    for (name, networks) in [
+        ("no file", None),
+        ("empty", Some(&b"# nothing yet\n"[..])),
+        ("not UTF-8", Some(b"10.0.0.0/8\n \xff\n")),
+        (
+            "no networks",
+            Some(b"10.0.0.0/8\n  300.1.1.1 # bad\n\n10.0.0.1/24\n10.0.0.0/33\nexample.com"),
+        ),
+        ("two on a line", Some(b"10.0.0.0/8 11.0.0.0/8\n10.0.0.0/8,\n")),
+        ("YAML", Some(b"- 10.0.0.0/8\n")),
+        ("a file of something else", Some(b"secret-1: pro\n5ec2e7\n")),
+    ] {
+        let networks = networks.map(|networks| ("blocked.txt", networks));
+        let files: Vec<(&str, &[u8])> =
+            networks.into_iter().chain([("limits.yaml", BLOCKING)]).collect();
+        let problems = Directory::with(&files).problems("limits.yaml");
+        assert!(!problems.contains("secret") && !problems.contains("5ec2e7"), "{problems}");
+        report += &format!("# {name}\n{problems}\n\n");
+    }
+    insta::assert_snapshot!(report);
+}
+
+#[test]
+fn files_of_networks_are_bounded() {
+    let problems = |networks: Vec<u8>| {
+        let files = [("limits.yaml", BLOCKING), ("blocked.txt", &networks)];
+        Directory::with(&files).problems("limits.yaml")
+    };
+    assert_eq!(problems(b"10.0.0.0/8\n".repeat(500_000)), "0 warnings");
+    let many = problems(b"10.0.0.0/8\n".repeat(500_001));
+    assert!(many.contains("limits.yaml:1:22: more than 500000 networks in all sets"), "{many}");
+    let large = problems(vec![b'#'; (16 << 20) + 1]);
+    assert!(large.contains("`blocked.txt` cannot be read: it is larger than 16 MiB"), "{large}");
+    let sets: String = (0..65).map(|set| format!("  s{set}: [10.0.0.0/8]\n")).collect();
+    let sets = Config::parse("limits.yaml", format!("limits: {{}}\nnetworks:\n{sets}"));
+    let sets = sets.unwrap_err().to_string();
+    assert!(sets.contains("65 sets of networks, above the most of 64"), "{sets}");
+}
+
 /// Keys of tokens, in files.
 const TOKENS: &[u8] = b"limits: {}
 identity:

@@ -47,6 +47,8 @@ macro_rules! identity {
     };
 }
 
+mod networks;
+
 /// A key of a token.
 macro_rules! key {
     ($($key:expr),+) => {
@@ -80,6 +82,7 @@ pub(crate) const MISTAKES: &[(&str, &[Mistake])] = &[
     ("limits", LIMITS),
     ("rules", RULES),
     ("when", WHEN),
+    ("networks", networks::NETWORKS),
     ("keys", KEYS),
     ("costs", COSTS),
     ("choices", CHOICES),
@@ -719,7 +722,7 @@ const CHOICES: &[Mistake] = &[
         "overrides of one key for all",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [], limit: free, overrides: [{ key: { ip: x }, limit: block }] }\n"
+            "  - { name: a, domain: d, key: [], limit: free, overrides: [{ key: { ip: 192.0.2.1 }, limit: block }] }\n"
         ),
     ),
     mistake(
@@ -740,14 +743,14 @@ const CHOICES: &[Mistake] = &[
         "an override without a part",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [ip, { first_of: [user, api_key] }], limit: free, overrides: [{ key: { ip: x }, limit: block }] }\n"
+            "  - { name: a, domain: d, key: [ip, { first_of: [user, api_key] }], limit: free, overrides: [{ key: { ip: 192.0.2.1 }, limit: block }] }\n"
         ),
     ),
     mistake(
         "an override with a part twice",
         Blind,
         rule!(
-            "  - { name: a, domain: d, key: [{ first_of: [api_key, ip] }], limit: free, overrides: [{ key: { api_key: secret, ip: x }, limit: block }] }\n"
+            "  - { name: a, domain: d, key: [{ first_of: [api_key, ip] }], limit: free, overrides: [{ key: { api_key: secret, ip: 192.0.2.1 }, limit: block }] }\n"
         ),
     ),
     mistake(
@@ -761,7 +764,7 @@ const CHOICES: &[Mistake] = &[
         "fields of an override",
         Sees,
         rule!(
-            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ keys: { ip: x } }, { key: ip, limit: free }, block] }\n"
+            "  - { name: a, domain: d, key: [ip], limit: free, overrides: [{ keys: { ip: 192.0.2.1 } }, { key: ip, limit: free }, block] }\n"
         ),
     ),
     mistake(

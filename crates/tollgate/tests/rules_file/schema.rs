@@ -38,6 +38,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ),
     ("token-bucket", "limits: { a: { algorithm: token-bucket, unheard-of: 1 } }"),
     ("leaky-bucket", "limits: { a: { algorithm: leaky-bucket, unheard-of: 1 } }"),
+    ("network_set", "networks: { a: { unheard-of: 1 } }"),
     ("identity", "identity: { unheard-of: 1 }"),
     ("jwt", "identity: { jwt: { unheard-of: 1 } }"),
     ("jwt_key", "identity: { jwt: { keys: [{ unheard-of: 1 }] } }"),
@@ -52,6 +53,7 @@ const UNKNOWN: &[(&str, &str)] = &[
         "expected",
         "rules: [{ name: a, domain: d, key: [], limit: allow }]\ntests: [{ name: t, expect: { a: { unheard-of: 1 } } }]",
     ),
+    ("in_networks", "rules: [{ overrides: [{ key: { ip: { unheard-of: 1 } } }] }]"),
 ];
 
 /// The fields of a definition, in whichever of its forms is a mapping.

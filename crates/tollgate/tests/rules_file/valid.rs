@@ -45,6 +45,7 @@ const VALID: &[&str] = &[
     r#"
 defaults: { domain: api, on_store_failure: { local: { processes: 4 } }, deadline: 1h }
 limits: { free: fixed-window limit=10 window=1s }
+networks: { offices: [198.51.100.0/24, 2001:db8:40::/44] }
 rules:
   - { name: 1, key: [], limit: free, shadow: True }
   - { name: a, domain: 2, key: [ip], limit: free, deadline: 1ms, on_store_failure: local }
@@ -57,9 +58,16 @@ rules:
     replaces: [1, b, e]
     cost: { GET /: 2, "**": 3 }
     overrides:
-      - { key: { ip: 1, tenant: true }, limit: block }
+      - { key: { ip: 192.0.2.1, tenant: true }, limit: block }
       - { key: { tenant: x, api_key: y }, limit: free }
+      - { key: { tenant: y, ip: { networks: offices } }, limit: free }
+      - { key: { tenant: y, ip: unknown }, limit: free }
+      - { key: { tenant: { network: 10.0.0.0/8 }, ip: unknown }, limit: free }
   - { name: e, key: [], limit: free, replaces: [b] }
+  - name: g
+    key: []
+    limit: block
+    when: { ip: [10.0.0.0/8, 192.0.2.7, 2001:db8::/32, "::1", unknown, { networks: offices }], peer: { network: 10.0.0.0/8, none_of: [{ networks: offices }] } }
   - { name: f, key: [], limit: free, replaces: [] }
 "#,
     // No warning of a missing key: `when` wants the key, another rule limits the other requests, or callers send it.

@@ -119,7 +119,12 @@ fn attributes<'a>(entries: &'a [Entry], rules: &Current<'_>) -> Result<Attribute
         request = with(request, entry, before, rules);
     }
     match client(entries) {
-        Some(ip) => request = request.with("ip", address(rules, ip)),
+        Some(Client { ip, bits: None }) => {
+            request = request.with_address(rules.client_address(ip));
+        }
+        Some(Client { ip, bits: Some(bits) }) => {
+            request = request.with_masked_address(rules.client_address(ip), bits);
+        }
         // Who says who it is and not where is where all are whose address is not known: that escapes no rule.
         None if entries.iter().any(|entry| is_identity(&entry.key)) && !has_ip(entries) => {
             request = request.with("ip", NOWHERE);
@@ -164,7 +169,8 @@ fn with<'a>(
         _ if is_of_the_client(key, value) => request.said(name, value),
         // Who invents one is where all are whose address is not known.
         "ip" => match value.parse() {
-            Ok(ip) => request.with(name, address(rules, ip)),
+            Ok(ip) if before == 0 => request.with_address(rules.client_address(ip)),
+            Ok(ip) => request.with(name, rules.client_address(ip).to_string()),
             Err(_) => request.with(name, NOWHERE),
         },
         // Envoy's `:path` has the query.
@@ -173,27 +179,31 @@ fn with<'a>(
     }
 }
 
-/// Where the client is, if Envoy says so: `203.0.113.9`, or with a mask `203.0.113.0/24`.
-fn client(entries: &[Entry]) -> Option<IpAddr> {
+/// A client's address, or the first one of its network.
+struct Client {
+    ip: IpAddr,
+    /// How many bits Envoy has left of the address, if it has masked it.
+    bits: Option<u8>,
+}
+
+/// Returns the client that Envoy names: `203.0.113.9`, or with a mask `203.0.113.0/24`.
+fn client(entries: &[Entry]) -> Option<Client> {
     let of = |key: &str| entries.iter().find(|entry| entry.key == key);
     if has_ip(entries) {
         return None;
     }
     let whole = of("remote_address").and_then(|entry| entry.value.parse().ok());
+    let whole = whole.map(|ip| Client { ip, bits: None });
     let masked = || {
         let value = &of("masked_remote_address")?.value;
-        value.split_once('/').map_or(&**value, |(ip, _)| ip).parse().ok()
+        let (ip, bits) = value.split_once('/').unwrap_or((value, ""));
+        Some(Client { ip: ip.parse().ok()?, bits: bits.parse().ok() })
     };
     whole.or_else(masked)
 }
 
 fn has_ip(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| entry.key == "ip")
-}
-
-/// As keys have it.
-fn address(rules: &Current<'_>, ip: IpAddr) -> String {
-    rules.client_address(ip).to_string()
 }
 
 /// `a` and `b,c` are `a,b\,c`, and nothing else is.

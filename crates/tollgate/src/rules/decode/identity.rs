@@ -133,6 +133,10 @@ fn prefix(node: &Node<'_>, report: &mut Report) -> Option<u8> {
 }
 
 impl Section {
+    pub(super) fn ipv6_prefix(&self) -> Option<u8> {
+        self.identity.ipv6_prefix
+    }
+
     /// Whether a header is known if a trusted proxy sent it.
     pub(super) fn is_trusted(&self, header: &str) -> bool {
         self.identity.trusted_headers.iter().any(|trusted| **trusted == *header)

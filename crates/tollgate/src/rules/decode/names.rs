@@ -29,6 +29,7 @@ pub(super) const LIMIT: Kind =
     Kind { noun: "a limit", fits: is_name, remedy: NAME_REMEDY, naming: Naming::Shown };
 pub(super) const RULE: Kind = Kind { noun: "a rule", ..LIMIT };
 pub(super) const TIER: Kind = Kind { noun: "a tier", ..LIMIT };
+pub(super) const NETWORKS: Kind = Kind { noun: "networks", ..LIMIT };
 /// Beside an API key, which someone may have written in its place.
 pub(super) const TIER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..TIER };
 /// What attributes are called.

@@ -8,6 +8,7 @@ use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
 use super::limits::Limits;
 use super::missing::MissingKeys;
+use super::networks::NetworkSets;
 use super::replaces::{self, Replacing};
 use super::sources::{AttributeSources, Origin};
 use super::{choice, cost, key, names, overrides, when};
@@ -43,6 +44,7 @@ const RULE: Mapping = Mapping {
 pub(super) struct Rules<'n, 'l> {
     defaults: Defaults<'n>,
     limits: &'l mut Limits<'n>,
+    networks: &'l mut NetworkSets<'n>,
     /// The attributes that requests have.
     sources: &'l AttributeSources<'l>,
     missing: MissingKeys,
@@ -59,11 +61,13 @@ impl<'n, 'l> Rules<'n, 'l> {
     pub(super) fn new(
         defaults: Defaults<'n>,
         limits: &'l mut Limits<'n>,
+        networks: &'l mut NetworkSets<'n>,
         sources: &'l AttributeSources<'l>,
     ) -> Rules<'n, 'l> {
         Rules {
             defaults,
             limits,
+            networks,
             sources,
             missing: MissingKeys::default(),
             first: BTreeMap::new(),
@@ -82,7 +86,8 @@ impl<'n, 'l> Rules<'n, 'l> {
         let when = fields.get("when").into_iter().flat_map(Fields::of);
         let origin = Origin::of(self.sources, when.map(|(name, _)| name));
         let key = key_node.and_then(|node| key::read(node, origin, report));
-        let when = fields.or("when", Vec::new(), |node| when::read(node, origin, report));
+        let when =
+            fields.or("when", Vec::new(), |node| when::read(node, origin, self.networks, report));
         if let (Some(key), Some(when)) = (&key, &when) {
             key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
         }
@@ -90,7 +95,9 @@ impl<'n, 'l> Rules<'n, 'l> {
         let limit = limit.and_then(|node| choice::read(node, self.limits, origin, report));
         let cost = fields.or("cost", cost::ONE, |node| cost::read(node, origin, report));
         let overrides = fields.or("overrides", Vec::new(), |node| {
-            overrides::read(node, key.as_deref(), self.limits, report)
+            let (limits, networks) = (&mut *self.limits, &mut *self.networks);
+            let reading = overrides::Reading { parts: key.as_deref(), limits, networks };
+            overrides::read(node, reading, report)
         });
         let is_shadow = fields.or("shadow", false, |node| report.truth(node, "`shadow`"));
         let on_store_failure =

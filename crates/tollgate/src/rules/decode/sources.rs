@@ -58,6 +58,11 @@ impl<'n> AttributeSources<'n> {
         AttributeSources { declared: declared.unwrap_or_default(), section, is_lost }
     }
 
+    /// How many bits the IPv6 addresses of one client share, if the file says so.
+    pub(super) fn ipv6_prefix(&self) -> Option<u8> {
+        self.section.and_then(Section::ipv6_prefix)
+    }
+
     fn is_declared(&self, name: &str) -> bool {
         self.declared.contains(&name)
     }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate_core::{Cost, Limit};
@@ -13,6 +15,7 @@ use crate::rules::attributes::Standing;
 use crate::rules::config::{
     Choice, Condition, Config, Costs, KeyPart, NamedLimit, Rule, Spend, Wanted,
 };
+use crate::rules::networks::{NetworkMap, NetworkSet, Networks};
 use crate::rules::pattern::Pattern;
 use crate::rules::{Attributes, Rules, Ruling};
 
@@ -61,8 +64,30 @@ fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         select(&["POST", "/v1/a", "/v1/b/c", "pro", "k1", "k2"][..]).prop_map(str::to_owned),
+        select(&["192.0.2.1", "192.0.2.9", "192.0.3.1", "2001:db8::1", "2001:db8::/56"][..])
+            .prop_map(str::to_owned),
         "[a/]{0,4}"
     ]
+}
+
+/// Networks that lie within each other, some of them in a set.
+fn networks() -> impl Strategy<Value = Networks> {
+    const EACH: [&str; 7] = [
+        "192.0.2.1/32",
+        "192.0.2.0/29",
+        "192.0.2.0/24",
+        "192.0.0.0/16",
+        "0.0.0.0/0",
+        "2001:db8::1/128",
+        "2001:db8::/32",
+    ];
+    let network = select(&EACH[..]).prop_map(|text| text.parse::<IpNet>().unwrap());
+    let set = prop::collection::vec(network.clone(), 0..4).prop_map(|networks| {
+        let networks = networks.into_iter().map(|network| (network, ())).collect();
+        let networks = NetworkMap::new(networks, |(), ()| {});
+        Networks::Set(Arc::new(NetworkSet { name: "set".into(), networks }))
+    });
+    prop_oneof![network.prop_map(Networks::One), set]
 }
 
 fn pattern() -> impl Strategy<Value = Pattern> {
@@ -70,6 +95,7 @@ fn pattern() -> impl Strategy<Value = Pattern> {
         value().prop_map(|text| Pattern::Exact(text.into())),
         value().prop_map(|text| Pattern::Prefix(text.into())),
         "[a/*]{1,4}".prop_map(|text| Pattern::of(&text)),
+        networks().prop_map(Pattern::In),
         select(&["/v1/**", "/v1/*", "**", "/*/a", "**/b/c", "/*/b/**"][..]).prop_map(Pattern::of),
     ]
 }

@@ -9,9 +9,10 @@ use tollgate_core::Cost;
 use super::*;
 use crate::OnFailure;
 use crate::rules::config::{
-    Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, OnInvalid,
-    Override, Route, Rule, Spend, Tiers, Wanted,
+    Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, KeyValue,
+    OnInvalid, Override, Route, Rule, Spend, Tiers, Wanted,
 };
+use crate::rules::networks::Networks;
 use crate::rules::pattern::Pattern;
 
 const TEXT: &str = r#"
@@ -108,7 +109,10 @@ fn all() -> Rule {
         deadline: Some(Duration::from_millis(5)),
         // In the order of the rule's key, not as written.
         overrides: vec![Override {
-            key: vec![("tenant".into(), "7".into()), ("ip".into(), "203.0.113.9".into())],
+            key: vec![
+                ("tenant".into(), KeyValue::Text("7".into())),
+                ("ip".into(), KeyValue::In(Networks::One("203.0.113.9/32".parse().unwrap()))),
+            ],
             spend: Spend::Block,
         }],
         replaces: vec!["other".into(), "1".into()],

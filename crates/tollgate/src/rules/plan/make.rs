@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 #[cfg(feature = "tower")]
 use super::Configured;
-use super::{Domain, Many, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms};
+use super::overrides::{NetworkOverride, Overrides};
+use super::values::Values;
+use super::{Domain, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::rules::config::{self, Config, Spend, Wanted};
+use crate::rules::config::{self, Config, KeyValue, Spend, Wanted};
 use crate::rules::domains::{UnknownDomains, UseMark};
 use crate::rules::index::Index;
 use crate::rules::key::push_part;
 use crate::rules::limited::Limited;
-use crate::rules::names::Names;
-use crate::rules::pattern::Pattern;
+use crate::rules::names::{AttributeId, Names};
 use crate::rules::tally::Tally;
 
 impl Plan {
@@ -121,7 +122,7 @@ impl<'a> Making<'a> {
             .when
             .iter()
             .map(|condition| (self.names.add(&condition.attribute), condition.wanted.clone()));
-        let when = when.collect();
+        let when: Vec<(AttributeId, Wanted)> = when.collect();
         let mut part = |part: &config::KeyPart| {
             part.first_of.iter().map(|name| (self.names.add(name), name.clone())).collect()
         };
@@ -133,8 +134,17 @@ impl<'a> Making<'a> {
         };
         let default = scopes.id(rule.limit.default)?;
         let overrides = scopes.overrides()?;
-        let many = rule.when.iter().enumerate().filter_map(|(at, own)| many(at, &own.wanted));
-        let seldom = Seldom { many: many.collect(), tiers, overrides };
+        let values: Map<usize, Values> = rule
+            .when
+            .iter()
+            .enumerate()
+            .filter_map(|(at, own)| Some((at, Values::of(&own.wanted)?)))
+            .collect();
+        for (at, _) in values.iter().filter(|(_, values)| values.has_networks()) {
+            // OK because it is the place of a condition.
+            self.names.add_address(when[*at].0);
+        }
+        let seldom = Seldom { values, tiers, overrides };
         Ok(Arc::new(Rule {
             when,
             key,
@@ -159,21 +169,6 @@ impl<'a> Making<'a> {
         places.sort_unstable();
         places
     }
-}
-
-/// What a condition wants that is about many values, and its place; few are as quickly compared.
-fn many(at: usize, wanted: &Wanted) -> Option<(usize, Many)> {
-    const FEW: usize = 8;
-    let patterns = wanted.patterns();
-    if patterns.len() <= FEW {
-        return None;
-    }
-    let exact = patterns.iter().filter_map(|pattern| match pattern {
-        Pattern::Exact(value) => Some(value.clone()),
-        Pattern::Prefix(_) | Pattern::Glob(_) => None,
-    });
-    let others = patterns.iter().filter(|pattern| !matches!(pattern, Pattern::Exact(_)));
-    Some((at, Many { exact: exact.collect(), others: others.cloned().collect() }))
 }
 
 /// The scopes of one rule: all of its name, one for each limit that it may spend.
@@ -213,13 +208,26 @@ impl Scopes<'_, '_> {
         Ok(Tiers { by, of })
     }
 
-    fn overrides(&mut self) -> Result<Map<Vec<u8>, SpentId>, Error> {
-        let rule = self.rule;
-        let own = |own: &config::Override| {
-            let mut key = Vec::new();
-            own.key.iter().for_each(|(name, value)| push_part(&mut key, 0, name, value));
-            Ok((key, self.id(own.spend)?))
-        };
-        rule.overrides.iter().map(own).collect()
+    fn overrides(&mut self) -> Result<Overrides, Error> {
+        let (mut exact, mut in_networks) = (Map::default(), Vec::new());
+        for own in &self.rule.overrides {
+            let spent = self.id(own.spend)?;
+            let (mut texts, mut found) = (Vec::new(), None);
+            for (part, (name, value)) in own.key.iter().enumerate() {
+                match value {
+                    KeyValue::Text(text) => push_part(&mut texts, 0, name, text),
+                    KeyValue::In(networks) => found = Some((part, name, networks)),
+                }
+            }
+            let Some((part, name, networks)) = found else {
+                exact.insert(texts, spent);
+                continue;
+            };
+            let attribute = self.making.names.add(name);
+            self.making.names.add_address(attribute);
+            let others = texts;
+            in_networks.push(NetworkOverride { part, attribute, networks, others, spent });
+        }
+        Ok(Overrides::new(exact, in_networks))
     }
 }

@@ -1,19 +1,15 @@
 //! The addresses and nets of proxies that are trusted.
 
-use std::net::IpAddr;
-
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use tollgate_core::Excerpt;
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::rules::config::mostly_covered;
+use crate::rules::decode::networks;
+use crate::rules::networks::MAPPED_BITS;
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
 /// The most nets: they are looked through for every request.
 const MAX_NETS: usize = 4_096;
-
-/// The bits before an IPv4 address that is written as IPv6: `::ffff:192.0.2.7`.
-const MAPPED_BITS: u8 = 96;
 
 const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
 
@@ -29,38 +25,10 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
         report.error(node.at, message, "use larger nets for them");
         return None;
     }
-    let nets: Vec<IpNet> = items.iter().filter_map(|item| net(item, report)).collect();
+    let nets: Vec<IpNet> =
+        items.iter().filter_map(|item| networks::listed(item, "a trusted proxy", report)).collect();
     refuse_too_many(&nets, node.at, report);
     Some(nets)
-}
-
-fn net(node: &Node<'_>, report: &mut Report) -> Option<IpNet> {
-    let text = report.text(node, "a trusted proxy", REMEDY)?;
-    let Ok(net) = text.parse().map(IpAddr::into).or_else(|_| text.parse::<IpNet>()) else {
-        let message = match text {
-            "" => "a trusted proxy is an empty text".into(),
-            _ => format!("`{}` is neither an address nor a net", Excerpt::of(text)),
-        };
-        let remedy = "write it like `192.0.2.7` or `10.0.0.0/8`; names are not looked up";
-        report.error(node.at, message, remedy);
-        return None;
-    };
-    if net != net.trunc() {
-        let message = format!("`{net}` has bits set after its first {}", net.prefix_len());
-        let (whole, alone) = (net.trunc(), net.addr());
-        let remedy = format!("write `{whole}` for the net, or `{alone}` for the address");
-        report.error(node.at, message, remedy);
-        return None;
-    }
-    Some(unmapped(net))
-}
-
-/// IPv4 as such, also if it is written as IPv6: so are the addresses that it is compared to.
-fn unmapped(net: IpNet) -> IpNet {
-    let IpNet::V6(written) = net else { return net };
-    let address = written.addr().to_ipv4_mapped();
-    let parts = address.zip(written.prefix_len().checked_sub(MAPPED_BITS));
-    parts.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(net, IpNet::V4)
 }
 
 fn refuse_too_many(nets: &[IpNet], at: Position, report: &mut Report) {
