@@ -13,9 +13,10 @@ mod lines;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Cost, CostError, Receipt};
+use tollgate_core::{Cost, CostError};
 
 use crate::decision::Decision;
+use crate::receipt::Receipt;
 use crate::scope::Scope;
 pub use acquiring::Acquiring;
 pub(crate) use gate::Gate;

@@ -3,10 +3,10 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Checked, Cost, CostError, Intent, Limit, Role};
+use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
 
 use crate::answer::Answer;
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::Inner;
 use crate::scope::{MAX_KEY_BYTES, Scope, bounded};
@@ -143,7 +143,7 @@ impl<'a> Check<'a> {
         Answer::ready_or_else(decision, move |decision| {
             let Some(receipt) = decision.into_receipt() else { return };
             let now_us = at_us.unwrap_or_else(|| scope.limiter.inner.clock.now_us());
-            // OK because it fails only for a key or a store that `now` would have refused.
+            // OK because it fails only for a key or a store that `now` would have refused, or for the receipt of another key.
             let _ = scope.refund_at_us(&key, now_us, receipt);
         })
     }
@@ -184,7 +184,7 @@ impl<'a> Check<'a> {
         let Inner { memory, clock, .. } = &*self.scope.limiter.inner;
         let now_us = self.at_us.unwrap_or_else(|| clock.now_us());
         let decision = memory.peek(&self.scope.kept, self.key, now_us, self.ask()?);
-        Ok(Checked { decision, receipt: None }.into())
+        Ok(Decision::uncharged(decision, Source::Store))
     }
 
     #[cfg(feature = "redis")]
@@ -252,8 +252,9 @@ fn charge<A: Charged>(
     let Inner { memory, clock, .. } = &*scope.limiter.inner;
     let place = memory.place(&scope.kept, key);
     let now_us = at_us.unwrap_or_else(|| clock.now_us());
-    match memory.check_known(&scope.kept, limit, place, now_us, ask) {
-        Some(checked) => Ok(checked.into()),
-        None => Ok(memory.check_any(&scope.kept, limit, key, now_us, ask).into()),
-    }
+    let checked = match memory.check_known(&scope.kept, limit, place, now_us, ask) {
+        Some(checked) => checked,
+        None => memory.check_any(&scope.kept, limit, key, now_us, ask),
+    };
+    Ok(Decision::of_key(checked, place.holder()))
 }

@@ -256,6 +256,7 @@ mod health;
 #[cfg(feature = "tower")]
 pub mod http;
 mod limiter;
+mod receipt;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod scope;
@@ -276,12 +277,13 @@ pub use health::{BreakerState, Health, ServerHealth};
 #[cfg(feature = "redis")]
 pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};
+pub use receipt::Receipt;
 pub use scope::Scope;
 pub use store::memory::{CeilingCounts, Usage};
 pub use together::Together;
 pub use tollgate_core::{
-    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Rate, Receipt,
-    Retry, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
+    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate, Retry,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
 };
 
 #[cfg(doctest)]

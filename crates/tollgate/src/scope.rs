@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Entry, Intent, Limit, Receipt, State};
+use tollgate_core::{self as core, Cost, Entry, Intent, Limit, Place, State};
 
 use crate::acquire::Acquire;
 use crate::answer::Answer;
@@ -11,6 +11,7 @@ use crate::check::Check;
 use crate::error::Error;
 use crate::failure::OnFailure;
 use crate::limiter::{Inner, Limiter};
+use crate::receipt::{Holder, Receipt};
 #[cfg(feature = "redis")]
 use crate::store::redis;
 use crate::store::{Store, memory};
@@ -133,6 +134,9 @@ impl Scope {
 
     /// Gives back what of a charge to `key` still counts; how much more remains then.
     ///
+    /// The receipt must be of the same key and of a scope with the same name; any other is
+    /// [`Error::ReceiptMismatch`], and nothing changes.
+    ///
     /// ```
     /// # use tollgate::{Limit, Limiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -164,7 +168,7 @@ impl Scope {
         self.is_local()?;
         let key = bounded(key)?;
         let Inner { memory, lines, .. } = &*self.limiter.inner;
-        let back = memory.refund(&self.kept, key, now_us, receipt);
+        let back = memory.refund(&self.kept, key, now_us, receipt)?;
         lines.nudge(self, key);
         Ok(back)
     }
@@ -175,9 +179,35 @@ impl Scope {
             Store::Memory => Answer::ready(self.refund_now(key, receipt)),
             #[cfg(feature = "redis")]
             Store::Redis(scope) => match bounded(key) {
-                Ok(key) => scope.refund(key, &receipt, self.nudge_later(key)),
+                Ok(key) => match receipt.charge_of(scope.holder(key)) {
+                    Some(charge) => scope.refund(key, &charge, self.nudge_later(key)),
+                    None => Answer::ready(Err(Error::receipt_mismatch(self.name()))),
+                },
                 Err(error) => Answer::ready(Err(error)),
             },
+        }
+    }
+
+    /// Makes the receipt of a charge to `key` again, from what was written down of the first one: its
+    /// [cost](Receipt::cost) and its [place](Receipt::place).
+    ///
+    /// The caller vouches for it. Numbers that are made up, or refunded twice, give back what other
+    /// requests of the key were charged.
+    pub fn receipt<K: AsRef<[u8]> + ?Sized>(
+        &self,
+        key: &K,
+        cost: Cost,
+        place: Place,
+    ) -> Result<Receipt, Error> {
+        let key = bounded(key)?;
+        Ok(Receipt::new(core::Receipt::of(cost, place), self.holder(key)))
+    }
+
+    fn holder(&self, key: &[u8]) -> Holder {
+        match &self.store {
+            Store::Memory => self.limiter.inner.memory.place(&self.kept, key).holder(),
+            #[cfg(feature = "redis")]
+            Store::Redis(scope) => scope.holder(key),
         }
     }
 

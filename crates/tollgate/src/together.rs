@@ -109,7 +109,7 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
     let now_us = time(checks).unwrap_or_else(|| clock.now_us());
     let mut each = memory::Few::new();
     let decided = memory.together(&parts, now_us, &mut each);
-    Ok(Together::new(decided, each.drain(..).map(Decision::from).collect()))
+    Ok(Together::new(decided, each.drain(..).collect()))
 }
 
 /// What to ask of Redis.

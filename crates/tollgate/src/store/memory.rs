@@ -41,6 +41,7 @@ use tollgate_core::{
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::receipt::Holder;
 use budget::Budget;
 use identity::{Identify, Identity};
 pub(crate) use known::Few;
@@ -70,6 +71,14 @@ pub(crate) struct Place {
     scope: u32,
     hash: u64,
     shard: usize,
+}
+
+impl Place {
+    /// The hash of a key and its name, which no two names share: the fingerprint for receipts is there already.
+    #[inline(always)]
+    pub(crate) fn holder(&self) -> Holder {
+        Holder(self.hash)
+    }
 }
 
 pub(crate) struct Memory {
@@ -228,15 +237,16 @@ impl Memory {
         let mut shard = self.shard(place).lock();
         let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
-            return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
+            let checked = self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE));
+            return Decision::of_key(checked, place.holder());
         };
         if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
             drop(shard);
-            return checked.into();
+            return Decision::of_key(checked, place.holder());
         }
         let checked = check_slot(limit, slot, logs, &self.budget, now_us);
         drop(shard);
-        checked.into()
+        Decision::of_key(checked, place.holder())
     }
 
     /// Decides one request. A key whose state is under another limit of the name has it carried over.

@@ -12,6 +12,7 @@ use super::shard::Shard;
 use super::table::At;
 use super::together::Part;
 use super::{Charged, Memory, Place};
+use crate::decision::{Decision, Source};
 
 /// As many as most checks have; more are on the heap.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -25,7 +26,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Checked>,
+        each: &mut Few<Decision>,
     ) -> Option<Together> {
         debug_assert!(each.is_empty(), "answers of another check");
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
@@ -57,13 +58,15 @@ impl Memory {
                 return None;
             };
             is_refused |= part.demand.role == Role::Enforced && !decision.is_allowed();
-            each.push(Checked { decision, receipt: None });
+            each.push(Decision::uncharged(decision, Source::Store));
         }
         if !is_refused {
-            for ((part, &(lock, at)), checked) in parts.iter().zip(&known).zip(&mut *each) {
-                if part.demand.intent == Intent::Charge && checked.decision.is_allowed() {
+            let found = parts.iter().zip(&places).zip(&known);
+            for (((part, place), &(lock, at)), decision) in found.zip(&mut *each) {
+                if part.demand.intent == Intent::Charge && decision.is_allowed() {
                     let limit = &part.scope.limit;
-                    *checked = locks[lock].charge(at, limit, &self.budget, now_us, part.ask());
+                    let checked = locks[lock].charge(at, limit, &self.budget, now_us, part.ask());
+                    *decision = Decision::of_key(checked, place.holder());
                 }
             }
         }
@@ -93,9 +96,9 @@ impl Memory {
     }
 }
 
-fn told((part, checked): (&Part<'_>, &Checked)) -> core::Part {
-    let fits = checked.decision.remaining / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: checked.decision, fits }
+fn told((part, decision): (&Part<'_>, &Decision)) -> core::Part {
+    let fits = decision.remaining() / part.ask().cost.units();
+    core::Part { role: part.demand.role, decision: *decision.decided(), fits }
 }
 
 impl Part<'_> {
