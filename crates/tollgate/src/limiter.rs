@@ -110,8 +110,8 @@ impl Builder {
     /// At the ceiling nobody's state is dropped; new keys then share one state for each name. What
     /// the allocator takes is counted: with glibc, after 10 million invented keys, a process had
     /// grown by no more than its ceiling. Only logs that come and go in ever other sizes leave holes
-    /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes a
-    /// thirtieth of its ceiling. When it is dropped, the memory of its keys stays with the process, for
+    /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes 2 KiB
+    /// for each MiB of its ceiling: 128 KiB of 64 MiB. When it is dropped, the memory of its keys stays with the process, for
     /// the limiters that come after it.
     pub fn max_bytes(self, max_bytes: usize) -> Builder {
         Builder { max_bytes: Some(max_bytes), ..self }

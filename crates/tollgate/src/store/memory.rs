@@ -140,9 +140,8 @@ impl Memory {
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let shard = |_| Apart(Lock::new(Shard::for_bytes(shard_bytes)));
-        let fixed_bytes = size_of::<Apart<Lock<Shard>>>() + Shard::list_bytes(shard_bytes);
-        let fixed_bytes = shards * fixed_bytes;
+        let shard = |_| Apart(Lock::new(Shard::default()));
+        let fixed_bytes = shards * size_of::<Apart<Lock<Shard>>>();
         Memory {
             shards: (0..shards).map(shard).collect(),
             // OK because the number of shards is a power of two.
@@ -151,7 +150,7 @@ impl Memory {
             scopes: Box::default(),
             making: Mutex::default(),
             seen_us: AtomicU64::new(0),
-            budget: Budget::new(max_bytes, fixed_bytes),
+            budget: Budget::new(max_bytes, shard_bytes, fixed_bytes),
             overflowed: AtomicU64::new(0),
         }
     }
@@ -159,7 +158,8 @@ impl Memory {
     /// Has the memory for so many keys at hand from now on, as far as the ceiling allows; there is none yet. For no more:
     /// shards that get more keys than others grow by a chunk.
     pub(crate) fn make_room_for(&self, keys: usize) {
-        let (shards, left) = (self.shards.len(), self.budget.left());
+        let shards = self.shards.len();
+        let left = self.budget.left().saturating_sub(shards * Shard::list_bytes(&self.budget));
         let wanted = Table::chunks_of(keys.min(left / size_of::<Slot>()));
         let chunks = wanted.min(left / Table::CHUNK_BYTES);
         if chunks == 0 {
