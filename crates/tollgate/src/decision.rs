@@ -125,10 +125,10 @@ impl Decision {
     /// Returns whether the request may go, and when a refused one may.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter, Verdict};
+    /// # use tollgate::{Limiter, Verdict};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h")?;
     /// let decision = jobs.check("user:42").cost(11).now()?;
     /// match decision.verdict() {
     ///     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
@@ -149,10 +149,10 @@ impl Decision {
     /// [`Scope::receipt`](crate::Scope::receipt); `None` if nothing was charged.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter};
+    /// # use tollgate::Limiter;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h")?;
     /// let decision = jobs.check("user:42").cost(3).now()?;
     /// let written = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
     ///

@@ -45,6 +45,8 @@ macro_rules! suite {
                 keys_that_differ_in_one_byte_are_apart,
                 a_key_above_one_mebibyte_is_an_error_in_every_operation,
                 a_name_above_four_kibibytes_is_an_error,
+                an_ip_address_is_the_key_of_its_client,
+                a_limit_may_be_text_and_other_text_is_an_error,
                 two_scopes_with_equal_numbers_share_nothing,
                 the_same_name_twice_is_the_same_scope,
                 clones_share_everything,

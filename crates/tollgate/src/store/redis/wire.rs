@@ -524,7 +524,7 @@ fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> O
     };
     let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
-        answers.iter_mut().for_each(|answer| drop(answer.take_receipt()));
+        answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
     together.refused_by = together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
     let own = |part: &PartOf| Some(part.told(answers.get_mut(part.charge)?));
