@@ -37,6 +37,13 @@ impl Receipt {
         self.charge.place()
     }
 
+    /// Returns a copy, for a caller that makes sure by other means that one of the two is refunded.
+    #[cfg(feature = "tower")]
+    pub(crate) fn copy(&self) -> Receipt {
+        let charge = tollgate_core::Receipt::of(self.charge.cost(), self.charge.place());
+        Receipt { charge, holder: self.holder }
+    }
+
     /// Returns the charge, if this is the receipt of `holder`.
     pub(crate) fn charge_of(self, holder: Holder) -> Option<tollgate_core::Receipt> {
         (self.holder == holder).then_some(self.charge)

@@ -9,6 +9,8 @@ use super::check::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
 use super::tally::{DecidedBy, Outcome};
 use crate::answer::Answer;
+#[cfg(feature = "tower")]
+use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -132,6 +134,26 @@ impl Ruling {
         drop(self.refunds());
     }
 
+    /// Sends the refunds of all that was charged. The receipts stay: a caller does this once.
+    #[cfg(feature = "tower")]
+    pub(crate) fn send_refunds(&self) -> Vec<Answer<u64>> {
+        let refund = |part: RulePart<'_>| {
+            let (scope, receipt) = (part.scope()?, part.decision()?.receipt()?);
+            Some(scope.refund(part.key(), receipt.copy()))
+        };
+        self.rules().filter_map(refund).collect()
+    }
+
+    /// Looks at the limits again: the same rules, as their keys stand now. `None` if no rule has a limit.
+    #[cfg(feature = "tower")]
+    pub(crate) fn look_again(&self) -> Option<impl Future<Output = Result<Ruling, Error>> + use<>> {
+        let limiter = self.rules().find_map(|part| Some(part.scope()?.limiter().clone()))?;
+        let looks: Vec<_> = self.rules().filter_map(|part| part.look()).collect();
+        let looked = limiter.check_all(&looks);
+        let found = self.found.clone();
+        Some(async move { Ok(Ruling { found, together: looked.await? }) })
+    }
+
     /// All of them on their way.
     fn refunds(self) -> Vec<Answer<u64>> {
         let Ruling { found, together } = self;
@@ -153,6 +175,14 @@ impl fmt::Debug for RulePart<'_> {
 }
 
 impl<'r> RulePart<'r> {
+    /// A look at what was decided on.
+    #[cfg(feature = "tower")]
+    fn look(&self) -> Option<Check<'r>> {
+        self.decision?;
+        let peek = self.scope()?.peek(self.key()).cost(self.cost());
+        Some(if self.is_shadow() { peek.shadow() } else { peek })
+    }
+
     fn rule(&self) -> &'r Rule {
         &self.matched.rule
     }
