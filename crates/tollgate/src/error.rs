@@ -79,7 +79,7 @@ pub enum Error {
         "the receipt is not of this key under `{scope}`; refund it with the key and through the scope that were charged"
     )]
     ReceiptMismatch {
-        /// The name of the limit that was asked to refund it.
+        /// The name of the scope that the receipt was given to.
         scope: String,
     },
     /// The keys that rules make of one request are too long.

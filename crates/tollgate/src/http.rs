@@ -3,7 +3,7 @@
 //! The middleware in [`tower`](crate::tower) is made of it, and a server of one's own can be.
 //!
 //! - `head`: a request without its body; `identity`: who sent it
-//! - `proxies`, `forwarded`: where it came from, and who may say so; `tokens`, `jwt`: what its token says
+//! - `proxies`, `forwarded`: the client's address behind proxies; `tokens`, `jwt`: the claims of its token
 //! - `outcome`: what was decided about it
 //! - `headers`, `problem`: how the client is told
 

@@ -13,6 +13,7 @@ use crate::address::{ClientAddress, Ipv6Prefix};
 /// `ip=203.0.113.9`. IPv6 addresses with the same first 56 bits are one client, since one home or
 /// office has all of them: `ip=2001:db8:12:3400::/56`. An IPv4-mapped IPv6 address is the IPv4 address. For
 /// another prefix, use a [`ClientAddress`]; to tell single IPv6 addresses apart, give it 128 bits.
+/// [`Scope::acquire`](crate::Scope::acquire) takes references only, so that it also needs one.
 ///
 /// ```
 /// use std::net::IpAddr;

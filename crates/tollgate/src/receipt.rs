@@ -38,7 +38,7 @@ impl Receipt {
     }
 
     /// Returns a copy, for a caller that makes sure by other means that one of the two is refunded.
-    #[cfg(feature = "tower")]
+    #[cfg(feature = "rules")]
     pub(crate) fn copy(&self) -> Receipt {
         let charge = tollgate_core::Receipt::of(self.charge.cost(), self.charge.place());
         Receipt { charge, holder: self.holder }

@@ -168,7 +168,7 @@ fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
     assert!(next().starts_with("refused /: `per-client` is spent"));
     assert_eq!(get("/health"), (200, None));
 
-    // What was spent stays spent under the new numbers.
+    // The two units stay spent under the new limit.
     std::fs::write(&path, rules.replace("capacity=60 refill=1/s", "capacity=5 refill=1/h"))
         .unwrap();
     let process = rustix::process::Pid::from_child(&running.0);

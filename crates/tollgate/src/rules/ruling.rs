@@ -121,7 +121,7 @@ impl Ruling {
     pub async fn refund(self) -> Result<u64, Error> {
         let mut back = Ok(0);
         // One that fails keeps none from going.
-        for refund in self.refunds() {
+        for refund in self.send_refunds() {
             let own = refund.await;
             back = back.and_then(|back| Ok(back + own?));
         }
@@ -131,11 +131,16 @@ impl Ruling {
     /// [`refund`](Self::refund), and nobody waits for it.
     #[cfg(feature = "tower")]
     pub fn give_back(self) {
-        drop(self.refunds());
+        drop(self.send_refunds());
+    }
+
+    /// Whether anything was charged, shadow rules included.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_charged(&self) -> bool {
+        self.together.each().iter().any(|decision| decision.receipt().is_some())
     }
 
     /// Sends the refunds of all that was charged. The receipts stay: a caller does this once.
-    #[cfg(feature = "tower")]
     pub(crate) fn send_refunds(&self) -> Vec<Answer<u64>> {
         let refund = |part: RulePart<'_>| {
             let (scope, receipt) = (part.scope()?, part.decision()?.receipt()?);
@@ -152,17 +157,6 @@ impl Ruling {
         let looked = limiter.check_all(&looks);
         let found = self.found.clone();
         Some(async move { Ok(Ruling { found, together: looked.await? }) })
-    }
-
-    /// All of them on their way.
-    fn refunds(self) -> Vec<Answer<u64>> {
-        let Ruling { found, together } = self;
-        let charged =
-            found.matched.iter().filter_map(|matched| Some((matched.scope()?, &matched.key)));
-        let refunds = charged.zip(together.into_each()).filter_map(|((scope, key), decision)| {
-            Some(scope.refund(&found.keys[key.clone()], decision.into_receipt()?))
-        });
-        refunds.collect()
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) async fn receipts_of_several_limits_are_each_of_their_own_key(make: M
     for round in 0..2 {
         let checks = || [one.check("a").cost(2), two.check("b").cost(2)];
         let each = match round {
-            // Of keys without state, and of known ones.
+            // The first check is of new keys, the second of known keys.
             0 => vec![
                 limiter.check_all(&checks()).await.unwrap(),
                 limiter.check_all(&checks()).await.unwrap(),

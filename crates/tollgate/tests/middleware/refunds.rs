@@ -37,7 +37,7 @@ fn statuses(layer: RateLimitLayer) -> Router {
     Router::new().fallback(any(answer).layer(layer))
 }
 
-/// What a client is told remains.
+/// Returns the units that remain, as the headers have it.
 fn left(response: &Response<Body>) -> Option<String> {
     header(response.headers(), "x-ratelimit-remaining")
 }
@@ -63,7 +63,7 @@ async fn refund_if_gives_the_charge_back(limiter: &Limiter) {
         let kept = send(&app, get("/200")).await;
         assert_eq!(left(&kept).as_deref(), Some(charged), "{kind}");
         let refunded = send(&app, get("/503")).await;
-        // Without the charge the numbers are those of the request before.
+        // After the refund, the headers are the same as after the request before.
         let [kept, refunded] = [kept, refunded].map(|response| told(&response));
         assert_eq!(
             refunded.split_once('\n').unwrap().1,
@@ -84,6 +84,20 @@ async fn refund_if_refunds_the_charge_and_headers_tell_what_remains_then_on_redi
     let (store, clock) = (Store::start(), tollgate::ManualClock::at_us(MIDNIGHT_US));
     let limiter = store.builder().clock(&clock).build().unwrap();
     refund_if_gives_the_charge_back(&limiter).await;
+}
+
+#[tokio::test]
+async fn refund_if_refunds_shadow_rules_too() {
+    let (_, limiter) = at_midnight();
+    let yaml = "
+limits: { tried: fixed-window limit=10 window=1h }
+rules: [{ name: shadow, domain: api, key: [ip], limit: tried, shadow: true }]
+";
+    let rules = rules(&limiter, yaml);
+    let app = statuses(RateLimitLayer::rules(&rules, "api").refund_if(|_| true));
+    assert_eq!(left(&send(&app, get("/200")).await), None);
+    let tried = rules.scope("api/shadow").unwrap();
+    assert_eq!(tried.peek("ip=203.0.113.9").now().unwrap().remaining(), 10);
 }
 
 #[tokio::test]
@@ -116,7 +130,7 @@ async fn login(admission: Admission, request: Request<Body>) -> String {
 async fn handlers_read_and_refund(limiter: &Limiter) {
     let bodies = [("plain 9", "1"), ("by key 9", "1"), ("everyone 3", "4")];
     for ((kind, layer, whole, charged), (seen, back)) in layers(limiter).into_iter().zip(bodies) {
-        // What the handler gives back is not given back again.
+        // `refund_if` holds too, and the charge comes back once.
         let layer = layer.with_decision().refund_if(|response| response.status().is_success());
         let keeping = layer.clone();
         let app = Router::new().fallback(any(login).layer(layer));
@@ -184,7 +198,7 @@ async fn a_request_that_is_not_limited_has_no_decision() {
 }
 
 #[tokio::test]
-async fn of_two_layers_a_handler_refunds_the_inner_one() {
+async fn handlers_refund_the_inner_one_of_two_layers() {
     let (_, limiter) = at_midnight();
     let limit = "fixed-window limit=10 window=1h";
     let [outer, inner] = ["outer", "inner"].map(|name| scope(&limiter, name, limit));

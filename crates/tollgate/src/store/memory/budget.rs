@@ -9,7 +9,7 @@ use super::SHARD_BYTES;
 pub(crate) struct Budget {
     /// `None` is no ceiling.
     max_bytes: Option<usize>,
-    /// What one shard is meant to grow to; 0 without a ceiling.
+    /// The planned size of one shard; 0 without a ceiling.
     shard_bytes: usize,
     used: AtomicUsize,
     /// How often entries of a log were merged, because the ceiling left no memory for one more.

@@ -4,7 +4,7 @@
 //! are many. The rest is for [`Memory::together`], which this comes before.
 
 use smallvec::SmallVec;
-use tollgate_core::{self as core, Ask, Checked, Intent, Limit, Role, Together};
+use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
 use super::lock::Locked;
@@ -13,6 +13,7 @@ use super::table::At;
 use super::together::Part;
 use super::{Charged, Memory, Place};
 use crate::decision::{Decision, Source};
+use crate::receipt::Holder;
 
 /// As many as most checks have; more are on the heap.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -65,8 +66,8 @@ impl Memory {
             for (((part, place), &(lock, at)), decision) in found.zip(&mut *each) {
                 if part.demand.intent == Intent::Charge && decision.is_allowed() {
                     let limit = &part.scope.limit;
-                    let checked = locks[lock].charge(at, limit, &self.budget, now_us, part.ask());
-                    *decision = Decision::of_key(checked, place.holder());
+                    let (shard, holder) = (&mut locks[lock], place.holder());
+                    *decision = shard.charge(at, holder, limit, &self.budget, now_us, part.ask());
                 }
             }
         }
@@ -116,13 +117,25 @@ impl Shard {
     }
 
     /// Charges a request that a peek has admitted.
-    fn charge(&mut self, at: At, limit: &Limit, budget: &Budget, now_us: u64, ask: Ask) -> Checked {
+    fn charge(
+        &mut self,
+        at: At,
+        holder: Holder,
+        limit: &Limit,
+        budget: &Budget,
+        now_us: u64,
+        ask: Ask,
+    ) -> Decision {
         match limit {
-            Limit::FixedWindow(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::SlidingWindowLog(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::SlidingWindowCounter(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::TokenBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::LeakyBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::FixedWindow(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::SlidingWindowLog(limit) => {
+                self.charge_by(at, holder, limit, budget, now_us, ask)
+            }
+            Limit::SlidingWindowCounter(limit) => {
+                self.charge_by(at, holder, limit, budget, now_us, ask)
+            }
+            Limit::TokenBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::LeakyBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
         }
     }
 
@@ -130,11 +143,16 @@ impl Shard {
     fn charge_by<A: Charged>(
         &mut self,
         at: At,
+        holder: Holder,
         limit: &A,
         budget: &Budget,
         now_us: u64,
         ask: Ask,
-    ) -> Checked {
-        self.change(at, budget, |state| limit.check_within(budget, state, now_us, ask))
+    ) -> Decision {
+        // Made where it is charged: a decision that is copied has to wait for its words to be written.
+        let check = |state: &mut A::State| {
+            Decision::of_key(limit.check_within(budget, state, now_us, ask), holder)
+        };
+        self.change(at, budget, check)
     }
 }

@@ -33,11 +33,11 @@ struct LogList {
     /// Those with a number, free or not.
     numbered: usize,
     free: Vec<u32>,
-    /// What free ones have kept.
+    /// The bytes that free logs have kept.
     spare_bytes: usize,
 }
 
-/// What the list takes of the budget.
+/// The bytes that the list takes of the budget.
 const LIST_BYTES: usize = size_of::<LogList>() + BYTES_PER_ALLOCATION;
 
 impl LogList {

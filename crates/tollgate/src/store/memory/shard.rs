@@ -58,7 +58,7 @@ impl Shard {
         budget.shard_bytes() / Table::CHUNK_BYTES
     }
 
-    /// What the list of a shard's chunks takes, from its first key on.
+    /// The bytes that the list of a shard's chunks takes, from its first key on.
     pub(super) fn list_bytes(budget: &Budget) -> usize {
         Table::list_bytes(Shard::planned_chunks(budget))
     }

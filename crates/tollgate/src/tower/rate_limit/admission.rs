@@ -23,7 +23,7 @@ use crate::tower::ResponseHead;
 ///
 /// A [`RateLimitLayer`](super::RateLimitLayer) with [`with_decision`](super::RateLimitLayer::with_decision)
 /// puts it into the extensions of each request that it limits and lets go; under feature `axum` it is an
-/// extractor. Of several such layers a handler sees the innermost one's.
+/// extractor. With several such layers, a handler sees the decision of the innermost one.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -128,7 +128,10 @@ impl Admission {
     }
 
     fn is_charged(&self) -> bool {
-        self.outcome().policies().any(|policy| policy.decision().receipt().is_some())
+        match &self.inner.spent {
+            Spending::Limit { decision, .. } => decision.receipt().is_some(),
+            Spending::Rules(ruling) => ruling.is_charged(),
+        }
     }
 
     /// How long the request waits before it goes.

@@ -1,4 +1,4 @@
-//! What the layer has for axum: the decision as an extractor, and its responses as refusals.
+//! Support for axum: the decision as an extractor, and refusals made of its responses.
 
 use std::convert::Infallible;
 use std::pin::pin;

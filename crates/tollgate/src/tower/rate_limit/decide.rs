@@ -208,7 +208,7 @@ impl Settings {
         Taken::Settled(self.tell(head, &decided, told))
     }
 
-    /// Of a limit that may say to wait, a store that must be waited for, or a charge that may be given back.
+    /// Decides a check that may be delayed, that a store across the network decides, or that may be refunded.
     fn ask_at_length(
         &self,
         mut check: Check<'_>,

@@ -34,7 +34,7 @@ pin_project! {
         pub(super) step: Step<S::Future, S, B, R>,
         // What is told with the response of the service inside.
         pub(super) told: Told,
-        // Of a layer that may give the charge back.
+        // Only in a layer that may give the charge back.
         pub(super) tracked: Option<Tracked>,
     }
 }
