@@ -1,11 +1,10 @@
 //! Five logins per quarter of an hour: `cargo run -p tollgate --example first_use`
 
-use tollgate::{Limit, Limiter, Verdict};
+use tollgate::{Limiter, Verdict};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::memory();
-    let limit: Limit = "sliding-window-log limit=5 window=15m".parse()?;
-    let logins = limiter.scope("logins", limit)?;
+    let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
 
     for attempt in 1..=6 {
         let decision = logins.check("203.0.113.9").now()?;

@@ -7,19 +7,19 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing};
 use tollgate::tower::PaceLayer;
-use tollgate::{Limit, Limiter, Scope, Verdict};
+use tollgate::{Limiter, Scope, Verdict};
 use tower::{Layer, Service};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter = Limiter::memory();
-    let theirs = limiter.scope("theirs", "token-bucket capacity=4 refill=2/s".parse::<Limit>()?)?;
+    let theirs = limiter.scope("theirs", "token-bucket capacity=4 refill=2/s")?;
     let app = Router::new().route("/", routing::get(move || async move { answer(&theirs) }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, app).await });
 
-    let ours = limiter.scope("ours", "token-bucket capacity=1 refill=10/s".parse::<Limit>()?)?;
+    let ours = limiter.scope("ours", "token-bucket capacity=1 refill=10/s")?;
     // The server is on this machine, whatever proxy the environment names.
     let client = reqwest::Client::builder().no_proxy().build()?;
     let mut paced = PaceLayer::new(ours).layer(client.clone());

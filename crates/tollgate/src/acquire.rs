@@ -13,9 +13,10 @@ mod lines;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Cost, CostError, Receipt};
+use tollgate_core::{Cost, CostError};
 
 use crate::decision::Decision;
+use crate::receipt::Receipt;
 use crate::scope::Scope;
 pub use acquiring::Acquiring;
 pub(crate) use gate::Gate;
@@ -44,12 +45,12 @@ pub(crate) use lines::Lines;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Acquired, Clock, Limit, Limiter};
+/// use tollgate::{Acquired, Clock, Limiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
-/// let mail = limiter.scope("mail", "token-bucket capacity=2 refill=1/s".parse::<Limit>()?)?;
+/// let mail = limiter.scope("mail", "token-bucket capacity=2 refill=1/s")?;
 /// mail.acquire("smtp").cost(2).await?;
 /// match mail.acquire("smtp").max_wait(Duration::from_secs(5)).await? {
 ///     Acquired::Admitted { waited, .. } => assert_eq!(waited, Duration::from_secs(1)),

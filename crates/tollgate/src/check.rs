@@ -3,11 +3,12 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use tollgate_core::{Ask, Checked, Cost, CostError, Intent, Limit, Role};
+use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
 
 use crate::answer::Answer;
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::key::Key;
 use crate::limiter::Inner;
 use crate::scope::{MAX_KEY_BYTES, Scope, bounded};
 use crate::store::Store;
@@ -23,7 +24,7 @@ use crate::store::redis;
 #[must_use = "nothing is decided until this is awaited, or `now` is called"]
 pub struct Check<'a> {
     pub(crate) scope: &'a Scope,
-    pub(crate) key: &'a [u8],
+    pub(crate) key: Key<'a>,
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
     if_dropped: IfDropped,
@@ -46,7 +47,7 @@ pub(crate) enum IfDropped {
 
 impl<'a> Check<'a> {
     #[inline]
-    pub(crate) fn new(scope: &'a Scope, key: &'a [u8], intent: Intent) -> Check<'a> {
+    pub(crate) fn new(scope: &'a Scope, key: Key<'a>, intent: Intent) -> Check<'a> {
         Check {
             scope,
             key,
@@ -113,10 +114,10 @@ impl<'a> Check<'a> {
     ///
     /// ```
     /// use std::future::IntoFuture;
-    /// # use tollgate::{Limit, Limiter};
+    /// # use tollgate::Limiter;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1d".parse::<Limit>()?)?;
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1d")?;
     /// drop(jobs.check("user:42").into_future()); // charged, although it is never polled
     /// assert_eq!(jobs.peek("user:42").now()?.remaining(), 9);
     /// drop(jobs.check("user:42").refunded_if_dropped().into_future());
@@ -139,11 +140,11 @@ impl<'a> Check<'a> {
             Ok(decision) if decision.receipt().is_some() => decision,
             other => return Answer::ready(other),
         };
-        let (scope, key, at_us) = (self.scope.clone(), self.key.to_vec(), self.at_us);
+        let (scope, key, at_us) = (self.scope.clone(), self.key.as_bytes().to_vec(), self.at_us);
         Answer::ready_or_else(decision, move |decision| {
             let Some(receipt) = decision.into_receipt() else { return };
             let now_us = at_us.unwrap_or_else(|| scope.limiter.inner.clock.now_us());
-            // OK because it fails only for a key or a store that `now` would have refused.
+            // OK because it fails only for a key or a store that `now` would have refused, or for the receipt of another key.
             let _ = scope.refund_at_us(&key, now_us, receipt);
         })
     }
@@ -171,7 +172,8 @@ impl<'a> Check<'a> {
 
     #[inline(always)]
     fn charge<A: Charged>(&self, limit: &A) -> Result<Decision, Error> {
-        let Check { scope, key, at_us, max_wait_us, .. } = *self;
+        let Check { scope, at_us, max_wait_us, .. } = *self;
+        let key = self.key.as_bytes();
         match (self.cost, at_us, max_wait_us) {
             (Ok(Cost::ONE), None, None) if key.len() <= MAX_KEY_BYTES => {
                 charge_plainly(scope, limit, key)
@@ -183,19 +185,20 @@ impl<'a> Check<'a> {
     fn look(&self) -> Result<Decision, Error> {
         let Inner { memory, clock, .. } = &*self.scope.limiter.inner;
         let now_us = self.at_us.unwrap_or_else(|| clock.now_us());
-        let decision = memory.peek(&self.scope.kept, self.key, now_us, self.ask()?);
-        Ok(Checked { decision, receipt: None }.into())
+        let decision = memory.peek(&self.scope.kept, self.key.as_bytes(), now_us, self.ask()?);
+        Ok(Decision::uncharged(decision, Source::Store))
     }
 
     #[cfg(feature = "redis")]
     fn ask_redis(&self, scope: &redis::Scope) -> Answer<Decision> {
+        let key = self.key.as_bytes();
         match (self.ask(), self.intent) {
             (Ok(ask), Intent::Charge) => {
-                let nudge = || self.scope.nudge_later(self.key);
+                let nudge = || self.scope.nudge_later(key);
                 let nudge = (self.if_dropped != IfDropped::Kept).then(nudge);
-                scope.check(self.key, ask, self.at_us, self.within, self.if_dropped, nudge)
+                scope.check(key, ask, self.at_us, self.within, self.if_dropped, nudge)
             }
-            (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us, self.within),
+            (Ok(ask), Intent::Look) => scope.peek(key, ask, self.at_us, self.within),
             (Err(error), _) => Answer::ready(Err(error)),
         }
     }
@@ -213,7 +216,7 @@ impl<'a> Check<'a> {
 
     #[inline(always)]
     pub(crate) fn ask(&self) -> Result<Ask, Error> {
-        bounded(self.key)?;
+        bounded(self.key.as_bytes())?;
         Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
     }
 }
@@ -252,8 +255,9 @@ fn charge<A: Charged>(
     let Inner { memory, clock, .. } = &*scope.limiter.inner;
     let place = memory.place(&scope.kept, key);
     let now_us = at_us.unwrap_or_else(|| clock.now_us());
-    match memory.check_known(&scope.kept, limit, place, now_us, ask) {
-        Some(checked) => Ok(checked.into()),
-        None => Ok(memory.check_any(&scope.kept, limit, key, now_us, ask).into()),
-    }
+    let checked = match memory.check_known(&scope.kept, limit, place, now_us, ask) {
+        Some(checked) => checked,
+        None => memory.check_any(&scope.kept, limit, key, now_us, ask),
+    };
+    Ok(Decision::of_key(checked, place.holder()))
 }

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Checked, Limit, Receipt, Verdict};
+use tollgate_core::{Checked, Limit, Verdict};
+
+use crate::receipt::{Holder, Receipt};
 
 /// The answer to one request on one limit.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Decision {
-    checked: Checked,
+    decided: tollgate_core::Decision,
+    receipt: Option<Receipt>,
     source: Source,
 }
 
@@ -24,17 +27,30 @@ pub(crate) enum Source {
     Degraded,
 }
 
-impl From<Checked> for Decision {
-    #[inline]
-    fn from(checked: Checked) -> Decision {
-        Decision { checked, source: Source::Store }
-    }
-}
-
 impl Decision {
+    /// The store's answer about a key, with a receipt for that key if it was charged.
+    #[inline(always)]
+    pub(crate) fn of_key(Checked { decision, receipt }: Checked, holder: Holder) -> Decision {
+        let receipt = receipt.map(|charge| Receipt::new(charge, holder));
+        Decision { decided: decision, receipt, source: Source::Store }
+    }
+
+    /// An answer that charged nothing.
+    #[inline]
+    pub(crate) fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
+        Decision { decided, receipt: None, source }
+    }
+
+    /// Takes the receipt away.
     #[cfg(feature = "redis")]
-    pub(crate) fn of(checked: Checked, source: Source) -> Decision {
-        Decision { checked, source }
+    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
+        self.receipt.take()
+    }
+
+    /// The same answer for another part of the check that was charged once, without the receipt.
+    #[cfg(feature = "redis")]
+    pub(crate) fn without_receipt(&self) -> Decision {
+        Decision { receipt: None, ..*self }
     }
 
     /// Whether this is a refusal of up to a second ago, remembered: the store was not asked again.
@@ -62,17 +78,17 @@ impl Decision {
     /// Whether the request may go.
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.checked.decision.is_allowed()
+        self.decided.is_allowed()
     }
 
     /// The limit's size: its `limit` or `capacity`.
     pub fn limit(&self) -> u64 {
-        self.checked.decision.limit
+        self.decided.limit
     }
 
     /// The largest cost that would be allowed at this same instant.
     pub fn remaining(&self) -> u64 {
-        self.checked.decision.remaining
+        self.decided.remaining
     }
 
     /// Returns how long a refused request must wait, exactly; `None` for an allowed request, and for
@@ -81,38 +97,38 @@ impl Decision {
     /// `None` does not mean allowed. Branch on [`is_allowed`](Self::is_allowed) or
     /// [`verdict`](Self::verdict), and call this only for a refused request.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.checked.decision.retry_after_us().map(Duration::from_micros)
+        self.decided.retry_after_us().map(Duration::from_micros)
     }
 
     /// How long until nothing is spent any more, exactly.
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.checked.decision.reset_after_us)
+        Duration::from_micros(self.decided.reset_after_us)
     }
 
     /// How long until more of `limit`, which was asked for, remains than now; `None` if all of it does.
     ///
     /// Never too early: exact, but that a bucket's may be a microsecond late.
     pub fn more_after(&self, limit: &Limit) -> Option<Duration> {
-        self.checked.decision.more_after_us(limit).map(Duration::from_micros)
+        self.decided.more_after_us(limit).map(Duration::from_micros)
     }
 
     /// How long an allowed request should wait before it goes; zero except from a shaping limit.
     pub fn delay(&self) -> Duration {
-        Duration::from_micros(self.checked.decision.delay_us())
+        Duration::from_micros(self.decided.delay_us())
     }
 
     /// The same in microseconds, as the algorithms have it.
     pub fn decided(&self) -> &tollgate_core::Decision {
-        &self.checked.decision
+        &self.decided
     }
 
     /// Returns whether the request may go, and when a refused one may.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter, Verdict};
+    /// # use tollgate::{Limiter, Verdict};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h")?;
     /// let decision = jobs.check("user:42").cost(11).now()?;
     /// match decision.verdict() {
     ///     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
@@ -126,32 +142,34 @@ impl Decision {
     /// # }
     /// ```
     pub fn verdict(&self) -> Verdict {
-        self.checked.decision.verdict
+        self.decided.verdict
     }
 
-    /// What was charged, to be written down and made again by [`Receipt::of`]; `None` if nothing was.
+    /// Returns what was charged, to be written down with its key and made again by
+    /// [`Scope::receipt`](crate::Scope::receipt); `None` if nothing was charged.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter, Receipt};
+    /// # use tollgate::Limiter;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h".parse::<Limit>()?)?;
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1h")?;
     /// let decision = jobs.check("user:42").cost(3).now()?;
     /// let written = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
     ///
-    /// // Later, and once: whoever refunds it twice takes back what others were charged.
+    /// // Later, and once: a second refund gives back what other requests were charged.
     /// if let Some((cost, place)) = written {
-    ///     assert_eq!(jobs.refund_now("user:42", Receipt::of(cost, place))?, 3);
+    ///     let receipt = jobs.receipt("user:42", cost, place)?;
+    ///     assert_eq!(jobs.refund_now("user:42", receipt)?, 3);
     /// }
     /// # Ok(())
     /// # }
     /// ```
     pub fn receipt(&self) -> Option<&Receipt> {
-        self.checked.receipt.as_ref()
+        self.receipt.as_ref()
     }
 
     /// Takes the receipt, with which the charge can be refunded; `None` if nothing was charged.
     pub fn into_receipt(self) -> Option<Receipt> {
-        self.checked.receipt
+        self.receipt
     }
 }

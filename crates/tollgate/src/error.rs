@@ -74,6 +74,14 @@ pub enum Error {
         /// The largest length.
         most: usize,
     },
+    /// A receipt of another key, or of a limit with another name. Nothing came back.
+    #[error(
+        "the receipt is not of this key under `{scope}`; refund it with the key and through the scope that were charged"
+    )]
+    ReceiptMismatch {
+        /// The name of the scope that the receipt was given to.
+        scope: String,
+    },
     /// The keys that rules make of one request are too long.
     #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
     KeysTooLong {
@@ -105,6 +113,12 @@ pub enum Error {
     /// The store failed: whether the request would have been allowed is not known.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl Error {
+    pub(crate) fn receipt_mismatch(scope: &str) -> Error {
+        Error::ReceiptMismatch { scope: scope.to_owned() }
+    }
 }
 
 /// For what needs no parsing: `impl TryInto<Limit>` is a limit as well as its text.

@@ -3,11 +3,10 @@
 //! The middleware in [`tower`](crate::tower) is made of it, and a server of one's own can be.
 //!
 //! - `head`: a request without its body; `identity`: who sent it
-//! - `address`, `proxies`, `forwarded`: where it came from, and who may say so; `tokens`, `jwt`: what its token says
+//! - `proxies`, `forwarded`: the client's address behind proxies; `tokens`, `jwt`: the claims of its token
 //! - `outcome`: what was decided about it
 //! - `headers`, `problem`: how the client is told
 
-mod address;
 mod forwarded;
 mod head;
 mod headers;
@@ -20,7 +19,6 @@ mod proxies;
 #[cfg(feature = "jwt")]
 mod tokens;
 
-pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use forwarded::Forwarding;
 pub(crate) use head::{Findings, PREFLIGHT};
 pub use head::{Peer, RequestHead};
@@ -34,3 +32,5 @@ pub use problem::{Reason, Refusal};
 pub use proxies::{TrustError, TrustedProxies};
 #[cfg(feature = "jwt")]
 pub use tokens::Unwelcome;
+
+pub use crate::address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};

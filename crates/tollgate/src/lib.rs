@@ -4,12 +4,11 @@
 //! key:
 //!
 //! ```
-//! use tollgate::{Limit, Limiter};
+//! use tollgate::Limiter;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::memory();
-//! let limit: Limit = "token-bucket capacity=60 refill=1/s".parse()?;
-//! let api = limiter.scope("api", limit)?;
+//! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s")?;
 //!
 //! let decision = api.check("user:42").now()?;
 //! assert!(decision.is_allowed());
@@ -22,9 +21,9 @@
 //! network it will not be:
 //!
 //! ```
-//! # use tollgate::{Limit, Limiter, Verdict};
+//! # use tollgate::{Limiter, Verdict};
 //! # async fn answer() -> Result<(), Box<dyn std::error::Error>> {
-//! # let api = Limiter::memory().scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+//! # let api = Limiter::memory().scope("api", "token-bucket capacity=60 refill=1/s")?;
 //! let decision = api.check("user:42").cost(5).await?;
 //! match decision.verdict() {
 //!     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
@@ -42,12 +41,12 @@
 //! and is never charged.
 //!
 //! ```
-//! # use tollgate::{Limit, Limiter};
+//! # use tollgate::Limiter;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = Limiter::memory();
-//! let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
-//! let site = limiter.scope("site", "sliding-window-counter limit=1000 window=1s".parse::<Limit>()?)?;
-//! let stricter = limiter.scope("stricter", "token-bucket capacity=3 refill=1/s".parse::<Limit>()?)?;
+//! let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s")?;
+//! let site = limiter.scope("site", "sliding-window-counter limit=1000 window=1s")?;
+//! let stricter = limiter.scope("stricter", "token-bucket capacity=3 refill=1/s")?;
 //!
 //! let request = [user.check("user:42"), site.check(""), stricter.check("user:42").shadow()];
 //! let together = limiter.check_all_now(&request)?;
@@ -61,10 +60,10 @@
 //! that the decision carries:
 //!
 //! ```
-//! # use tollgate::{Limit, Limiter};
+//! # use tollgate::Limiter;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = Limiter::memory();
-//! let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m".parse::<Limit>()?)?;
+//! let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
 //! if let Some(receipt) = logins.check("203.0.113.9").now()?.into_receipt() {
 //!     logins.refund_now("203.0.113.9", receipt)?;
 //! }
@@ -79,12 +78,12 @@
 //! spent when these change ([`Limiter::scope`]).
 //!
 //! ```
-//! # use tollgate::{Limit, Limiter};
+//! # use tollgate::Limiter;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = Limiter::memory();
-//! let free = limiter.scope("api", "fixed-window limit=100 window=1h".parse::<Limit>()?)?;
+//! let free = limiter.scope("api", "fixed-window limit=100 window=1h")?;
 //! assert_eq!(free.check("user:42").cost(90).now()?.remaining(), 10);
-//! let paid = limiter.scope("api", "fixed-window limit=5000 window=1h".parse::<Limit>()?)?;
+//! let paid = limiter.scope("api", "fixed-window limit=5000 window=1h")?;
 //! assert_eq!(paid.check("user:42").now()?.remaining(), 4909);
 //! # Ok(())
 //! # }
@@ -95,11 +94,11 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! # use tollgate::{Clock, Limit, Limiter};
+//! # use tollgate::{Clock, Limiter};
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
-//! let mail = limiter.scope("mail", "leaky-bucket capacity=100 leak=2/s mode=shaping".parse::<Limit>()?)?;
+//! let mail = limiter.scope("mail", "leaky-bucket capacity=100 leak=2/s mode=shaping")?;
 //! for _ in 0..3 {
 //!     assert!(mail.acquire("smtp").max_wait(Duration::from_secs(60)).await?.is_admitted());
 //! } // one every half second
@@ -112,11 +111,11 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! # use tollgate::{Limit, Limiter, Verdict};
+//! # use tollgate::{Limiter, Verdict};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
-//! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
+//! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s")?;
 //! let decision = api.check("user:42").await?;
 //! match decision.verdict() {
 //!     Verdict::Allowed { .. } => println!("allowed, {} left", decision.remaining()),
@@ -144,7 +143,7 @@
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
 //! # use std::time::Duration;
-//! # use tollgate::{Error, Limit, Limiter, OnFailure};
+//! # use tollgate::{Error, Limiter, OnFailure};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder()
@@ -152,7 +151,7 @@
 //!     .deadline(Duration::from_millis(5))
 //!     .on_failure(OnFailure::Closed)
 //!     .build()?;
-//! let payments = limiter.scope("payments", "fixed-window limit=5 window=1m".parse::<Limit>()?)?;
+//! let payments = limiter.scope("payments", "fixed-window limit=5 window=1m")?;
 //! match payments.check("user:42").await {
 //!     Ok(decision) => println!("{}", if decision.is_allowed() { "go on" } else { "429" }),
 //!     Err(Error::Store(problem)) => println!("503: {problem}"),
@@ -245,6 +244,7 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
 mod acquire;
+mod address;
 mod answer;
 mod check;
 mod clock;
@@ -255,7 +255,9 @@ mod failure;
 mod health;
 #[cfg(feature = "tower")]
 pub mod http;
+mod key;
 mod limiter;
+mod receipt;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod scope;
@@ -265,6 +267,7 @@ mod together;
 pub mod tower;
 
 pub use acquire::{Acquire, Acquired, Acquiring};
+pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use answer::Answer;
 pub use check::Check;
 pub use clock::{Clock, ManualClock};
@@ -273,9 +276,11 @@ pub use error::{Error, StoreError};
 pub use failure::OnFailure;
 #[cfg(feature = "redis")]
 pub use health::{BreakerState, Health, ServerHealth};
+pub use key::Key;
 #[cfg(feature = "redis")]
 pub use limiter::RedisBuilder;
 pub use limiter::{Builder, Limiter};
+pub use receipt::Receipt;
 pub use scope::Scope;
 pub use store::memory::{CeilingCounts, Usage};
 #[cfg(feature = "redis")]
@@ -283,8 +288,8 @@ pub use store::memory::{CeilingCounts, Usage};
 pub use store::redis::measured;
 pub use together::Together;
 pub use tollgate_core::{
-    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Rate, Receipt,
-    Retry, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
+    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate, Retry,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
 };
 
 #[cfg(doctest)]

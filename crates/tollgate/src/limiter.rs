@@ -27,11 +27,11 @@ use crate::together::{self, Together};
 /// share everything.
 ///
 /// ```
-/// use tollgate::{Limit, Limiter};
+/// use tollgate::Limiter;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::memory();
-/// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m".parse::<Limit>()?)?;
+/// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
 /// assert!(logins.check("203.0.113.9").now()?.is_allowed());
 /// # Ok(())
 /// # }
@@ -110,8 +110,8 @@ impl Builder {
     /// At the ceiling nobody's state is dropped; new keys then share one state for each name. What
     /// the allocator takes is counted: with glibc, after 10 million invented keys, a process had
     /// grown by no more than its ceiling. Only logs that come and go in ever other sizes leave holes
-    /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes a
-    /// thirtieth of its ceiling. When it is dropped, the memory of its keys stays with the process, for
+    /// that it cannot use: 15% above the ceiling in a test made for that. An empty limiter takes 2 KiB
+    /// for each MiB of its ceiling: 128 KiB of 64 MiB. When it is dropped, the memory of its keys stays with the process, for
     /// the limiters that come after it.
     pub fn max_bytes(self, max_bytes: usize) -> Builder {
         Builder { max_bytes: Some(max_bytes), ..self }
@@ -265,27 +265,47 @@ impl Limiter {
         Builder { clock: None, max_bytes: Some(64 << 20), room_for: 0, max_waiting: 65_536 }
     }
 
-    /// A limit under a name. State belongs to the name and the key: two names with the same numbers
-    /// do not share it, the same name twice does.
+    /// Returns a limit under a name. The name is the limit's, such as `logins`, not a user's: one scope
+    /// serves all users, and the user is the key of each check.
     ///
-    /// Also with other numbers, or another algorithm: a limit can change while it is in use, and
-    /// each customer can have its own. A check carries what its key has spent over to the limit that
-    /// it is asked of, and there it stays spent. Who has spent more than the new limit has stays under
-    /// the old one, at the new size, until enough of it has come back.
+    /// The limit is a [`Limit`], one of the algorithms, or text; text that is not a limit is
+    /// [`Error::Limit`]. Make a scope once and keep it: making one looks its name up.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter};
+    /// # use tollgate::Limiter;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let api = limiter.scope("api", "fixed-window limit=1000 window=1h".parse::<Limit>()?)?;
+    /// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
+    /// assert_eq!(logins.check("user:42").now()?.remaining(), 4);
+    /// assert_eq!(logins.check("user:7").now()?.remaining(), 4);
+    ///
+    /// let mistake = limiter.scope("logins", "sliding-window-log limit=5").unwrap_err();
+    /// assert!(mistake.to_string().contains("window"), "{mistake}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// State belongs to the name and the key: two names with the same numbers do not share it, the
+    /// same name twice does.
+    ///
+    /// The same name may come with other numbers, or another algorithm: a limit can change while it is
+    /// in use, and each customer can have its own. A check carries what its key has spent over to the
+    /// limit of its scope, and there it stays spent. A key that has spent more than the new limit allows stays
+    /// under the old limit, at the new size, until enough of it has come back.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let api = limiter.scope("api", "fixed-window limit=1000 window=1h")?;
     /// assert_eq!(api.check("user:42").cost(600).now()?.remaining(), 400);
     ///
     /// // The configuration is read again.
-    /// let api = limiter.scope("api", "fixed-window limit=1500 window=1h".parse::<Limit>()?)?;
+    /// let api = limiter.scope("api", "fixed-window limit=1500 window=1h")?;
     /// assert_eq!(api.peek("user:42").now()?.remaining(), 900);
     ///
     /// // One customer pays for more, from now on.
-    /// let more = limiter.scope("api", "token-bucket capacity=9000 refill=9000/h".parse::<Limit>()?)?;
+    /// let more = limiter.scope("api", "token-bucket capacity=9000 refill=9000/h")?;
     /// assert_eq!(more.check("user:42").now()?.remaining(), 8399);
     /// # Ok(())
     /// # }
@@ -293,11 +313,15 @@ impl Limiter {
     ///
     /// There can be 32,768 limits at a time; dropped limits make room for others. A name has at most
     /// 4 KiB.
-    pub fn scope(&self, name: &str, limit: impl Into<Limit>) -> Result<Scope, Error> {
+    pub fn scope<L>(&self, name: &str, limit: L) -> Result<Scope, Error>
+    where
+        L: TryInto<Limit>,
+        Error: From<L::Error>,
+    {
         if name.len() > MAX_NAME_BYTES {
             return Err(Error::NameTooLong { bytes: name.len(), most: MAX_NAME_BYTES });
         }
-        let limit = limit.into();
+        let limit = limit.try_into()?;
         let Inner { memory, clock, .. } = &*self.inner;
         let kept = memory.scope_as_of(name, limit, || clock.now_us())?;
         #[cfg(feature = "redis")]
@@ -316,16 +340,16 @@ impl Limiter {
     /// with the costs added. What can refuse comes first: beside a peek that is no shadow, a shadow is not charged.
     ///
     /// ```
-    /// # use tollgate::{Limit, Limiter};
+    /// # use tollgate::Limiter;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
-    /// let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s".parse::<Limit>()?)?;
-    /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s".parse::<Limit>()?)?;
+    /// let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s")?;
+    /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s")?;
     /// let together = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
     /// assert_eq!(together.remaining(), Some(11)); // eleven more requests like this one fit
     ///
     /// // Who has failed to log in three times is not let in; only failures are charged.
-    /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h".parse::<Limit>()?)?;
+    /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h")?;
     /// assert!(failed.check("user:42").cost(3).now()?.is_allowed());
     /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
     /// assert_eq!(refused.refused_by(), Some(1));

@@ -103,13 +103,13 @@ pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, E
     for check in checks {
         let demand = demand(limiter, check)?;
         check.scope.is_local()?;
-        parts.push(memory::Part { scope: &check.scope.kept, key: check.key, demand });
+        parts.push(memory::Part { scope: &check.scope.kept, key: check.key.as_bytes(), demand });
     }
     let Inner { memory, clock, .. } = &*limiter.inner;
     let now_us = time(checks).unwrap_or_else(|| clock.now_us());
     let mut each = memory::Few::new();
     let decided = memory.together(&parts, now_us, &mut each);
-    Ok(Together::new(decided, each.drain(..).map(Decision::from).collect()))
+    Ok(Together::new(decided, each.drain(..).collect()))
 }
 
 /// What to ask of Redis.
@@ -118,7 +118,7 @@ pub(crate) fn request(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) ->
     let part = |check: &Check<'_>| {
         let demand = demand(limiter, check)?;
         match &check.scope.store {
-            Store::Redis(scope) => Ok(scope.part(check.key, demand)),
+            Store::Redis(scope) => Ok(scope.part(check.key.as_bytes(), demand)),
             Store::Memory => Err(Error::DifferentLimiters),
         }
     };

@@ -26,4 +26,6 @@ mod rate_limit;
 
 pub use body::RefusalBody;
 pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
-pub use rate_limit::{Decided, RateLimit, RateLimitLayer, ResponseFuture};
+#[cfg(feature = "axum")]
+pub use rate_limit::MissingAdmission;
+pub use rate_limit::{Admission, Decided, RateLimit, RateLimitLayer, ResponseFuture};

@@ -271,7 +271,8 @@ fn a_log_takes_memory_from_its_fourth_charge_on() {
     };
     let empty = limiter.usage().bytes;
     let small = charge(1);
-    assert!(small - empty < 110_000, "{} bytes for 1,000 keys", small - empty);
+    // With the lists of chunks that the shards take from their first key on.
+    assert!(small - empty < 150_000, "{} bytes for 1,000 keys", small - empty);
     assert_eq!(charge(2), small);
     // An hour later they have left when others come.
     clock.advance(HOUR);

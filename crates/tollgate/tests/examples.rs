@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use axum::routing::{Router, get};
 use tollgate::rules::{Config, Rules};
 use tollgate::tower::RateLimitLayer;
 use tollgate::{Limit, Limiter, ManualClock};
+use tollgate_launcher::{Flavour, Launch};
 use tower::ServiceExt;
 
 /// What an example prints. `cargo test` builds it beside the tests.
@@ -132,6 +133,58 @@ fn rules_file_reads_its_rules_again_on_hangup_and_keeps_running() {
         rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
         assert!(next().ends_with(&format!("version {version} of the rules")));
     }
+}
+
+/// The whole life of a service: it limits on a real Redis, reads its rules again, and ends when told.
+#[test]
+fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let rules = include_str!("../../../examples/axum_redis.yaml");
+    std::fs::write(&path, rules.replace("capacity=60 refill=1/s", "capacity=2 refill=1/h"))
+        .unwrap();
+    let mut command = Command::new(program("axum_redis"));
+    let command = command.arg(redis.url()).arg(&path).stdout(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().map(Result::unwrap).unwrap_or_default();
+    let address = next().strip_prefix("http://").unwrap().to_owned();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let remaining =
+            response.lines().find_map(|line| line.strip_prefix("x-ratelimit-remaining: "));
+        (response[9..12].parse::<u16>().unwrap(), remaining.map(str::to_owned))
+    };
+    let left = |remaining: &str| Some(remaining.to_owned());
+
+    assert_eq!(get("/broken"), (500, left("2")), "the charge came back");
+    assert_eq!([get("/"), get("/")], [(200, left("1")), (200, left("0"))]);
+    assert_eq!(get("/"), (429, left("0")));
+    assert!(next().starts_with("refused /: `per-client` is spent"));
+    assert_eq!(get("/health"), (200, None));
+
+    // The two units stay spent under the new limit.
+    std::fs::write(&path, rules.replace("capacity=60 refill=1/s", "capacity=5 refill=1/h"))
+        .unwrap();
+    let process = rustix::process::Pid::from_child(&running.0);
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    // Looks until the file has been read: `/health` is not limited, and `/broken` costs nothing.
+    let began = std::time::Instant::now();
+    while get("/broken").0 == 429 {
+        assert!(next().starts_with("refused /broken"));
+        assert!(began.elapsed() < Duration::from_secs(30), "the rules were not read again");
+    }
+    assert_eq!(get("/"), (200, left("2")));
+
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    let ended = next();
+    assert!(ended.starts_with("ended: ") && ended.ends_with(" refused"), "{ended}");
+    assert!(running.0.wait().unwrap().success());
 }
 
 /// When the guide's first request was sent: 2026-11-15 18:51:13.5.

@@ -44,6 +44,16 @@ fn room_is_fetched_at_once_in_huge_pages_and_is_the_next_limiters() {
     said_by("room", LIMITS[0]);
 }
 
+#[test]
+fn a_limiter_with_one_key_is_small() {
+    for text in LIMITS {
+        let said = said_by("one_key", text);
+        let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
+        let grown: usize = grown.unwrap();
+        assert!(grown <= 192 << 10, "{text}: {grown} bytes resident");
+    }
+}
+
 fn assert_resident(test: &str, text: &str, most: usize) {
     let said = said_by(test, text);
     let grown = said.lines().find_map(|line| line.split_once("resident: ")?.1.parse().ok());
@@ -142,6 +152,19 @@ fn attack() {
     come_and_go(&clock, &scope, keys);
     most = most.max(resident_bytes().saturating_sub(before));
     println!("\nresident: {most}");
+}
+
+#[test]
+#[ignore = "a part of a test above, which runs it"]
+fn one_key() {
+    let Ok(text) = env::var("ATTACKED_LIMIT") else { return };
+    warm_up();
+    let before = resident_bytes();
+    let limiter = Limiter::memory();
+    let scope = limiter.scope("limit", text.parse::<Limit>().unwrap()).unwrap();
+    charge(&scope, 1);
+    println!("\nresident: {}", resident_bytes().saturating_sub(before));
+    assert!(limiter.usage().bytes <= 192 << 10, "{:?}", limiter.usage());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Limits as text: `token-bucket capacity=10 refill=1/s`, and back.
 
+use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
@@ -105,6 +106,22 @@ impl TryFrom<&str> for Limit {
     type Error = LimitError;
 
     fn try_from(text: &str) -> Result<Limit, LimitError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Limit {
+    type Error = LimitError;
+
+    fn try_from(text: &String) -> Result<Limit, LimitError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Limit {
+    type Error = LimitError;
+
+    fn try_from(text: String) -> Result<Limit, LimitError> {
         text.parse()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use tollgate::{Decision, Limit, Receipt, Scope};
+use tollgate::{Decision, Error, Limit, Receipt, Scope};
 use tollgate_core::{Cost, Place};
 
 const IN_WINDOW: u8 = 0;
@@ -41,8 +41,9 @@ impl<'p> Part<'p> {
         Some(Part { scope: scope.name(), key, cost, place, lasts_us })
     }
 
-    pub(super) fn receipt(&self) -> Receipt {
-        Receipt::of(self.cost, self.place)
+    /// The receipt of the library, for the scope of this name; an error if the key is too long.
+    pub(super) fn receipt(&self, scope: &Scope) -> Result<Receipt, Error> {
+        scope.receipt(self.key, self.cost, self.place)
     }
 
     /// From when on nothing of it is left, or is taken to be: a log whose window was made longer since

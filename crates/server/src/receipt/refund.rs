@@ -57,6 +57,8 @@ impl Receipts {
         if charged.is_empty() {
             return Err(Unrefunded::NoLimit);
         }
+        let receipts = charged.iter().map(|(scope, part)| part.receipt(scope));
+        let receipts = receipts.collect::<Result<Vec<_>, _>>().map_err(Unrefunded::Failed)?;
         if !self.life.has(life).await.map_err(Unrefunded::Failed)? {
             return Err(Unrefunded::AnotherLife);
         }
@@ -73,8 +75,9 @@ impl Receipts {
         // All on their way before the first is waited for.
         let refunds: Vec<_> = charged
             .iter()
-            .filter(|(_, part)| outlives(&mark, part))
-            .map(|(scope, part)| scope.refund(part.key, part.receipt()))
+            .zip(receipts)
+            .filter(|((_, part), _)| outlives(&mark, part))
+            .map(|((scope, part), receipt)| scope.refund(part.key, receipt))
             .collect();
         match sum(refunds).await {
             Ok(units) => Ok(units),

@@ -8,10 +8,10 @@ use std::sync::Once;
 use ::http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN};
 use ::http::{Extensions, Method, Request, Uri};
 
-use super::address::ClientAddress;
 use super::identity::{ApiKey, Identity};
 #[cfg(feature = "jwt")]
 use super::tokens::Bearer;
+use crate::address::ClientAddress;
 
 /// Part of the keys of preflights: they have a quota of their own.
 pub(crate) const PREFLIGHT: &str = "preflight";

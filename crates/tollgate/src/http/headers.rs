@@ -218,7 +218,7 @@ fn is_beside_the_point(outcome: &Outcome<'_>) -> bool {
 /// When there is more, counted from when the response leaves: a request that is delayed has some of it behind
 /// it.
 fn more_after_us_of(outcome: &Outcome<'_>, policy: &Policy<'_>) -> Option<u64> {
-    let delay_us = outcome.verdict().delay_us();
+    let delay_us = outcome.delayed_us();
     policy.more_after_us().map(|more_after_us| more_after_us.saturating_sub(delay_us))
 }
 

@@ -18,13 +18,13 @@ use tollgate_core::Limit;
 pub(super) use api_key::ApiKey;
 use api_key::TierOf;
 
-use super::address::{ClientAddress, Ipv6Prefix};
 use super::head::RequestHead;
 #[cfg(feature = "jwt")]
 use super::jwt::Jwt;
 use super::proxies::TrustedProxies;
 #[cfg(feature = "jwt")]
 use super::tokens::Tokens;
+use crate::address::{ClientAddress, Ipv6Prefix};
 use crate::clock::Clock;
 #[cfg(feature = "jwt")]
 use crate::error::Error;

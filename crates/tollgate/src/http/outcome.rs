@@ -14,6 +14,8 @@ use crate::scope::Scope;
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'o> {
     by: By<'o>,
+    /// Whether this is how a client stands, and not what became of a request.
+    is_look: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +36,22 @@ pub struct Policy<'o> {
 impl<'o> Outcome<'o> {
     /// What a limit says of a request that costs so much.
     pub fn of_limit(scope: &'o Scope, decision: &'o Decision, cost: u64) -> Outcome<'o> {
-        Outcome { by: By::Limit { scope, decision, cost } }
+        Outcome { by: By::Limit { scope, decision, cost }, is_look: false }
     }
 
     /// What rules say.
     pub fn of_rules(ruling: &'o Ruling) -> Outcome<'o> {
-        Outcome { by: By::Rules(ruling) }
+        Outcome { by: By::Rules(ruling), is_look: false }
+    }
+
+    /// The same of a look at the limits, when the response is ready.
+    pub(crate) fn looked_at(self) -> Outcome<'o> {
+        Outcome { is_look: true, ..self }
+    }
+
+    /// How long the request was delayed before its response.
+    pub(crate) fn delayed_us(&self) -> u64 {
+        if self.is_look { 0 } else { self.verdict().delay_us() }
     }
 
     /// Yes or no, and when.

@@ -6,7 +6,7 @@ mod rejected;
 use std::sync::{Arc, OnceLock};
 
 use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
-use tollgate_core::{Checked, Limit};
+use tollgate_core::Limit;
 
 use self::credit::Credit;
 use self::rejected::RejectedTokens;
@@ -16,7 +16,7 @@ use super::jwt::{Claims, InvalidToken, Jwt, Token};
 use super::outcome::Outcome;
 use super::problem::Reason;
 use crate::clock::Clock;
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::config::OnInvalid;
@@ -215,7 +215,7 @@ impl RequestHead<'_> {
             Looked::Invalid(invalid) => Why::Invalid(invalid),
             Looked::Untried(Some(decision)) => Why::Untried {
                 verifications: verifications.clone()?,
-                decision: Checked { decision, receipt: None }.into(),
+                decision: Decision::uncharged(decision, Source::Store),
             },
         };
         Some(Unwelcome { why })

@@ -185,6 +185,7 @@ impl<'a> RulesCheck<'a> {
 }
 
 /// The rules that apply to a request.
+#[derive(Clone)]
 pub(super) struct Found {
     pub(super) generation: u64,
     /// Of all rules, one after the other.
@@ -195,6 +196,7 @@ pub(super) struct Found {
 }
 
 /// A rule that applies.
+#[derive(Clone)]
 pub(super) struct Matched {
     /// Which of the sets of attributes it applies to.
     pub(super) request: usize,

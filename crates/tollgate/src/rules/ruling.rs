@@ -9,6 +9,8 @@ use super::check::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
 use super::tally::{DecidedBy, Outcome};
 use crate::answer::Answer;
+#[cfg(feature = "tower")]
+use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -119,7 +121,7 @@ impl Ruling {
     pub async fn refund(self) -> Result<u64, Error> {
         let mut back = Ok(0);
         // One that fails keeps none from going.
-        for refund in self.refunds() {
+        for refund in self.send_refunds() {
             let own = refund.await;
             back = back.and_then(|back| Ok(back + own?));
         }
@@ -129,18 +131,32 @@ impl Ruling {
     /// [`refund`](Self::refund), and nobody waits for it.
     #[cfg(feature = "tower")]
     pub fn give_back(self) {
-        drop(self.refunds());
+        drop(self.send_refunds());
     }
 
-    /// All of them on their way.
-    fn refunds(self) -> Vec<Answer<u64>> {
-        let Ruling { found, together } = self;
-        let charged =
-            found.matched.iter().filter_map(|matched| Some((matched.scope()?, &matched.key)));
-        let refunds = charged.zip(together.into_each()).filter_map(|((scope, key), decision)| {
-            Some(scope.refund(&found.keys[key.clone()], decision.into_receipt()?))
-        });
-        refunds.collect()
+    /// Whether anything was charged, shadow rules included.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_charged(&self) -> bool {
+        self.together.each().iter().any(|decision| decision.receipt().is_some())
+    }
+
+    /// Sends the refunds of all that was charged. The receipts stay: a caller does this once.
+    pub(crate) fn send_refunds(&self) -> Vec<Answer<u64>> {
+        let refund = |part: RulePart<'_>| {
+            let (scope, receipt) = (part.scope()?, part.decision()?.receipt()?);
+            Some(scope.refund(part.key(), receipt.copy()))
+        };
+        self.rules().filter_map(refund).collect()
+    }
+
+    /// Looks at the limits again: the same rules, as their keys stand now. `None` if no rule has a limit.
+    #[cfg(feature = "tower")]
+    pub(crate) fn look_again(&self) -> Option<impl Future<Output = Result<Ruling, Error>> + use<>> {
+        let limiter = self.rules().find_map(|part| Some(part.scope()?.limiter().clone()))?;
+        let looks: Vec<_> = self.rules().filter_map(|part| part.look()).collect();
+        let looked = limiter.check_all(&looks);
+        let found = self.found.clone();
+        Some(async move { Ok(Ruling { found, together: looked.await? }) })
     }
 }
 
@@ -153,6 +169,14 @@ impl fmt::Debug for RulePart<'_> {
 }
 
 impl<'r> RulePart<'r> {
+    /// A look at what was decided on.
+    #[cfg(feature = "tower")]
+    fn look(&self) -> Option<Check<'r>> {
+        self.decision?;
+        let peek = self.scope()?.peek(self.key()).cost(self.cost());
+        Some(if self.is_shadow() { peek.shadow() } else { peek })
+    }
+
     fn rule(&self) -> &'r Rule {
         &self.matched.rule
     }

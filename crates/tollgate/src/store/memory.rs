@@ -41,6 +41,7 @@ use tollgate_core::{
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::receipt::Holder;
 use budget::Budget;
 use identity::{Identify, Identity};
 pub(crate) use known::Few;
@@ -70,6 +71,14 @@ pub(crate) struct Place {
     scope: u32,
     hash: u64,
     shard: usize,
+}
+
+impl Place {
+    /// The hash of a key and its name, which no two names share: the fingerprint for receipts is there already.
+    #[inline(always)]
+    pub(crate) fn holder(&self) -> Holder {
+        Holder(self.hash)
+    }
 }
 
 pub(crate) struct Memory {
@@ -131,9 +140,8 @@ impl Memory {
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let shard = |_| Apart(Lock::new(Shard::for_bytes(shard_bytes)));
-        let fixed_bytes = size_of::<Apart<Lock<Shard>>>() + Shard::list_bytes(shard_bytes);
-        let fixed_bytes = shards * fixed_bytes;
+        let shard = |_| Apart(Lock::new(Shard::default()));
+        let fixed_bytes = shards * size_of::<Apart<Lock<Shard>>>();
         Memory {
             shards: (0..shards).map(shard).collect(),
             // OK because the number of shards is a power of two.
@@ -142,7 +150,7 @@ impl Memory {
             scopes: Box::default(),
             making: Mutex::default(),
             seen_us: AtomicU64::new(0),
-            budget: Budget::new(max_bytes, fixed_bytes),
+            budget: Budget::new(max_bytes, shard_bytes, fixed_bytes),
             overflowed: AtomicU64::new(0),
         }
     }
@@ -150,7 +158,8 @@ impl Memory {
     /// Has the memory for so many keys at hand from now on, as far as the ceiling allows; there is none yet. For no more:
     /// shards that get more keys than others grow by a chunk.
     pub(crate) fn make_room_for(&self, keys: usize) {
-        let (shards, left) = (self.shards.len(), self.budget.left());
+        let shards = self.shards.len();
+        let left = self.budget.left().saturating_sub(shards * Shard::list_bytes(&self.budget));
         let wanted = Table::chunks_of(keys.min(left / size_of::<Slot>()));
         let chunks = wanted.min(left / Table::CHUNK_BYTES);
         if chunks == 0 {
@@ -228,15 +237,16 @@ impl Memory {
         let mut shard = self.shard(place).lock();
         let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
-            return self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE)).into();
+            let checked = self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE));
+            return Decision::of_key(checked, place.holder());
         };
         if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
             drop(shard);
-            return checked.into();
+            return Decision::of_key(checked, place.holder());
         }
         let checked = check_slot(limit, slot, logs, &self.budget, now_us);
         drop(shard);
-        checked.into()
+        Decision::of_key(checked, place.holder())
     }
 
     /// Decides one request. A key whose state is under another limit of the name has it carried over.

@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Ask, Checked, Cost, Entry, Limit, Receipt, State};
+use tollgate_core::{Ask, Cost, Entry, Limit, Receipt, State};
 
 use crate::answer::Answer;
 use crate::check::IfDropped;
@@ -60,6 +60,7 @@ use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
 use crate::failure::{OnFailure, Terms};
 use crate::health::Health;
+use crate::receipt::Holder;
 use crate::together::{Demand, Together};
 use address::Deployment;
 use batcher::MAX_BATCH;
@@ -279,8 +280,7 @@ impl Scope {
             && if_dropped != IfDropped::RefundedToWaiters
             && let Some(decision) = servers.shared().recall(&charge)
         {
-            let refusal = Checked { decision, receipt: None };
-            return Answer::ready(Ok(Decision::of(refusal, Source::Cache)));
+            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
         }
         let and_then = match &refund {
             Some(refund) => AndThen::RefundUnlessTold(refund.clone()),
@@ -348,6 +348,11 @@ impl Scope {
     /// Whether a check that the servers fail to decide is an error.
     pub(crate) fn fails_closed(&self) -> bool {
         self.terms.on_failure == OnFailure::Closed
+    }
+
+    /// The fingerprint of a key, for its receipts.
+    pub(crate) fn holder(&self, key: &[u8]) -> Holder {
+        key::holder(&self.keys.key(key))
     }
 
     fn looked_at(&self, key: &[u8]) -> Charge {
@@ -447,17 +452,14 @@ fn of_nothing() -> Together {
 
 fn together(reply: Reply) -> Option<Together> {
     match reply {
-        Reply::Together(decided, each) => {
-            let decision = |(checked, source)| Decision::of(checked, source);
-            Some(Together::new(decided, each.into_iter().map(decision).collect()))
-        }
+        Reply::Together(decided, each) => Some(Together::new(decided, each)),
         _ => None,
     }
 }
 
 fn decision(reply: Reply) -> Option<Decision> {
     match reply {
-        Reply::Checked(checked, source) => Some(Decision::of(checked, source)),
+        Reply::Checked(decision) => Some(decision),
         _ => None,
     }
 }

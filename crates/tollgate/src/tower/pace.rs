@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::http::{HeaderMap, StatusCode};
-use tollgate_core::Receipt;
 
 use self::hold::Holds;
 use crate::acquire::Acquired;
 use crate::error::Error;
+use crate::receipt::Receipt;
 use crate::scope::Scope;
 pub use future::PaceFuture;
 pub use layer::PaceLayer;

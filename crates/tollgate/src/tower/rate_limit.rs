@@ -3,7 +3,11 @@
 //! - `layer`: how it is put together; `settings`: what it knows
 //! - `service`: takes a request; `decide`: what becomes of it; `key`: with whom it is limited; `refuse`: how it is told
 //! - `future`: its way through; `line`, `charge`: while it is delayed
+//! - `admission`: the decision as the service inside has it, to refund it; `axum`: as an extractor
 
+mod admission;
+#[cfg(feature = "axum")]
+mod axum;
 mod charge;
 mod decide;
 mod future;
@@ -14,6 +18,9 @@ mod refuse;
 mod service;
 mod settings;
 
+pub use admission::Admission;
+#[cfg(feature = "axum")]
+pub use axum::MissingAdmission;
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use service::RateLimit;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::{Acquired, Acquiring, Cost, Limit, Receipt, Scope};
+use tollgate::{Acquired, Acquiring, Cost, Limit, Scope};
+use tollgate_core::Receipt;
 use tollgate_core::{Ask, State};
 
 use crate::setup::{START_US, ms, scope};

@@ -316,7 +316,7 @@ pub(crate) fn every_refund_is_the_algorithms_own(make: Make) {
         let (clock, limiter) = open(make);
         let scope = limiter.scope("random", limit).unwrap();
         let mut walks: Vec<Walk> = keys.iter().map(|_| Walk::new(limit)).collect();
-        let mut receipts: Vec<(usize, Receipt, Receipt)> = Vec::new();
+        let mut receipts: Vec<(usize, Receipt, tollgate_core::Receipt)> = Vec::new();
         let mut now_us = trace::START_US;
         for (step, (key, refund)) in steps.iter().zip(refunds) {
             let key = key.index(keys.len());

@@ -230,14 +230,15 @@ impl World {
     async fn refund(&mut self, scope: usize, index: usize) -> Result<(), TestCaseError> {
         let (charged, key, receipt) = self.receipts.swap_remove(index);
         let scope = if name_of(scope) == name_of(charged) { scope } else { charged };
-        let copy = || Receipt::of(receipt.cost(), receipt.place());
+        let (cost, place) = (receipt.cost(), receipt.place());
+        let charge = || tollgate_core::Receipt::of(cost, place);
         let (now_us, asked) = (self.now_us, &self.scopes[scope]);
-        let back = asked.refund(&self.keys[key], copy()).await.unwrap();
+        let back = asked.refund(&self.keys[key], receipt).await.unwrap();
         self.known[name_of(scope)][key].answered(&back, |walk| {
             // Under whichever limit it is.
             walk.walk.now_us = now_us;
             let limit = walk.stays_under.unwrap_or(walk.limit);
-            limit.refund(&mut walk.state, now_us, copy())
+            limit.refund(&mut walk.state, now_us, charge())
         })
     }
 

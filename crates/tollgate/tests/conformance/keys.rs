@@ -1,9 +1,10 @@
 //! Whose state is whose.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::{Cost, Entry, Error, Limit};
+use tollgate::{ClientAddress, Cost, Entry, Error, Ipv6Prefix, Limit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
@@ -213,4 +214,54 @@ pub(crate) async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
     );
     let error = limiter.scope(&"n".repeat(4_097), limit).unwrap_err();
     assert_eq!(error, Error::NameTooLong { bytes: 4_097, most: 4_096 });
+}
+
+/// IPv4 alone and unmapped, IPv6 by its first 56 bits, and in every operation.
+pub(crate) async fn an_ip_address_is_the_key_of_its_client(make: Make) {
+    let (_, limiter) = open(make);
+    let scope = scope(&limiter, LIMITS[1]);
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    for (first, same, other, key) in [
+        ("203.0.113.9", "::ffff:203.0.113.9", "203.0.113.10", "ip=203.0.113.9"),
+        (
+            "2001:db8:12:34ff::1",
+            "2001:db8:12:3400::7",
+            "2001:db8:12:35ff::1",
+            "ip=2001:db8:12:3400::/56",
+        ),
+    ] {
+        let [first, same, other] = [first, same, other].map(ip);
+        let receipt = scope.check(first).cost(4).await.unwrap().into_receipt().unwrap();
+        assert_eq!(scope.check(same).await.unwrap().remaining(), 5);
+        assert_eq!(scope.peek(key).await.unwrap().remaining(), 5);
+        assert_eq!(scope.peek(other).await.unwrap().remaining(), 10);
+        assert_eq!(scope.entries(same).await.unwrap().len(), 2);
+        assert_eq!(scope.refund(same, receipt).await, Ok(4));
+        scope.reset(first).await.unwrap();
+        assert_eq!(scope.peek(key).await.unwrap().remaining(), 10);
+    }
+    let whole = ClientAddress::of(ip("2001:db8::1"), Ipv6Prefix::new(128).unwrap());
+    assert_eq!(scope.check(&whole).await.unwrap().remaining(), 9);
+    assert_eq!(scope.peek("ip=2001:db8::1").await.unwrap().remaining(), 9);
+}
+
+pub(crate) async fn a_limit_may_be_text_and_other_text_is_an_error(make: Make) {
+    let (_, limiter) = open(make);
+    let text = LIMITS[3].to_owned();
+    let limit: Limit = text.parse().unwrap();
+    let same = [
+        limiter.scope("api", &*text).unwrap(),
+        limiter.scope("api", &text).unwrap(),
+        limiter.scope("api", text.clone()).unwrap(),
+        limiter.scope("api", limit).unwrap(),
+    ];
+    for (spent, scope) in same.iter().enumerate() {
+        assert_eq!(scope.check("a").await.unwrap().remaining(), 9 - spent as u64);
+    }
+    let error = limiter.scope("api", "token-bucket capacity=60").unwrap_err();
+    assert!(matches!(error, Error::Limit(_)), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "token-bucket capacity=60".parse::<Limit>().unwrap_err().to_string()
+    );
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tollgate::{Decision, Error};
+
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
 /// How long a test waits for what must happen.
@@ -53,18 +55,68 @@ pub(crate) async fn a_refund_says_how_much_more_remains(make: Make) {
     }
 }
 
-pub(crate) async fn a_receipt_of_another_key_or_scope_gives_nothing_extra(make: Make) {
-    for text in LIMITS {
+/// The keys below 16 bytes, and above: stores keep them in different ways.
+const OTHERS: [(&str, &str); 3] =
+    [("a", "b"), ("a", ""), ("a key of more than 15 bytes", "a key of more than 15 bytez")];
+
+pub(crate) async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(make: Make) {
+    for (text, (own, other)) in LIMITS.into_iter().zip(OTHERS.into_iter().cycle()) {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
-        let receipt = one.check("a").cost(4).await.unwrap().into_receipt().unwrap();
-        assert_eq!(two.refund("a", receipt).await, Ok(0), "{text}: it has spent nothing");
-        let receipt = one.check("a").cost(4).await.unwrap().into_receipt().unwrap();
-        assert_eq!(one.refund("b", receipt).await, Ok(0), "{text}: it has spent nothing");
-        assert_eq!(one.peek("a").await.unwrap().remaining(), 2, "{text}");
-        for scope in [&one, &two] {
-            assert_eq!(scope.peek("b").await.unwrap().remaining(), 10, "{text}");
+        let mismatch = |scope: &str| Err(Error::ReceiptMismatch { scope: scope.to_owned() });
+        // All have spent something that a wrong refund would give back.
+        for (scope, key) in [(&one, own), (&one, other), (&two, own)] {
+            assert_eq!(scope.check(key).cost(4).await.unwrap().remaining(), 6, "{text}");
         }
+        let charged = async || one.check(own).await.unwrap().into_receipt().unwrap();
+        assert_eq!(two.refund(own, charged().await).await, mismatch("two"), "{text}");
+        assert_eq!(one.refund(other, charged().await).await, mismatch("one"), "{text}");
+        assert_eq!(one.peek(own).await.unwrap().remaining(), 4, "{text}");
+        assert_eq!(one.peek(other).await.unwrap().remaining(), 6, "{text}");
+        assert_eq!(two.peek(own).await.unwrap().remaining(), 6, "{text}");
+    }
+}
+
+/// Each receipt of a check of several limits, and of a batch, is that of its own part.
+pub(crate) async fn receipts_of_several_limits_are_each_of_their_own_key(make: Make) {
+    let (_, limiter) = open(make);
+    let scopes = ["one", "two"].map(|name| named(&limiter, name, LIMITS[0]));
+    let [one, two] = &scopes;
+    for round in 0..2 {
+        let checks = || [one.check("a").cost(2), two.check("b").cost(2)];
+        let each = match round {
+            // The first check is of new keys, the second of known keys.
+            0 => vec![
+                limiter.check_all(&checks()).await.unwrap(),
+                limiter.check_all(&checks()).await.unwrap(),
+            ],
+            _ => {
+                let batch = limiter.batch(&[&checks()]).await.unwrap();
+                batch.into_iter().map(Result::unwrap).collect()
+            }
+        };
+        for together in each {
+            let mut receipts = together.into_each().into_iter().filter_map(Decision::into_receipt);
+            let (first, second) = (receipts.next().unwrap(), receipts.next().unwrap());
+            let swapped = two.refund("b", first).await;
+            assert!(matches!(swapped, Err(Error::ReceiptMismatch { .. })), "{swapped:?}");
+            assert_eq!(two.refund("b", second).await, Ok(2));
+        }
+    }
+    assert_eq!(one.peek("a").await.unwrap().remaining(), 4);
+    assert_eq!(two.peek("b").await.unwrap().remaining(), 10);
+}
+
+pub(crate) async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Make) {
+    for text in LIMITS {
+        let (_, limiter) = open(make);
+        let scope = scope(&limiter, text);
+        let first = scope.check("a").cost(4).await.unwrap().into_receipt().unwrap();
+        let again = scope.receipt("a", first.cost(), first.place()).unwrap();
+        assert_eq!(again, first, "{text}");
+        let other = scope.receipt("b", first.cost(), first.place()).unwrap();
+        assert!(matches!(scope.refund("a", other).await, Err(Error::ReceiptMismatch { .. })));
+        assert_eq!(scope.refund("a", again).await, Ok(4), "{text}");
     }
 }
 

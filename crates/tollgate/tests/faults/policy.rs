@@ -93,6 +93,9 @@ async fn open_decides_as_if_nothing_were_spent() {
     }
 }
 
+/// A check or a peek of a key.
+type Ask = for<'a> fn(&'a tollgate::Scope, &'a str) -> tollgate::Check<'a>;
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_decides_several_limits_as_if_nothing_were_spent() {
     let (_server, limiter) = on_a_dead_server(OnFailure::Open);
@@ -104,7 +107,7 @@ async fn open_decides_several_limits_as_if_nothing_were_spent() {
     let (one, two) = checked(&limiter);
     let all = [([10, 20], true), ([10, 101], false), ([101, 10], false)];
     // With a charge, and with a look in its place.
-    let asks = [tollgate::Scope::check::<str>, tollgate::Scope::peek::<str>];
+    let asks: [Ask; 2] = [|scope, key| scope.check(key), |scope, key| scope.peek(key)];
     let all = all.into_iter().flat_map(|it| asks.map(|ask| (it, ask)));
     for (nth, ((costs, is_allowed), ask)) in all.enumerate() {
         // A new key each time, as nothing is charged there.

@@ -22,29 +22,29 @@ use crate::servers::{PATIENCE, until};
 use crate::support::*;
 
 /// A store that fails when it is told to.
-struct Store {
+pub(crate) struct Store {
     server: Server,
     proxy: Proxy,
 }
 
 impl Store {
-    fn start() -> Store {
+    pub(crate) fn start() -> Store {
         let server = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
         let proxy = Proxy::start(server.addr()).unwrap();
         Store { server, proxy }
     }
 
     /// Of a limiter that has all the time there is.
-    fn builder(&self) -> RedisBuilder {
+    pub(crate) fn builder(&self) -> RedisBuilder {
         Limiter::builder().redis(&self.proxy.url()).unwrap().deadline(PATIENCE)
     }
 
-    fn limiter(&self) -> Limiter {
+    pub(crate) fn limiter(&self) -> Limiter {
         self.builder().build().unwrap()
     }
 
     /// From now on there is no answer.
-    fn fail(&self) {
+    pub(crate) fn fail(&self) {
         self.proxy.refuse_connections();
         self.proxy.cut_connections();
     }

@@ -302,3 +302,17 @@ rules: [{ name: r, domain: api, key: [user], limit: free }]
     let said = lines.iter().filter(|line| line.starts_with("WARN requests are answered 503: "));
     assert_eq!((said.count(), lines.len()), (2, 3), "{lines:?}");
 }
+
+#[tokio::test]
+async fn an_ip_address_is_the_key_that_the_layer_gives_its_client() {
+    let (_, limiter) = at_midnight();
+    let scope = scope(&limiter, "api", "fixed-window limit=10 window=1h");
+    let app = app(RateLimitLayer::new(scope.clone()));
+    for (peer, ip) in [("203.0.113.9", "203.0.113.9"), ("[2001:db8::1]", "2001:db8::1")] {
+        assert_eq!(status(&app, request("GET", "/", peer)).await, StatusCode::OK);
+        let ip: std::net::IpAddr = ip.parse().unwrap();
+        assert_eq!(scope.peek(ip).now().unwrap().remaining(), 9);
+        scope.reset_now(ip).unwrap();
+        assert_eq!(scope.peek(ip).now().unwrap().remaining(), 10);
+    }
+}

@@ -8,6 +8,7 @@ mod identity;
 mod layer;
 #[path = "../shared/log.rs"]
 mod log;
+mod refunds;
 mod reload;
 mod servers;
 mod shaping;

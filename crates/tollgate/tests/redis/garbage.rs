@@ -93,7 +93,8 @@ impl Place {
         let together = limiter.check_all(&refused);
         healthy_answers.extend(healthy());
         let checked = scope.check("bad").into_future();
-        let refunded = scope.refund("bad", Receipt::of(self.receipt.cost(), self.receipt.place()));
+        let copy = scope.receipt("bad", self.receipt.cost(), self.receipt.place()).unwrap();
+        let refunded = scope.refund("bad", copy);
         healthy_answers.extend(healthy());
         for answer in healthy_answers {
             let decision = answer.await.unwrap();

@@ -127,7 +127,8 @@ async fn ask_everything(answer: &[u8], deadline: Duration) -> Vec<Result<(), Err
     for (index, text) in LIMITS.into_iter().enumerate() {
         let scope = named(&limiter, text, text);
         let elsewhere = named(&Limiter::memory(), text, text);
-        let receipt = elsewhere.check("a").now().unwrap().into_receipt().unwrap();
+        let charged = elsewhere.check("a").now().unwrap().into_receipt().unwrap();
+        let receipt = scope.receipt("a", charged.cost(), charged.place()).unwrap();
         let (peeked, checked) = (scope.peek("a").await, scope.check("a").await);
         let refunded = scope.refund("a", receipt).await;
         let (reset, entries) = (scope.reset("a").await, scope.entries("a").await);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tollgate::Receipt;
 use tollgate::rules::{Attributes, Descriptor};
 
 use crate::setup::{Fixture, attributes, refuser};
@@ -296,10 +295,10 @@ fn what_was_charged_is_found_again_by_the_name_of_its_scope() {
     let ruling = rules.check(&[("ip", "a"), ("tier", "pro")]);
     let part = ruling.rules().next().unwrap();
     let (name, key) = (part.scope().unwrap().name(), part.key());
-    let receipt = part.decision().unwrap().receipt().unwrap();
-    let receipt = Receipt::of(receipt.cost(), receipt.place());
+    let written = part.decision().unwrap().receipt().unwrap();
 
     let found = rules.rules.scope(name).unwrap();
+    let receipt = found.receipt(key, written.cost(), written.place()).unwrap();
     assert_eq!(found.name(), "api/each");
     assert_eq!(found.peek(key).now().unwrap().remaining(), 9);
     assert_eq!(found.refund_now(key, receipt).unwrap(), 1);

@@ -3,8 +3,8 @@
 use ::http::header::HeaderName;
 
 use super::Identity;
+use crate::address::Ipv6Prefix;
 use crate::error::Error;
-use crate::http::address::Ipv6Prefix;
 use crate::http::forwarded::Forwarding;
 use crate::http::proxies::TrustedProxies;
 use crate::rules::config::{self, ForwardingHeader};

@@ -2,19 +2,33 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::SHARD_BYTES;
+
 /// A ceiling in bytes, and how many of them are taken. Touched only when something grows or goes.
 #[derive(Debug)]
 pub(crate) struct Budget {
     /// `None` is no ceiling.
     max_bytes: Option<usize>,
+    /// The planned size of one shard; 0 without a ceiling.
+    shard_bytes: usize,
     used: AtomicUsize,
     /// How often entries of a log were merged, because the ceiling left no memory for one more.
     coarsened: AtomicU64,
 }
 
 impl Budget {
-    pub(super) fn new(max_bytes: Option<usize>, used: usize) -> Budget {
-        Budget { max_bytes, used: AtomicUsize::new(used), coarsened: AtomicU64::new(0) }
+    pub(super) fn new(max_bytes: Option<usize>, shard_bytes: usize, used: usize) -> Budget {
+        let (used, coarsened) = (AtomicUsize::new(used), AtomicU64::new(0));
+        Budget { max_bytes, shard_bytes, used, coarsened }
+    }
+
+    pub(super) fn shard_bytes(&self) -> usize {
+        self.shard_bytes
+    }
+
+    /// The most that the free logs of one shard may keep.
+    pub(super) fn spare_log_bytes(&self) -> usize {
+        if self.shard_bytes > 0 { self.shard_bytes / 4 } else { SHARD_BYTES / 4 }
     }
 
     pub(super) fn has_ceiling(&self) -> bool {

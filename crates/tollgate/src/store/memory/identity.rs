@@ -84,8 +84,8 @@ impl Identify {
 
     /// What tells the keys of one name from those of another: nobody can choose keys of two that meet
     /// in one place.
-    pub(super) fn salt(&self, family: u64) -> u64 {
-        self.place.hash_one(family)
+    pub(super) fn salt(&self, name: &str) -> u64 {
+        self.place.hash_one(name)
     }
 }
 

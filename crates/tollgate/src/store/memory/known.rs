@@ -4,7 +4,7 @@
 //! are many. The rest is for [`Memory::together`], which this comes before.
 
 use smallvec::SmallVec;
-use tollgate_core::{self as core, Ask, Checked, Intent, Limit, Role, Together};
+use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
 use super::lock::Locked;
@@ -12,6 +12,8 @@ use super::shard::Shard;
 use super::table::At;
 use super::together::Part;
 use super::{Charged, Memory, Place};
+use crate::decision::{Decision, Source};
+use crate::receipt::Holder;
 
 /// As many as most checks have; more are on the heap.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -25,7 +27,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Checked>,
+        each: &mut Few<Decision>,
     ) -> Option<Together> {
         debug_assert!(each.is_empty(), "answers of another check");
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
@@ -57,13 +59,15 @@ impl Memory {
                 return None;
             };
             is_refused |= part.demand.role == Role::Enforced && !decision.is_allowed();
-            each.push(Checked { decision, receipt: None });
+            each.push(Decision::uncharged(decision, Source::Store));
         }
         if !is_refused {
-            for ((part, &(lock, at)), checked) in parts.iter().zip(&known).zip(&mut *each) {
-                if part.demand.intent == Intent::Charge && checked.decision.is_allowed() {
+            let found = parts.iter().zip(&places).zip(&known);
+            for (((part, place), &(lock, at)), decision) in found.zip(&mut *each) {
+                if part.demand.intent == Intent::Charge && decision.is_allowed() {
                     let limit = &part.scope.limit;
-                    *checked = locks[lock].charge(at, limit, &self.budget, now_us, part.ask());
+                    let (shard, holder) = (&mut locks[lock], place.holder());
+                    *decision = shard.charge(at, holder, limit, &self.budget, now_us, part.ask());
                 }
             }
         }
@@ -93,9 +97,9 @@ impl Memory {
     }
 }
 
-fn told((part, checked): (&Part<'_>, &Checked)) -> core::Part {
-    let fits = checked.decision.remaining / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: checked.decision, fits }
+fn told((part, decision): (&Part<'_>, &Decision)) -> core::Part {
+    let fits = decision.remaining() / part.ask().cost.units();
+    core::Part { role: part.demand.role, decision: *decision.decided(), fits }
 }
 
 impl Part<'_> {
@@ -113,13 +117,25 @@ impl Shard {
     }
 
     /// Charges a request that a peek has admitted.
-    fn charge(&mut self, at: At, limit: &Limit, budget: &Budget, now_us: u64, ask: Ask) -> Checked {
+    fn charge(
+        &mut self,
+        at: At,
+        holder: Holder,
+        limit: &Limit,
+        budget: &Budget,
+        now_us: u64,
+        ask: Ask,
+    ) -> Decision {
         match limit {
-            Limit::FixedWindow(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::SlidingWindowLog(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::SlidingWindowCounter(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::TokenBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
-            Limit::LeakyBucket(limit) => self.charge_by(at, limit, budget, now_us, ask),
+            Limit::FixedWindow(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::SlidingWindowLog(limit) => {
+                self.charge_by(at, holder, limit, budget, now_us, ask)
+            }
+            Limit::SlidingWindowCounter(limit) => {
+                self.charge_by(at, holder, limit, budget, now_us, ask)
+            }
+            Limit::TokenBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::LeakyBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
         }
     }
 
@@ -127,11 +143,16 @@ impl Shard {
     fn charge_by<A: Charged>(
         &mut self,
         at: At,
+        holder: Holder,
         limit: &A,
         budget: &Budget,
         now_us: u64,
         ask: Ask,
-    ) -> Checked {
-        self.change(at, budget, |state| limit.check_within(budget, state, now_us, ask))
+    ) -> Decision {
+        // Made where it is charged: a decision that is copied has to wait for its words to be written.
+        let check = |state: &mut A::State| {
+            Decision::of_key(limit.check_within(budget, state, now_us, ask), holder)
+        };
+        self.change(at, budget, check)
     }
 }

@@ -20,34 +20,43 @@ const BYTES_PER_ALLOCATION: usize = 24;
 /// Instead of a number: what is before it are the times of a few charges.
 const FEW: u64 = 1 << 52;
 
-/// Logs by number.
+/// Logs by number. Nothing is allocated before the first.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
+    list: Option<Box<LogList>>,
+}
+
+#[derive(Debug, Default)]
+struct LogList {
     #[allow(clippy::vec_box)] // so that they stay where they are
     chunks: Vec<Box<[Log; CHUNK_LOGS]>>,
     /// Those with a number, free or not.
     numbered: usize,
     free: Vec<u32>,
-    /// What free ones have kept, and the most that they may.
+    /// The bytes that free logs have kept.
     spare_bytes: usize,
-    most_spare_bytes: usize,
+}
+
+/// The bytes that the list takes of the budget.
+const LIST_BYTES: usize = size_of::<LogList>() + BYTES_PER_ALLOCATION;
+
+impl LogList {
+    #[inline]
+    fn get_mut(&mut self, words: Words) -> Option<&mut Log> {
+        let index = index(words)?;
+        self.chunks.get_mut(index / CHUNK_LOGS).map(|chunk| &mut chunk[index % CHUNK_LOGS])
+    }
 }
 
 impl Logs {
-    /// None yet. Free ones may keep so much memory.
-    pub(super) fn sparing(most_spare_bytes: usize) -> Logs {
-        Logs { most_spare_bytes, ..Logs::default() }
-    }
-
     #[inline]
     pub(super) fn get_mut(&mut self, words: Words) -> Option<&mut Log> {
-        let index = index(words)?;
-        self.chunks.get_mut(index / CHUNK_LOGS).map(|chunk| &mut chunk[index % CHUNK_LOGS])
+        self.list.as_mut()?.get_mut(words)
     }
 
     /// Looks at a log, wherever it is.
     pub(super) fn look<T>(&self, words: Words, look: impl FnOnce(&Log) -> T) -> T {
-        let chunk = |index: usize| self.chunks.get(index / CHUNK_LOGS);
+        let chunk = |index: usize| self.list.as_ref()?.chunks.get(index / CHUNK_LOGS);
         match index(words).and_then(|index| Some(&chunk(index)?[index % CHUNK_LOGS])) {
             Some(log) => look(log),
             None => look(&in_slot(words)),
@@ -89,29 +98,35 @@ impl Logs {
 
     /// A number that no log has; `None` without memory for it.
     fn free_number(&mut self, budget: &Budget) -> Option<u32> {
-        if let Some(number) = self.free.pop() {
-            self.spare_bytes -= self.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
+        let list = match &mut self.list {
+            Some(list) => list,
+            empty if budget.take(LIST_BYTES) => empty.insert(Box::default()),
+            _ => return None,
+        };
+        if let Some(number) = list.free.pop() {
+            list.spare_bytes -= list.get_mut(numbered(number)).map_or(0, |log| held_bytes(log));
             return Some(number);
         }
         // One above the index, so that 0 names none.
-        let number = u32::try_from(self.numbered + 1).ok()?;
-        if self.numbered == self.chunks.len() * CHUNK_LOGS {
+        let number = u32::try_from(list.numbered + 1).ok()?;
+        if list.numbered == list.chunks.len() * CHUNK_LOGS {
             if !budget.take(CHUNK_BYTES) {
                 return None;
             }
-            self.chunks.push(Box::default());
+            list.chunks.push(Box::default());
             // So that whoever gives a number back needs no memory for it.
-            self.free.reserve(self.chunks.len() * CHUNK_LOGS);
+            list.free.reserve(list.chunks.len() * CHUNK_LOGS);
         }
-        self.numbered += 1;
+        list.numbered += 1;
         Some(number)
     }
 
     pub(super) fn forget(&mut self, words: Words, budget: &Budget) {
         let Words([.., number]) = words;
-        if let (Ok(number), Some(log)) = (u32::try_from(number), self.get_mut(words)) {
+        let Some(list) = &mut self.list else { return };
+        if let (Ok(number), Some(log)) = (u32::try_from(number), list.get_mut(words)) {
             budget.give_back(held_bytes(&mem::take(log)));
-            self.free.push(number);
+            list.free.push(number);
         }
     }
 
@@ -119,26 +134,28 @@ impl Logs {
     /// and then allocates nothing; unless there is enough of that.
     pub(super) fn retire(&mut self, words: Words, budget: &Budget) {
         let Words([.., number]) = words;
-        let most = self.most_spare_bytes - self.spare_bytes;
-        let (Ok(number), Some(log)) = (u32::try_from(number), self.get_mut(words)) else { return };
+        let Some(list) = &mut self.list else { return };
+        let most = budget.spare_log_bytes().saturating_sub(list.spare_bytes);
+        let (Ok(number), Some(log)) = (u32::try_from(number), list.get_mut(words)) else { return };
         let held = held_bytes(log);
         if held > most {
             return self.forget(words, budget);
         }
         log.clear();
-        self.spare_bytes += held;
-        self.free.push(number);
+        list.spare_bytes += held;
+        list.free.push(number);
     }
 
     /// Gives back what free ones have kept; whether that is anything.
     pub(super) fn give_back_spare(&mut self, budget: &Budget) -> bool {
-        let spare = mem::take(&mut self.spare_bytes);
+        let Some(list) = &mut self.list else { return false };
+        let spare = mem::take(&mut list.spare_bytes);
         // Every newcomer at the ceiling asks.
         if spare == 0 {
             return false;
         }
-        for nth in 0..self.free.len() {
-            if let Some(log) = self.get_mut(numbered(self.free[nth])) {
+        for nth in 0..list.free.len() {
+            if let Some(log) = list.get_mut(numbered(list.free[nth])) {
                 *log = Log::default();
             }
         }
@@ -151,17 +168,18 @@ impl Logs {
 impl Logs {
     /// What they take of the budget, counted anew.
     pub(super) fn recounted(&self) -> usize {
-        let entries = self.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
-        self.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
+        let Some(list) = &self.list else { return 0 };
+        let entries = list.chunks.iter().flat_map(|chunk| chunk.iter()).map(held_bytes);
+        LIST_BYTES + list.chunks.len() * CHUNK_BYTES + entries.sum::<usize>()
     }
 
     /// How many have a number.
     pub(super) fn count(&self) -> usize {
-        self.numbered - self.free.len()
+        self.list.as_ref().map_or(0, |list| list.numbered - list.free.len())
     }
 
     pub(super) fn spare_bytes(&self) -> usize {
-        self.spare_bytes
+        self.list.as_ref().map_or(0, |list| list.spare_bytes)
     }
 }
 

@@ -1,13 +1,15 @@
 //! What is done with a key's state beside checks.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, Receipt, State, Window, WindowPair,
+    Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, State, Window, WindowPair,
 };
 
 use super::scopes::Overflow;
 use super::shard::{Brought, Reached};
 use super::slot::Kept;
 use super::{Memory, Scope};
+use crate::error::Error;
+use crate::receipt::Receipt;
 
 /// Runs the same expression on the algorithm inside a limit, as its own type.
 macro_rules! each {
@@ -36,12 +38,20 @@ impl Memory {
     }
 
     /// Gives back what of a charge still counts, under whichever limit the key is: a refund is no reason
-    /// to go back to an old one.
-    pub(crate) fn refund(&self, scope: &Scope, key: &[u8], now_us: u64, receipt: Receipt) -> u64 {
-        each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
-            Reached::Own(state) => own.refund(state, now_us, receipt),
-            Reached::Other(limit, state) => limit.refund(state, now_us, receipt),
-        }))
+    /// to go back to an old one. An error if the receipt is not the key's.
+    pub(crate) fn refund(
+        &self,
+        scope: &Scope,
+        key: &[u8],
+        now_us: u64,
+        receipt: Receipt,
+    ) -> Result<u64, Error> {
+        let charge = receipt.charge_of(self.place(scope, key).holder());
+        let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name()))?;
+        Ok(each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
+            Reached::Own(state) => own.refund(state, now_us, charge),
+            Reached::Other(limit, state) => limit.refund(state, now_us, charge),
+        })))
     }
 
     /// A copy of a key's state, and the limit that decides on it.

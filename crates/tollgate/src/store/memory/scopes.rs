@@ -92,7 +92,7 @@ impl Scopes {
         self.made += 1;
         let made = self.made;
         let named = self.by_name.entry(name.into()).or_insert_with(|| {
-            let salt = identify.salt(made);
+            let salt = identify.salt(name);
             let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
             let family = Arc::new(Family { number: made, name: name.into(), salt, overflow });
             Named { family, by_limit: HashMap::default() }

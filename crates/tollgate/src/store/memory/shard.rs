@@ -3,6 +3,7 @@
 use parking_lot::RwLock;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
 
+use super::Place;
 use super::budget::Budget;
 use super::identity::Identify;
 use super::logs::{self, Logs};
@@ -10,7 +11,6 @@ use super::reclaim::Leaving;
 use super::scopes::{Scope, Scopes};
 use super::slot::{Kept, Slot, Words};
 use super::table::{At, Table};
-use super::{Place, SHARD_BYTES};
 
 /// Slots looked at for a dead one whenever a key comes in: more than come in, so that the dead
 /// leave faster than others arrive, and few enough that nobody notices.
@@ -43,26 +43,24 @@ pub(super) enum Reached<'s, S> {
     Other(&'s Limit, &'s mut State),
 }
 
-#[derive(Debug)]
+/// Empty, it has nothing on the heap: a store of many shards is small until they have keys.
+#[derive(Debug, Default)]
 pub(super) struct Shard {
     table: Table,
-    /// Elsewhere, so that the rest and its lock are one cache line.
-    logs: Box<Logs>,
+    logs: Logs,
     /// Where to look for dead slots next.
     cursor: usize,
 }
 
 impl Shard {
-    /// What the lists of such a shard take while it is empty.
-    pub(super) fn list_bytes(bytes: usize) -> usize {
-        Table::list_bytes(bytes / Table::CHUNK_BYTES) + size_of::<Logs>() + 16
+    /// The chunks that a shard may grow to without moving its list.
+    fn planned_chunks(budget: &Budget) -> usize {
+        budget.shard_bytes() / Table::CHUNK_BYTES
     }
 
-    /// A shard that will grow to about so many bytes.
-    pub(super) fn for_bytes(bytes: usize) -> Shard {
-        let table = Table::with_room_for(bytes / Table::CHUNK_BYTES);
-        let own_bytes = if bytes > 0 { bytes } else { SHARD_BYTES };
-        Shard { table, logs: Box::new(Logs::sparing(own_bytes / 4)), cursor: 0 }
+    /// The bytes that the list of a shard's chunks takes, from its first key on.
+    pub(super) fn list_bytes(budget: &Budget) -> usize {
+        Table::list_bytes(Shard::planned_chunks(budget))
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -155,12 +153,12 @@ impl Shard {
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<(&mut Slot, &mut Logs)> {
         let slot = self.table.find_mut(place, hash_of)?;
-        Some((slot, &mut *self.logs))
+        Some((slot, &mut self.logs))
     }
 
     /// The slot there, and where that may point to.
     pub(super) fn slot(&self, at: At) -> (&Slot, &Logs) {
-        (self.table.slot(at), &*self.logs)
+        (self.table.slot(at), &self.logs)
     }
 
     /// Runs `act` on the state in a slot.
@@ -260,10 +258,15 @@ impl Shard {
 
     /// Whether there is memory for so many chunks more.
     pub(super) fn grow_by(&mut self, chunks: usize, census: &Census<'_>) -> bool {
-        let take = || census.budget.take(chunks * Table::CHUNK_BYTES);
+        let is_first = self.table.capacity() == 0;
+        let list_bytes = if is_first { Shard::list_bytes(census.budget) } else { 0 };
+        let take = || census.budget.take(list_bytes + chunks * Table::CHUNK_BYTES);
         // Keys come before what busy ones may need again.
         let can_grow = take() || self.logs.give_back_spare(census.budget) && take();
         if can_grow {
+            if is_first {
+                self.table = Table::with_room_for(Shard::planned_chunks(census.budget));
+            }
             let scopes = census.scopes.read();
             self.table.grow(chunks, |slot| slot.hash(census.identify, &scopes));
         }
@@ -316,8 +319,10 @@ impl Shard {
 #[cfg(test)]
 impl Shard {
     /// What it takes of the budget, counted anew.
-    pub(super) fn recounted(&self) -> usize {
-        self.table.capacity() / Table::CHUNK_SLOTS * Table::CHUNK_BYTES + self.logs.recounted()
+    pub(super) fn recounted(&self, budget: &Budget) -> usize {
+        let chunks = self.table.capacity() / Table::CHUNK_SLOTS;
+        let list_bytes = if chunks > 0 { Shard::list_bytes(budget) } else { 0 };
+        list_bytes + chunks * Table::CHUNK_BYTES + self.logs.recounted()
     }
 
     pub(super) fn logs(&self) -> usize {

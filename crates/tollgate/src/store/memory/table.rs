@@ -24,7 +24,7 @@ const CHUNK_BUCKETS: usize = 3;
 /// most are not asked for again soon.
 const STRAYS_FOR_ONE_HOME: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
     chunks: Vec<Chunk>,
     live: usize,

@@ -13,6 +13,7 @@ use super::logs;
 use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Census, Shard};
 use super::{Memory, Place};
+use crate::decision::Decision;
 use crate::together::Demand;
 
 /// One limit's part in a check of several.
@@ -58,7 +59,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Checked>,
+        each: &mut Few<Decision>,
     ) -> Together {
         let known = self.together_if_known(parts, now_us, each);
         known.unwrap_or_else(|| self.together_any(parts, now_us, each))
@@ -69,7 +70,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Checked>,
+        each: &mut Few<Decision>,
     ) -> Together {
         let census = self.census(now_us);
         let held = parts.iter().map(|part| Held::new(*part, self.place(part.scope, part.key)));
@@ -87,7 +88,8 @@ impl Memory {
         let answer = |(&charge, part): (&usize, &Part<'_>)| {
             let Checked { decision, receipt } = answers.get_mut(charge)?;
             let receipt = if part.is_look() { None } else { receipt.take() };
-            Some(Checked { decision: *decision, receipt })
+            let checked = Checked { decision: *decision, receipt };
+            Some(Decision::of_key(checked, self.place(part.scope, part.key).holder()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
         held.into_iter().for_each(|held| locks.put(held, &self.budget));

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
+use tollgate_core::{Limit, Mode, Part, Role, Together, Verdict};
 
 use super::policy::unspent;
 use super::servers::Servers;
 use super::waiting::{AndThen, Receiver, Waiting};
 use super::wire::{Charge, PartOf, Reply, Request};
-use crate::decision::Source;
+use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::failure::Terms;
 
@@ -53,7 +53,7 @@ struct Across {
     deadline: Instant,
     at_us: Option<u64>,
     /// Each charge's answer, once there is one.
-    answers: Vec<Option<(Checked, Source)>>,
+    answers: Vec<Option<Decision>>,
     /// What the places said, of those that can refuse.
     together: Vec<Together>,
 }
@@ -136,7 +136,7 @@ impl Across {
     /// a rule: a refund of a key that is under another limit may be put off.
     fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
         for &at in groups.iter().flatten() {
-            let receipt = self.answers[at].as_mut().and_then(|(checked, _)| checked.receipt.take());
+            let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
                 let refund = Request::Refund { charge, place, at_us: self.at_us };
@@ -156,9 +156,7 @@ impl Across {
             .collect();
         for (at, receiver) in peeks {
             match receiver.await {
-                Ok(Ok(Reply::Checked(checked, source))) => {
-                    self.answers[at] = Some((checked, source));
-                }
+                Ok(Ok(Reply::Checked(decision))) => self.answers[at] = Some(decision),
                 _ => self.leave_undecided(charges, &[at]),
             }
         }
@@ -179,7 +177,7 @@ impl Across {
     fn leave_undecided(&mut self, charges: &[Charge], group: &[usize]) {
         let now_us = self.at_us.unwrap_or_else(|| self.servers.shared().clock.now_us());
         for &at in group {
-            self.answers[at] = Some((unspent(&charges[at], now_us), Source::Degraded));
+            self.answers[at] = Some(unspent(&charges[at], now_us));
         }
     }
 
@@ -188,7 +186,7 @@ impl Across {
         let parts = charges
             .iter()
             .zip(&self.answers)
-            .map(|(charge, answer)| Some(charge.part(&answer.as_ref()?.0)))
+            .map(|(charge, answer)| Some(charge.part(answer.as_ref()?.decided())))
             .collect::<Option<Vec<Part>>>()?;
         Some(Together::of(parts))
     }
@@ -202,10 +200,7 @@ impl Across {
         debug_assert_eq!(charges.len(), self.answers.len());
         together.refused_by =
             together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
-        let own = |part: &PartOf| {
-            let (answer, source) = self.answers.get_mut(part.charge)?.as_mut()?;
-            Some((part.told(answer), *source))
-        };
+        let own = |part: &PartOf| Some(part.told(self.answers.get_mut(part.charge)?.as_mut()?));
         let each = parts.iter().map(own).collect::<Option<_>>()?;
         Some(Reply::Together(together, each))
     }

@@ -92,7 +92,7 @@ impl Bench {
                 (places.len()..units).take(16).map(|_| check(key, limit)).collect();
             let (replies, _) = self.call(&batch, Carry::Nothing);
             places.extend(replies.into_iter().map(|reply| match reply {
-                Reply::Checked(checked, _) => checked.receipt.unwrap().place(),
+                Reply::Checked(decision) => decision.receipt().unwrap().place(),
                 other => panic!("{other:?}"),
             }));
             self.now_us += 1;

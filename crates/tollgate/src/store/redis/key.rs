@@ -10,7 +10,10 @@
 
 use std::fmt;
 
+use ahash::RandomState;
 use sha2::{Digest, Sha256};
+
+use crate::receipt::Holder;
 
 /// The longest prefix.
 const MAX_PREFIX_BYTES: usize = 64;
@@ -37,6 +40,12 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), &'static str> {
         return Err("has a space or a control character; leave it out");
     }
     Ok(())
+}
+
+/// Returns the fingerprint of a whole key, which has the name and the id: the same for all limiters of
+/// this process. It does not leave the process, so the hash may differ from one machine to the next.
+pub(crate) fn holder(key: &[u8]) -> Holder {
+    Holder(RandomState::with_seeds(1, 2, 3, 4).hash_one(key))
 }
 
 /// Makes the keys of one scope.

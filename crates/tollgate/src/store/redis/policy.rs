@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{Checked, Intent, State, Together, check_all};
+use tollgate_core::{self as core, Intent, State, Together, check_all};
 
 use super::wire::{Charge, PartOf, Reply, Request};
-use crate::decision::Source;
+use crate::decision::{Decision, Source};
 use crate::failure::{OnFailure, share_of};
 use crate::store::memory::{self, Memory};
 use crate::together::Demand;
@@ -36,21 +36,21 @@ impl Policy {
         match (request, on_failure) {
             (_, OnFailure::Closed) => None,
             (Request::Check { charge, .. }, OnFailure::Open) => {
-                Some(Reply::Checked(unspent(charge, now_us), Source::Degraded))
+                Some(Reply::Checked(unspent(charge, now_us)))
             }
             (Request::Peek { charge, .. }, OnFailure::Open) => {
                 let decision = charge.limit.peek(&charge.limit.fresh(), now_us, charge.demand.ask);
-                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+                Some(Reply::Checked(degraded(decision)))
             }
             (Request::Check { charge, .. }, OnFailure::Local { processes }) => {
                 let (_, each) = decide_here(self.local(), processes, &[charge], now_us)?;
-                let decision = each.first()?.decision;
-                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+                let decision = *each.first()?;
+                Some(Reply::Checked(degraded(decision)))
             }
             (Request::Peek { charge, .. }, OnFailure::Local { processes }) => {
                 let scope = scope_of(self.local(), processes, charge)?;
                 let decision = self.local().peek(&scope, &charge.key, now_us, charge.demand.ask);
-                Some(Reply::Checked(Checked { decision, receipt: None }, Source::Degraded))
+                Some(Reply::Checked(degraded(decision)))
             }
             (Request::Together { charges, parts, .. }, on_failure) => {
                 let (mut together, each) = match on_failure {
@@ -62,10 +62,7 @@ impl Policy {
                 };
                 let first_of = |charge| PartOf::first_of(parts, charge);
                 together.refused_by = together.refused_by.and_then(first_of);
-                let own = |part: &PartOf| {
-                    let decision = each.get(part.charge)?.decision;
-                    Some((Checked { decision, receipt: None }, Source::Degraded))
-                };
+                let own = |part: &PartOf| Some(degraded(*each.get(part.charge)?));
                 let each = parts.iter().map(own).collect::<Option<_>>()?;
                 Some(Reply::Together(together, each))
             }
@@ -74,18 +71,22 @@ impl Policy {
     }
 }
 
+fn degraded(decision: core::Decision) -> Decision {
+    Decision::uncharged(decision, Source::Degraded)
+}
+
 /// What a key that has spent nothing would be told: one that costs too much never fits.
-pub(super) fn unspent(charge: &Charge, now_us: u64) -> Checked {
+pub(super) fn unspent(charge: &Charge, now_us: u64) -> Decision {
     let Charge { limit, demand: Demand { ask, intent, .. }, .. } = charge;
     let mut state = limit.fresh();
     let decision = match intent {
         Intent::Charge => limit.check(&mut state, now_us, *ask).decision,
         Intent::Look => limit.peek(&state, now_us, *ask),
     };
-    Checked { decision, receipt: None }
+    degraded(decision)
 }
 
-fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<Checked>) {
+fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<core::Decision>) {
     let mut states: Vec<State> = charges.iter().map(|charge| charge.limit.fresh()).collect();
     let together = |(charge, state)| {
         let Charge { limit, demand: Demand { ask, role, intent }, .. }: &Charge = charge;
@@ -93,8 +94,7 @@ fn unspent_together(charges: &[Charge], now_us: u64) -> (Together, Vec<Checked>)
     };
     let mut parts: Vec<_> = charges.iter().zip(&mut states).map(together).collect();
     let together = check_all(&mut parts, now_us);
-    let decisions = parts.iter().filter_map(|part| part.decision().copied());
-    (together, decisions.map(|decision| Checked { decision, receipt: None }).collect())
+    (together, parts.iter().filter_map(|part| part.decision().copied()).collect())
 }
 
 /// Decides on this process's share. The Redis key says everything but the limit.
@@ -103,7 +103,7 @@ fn decide_here(
     processes: u32,
     charges: &[&Charge],
     now_us: u64,
-) -> Option<(Together, Vec<Checked>)> {
+) -> Option<(Together, Vec<core::Decision>)> {
     let scopes = charges
         .iter()
         .map(|charge| scope_of(memory, processes, charge))
@@ -118,7 +118,7 @@ fn decide_here(
         .collect();
     let mut each = memory::Few::new();
     let together = memory.together(&parts, now_us, &mut each);
-    Some((together, each.into_vec()))
+    Some((together, each.iter().map(|decision| *decision.decided()).collect()))
 }
 
 /// `None` if there are more limits than a memory store takes: then there is no share of one.

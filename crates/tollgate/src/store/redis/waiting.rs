@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tollgate_core::Checked;
 
 use super::servers::Servers;
 use super::shared::Shared;
@@ -209,7 +208,8 @@ pub(crate) struct Refund {
 
 impl Refund {
     pub(super) fn give_back(self, undelivered: Reply) {
-        let Reply::Checked(Checked { receipt: Some(receipt), .. }, _) = undelivered else { return };
+        let Reply::Checked(decision) = undelivered else { return };
+        let Some(receipt) = decision.into_receipt() else { return };
         let Refund { servers, charge, at_us, nudge } = self;
         let request = Request::Refund { charge, place: receipt.place(), at_us };
         servers.give_back(request, AndThen::Nudge(nudge));

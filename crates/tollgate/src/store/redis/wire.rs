@@ -3,16 +3,19 @@
 mod limit;
 mod log;
 
+use std::mem;
+
 use redis::{Cmd, Value};
 use tollgate_core::{
-    Checked, Cost, Decision, Fill, Intent, Level, Limit, MAX_TIME_US, Part, Place, Receipt, Retry,
-    Role, State, Together, Verdict, Window, WindowPair,
+    self as core, Checked, Cost, Fill, Intent, Level, Limit, MAX_TIME_US, Part, Place, Receipt,
+    Retry, Role, State, Together, Verdict, Window, WindowPair,
 };
 
 use super::batcher::MAX_BATCH;
 use super::denials::Asked;
+use super::key;
 use super::script::Abilities;
-use crate::decision::Source;
+use crate::decision::Decision;
 use crate::error::{Error, StoreError};
 use crate::together::Demand;
 use limit::put_number;
@@ -69,9 +72,9 @@ impl Charge {
 
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
     /// for fewer.
-    pub(super) fn part(&self, answer: &Checked) -> Part {
-        let fits = answer.decision.remaining / self.demand.ask.cost.units();
-        Part { role: self.demand.role, decision: answer.decision, fits }
+    pub(super) fn part(&self, decision: &core::Decision) -> Part {
+        let fits = decision.remaining / self.demand.ask.cost.units();
+        Part { role: self.demand.role, decision: *decision, fits }
     }
 }
 
@@ -89,12 +92,12 @@ impl PartOf {
     }
 
     /// What it is told of its charge's answer: the receipt, unless it is a look or another had it.
-    pub(super) fn told(&self, answer: &mut Checked) -> Checked {
-        let receipt = match self.intent {
-            Intent::Charge => answer.receipt.take(),
-            Intent::Look => None,
-        };
-        Checked { decision: answer.decision, receipt }
+    pub(super) fn told(&self, answer: &mut Decision) -> Decision {
+        let rest = answer.without_receipt();
+        match self.intent {
+            Intent::Charge => mem::replace(answer, rest),
+            Intent::Look => rest,
+        }
     }
 }
 
@@ -132,8 +135,8 @@ pub(crate) enum Request {
 /// The answer to a [`Request`] of the same name; a peek's is a check's without a receipt.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Checked(Checked, Source),
-    Together(Together, Vec<(Checked, Source)>),
+    Checked(Decision),
+    Together(Together, Vec<Decision>),
     Refunded(u64),
     Reset,
     /// And the time at which to look at it.
@@ -409,12 +412,9 @@ impl Answers {
         let now_us = request.at_us().unwrap_or(self.server_us);
         let checked = |charge, raw| checked(charge, raw, now_us).ok_or_else(unexpected);
         match (request, raw) {
-            (Request::Check { charge, .. }, [raw]) => {
-                Ok(Reply::Checked(checked(charge, raw)?, Source::Store))
-            }
+            (Request::Check { charge, .. }, [raw]) => Ok(Reply::Checked(checked(charge, raw)?)),
             (Request::Peek { charge, .. }, [raw]) => {
-                let looked = Checked { receipt: None, ..checked(charge, raw)? };
-                Ok(Reply::Checked(looked, Source::Store))
+                Ok(Reply::Checked(checked(charge, raw)?.without_receipt()))
             }
             (Request::Together { charges, parts, .. }, raw) => {
                 together(charges, parts, raw, now_us).ok_or_else(unexpected)
@@ -483,7 +483,7 @@ fn corrupt(key: &[u8]) -> StoreError {
     StoreError::Corrupt { key: String::from_utf8_lossy(key).into_owned() }
 }
 
-fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
+fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
     let [remaining, reset_after_us, last] = raw.numbers;
     let verdict = match raw.status {
         ALLOWED | ALLOWED_LATER => Verdict::Allowed { delay_us: raw.delay_us },
@@ -493,7 +493,7 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
     };
     let first_back_us = raw.first_back_us;
     let limit = charge.limit.size();
-    let decision = Decision { verdict, limit, remaining, reset_after_us, first_back_us };
+    let decision = core::Decision { verdict, limit, remaining, reset_after_us, first_back_us };
     let place = match &charge.limit {
         Limit::FixedWindow(limit) => Place::Window { start_us: last, window_us: limit.window_us() },
         Limit::SlidingWindowCounter(limit) => {
@@ -506,28 +506,28 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Checked> {
     };
     let is_charged = decision.is_allowed() && charge.is_charged();
     let receipt = is_charged.then(|| Receipt::of(charge.demand.ask.cost, place));
-    Some(Checked { decision, receipt })
+    Some(Decision::of_key(Checked { decision, receipt }, key::holder(&charge.key)))
 }
 
 /// What the charges' answers come to, and every part's own; the first part of a charge that is no look
 /// has its receipt.
 fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> Option<Reply> {
-    let mut answers: Vec<Checked> = charges
+    let mut answers: Vec<Decision> = charges
         .iter()
         .zip(raw)
         .map(|(charge, raw)| checked(charge, raw, now_us))
         .collect::<Option<_>>()?;
-    let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Checked))| {
-        let part = charge.part(answer);
+    let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Decision))| {
+        let part = charge.part(answer.decided());
         let fits = if charge.demand.ask.max_wait_us.is_some() { raw.fits } else { part.fits };
         Part { fits, ..part }
     };
     let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
-        answers.iter_mut().for_each(|answer| answer.receipt = None);
+        answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
     together.refused_by = together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
-    let own = |part: &PartOf| Some((part.told(answers.get_mut(part.charge)?), Source::Store));
+    let own = |part: &PartOf| Some(part.told(answers.get_mut(part.charge)?));
     let each = parts.iter().map(own).collect::<Option<_>>()?;
     Some(Reply::Together(together, each))
 }

@@ -43,7 +43,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 #[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
 /// use std::future::{Ready, ready};
 /// use tollgate::tower::{PaceError, PaceLayer};
-/// use tollgate::{Limit, Limiter};
+/// use tollgate::Limiter;
 /// use tower::retry::{Policy, RetryLayer};
 /// use tower::{Layer, ServiceExt};
 ///
@@ -67,8 +67,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limit: Limit = "token-bucket capacity=5 refill=10/s".parse()?;
-/// let pace = PaceLayer::new(Limiter::memory().scope("github", limit)?);
+/// let pace = PaceLayer::new(Limiter::memory().scope("github", "token-bucket capacity=5 refill=10/s")?);
 /// let client = reqwest::Client::new();
 /// let paced = RetryLayer::new(WhileBusy).layer(pace.layer(client.clone()));
 ///
@@ -94,9 +93,9 @@ impl<R> PaceLayer<R> {
     ///
     #[cfg_attr(feature = "reqwest", doc = "```")]
     #[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
-    /// # use tollgate::{Limit, Limiter, tower::PaceLayer};
+    /// # use tollgate::{Limiter, tower::PaceLayer};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let scope = Limiter::memory().scope("apis", "token-bucket capacity=5 refill=10/s".parse::<Limit>()?)?;
+    /// # let scope = Limiter::memory().scope("apis", "token-bucket capacity=5 refill=10/s")?;
     /// let per_host = PaceLayer::new(scope).key(|request: &reqwest::Request| {
     ///     request.url().host_str().unwrap_or_default().to_owned()
     /// });

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tollgate_core::{MAX_UNITS, Verdict};
 
+use super::admission::Admission;
 use super::charge::Charge;
 use super::line::Place;
 use super::settings::{By, Decided, Now, Settings};
@@ -35,6 +36,8 @@ pub(super) enum Taken {
 // What few requests need is on the heap, so that this is moved in a register or two for all of them.
 pub(super) enum Settled {
     Goes,
+    /// It goes, and its charge may be given back.
+    Admitted(Admission),
     Delayed(Box<Charge>),
     Refused(Box<Response<Bytes>>),
 }
@@ -132,10 +135,22 @@ impl Settings {
         told: &mut Told,
     ) -> Settled {
         match self.tell(head, &self.decided(&answered), told) {
-            Settled::Goes if answered.is_delayed() => {
-                Settled::Delayed(Box::new(Charge::new(answered, &self.by, place)))
+            Settled::Goes if self.is_tracked || answered.is_delayed() => {
+                self.admit(answered, place)
             }
             settled => settled,
+        }
+    }
+
+    /// Keeps what was charged for a request that may get it back.
+    fn admit(&self, answered: Answered, place: Option<Place>) -> Settled {
+        let is_delayed = answered.is_delayed();
+        match Admission::new(answered, &self.by) {
+            Some(admission) if is_delayed => {
+                Settled::Delayed(Box::new(Charge::new(admission, place)))
+            }
+            Some(admission) => Settled::Admitted(admission),
+            None => Settled::Goes,
         }
     }
 
@@ -182,7 +197,7 @@ impl Settings {
     ) -> Taken {
         let key = self.key_of(head);
         let check = scope.check(&key).cost(cost);
-        if scope.is_shaping() || scope.is_local().is_err() {
+        if self.is_tracked || scope.is_shaping() || scope.is_local().is_err() {
             return self.ask_at_length(check, head, cost, told);
         }
         let decision = check.now();
@@ -193,7 +208,7 @@ impl Settings {
         Taken::Settled(self.tell(head, &decided, told))
     }
 
-    /// Of a limit that may say to wait, or a store that must be waited for.
+    /// Decides a check that may be delayed, that a store across the network decides, or that may be refunded.
     fn ask_at_length(
         &self,
         mut check: Check<'_>,
@@ -201,13 +216,15 @@ impl Settings {
         cost: u64,
         told: &mut Told,
     ) -> Taken {
-        let (scope, key) = (check.scope, check.key);
-        let (mut place, mut kept) = (None, None);
+        let scope = check.scope;
+        let mut place = None;
+        let is_kept = self.is_tracked || scope.is_shaping();
+        let kept = is_kept.then(|| check.key.as_bytes().into());
         if scope.is_shaping() {
             let (max_wait, own) = self.patience();
             // A request that is dropped before the store answers gives its place back.
             check = check.max_wait(max_wait).refunded_if_dropped();
-            (place, kept) = (own, Some(key.into()));
+            place = own;
         }
         if scope.is_local().is_ok() {
             let limit = |decision| Answered::Limit { decision, cost, key: kept };

@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
+use super::admission::{Retelling, Tracked};
 use super::charge::Charge;
 use super::decide::{Asked, Settled};
 use super::settings::Settings;
@@ -21,7 +22,9 @@ use crate::tower::body::RefusalBody;
 pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
     ///
-    /// Dropped while a shaping limit delays the request, it gives the place back, as far as the limit can.
+    /// Dropped while a shaping limit delays the request, it gives the place back, as far as the limit can. Dropped
+    /// while the service inside works, it keeps the charge; dropped during the refund of
+    /// [`refund_if`](super::RateLimitLayer::refund_if), the charge comes back all the same.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, R>
     where
@@ -31,6 +34,8 @@ pin_project! {
         pub(super) step: Step<S::Future, S, B, R>,
         // What is told with the response of the service inside.
         pub(super) told: Told,
+        // Only in a layer that may give the charge back.
+        pub(super) tracked: Option<Tracked>,
     }
 }
 
@@ -46,6 +51,8 @@ pin_project! {
         /// It goes on when the service inside is ready.
         Going { waiting: Option<(Box<Charge>, Next<S, B>)> },
         Refused { response: Option<Response<R>> },
+        /// The service inside has answered, and the charge is given back.
+        Refunding { response: Option<Response<R>>, retelling: Retelling },
     }
 }
 
@@ -54,6 +61,9 @@ pub(super) struct Next<S, B> {
     service: S,
     request: Request<B>,
 }
+
+/// The steps of a request that has not gone yet, and its tracking from then on.
+type Begun<F, S, B, R> = (Step<F, S, B, R>, Option<Tracked>);
 
 impl<S, B> Next<S, B> {
     pub(super) fn new(service: S, request: Request<B>) -> Next<S, B> {
@@ -75,22 +85,35 @@ where
 {
     pub(super) fn asking(asked: Box<Asked>, next: Next<S, B>, settings: Arc<Settings>) -> Self {
         let step = Step::Asking { asked, next: Some(next), settings };
-        ResponseFuture { step, told: Told::Nothing }
+        ResponseFuture { step, told: Told::Nothing, tracked: None }
     }
 
-    pub(super) fn delayed(charge: Box<Charge>, told: Told, next: Next<S, B>) -> Self {
-        ResponseFuture { step: delayed(charge, next), told }
+    pub(super) fn delayed(
+        charge: Box<Charge>,
+        told: Told,
+        next: Next<S, B>,
+        settings: &Arc<Settings>,
+    ) -> Self {
+        let (step, tracked) = delayed(charge, next, settings);
+        ResponseFuture { step, told, tracked }
     }
 
     pub(super) fn refused(response: Response<R>) -> Self {
         let step = Step::Refused { response: Some(response) };
-        ResponseFuture { step, told: Told::Nothing }
+        ResponseFuture { step, told: Told::Nothing, tracked: None }
     }
 }
 
-fn delayed<F, S, B, R>(charge: Box<Charge>, next: Next<S, B>) -> Step<F, S, B, R> {
+fn delayed<F, S, B, R>(
+    charge: Box<Charge>,
+    mut next: Next<S, B>,
+    settings: &Arc<Settings>,
+) -> Begun<F, S, B, R> {
+    let admission = charge.admission().filter(|_| settings.is_tracked);
+    let track = |admission| Tracked::new(admission, settings, &mut next.request);
+    let tracked = admission.map(track);
     let timer = Box::pin(tokio::time::sleep(charge.delay));
-    Step::Delayed { timer, waiting: Some((charge, next)) }
+    (Step::Delayed { timer, waiting: Some((charge, next)) }, tracked)
 }
 
 impl<F, S, B, R> Step<F, S, B, R>
@@ -99,15 +122,25 @@ where
     R: RefusalBody,
 {
     /// The answer of the store is there, and the service is ready since before that.
-    fn settled(settled: Settled, mut next: Next<S, B>) -> Self {
+    fn settled(
+        settled: Settled,
+        mut next: Next<S, B>,
+        settings: &Arc<Settings>,
+    ) -> Begun<F, S, B, R> {
         match settled {
-            Settled::Goes => next.go(),
+            Settled::Goes => (next.go(), None),
+            Settled::Admitted(admission) => {
+                let tracked = Tracked::new(admission, settings, &mut next.request);
+                (next.go(), Some(tracked))
+            }
             Settled::Delayed(charge) => {
                 // What is ready is let go.
                 next.service = next.service.clone();
-                delayed(charge, next)
+                delayed(charge, next, settings)
             }
-            Settled::Refused(response) => Step::Refused { response: Some(response.map(R::of)) },
+            Settled::Refused(response) => {
+                (Step::Refused { response: Some(response.map(R::of)) }, None)
+            }
         }
     }
 }
@@ -122,7 +155,9 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
         match this.step.project() {
-            StepProjection::Passing { future } => pass(future, this.told, context),
+            StepProjection::Passing { future } if this.tracked.is_none() => {
+                pass(future, this.told, context)
+            }
             _ => self.poll_before(context),
         }
     }
@@ -150,7 +185,7 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: RefusalBody,
 {
-    /// A request that does not go at once. Apart from those that do, as it takes a large stack.
+    /// A request that does not go at once, or is tracked. Apart from the others, as it takes a large stack.
     #[inline(never)]
     fn poll_before(
         self: Pin<&mut Self>,
@@ -159,13 +194,35 @@ where
         let mut this = self.project();
         loop {
             let step = match this.step.as_mut().project() {
-                StepProjection::Passing { future } => return pass(future, this.told, context),
+                StepProjection::Passing { future } => {
+                    let Some(tracked) = this.tracked else {
+                        return pass(future, this.told, context);
+                    };
+                    let mut response = ready!(future.poll(context))?;
+                    match tracked.settle(&response) {
+                        Some(retelling) => Step::Refunding { response: Some(response), retelling },
+                        None => {
+                            mem::take(this.told).add_to(&mut response);
+                            return Poll::Ready(Ok(response));
+                        }
+                    }
+                }
+                StepProjection::Refunding { response, retelling } => {
+                    if let Some(told) = ready!(retelling.as_mut().poll(context)) {
+                        *this.told = told;
+                    }
+                    let Some(mut response) = response.take() else { return Poll::Pending };
+                    mem::take(this.told).add_to(&mut response);
+                    return Poll::Ready(Ok(response));
+                }
                 StepProjection::Asking { asked, next, settings } => {
                     let answered = ready!(Pin::new(asked).poll(context));
                     match next.take() {
                         Some(next) => {
                             let settled = settings.answered(&next.request, answered, this.told);
-                            Step::settled(settled, next)
+                            let (step, tracked) = Step::settled(settled, next, settings);
+                            *this.tracked = tracked;
+                            step
                         }
                         None => return Poll::Pending,
                     }

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use tollgate_core::Limit;
 use tower_layer::Layer;
 
+#[cfg(doc)]
+use super::admission::Admission;
 use super::service::RateLimit;
 use super::settings::{By, Decided, Settings};
 use crate::error::Error;
@@ -15,6 +17,7 @@ use crate::http::{HeaderFamilies, Identity, Ready, Refusal, RequestHead};
 use crate::limiter::Limiter;
 use crate::rules::{Attributes, Rules};
 use crate::scope::Scope;
+use crate::tower::ResponseHead;
 
 /// Limits the requests to a service.
 ///
@@ -24,11 +27,11 @@ use crate::scope::Scope;
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// use axum::{Router, routing::{get, post}};
-/// use tollgate::{Limit, Limiter, tower::RateLimitLayer};
+/// use tollgate::{Limiter, tower::RateLimitLayer};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::memory(); // or Limiter::redis("redis://127.0.0.1:6379")?
-/// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m".parse::<Limit>()?)?;
+/// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
 /// let app: Router = Router::new()
 ///     .route("/", get(|| async { "hello" }))
 ///     .route("/login", post(|| async { "welcome" }).layer(RateLimitLayer::new(logins)))
@@ -52,7 +55,6 @@ impl RateLimitLayer {
         L: TryInto<Limit>,
         Error: From<L::Error>,
     {
-        let limit = limit.try_into()?;
         Ok(RateLimitLayer::new(Limiter::memory().scope("per-ip", limit)?))
     }
 
@@ -166,13 +168,64 @@ impl RateLimitLayer {
     }
 
     /// What refused requests are answered, instead of problem+json. Headers are added to it. gRPC has its own
-    /// way.
+    /// way. Under feature `axum`, `refuse_with` takes anything that axum makes a response of.
     #[must_use]
     pub fn on_refusal(
         self,
         response: impl Fn(&RequestHead<'_>, &Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         self.with(|settings| settings.on_refusal = Some(Arc::new(response)))
+    }
+
+    /// Puts the decision into the extensions of each request that goes, so that the service inside can read how
+    /// its client stands, and give the charge back: [`Admission`].
+    ///
+    /// Without this the layer keeps nothing of a request. With it, each request takes two more
+    /// allocations and a copy of its key, so it must be asked for.
+    #[must_use]
+    pub fn with_decision(self) -> RateLimitLayer {
+        self.with(|settings| (settings.is_tracked, settings.shows_decision) = (true, true))
+    }
+
+    /// Gives the charge back when the service inside answers with such a response; the headers then tell what
+    /// remains after that. With several conditions, one that holds is enough.
+    ///
+    /// ```
+    /// # use tollgate::tower::RateLimitLayer;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Only successful uploads count, as with `skipFailedRequests` of express-rate-limit.
+    /// let uploads = RateLimitLayer::per_ip("fixed-window limit=100 window=1d")?
+    ///     .refund_if(|response| !response.status().is_success());
+    /// // Only failed logins count, as with its `skipSuccessfulRequests`.
+    /// let logins = RateLimitLayer::per_ip("sliding-window-log limit=5 window=15m")?
+    ///     .refund_if(|response| response.status().is_success());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// - All limits that the request was charged to are refunded. A charge that the service gave back
+    ///   ([`Admission::refund`]) comes back once.
+    /// - A decision that was made without the store charged nothing, and nothing comes back. Of a shaping limit
+    ///   the place comes back only if it is the last one.
+    /// - The response waits for the refund and for one look at the limits: in memory not at all, on Redis for two
+    ///   deadlines at most. If the store fails, the response goes all the same, with the numbers of the
+    ///   decision, and the log has a warning, at most every ten seconds.
+    /// - Nothing comes back when the response future is dropped before the service has answered, and when the
+    ///   service fails with an error instead of a response.
+    /// - A limit refuses while all of it is charged, also by requests that will be refunded: concurrent
+    ///   requests can be refused that would fit one after the other.
+    #[must_use]
+    pub fn refund_if(
+        self,
+        condition: impl Fn(&dyn ResponseHead) -> bool + Send + Sync + 'static,
+    ) -> RateLimitLayer {
+        self.with(|settings| {
+            settings.is_tracked = true;
+            settings.refund_if = Some(match settings.refund_if.take() {
+                None => Arc::new(condition),
+                Some(others) => Arc::new(move |response| others(response) || condition(response)),
+            });
+        })
     }
 
     /// Which headers clients are told by.

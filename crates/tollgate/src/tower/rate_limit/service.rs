@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use ::http::{Request, Response};
 use tower_service::Service;
 
+use super::admission::Tracked;
 use super::decide::{Settled, Taken};
 use super::future::{Next, ResponseFuture, Step};
 use super::settings::Settings;
@@ -48,16 +49,24 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<B>) -> ResponseFuture<S, B, R> {
+    fn call(&mut self, mut request: Request<B>) -> ResponseFuture<S, B, R> {
         let mut told = Told::Nothing;
         match self.settings.take(&request, &mut told) {
-            Taken::Settled(Settled::Goes) => {
-                ResponseFuture { step: Step::Passing { future: self.inner.call(request) }, told }
+            Taken::Settled(Settled::Goes) => ResponseFuture {
+                step: Step::Passing { future: self.inner.call(request) },
+                told,
+                tracked: None,
+            },
+            Taken::Settled(Settled::Admitted(admission)) => {
+                let tracked = Some(Tracked::new(admission, &self.settings, &mut request));
+                let future = self.inner.call(request);
+                ResponseFuture { step: Step::Passing { future }, told, tracked }
             }
             Taken::Settled(Settled::Delayed(charge)) => {
                 // What is ready is let go: one that waits must not take room from others.
                 self.inner = self.inner.clone();
-                ResponseFuture::delayed(charge, told, Next::new(self.inner.clone(), request))
+                let next = Next::new(self.inner.clone(), request);
+                ResponseFuture::delayed(charge, told, next, &self.settings)
             }
             Taken::Settled(Settled::Refused(response)) => {
                 ResponseFuture::refused(response.map(R::of))

@@ -14,6 +14,7 @@ use crate::http::{HeaderFamilies, Identity, Outcome, Ready, Refusal, RequestHead
 use crate::limiter::Limiter;
 use crate::rules::{Attributes, Current, Rules};
 use crate::scope::Scope;
+use crate::tower::ResponseHead;
 
 /// A question about a request.
 pub(super) type Ask<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
@@ -33,6 +34,12 @@ pub(super) struct Settings {
     pub(super) on_decision: Option<OnDecision>,
     pub(super) on_refusal: Option<OnRefusal>,
     pub(super) attributes: Option<With>,
+    /// Whether charges may be given back, by the layer or by the service inside.
+    pub(super) is_tracked: bool,
+    pub(super) shows_decision: bool,
+    pub(super) refund_if: Option<RefundIf>,
+    /// When it was last said that a refund failed.
+    refund_complained_us: Arc<AtomicU64>,
     /// When it was last said why requests are not decided.
     complained_us: Arc<AtomicU64>,
 }
@@ -40,6 +47,8 @@ pub(super) struct Settings {
 pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &Decided<'_>) + Send + Sync>;
 pub(super) type OnRefusal =
     Arc<dyn Fn(&RequestHead<'_>, &Refusal<'_>) -> Response<Bytes> + Send + Sync>;
+
+pub(super) type RefundIf = Arc<dyn Fn(&dyn ResponseHead) -> bool + Send + Sync>;
 
 /// Adds to what rules know of a request.
 pub(super) type With =
@@ -93,6 +102,10 @@ impl Settings {
             on_decision: None,
             on_refusal: None,
             attributes: None,
+            is_tracked: false,
+            shows_decision: false,
+            refund_if: None,
+            refund_complained_us: Arc::default(),
             complained_us: Arc::default(),
         }
     }
@@ -115,14 +128,26 @@ impl Settings {
 
     /// Says at most every ten seconds why requests are answered 503.
     pub(super) fn complain(&self, error: &Error) {
-        let (now_us, last_us) = (self.by.limiter().inner.clock.now_us(), &self.complained_us);
+        if self.is_due(&self.complained_us) {
+            tracing::warn!("requests are answered 503: {error}");
+        }
+    }
+
+    /// Says at most every ten seconds that a charge was not given back.
+    pub(super) fn complain_of_refund(&self, error: &Error) {
+        if self.is_due(&self.refund_complained_us) {
+            tracing::warn!("the charge of a request was not given back: {error}");
+        }
+    }
+
+    /// Returns whether ten seconds have passed since this last returned true.
+    fn is_due(&self, last_us: &AtomicU64) -> bool {
+        let now_us = self.by.limiter().inner.clock.now_us();
         let before_us = last_us.load(Ordering::Relaxed);
         let is_due = before_us == 0 || now_us.saturating_sub(before_us) > 10_000_000;
         let swap =
             || last_us.compare_exchange(before_us, now_us, Ordering::Relaxed, Ordering::Relaxed);
-        if is_due && swap().is_ok() {
-            tracing::warn!("requests are answered 503: {error}");
-        }
+        is_due && swap().is_ok()
     }
 
     pub(super) fn wall_us(&self) -> u64 {

@@ -341,10 +341,10 @@ impl Node {
     fn note(&self, waiting: &Waiting, reply: &Result<Reply, StoreError>) {
         let Shared { denials, clock, .. } = &*self.shared;
         match (&waiting.request, reply) {
-            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(checked, _)))
-                if !checked.decision.is_allowed() && charge.demand.ask.max_wait_us.is_none() =>
+            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(decision)))
+                if !decision.is_allowed() && charge.demand.ask.max_wait_us.is_none() =>
             {
-                denials.remember(charge.asked(), waiting.since_us, checked.decision);
+                denials.remember(charge.asked(), waiting.since_us, *decision.decided());
             }
             (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
                 denials.forget(&charge.key, clock.now_us());

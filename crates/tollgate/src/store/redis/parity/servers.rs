@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use redis::{Connection, Pipeline, Value};
-use tollgate_core::{Checked, Cost, Limit, Log, State};
+use tollgate_core::{Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::super::script::Script;
 use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
 use super::model::{Expected, Key, Played, Spare};
+use crate::decision::Decision;
 use crate::error::StoreError;
 
 const S: u64 = 1_000_000;
@@ -186,15 +187,16 @@ impl Player {
         let asked = played.requests.iter().zip(&played.expected);
         for ((request, expected), reply) in asked.zip(replies) {
             let is_same = match (&reply, expected) {
-                (Ok(Reply::Checked(own, _)), Expected::Checked(expected)) => own == expected,
-                (Ok(Reply::Checked(own, _)), Expected::Peeked(expected)) => {
-                    own.decision == *expected
+                (Ok(Reply::Checked(own)), Expected::Checked(expected)) => {
+                    let charge = |cost, place| tollgate_core::Receipt::of(cost, place);
+                    let receipt = own.receipt().map(|own| charge(own.cost(), own.place()));
+                    *own.decided() == expected.decision && receipt == expected.receipt
                 }
+                (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decided() == expected,
                 (Ok(Reply::Together(together, each)), Expected::Peeked(expected)) => {
                     let is_allowed = together.verdict.is_allowed();
-                    let is_own = |(own, _): &(Checked, _)| {
-                        own.decision == *expected && own.receipt.is_none()
-                    };
+                    let is_own =
+                        |own: &Decision| own.decided() == expected && own.receipt().is_none();
                     is_allowed == expected.is_allowed() && each.iter().all(is_own)
                 }
                 (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,

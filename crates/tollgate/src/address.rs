@@ -21,10 +21,10 @@ const MAX_BYTES: usize = NAME.len() + 43;
 /// addresses if they were told apart.
 ///
 /// ```
-/// # use tollgate::http::Ipv6Prefix;
+/// # use tollgate::Ipv6Prefix;
 /// assert_eq!(Ipv6Prefix::new(64)?.bits(), 64);
 /// assert_eq!(Ipv6Prefix::default().bits(), 56);
-/// # Ok::<(), tollgate::http::Ipv6PrefixError>(())
+/// # Ok::<(), tollgate::Ipv6PrefixError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ipv6Prefix(u8);
@@ -68,7 +68,7 @@ impl Default for Ipv6Prefix {
 /// share a prefix are.
 ///
 /// ```
-/// # use tollgate::http::{ClientAddress, Ipv6Prefix};
+/// # use tollgate::{ClientAddress, Ipv6Prefix};
 /// let text = |ip: &str| ip.parse().map(|ip| ClientAddress::of(ip, Ipv6Prefix::default()).to_string());
 /// assert_eq!(text("203.0.113.9")?, "203.0.113.9");
 /// assert_eq!(text("::ffff:203.0.113.9")?, "203.0.113.9");
@@ -83,7 +83,7 @@ pub struct ClientAddress {
 
 impl ClientAddress {
     /// To be [`set`](Self::set).
-    pub(super) const UNKNOWN: ClientAddress =
+    pub(crate) const UNKNOWN: ClientAddress =
         ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: Text::EMPTY };
 
     /// An IPv4 address in the clothes of an IPv6 one is IPv4.
@@ -94,7 +94,7 @@ impl ClientAddress {
     }
 
     /// [`of`](Self::of), written to where it stays: a copy of what was just written in pieces has to wait for them.
-    pub(super) fn set(&mut self, ip: IpAddr, prefix: Ipv6Prefix) {
+    pub(crate) fn set(&mut self, ip: IpAddr, prefix: Ipv6Prefix) {
         self.ip = ip.to_canonical();
         match self.ip {
             IpAddr::V4(ip) => self.text.set_v4(ip),
@@ -129,6 +129,13 @@ impl<'a> From<&'a ClientAddress> for Cow<'a, ClientAddress> {
 impl From<ClientAddress> for Cow<'_, ClientAddress> {
     fn from(address: ClientAddress) -> Self {
         Cow::Owned(address)
+    }
+}
+
+/// The [key](crate::Key) of the client.
+impl AsRef<[u8]> for ClientAddress {
+    fn as_ref(&self) -> &[u8] {
+        self.as_key()
     }
 }
 
@@ -240,6 +247,7 @@ impl fmt::Write for Text {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "rules")]
     use proptest::prelude::*;
 
     use super::*;
@@ -299,6 +307,7 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "rules")]
     proptest! {
         #[test]
         fn texts_are_what_formatting_says(bits: u128, octets: [u8; 4], prefix in 1..=127u8) {

@@ -1,0 +1,83 @@
+//! A service whose limits are in a file and whose counts are on Redis, as it runs in production:
+//! `cargo run -p tollgate --features axum,redis,watch --example axum_redis -- redis://127.0.0.1:6379 examples/axum_redis.yaml`
+//!
+//! Try `curl -i`, change the file or send SIGHUP, and end the process with SIGTERM.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::http::StatusCode;
+use axum::routing::{Router, get, post};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tollgate::rules::RulesFile;
+use tollgate::tower::{Decided, RateLimitLayer};
+use tollgate::{Limiter, OnFailure};
+
+/// How many requests were decided.
+#[derive(Default)]
+struct Counts {
+    allowed: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let path = arguments.next().unwrap_or_else(|| "examples/axum_redis.yaml".to_owned());
+
+    // All processes with this Redis and this prefix share the limits. While Redis fails, each process decides
+    // on a third of them: there are three.
+    let limiter = Limiter::builder()
+        .redis(&url)?
+        .prefix("example:")?
+        .on_failure(OnFailure::Local { processes: 3 })
+        .build()?;
+
+    // Read again when the file changes, and on SIGHUP, until `following` is dropped.
+    let file = RulesFile::open(&limiter, &path)?;
+    let following = file.follow()?.and_on_hangup()?;
+
+    let counts = Arc::new(Counts::default());
+    let counted = Arc::clone(&counts);
+    let limit = RateLimitLayer::rules(file.rules(), "api")
+        .skip(|request| request.path() == "/health")
+        .on_decision(move |request, decided| match decided {
+            Decided::Allowed(_) => {
+                counted.allowed.fetch_add(1, Ordering::Relaxed);
+            }
+            Decided::Refused(refusal) => {
+                counted.refused.fetch_add(1, Ordering::Relaxed);
+                println!("refused {}: {}", request.path(), refusal.detail());
+            }
+        })
+        // Requests that this service failed to answer are not the client's to pay for.
+        .refund_if(|response| response.status().is_server_error());
+
+    let app = Router::new()
+        .route("/", get(|| async { "hello\n" }))
+        .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+        .route("/login", post(|| async { "welcome\n" }))
+        .route("/health", get(|| async { "ok\n" }))
+        .layer(limit);
+
+    // Before the address is printed: SIGTERM is graceful from then on.
+    let mut terminated = signal(SignalKind::terminate())?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    println!("http://{}", listener.local_addr()?);
+    // With connect info, so that clients have addresses.
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
+    // Requests that are under way are answered before the process ends.
+    axum::serve(listener, service)
+        .with_graceful_shutdown(async move { _ = terminated.recv().await })
+        .await?;
+
+    drop(following);
+    let [allowed, refused] =
+        [&counts.allowed, &counts.refused].map(|count| count.load(Ordering::Relaxed));
+    println!("ended: {allowed} allowed, {refused} refused");
+    Ok(())
+}
