@@ -230,9 +230,16 @@ impl RedisBuilder {
         Ok(self)
     }
 
-    /// The limiter. Its connection lives on the tokio runtime that this is called in, which must have
-    /// I/O and time enabled. Outside of one, and in one of a single thread, which may stand still
-    /// while others wait, it lives on a thread of its own, and can be awaited on any executor.
+    /// Builds the limiter, which can be used in every runtime and on every executor.
+    ///
+    /// Its connections run on the current tokio runtime if that has several threads, and otherwise on one
+    /// thread that all limiters of the process share. When the runtime ends before the limiter, they
+    /// move to that thread. Requests that are in flight at that moment, at most two batches of 64 charges
+    /// for each server and those that wait for a late answer, are not sent again, because they may have been
+    /// charged: they come to what [`OnFailure`] says. To avoid even that, build a limiter that several runtimes
+    /// share, such as a `static` of multi-thread tests, outside of them: `std::thread::spawn(build).join()`.
+    ///
+    /// Fails if the system has no thread for the connections.
     pub fn build(self) -> Result<Limiter, Error> {
         let Builder { clock, max_waiting, max_bytes, room_for: _ } = self.builder;
         let redis = Redis::new(self.settings, clock.clone(), max_bytes)?;

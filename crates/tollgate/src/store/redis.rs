@@ -11,8 +11,8 @@
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
 //! - `denials`: refusals that need not be asked for again; `policy`: what is decided without a server;
-//!   `outage`: logs when the store begins to fail and when it answers again; `shared`: what all servers
-//!   have in common
+//!   `outage`: logs when the store begins to fail and when it answers again; `executor`: the runtime of
+//!   all tasks; `shared`: what all servers have in common
 
 mod across;
 mod address;
@@ -22,6 +22,7 @@ mod cluster;
 #[cfg(test)]
 mod costs;
 mod denials;
+mod executor;
 mod key;
 mod node;
 mod outage;
@@ -136,8 +137,8 @@ pub(crate) struct Scope {
 pub(crate) type Asked = Result<Option<(Request, Terms)>, Error>;
 
 impl Redis {
-    /// On the runtime that it is made in, or a thread of its own. A share of the limits that is decided
-    /// here takes no more than `max_bytes`.
+    /// Begins to use the servers; nothing is connected yet. A share of the limits that is decided in
+    /// this process takes at most `max_bytes`.
     pub(crate) fn new(
         settings: Settings,
         clock: Option<Clock>,
@@ -222,7 +223,7 @@ impl Redis {
             places: Vec::new(),
             weight: 0,
         };
-        self.servers.shared().spawn(in_order.decide(requests, told));
+        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
         let read = |reply| match reply {
             Reply::Batch(all) => Some(all),
             _ => None,

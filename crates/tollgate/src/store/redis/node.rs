@@ -17,8 +17,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::batcher::{Batch, Batcher, Full, Lane, Next, Room};
-use super::breaker::{self, Breaker};
+use super::breaker::{self, Breaker, Outcome, Ticket};
 use super::cluster::Cluster;
+use super::executor::RuntimeKind;
 use super::shared::Shared;
 use super::slots::Redirect;
 use super::target::{Target, store_error};
@@ -102,7 +103,7 @@ impl Node {
         };
         match next {
             Ok(Next::Wait) => {}
-            Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
+            Ok(Next::Send) => self.shared.executor.spawn(Sender::new(self).send_all()),
             Err(Full { request, waiting }) => {
                 fail(flat([request]), &StoreError::Overloaded { waiting });
             }
@@ -113,7 +114,8 @@ impl Node {
     fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
         let hurried = load.hurried_by(self.longest_in(lane));
         if let (Some(deadline), Some(first)) = (hurried, load.first_mut()) {
-            first.timer = Some(self.shared.timer(Arc::clone(self).tell_in_time(number, deadline)));
+            let task = Arc::clone(self).tell_in_time(number, deadline);
+            first.timer = self.shared.executor.timer(task);
         }
     }
 
@@ -160,14 +162,14 @@ impl Node {
             return;
         }
         let admitted = self.breaker.lock().admit(self.shared.clock.now_us());
-        let ticket = match admitted {
-            Ok(ticket) => ticket,
+        let admitted = match admitted {
+            Ok(ticket) => AdmittedBatch { node: self, ticket: Some(ticket) },
             Err(left_us) => {
                 return self.not_sent(batch, &self.breaker_open(left_us));
             }
         };
         let landed = self.decide(self.calls(batch), turn).await;
-        self.breaker.lock().report(ticket, landed.outcome, self.shared.clock.now_us());
+        admitted.report(landed.outcome);
         // Only now: one who was told, and asks again at once, or is sent to this server again, must not
         // find the breaker still open.
         self.land(landed);
@@ -348,16 +350,43 @@ fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> 
     })
 }
 
-/// One who sends batches until nothing waits. When it is dropped in the middle, because its runtime
-/// ended, nobody waits for it in vain.
+/// A batch that the breaker has admitted. If it is dropped without a report, because its runtime has ended, the breaker
+/// may admit another one at once.
+struct AdmittedBatch<'a> {
+    node: &'a Node,
+    /// `None` once it was reported.
+    ticket: Option<Ticket>,
+}
+
+impl AdmittedBatch<'_> {
+    fn report(mut self, outcome: Outcome) {
+        if let Some(ticket) = self.ticket.take() {
+            let now_us = self.node.shared.clock.now_us();
+            self.node.breaker.lock().report(ticket, outcome, now_us);
+        }
+    }
+}
+
+impl Drop for AdmittedBatch<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.node.breaker.lock().withdraw(ticket, self.node.shared.clock.now_us());
+        }
+    }
+}
+
+/// A task that sends batches until nothing waits. When its runtime ends, the batch that it has sent is answered as
+/// `on_failure` says, because it may have been charged, and the requests in the queue are sent from the background.
 struct Sender {
     node: Arc<Node>,
+    runtime: RuntimeKind,
     is_done: bool,
 }
 
 impl Sender {
     fn new(node: &Arc<Node>) -> Sender {
-        Sender { node: Arc::clone(node), is_done: false }
+        let runtime = node.shared.executor.runtime_kind();
+        Sender { node: Arc::clone(node), runtime, is_done: false }
     }
 
     async fn send_all(mut self) {
@@ -377,9 +406,15 @@ impl Drop for Sender {
         if self.is_done {
             return;
         }
-        self.node.connection.lock().close();
-        // Dropped without the lock: that tells those who wait.
+        let executor = &self.node.shared.executor;
+        executor.leave_callers_runtime();
         let waiting = self.node.batcher.lock().give_up();
+        // In the background a sender is dropped only if it has panicked, and might do so again.
+        if self.runtime == RuntimeKind::Callers && executor.has_runtime() {
+            return self.node.put_back(flat(waiting));
+        }
+        self.node.connection.lock().close();
+        // Dropped without the lock: that answers the requests.
         drop(waiting);
     }
 }

@@ -96,7 +96,7 @@ impl Servers {
         let (waiting, receiver) = Waiting::new(&self.shared, request, terms);
         let waiting = waiting.and_then(and_then);
         if is_across {
-            self.shared.spawn(across::decide(Arc::clone(self), waiting));
+            self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
         } else {
             self.put(waiting);
         }

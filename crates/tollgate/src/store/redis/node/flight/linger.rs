@@ -28,7 +28,7 @@ impl Node {
         match (next_deadline(&calls), Arc::clone(&self.lingering).try_acquire_owned()) {
             (Some(_), Ok(permit)) => {
                 let node = Arc::clone(self);
-                self.shared.spawn(async move {
+                self.shared.executor.spawn(async move {
                     node.hear_late(calls, generation, asking).await;
                     drop(permit);
                 });
