@@ -35,6 +35,12 @@ pub(crate) use lines::Lines;
 /// behind it stays spent; and on Redis, of several charges to a bucket that are given up at the same
 /// time, some may stay spent.
 ///
+/// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, turns are
+/// given in this process, under the whole limit: an outage adds at most one burst, and the
+/// pace stays. Several processes then have the whole limit each; [`OnFailure::Local`](crate::OnFailure::Local)
+/// gives them shares. With [`OnFailure::Open`](crate::OnFailure::Open), set explicitly, requests do not wait while
+/// the store fails. A turn that was given without the store cannot be given back.
+///
 /// Sleeping is tokio's, to its millisecond: a turn may come up to 1 ms late, never early. With
 /// nothing to wait for, there is one check and no timer.
 ///

@@ -40,7 +40,8 @@ pub(crate) enum IfDropped {
     Kept,
     Refunded,
     /// Refunded, for the first waiter of an [`acquire`](Scope::acquire): it reads an answer in memory at
-    /// once, and does not use a remembered refusal, because units may have come back since.
+    /// once, does not use a remembered refusal, because units may have come back since, and is decided in
+    /// this process when the store fails, unless a policy was set.
     RefundedToWaiters,
 }
 
@@ -128,8 +129,8 @@ impl<'a> Check<'a> {
         Check { if_dropped: IfDropped::Refunded, ..self }
     }
 
-    /// [`refunded_if_dropped`](Self::refunded_if_dropped), for the first waiter of an acquire.
-    pub(crate) fn refunded_to_waiters(self) -> Check<'a> {
+    /// Makes this the check, or the peek, of an acquire's first waiter.
+    pub(crate) fn for_acquire(self) -> Check<'a> {
         Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
     }
 
@@ -195,7 +196,9 @@ impl<'a> Check<'a> {
                 let nudge = (self.if_dropped != IfDropped::Kept).then(nudge);
                 scope.check(self.key, ask, self.at_us, self.within, self.if_dropped, nudge)
             }
-            (Ok(ask), Intent::Look) => scope.peek(self.key, ask, self.at_us, self.within),
+            (Ok(ask), Intent::Look) => {
+                scope.peek(self.key, ask, self.at_us, self.within, self.if_dropped)
+            }
             (Err(error), _) => Answer::ready(Err(error)),
         }
     }

@@ -197,11 +197,12 @@ impl RedisBuilder {
         self
     }
 
-    /// What a check comes to when the servers fail; [`OnFailure::Open`] unless said. A scope may have
+    /// Sets what a check comes to when the servers fail. Without this, checks are [open](OnFailure::Open), and
+    /// [acquires](crate::Acquire) wait for their turn in this process. A scope may have
     /// [its own](Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
     /// [`Builder::max_bytes`] says.
     pub fn on_failure(mut self, on_failure: OnFailure) -> RedisBuilder {
-        self.settings.terms.on_failure = on_failure;
+        self.settings.terms.on_failure = Some(on_failure);
         self
     }
 

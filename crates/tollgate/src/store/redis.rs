@@ -83,7 +83,7 @@ impl Settings {
         Ok(Settings {
             deployment: Deployment::of(url)?,
             prefix: "tollgate:".to_owned(),
-            terms: Terms { deadline: Duration::from_millis(10), on_failure: OnFailure::default() },
+            terms: Terms { deadline: Duration::from_millis(10), on_failure: None },
         })
     }
 
@@ -286,7 +286,7 @@ impl Scope {
             None => AndThen::Nothing,
         };
         let request = Request::Check { charge, at_us };
-        let receiver = servers.submit(request, bounded(self.terms, within), and_then);
+        let receiver = servers.submit(request, self.terms(if_dropped, within), and_then);
         Answer::sent(Sent { receiver, read: decision, refund })
     }
 
@@ -296,9 +296,10 @@ impl Scope {
         ask: Ask,
         at_us: Option<u64>,
         within: Option<Duration>,
+        if_dropped: IfDropped,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
-        let terms = bounded(self.terms, within);
+        let terms = self.terms(if_dropped, within);
         self.redis.send(Request::Peek { charge, at_us }, terms, AndThen::Nothing, decision)
     }
 
@@ -344,9 +345,18 @@ impl Scope {
         })
     }
 
+    /// The terms of a check or a peek.
+    fn terms(&self, if_dropped: IfDropped, within: Option<Duration>) -> Terms {
+        let own = match if_dropped {
+            IfDropped::RefundedToWaiters => self.terms.of_acquire(),
+            IfDropped::Kept | IfDropped::Refunded => self.terms,
+        };
+        bounded(own, within)
+    }
+
     /// Whether a check that the servers fail to decide is an error.
     pub(crate) fn fails_closed(&self) -> bool {
-        self.terms.on_failure == OnFailure::Closed
+        self.terms.on_failure == Some(OnFailure::Closed)
     }
 
     fn looked_at(&self, key: &[u8]) -> Charge {

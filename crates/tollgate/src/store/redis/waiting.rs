@@ -83,7 +83,7 @@ pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 
 impl Waiting {
     pub(super) fn new(shared: &Arc<Shared>, request: Request, terms: Terms) -> (Waiting, Receiver) {
-        let Terms { deadline: within, on_failure } = terms;
+        let (within, on_failure) = (terms.deadline, terms.policy());
         let (answer, receiver) = oneshot::channel();
         let now = Instant::now();
         let waiting = Waiting {
@@ -141,7 +141,7 @@ impl Waiting {
 
     /// On which terms it goes.
     pub(super) fn terms(&self) -> Terms {
-        Terms { deadline: self.within, on_failure: self.on_failure }
+        Terms { deadline: self.within, on_failure: Some(self.on_failure) }
     }
 
     /// Tells that no server decided it, or what is decided instead.
