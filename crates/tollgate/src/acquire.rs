@@ -31,9 +31,9 @@ pub(crate) use lines::Lines;
 /// with, ahead of those that come later with the new one: nobody is sent away, and nobody overtakes.
 ///
 /// Dropping the future at any point leaves the line, and gives back what was charged and not yet
-/// delivered. There are two exceptions, and neither admits more: a shaping limit's place with others
-/// behind it stays spent; and on Redis, of several charges to a bucket that are given up at the same
-/// time, some may stay spent.
+/// delivered: in memory at once, on Redis when the server has answered. A place in a shaping limit with others
+/// behind it stays spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) says what else can
+/// stay spent on Redis.
 ///
 /// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, turns are
 /// given in this process, under the whole limit: an outage adds at most one burst, and the

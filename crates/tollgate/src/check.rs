@@ -109,6 +109,15 @@ impl<'a> Check<'a> {
     /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit
     /// comes back only if it is the last one.
     ///
+    /// On Redis a charge stays spent, until time gives it back, in these cases; none of them admits more:
+    ///
+    /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
+    ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
+    /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another process, or
+    ///   by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are refunded in order: a
+    ///   refund waits until the answers to earlier checks of this kind and key were read or dropped, and at most 1,024
+    ///   refunds of one key wait so.
+    ///
     /// No effect on [`now`](Self::now), on a [peek](Scope::peek), and in a check of several limits or
     /// a batch.
     ///

@@ -6,7 +6,7 @@
 //!   others, with the algorithms' twins; `script` puts them together
 //! - `wire`: requests and answers as the script has them
 //! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
-//!   is told what; `waiting`: a request on its way
+//!   is told what; `waiting`: a request on its way; `refund_order`: when a dropped charge is refunded
 //! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
@@ -30,6 +30,7 @@ mod outage;
 mod parity;
 mod policy;
 mod race;
+mod refund_order;
 mod rendezvous;
 mod script;
 mod sentinel;
@@ -269,10 +270,6 @@ impl Scope {
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
         let servers = &self.redis.servers;
-        let refund = nudge.map(|nudge| {
-            let (servers, charge) = (Arc::clone(servers), charge.clone());
-            Box::new(Refund { servers, charge, at_us, nudge })
-        });
         if at_us.is_none()
             && ask.max_wait_us.is_none()
             && if_dropped != IfDropped::RefundedToWaiters
@@ -281,8 +278,9 @@ impl Scope {
             let refusal = Checked { decision, receipt: None };
             return Answer::ready(Ok(Decision::of(refusal, Source::Cache)));
         }
+        let refund = nudge.map(|nudge| Arc::new(Refund::new(servers, &charge, at_us, nudge)));
         let and_then = match &refund {
-            Some(refund) => AndThen::RefundUnlessTold(refund.clone()),
+            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
             None => AndThen::Nothing,
         };
         let request = Request::Check { charge, at_us };
@@ -475,7 +473,7 @@ fn decision(reply: Reply) -> Option<Decision> {
 pub(crate) struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
-    refund: Option<Box<Refund>>,
+    refund: Option<Arc<Refund>>,
 }
 
 impl fmt::Debug for Redis {
@@ -510,7 +508,7 @@ impl<T> Drop for Sent<T> {
         // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
         self.receiver.close();
         if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
-            refund.give_back(undelivered);
+            refund.owe(undelivered);
         }
     }
 }

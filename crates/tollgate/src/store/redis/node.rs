@@ -157,6 +157,7 @@ impl Node {
         let (late, mut batch): (Vec<_>, Vec<_>) =
             flat(batch).partition(|waiting| self.is_late(waiting, now));
         batch.iter_mut().for_each(|waiting| waiting.timer = None);
+        batch.retain_mut(|waiting| !waiting.withdraw_if_dropped());
         self.were_late(late);
         if batch.is_empty() {
             return;

@@ -11,6 +11,8 @@ use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
 use super::policy::Policy;
+use super::refund_order::RefundOrder;
+use super::waiting::OwedRefund;
 use super::wire::{Charge, Reply, Request};
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -24,6 +26,7 @@ pub(super) struct Shared {
     /// By which refusals are remembered, and decisions made without a server.
     pub(super) clock: Clock,
     pub(super) denials: Denials,
+    pub(super) refund_order: RefundOrder<OwedRefund>,
     policy: Policy,
     failed: Mutex<Failed>,
     outages: Mutex<Outages>,
@@ -64,6 +67,7 @@ impl Shared {
             executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
             denials: Denials::new(),
+            refund_order: RefundOrder::new(),
             policy: Policy::new(max_bytes),
             failed: Mutex::default(),
             outages: Mutex::default(),
