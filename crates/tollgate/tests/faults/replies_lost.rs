@@ -211,5 +211,8 @@ async fn dropped_charge_stays_spent_when_its_reply_is_lost() {
     assert_eq!(remaining(&scope, "a").await, 93);
     // It does not keep later charges from coming back.
     drop(scope.check("a").cost(5).refunded_if_dropped().into_future());
-    assert_eq!(remaining(&scope, "a").await, 93);
+    let began = Instant::now();
+    while remaining(&scope, "a").await != 93 {
+        assert!(began.elapsed() < PATIENCE / 3);
+    }
 }
