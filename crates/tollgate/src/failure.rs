@@ -17,9 +17,11 @@ pub(crate) use terms::Terms;
 ///
 /// A limiter may have one (`RedisBuilder::on_failure`), and a scope may have its own
 /// ([`Scope::on_failure`](crate::Scope::on_failure)). Where neither has one, checks and peeks are open,
-/// and an [`acquire`](crate::Acquire) is local with one process: it goes on waiting for its turn. In a check of several limits the strictest of the
-/// enforced ones holds for all: closed, then local, of several the smallest share, then open. A check of
-/// nothing but shadows never fails: closed is taken for open there.
+/// and an [`acquire`](crate::Acquire) is local with one process: it still waits for its turn.
+///
+/// In a check of several limits the strictest of the enforced ones holds for all: closed, then local,
+/// of several the smallest share, then open. A check of nothing but shadows never fails: closed is
+/// taken for open there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {

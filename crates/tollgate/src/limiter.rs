@@ -235,10 +235,10 @@ impl RedisBuilder {
     ///
     /// Its connections run on the current tokio runtime if that has several threads, and otherwise on one
     /// thread that all limiters of the process share. When the runtime ends before the limiter, they
-    /// move to that thread. Requests that are in flight at that moment, at most two batches of 64 charges
-    /// for each server and those that wait for a late answer, are not sent again, because they may have been
-    /// charged: they come to what [`OnFailure`] says. To avoid even that, build a limiter that several runtimes
-    /// share, such as a `static` of multi-thread tests, outside of them: `std::thread::spawn(build).join()`.
+    /// move to that thread. Requests in flight at that moment, at most two batches of 64 charges for each
+    /// server and requests that wait for a late answer, are not sent again, because they may have been
+    /// charged: [`OnFailure`] decides them. A limiter that several multi-thread runtimes share, such as a `static` of
+    /// tests, avoids that if it is built outside of them: `std::thread::spawn(build).join()`.
     ///
     /// Fails if the system has no thread for the connections.
     pub fn build(self) -> Result<Limiter, Error> {

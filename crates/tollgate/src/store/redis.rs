@@ -6,7 +6,7 @@
 //!   others, with the algorithms' twins; `script` puts them together
 //! - `wire`: requests and answers as the script has them
 //! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
-//!   is told what; `waiting`: a request on its way; `refund_order`: when a dropped charge is refunded
+//!   gets which answer; `waiting`: a request in flight; `refund_order`: when a dropped charge is refunded
 //! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers

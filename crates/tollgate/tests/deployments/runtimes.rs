@@ -62,7 +62,7 @@ fn shards_are_used_after_the_runtime_has_ended() {
     assert_exact(&made_elsewhere(&url, &ids), &ids);
 }
 
-/// The nodes are known from the seed alone, which is asked again.
+/// The limiter learns the nodes from the seed alone, by another refresh.
 #[test]
 fn slots_are_looked_up_again_when_the_runtime_ends_meanwhile() {
     let cluster = Cluster::start(Flavour::Redis, 3, 0).unwrap();

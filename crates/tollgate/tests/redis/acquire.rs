@@ -184,14 +184,14 @@ async fn no_charge_is_lost(text: &str, flavour: Flavour, seed: u64) {
 }
 
 #[tokio::test]
-async fn those_that_give_up_anywhere_are_charged_nothing() {
+async fn acquires_that_give_up_anywhere_are_charged_nothing() {
     for (seed, text) in (1..).zip(&LIMITS[..5]) {
         no_charge_is_lost(text, Flavour::Redis, seed * 7_919).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_that_give_up_on_other_threads_are_charged_nothing() {
+async fn acquires_that_give_up_on_other_threads_are_charged_nothing() {
     for (seed, text) in (1..).zip(&LIMITS[..5]) {
         no_charge_is_lost(text, Flavour::Valkey, seed * 104_729).await;
     }
@@ -210,8 +210,8 @@ async fn assert_comes_back(scope: &Scope, key: &str, want: u64) {
     }
 }
 
-/// Makes 1,000 checks or acquires of one unit, so many at a time, polls each of them once, and drops them in any order.
-/// Returns the units of those that were answered at once.
+/// Makes 1,000 checks or acquires of one unit, `at_a_time` at a time, polls each of them once, and drops them in any order.
+/// Returns how many were charged and answered at once.
 ///
 /// Nothing should be spent of the key: units that were charged before would hide refunds that give back too little.
 async fn drop_all<F: Future>(

@@ -133,7 +133,7 @@ impl Breaker {
         }
     }
 
-    /// Takes back the ticket of a batch whose outcome nobody will know: if it was the probe, the next batch is the probe.
+    /// Takes back the ticket of a batch whose outcome stays unknown. If the batch was the probe, the next batch is the probe.
     pub(super) fn withdraw(&mut self, ticket: Ticket, now_us: u64) {
         if ticket.0 == self.period && matches!(self.phase, Phase::Probing { .. }) {
             self.enter(Phase::Open { since_us: now_us, pause_us: 0 });

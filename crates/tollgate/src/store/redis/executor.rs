@@ -23,7 +23,7 @@ pub(super) struct Executor {
     is_in_background: AtomicBool,
 }
 
-/// Which runtime a task runs on.
+/// The kind of runtime that runs a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuntimeKind {
     Callers,
@@ -43,7 +43,7 @@ impl Executor {
         Ok(Executor { callers, is_in_background })
     }
 
-    /// Which runtime the next task runs on. Once it is the background, it stays the background.
+    /// Returns the kind of runtime that runs the next task. Once it is the background, it stays the background.
     pub(super) fn runtime_kind(&self) -> RuntimeKind {
         match self.is_in_background.load(Ordering::Relaxed) {
             true => RuntimeKind::Background,
@@ -56,7 +56,7 @@ impl Executor {
         self.is_in_background.store(true, Ordering::Relaxed);
     }
 
-    /// The runtime for the next task; `None` if no thread can be started.
+    /// Returns the runtime for the next task, or `None` if no thread can be started.
     fn runtime(&self) -> Option<&Handle> {
         match (self.runtime_kind(), &self.callers) {
             (RuntimeKind::Callers, Some(callers)) => Some(callers),
@@ -64,7 +64,7 @@ impl Executor {
         }
     }
 
-    /// Whether there is a runtime for the next task.
+    /// Returns whether there is a runtime for the next task.
     pub(super) fn has_runtime(&self) -> bool {
         self.runtime().is_some()
     }
@@ -114,7 +114,7 @@ impl Drop for UnfinishedTask {
     }
 }
 
-/// A task that goes on in the background when its runtime ends.
+/// A task that moves to the background when its runtime ends.
 struct MovableTask {
     executor: Arc<Executor>,
     /// `None` once it is done.
@@ -144,8 +144,8 @@ impl Drop for MovableTask {
     }
 }
 
-/// The runtime that all limiters of the process share; started when it is first needed. A later call
-/// tries again if the system had no thread for it.
+/// Returns the runtime that all limiters of the process share. The first call starts it; if the system has no thread for
+/// it, the next call tries again.
 fn background() -> io::Result<&'static Handle> {
     static BACKGROUND: OnceLock<Runtime> = OnceLock::new();
     static STARTING: Mutex<()> = Mutex::new(());

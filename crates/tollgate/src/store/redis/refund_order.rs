@@ -30,17 +30,17 @@ struct Inner<T> {
 
 /// The checks of one key whose charges are refunded if their answers are dropped.
 struct Checks<T> {
-    /// The numbers of those whose answers were neither read nor dropped.
+    /// The numbers of the checks whose answers were neither read nor dropped.
     open: BTreeSet<u64>,
     /// The refunds of the dropped answers, by the charge's place in the bucket and the check's number.
     owed: BTreeMap<(u64, u64), Owed<T>>,
-    /// Refunds that may be sent, in order.
+    /// Refunds to send, in order.
     ready: VecDeque<T>,
     /// Whether a thread is sending them.
     is_sending: bool,
 }
 
-/// A refund that waits for the checks up to `newest`: those that were made before its answer was dropped, any of which
+/// A refund that waits for the checks up to number `newest`. They were made before its answer was dropped, so each of them
 /// may have been charged earlier.
 struct Owed<T> {
     newest: u64,
@@ -58,7 +58,7 @@ impl<T> RefundOrder<T> {
         inner.newest += 1;
         match inner.keys.get_mut(key) {
             Some(checks) => _ = checks.open.insert(inner.newest),
-            None => _ = inner.keys.insert(key.to_vec(), Checks::of_one(inner.newest)),
+            None => _ = inner.keys.insert(key.to_vec(), Checks::new(inner.newest)),
         }
         inner.newest
     }
@@ -81,7 +81,7 @@ impl<T> RefundOrder<T> {
 }
 
 impl<T> Inner<T> {
-    /// The first refund to send, if no other thread is sending refunds of the key.
+    /// Returns the first refund to send, unless another thread is sending refunds of the key.
     fn end(&mut self, key: &[u8], number: u64, owed: Option<(u64, T)>) -> Option<T> {
         let checks = self.keys.get_mut(key)?;
         checks.open.remove(&number);
@@ -96,7 +96,7 @@ impl<T> Inner<T> {
         self.next(key)
     }
 
-    /// The next refund to send. If there is none, the caller stops sending.
+    /// Returns the next refund to send. If it is `None`, the caller must stop sending.
     fn next(&mut self, key: &[u8]) -> Option<T> {
         let checks = self.keys.get_mut(key)?;
         let next = checks.ready.pop_front();
@@ -111,7 +111,7 @@ impl<T> Inner<T> {
 }
 
 impl<T> Checks<T> {
-    fn of_one(number: u64) -> Checks<T> {
+    fn new(number: u64) -> Checks<T> {
         Checks {
             open: BTreeSet::from([number]),
             owed: BTreeMap::new(),

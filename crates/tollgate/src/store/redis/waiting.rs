@@ -219,13 +219,13 @@ pub(crate) struct Refund {
     charge: Charge,
     at_us: Option<u64>,
     nudge: Nudge,
-    /// Where the charge is, once it is known that nobody has read the answer.
+    /// Where the charge is, once its answer was dropped.
     owed: OnceLock<Place>,
     /// The number of the check, if the order of refunds matters.
     number: Option<u64>,
 }
 
-/// A refund, and whom to wake when it is done.
+/// A refund, and how to wake the waiters for its units.
 pub(super) type OwedRefund = (Request, Nudge);
 
 impl Refund {
@@ -247,9 +247,9 @@ impl Refund {
         Refund { servers, charge, at_us, nudge, owed, number }
     }
 
-    /// Refunds the charge of an answer that nobody has read.
-    pub(super) fn owe(&self, unread: Reply) {
-        if let Reply::Checked(Checked { receipt: Some(receipt), .. }, _) = unread {
+    /// Notes that the charge of an answer must be refunded, because the answer was dropped.
+    pub(super) fn owe(&self, dropped: Reply) {
+        if let Reply::Checked(Checked { receipt: Some(receipt), .. }, _) = dropped {
             // OK because there is one answer.
             let _ = self.owed.set(receipt.place());
         }

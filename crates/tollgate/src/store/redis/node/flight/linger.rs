@@ -1,4 +1,4 @@
-//! Waiting for a batch that was given up, after the next was sent and the breaker was told.
+//! Waits for the late reply to a batch that was given up, while the next batch is sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
