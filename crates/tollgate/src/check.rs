@@ -113,6 +113,7 @@ impl<'a> Check<'a> {
     ///
     /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
     ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
+    /// - The refund has no room among the 65,536 charges that wait for a server, or the server keeps failing.
     /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another process, or
     ///   by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are refunded in order: a
     ///   refund waits until the answers to earlier checks of this kind and key were read or dropped, and at most 1,024

@@ -1,11 +1,12 @@
 //! One server: its breaker, its connection, and the requests that share its round trips.
 //!
 //! - `flight`: one batch on its way to the server and back; `call`: what one script of it decides
-//! - `connection`: opened when there is none, given up when it breaks
+//! - `connection`: opened when there is none, given up when it breaks; `sender`: the task that sends batches
 
 mod call;
 mod connection;
 mod flight;
+mod sender;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,10 +17,9 @@ use redis::RedisError;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::batcher::{Batch, Batcher, Full, Lane, Next, Room};
-use super::breaker::{self, Breaker, Outcome, Ticket};
+use super::batcher::{Batcher, Full, Lane, Next, Room};
+use super::breaker::{self, Breaker};
 use super::cluster::Cluster;
-use super::executor::RuntimeKind;
 use super::shared::Shared;
 use super::slots::Redirect;
 use super::target::{Target, store_error};
@@ -29,6 +29,7 @@ use crate::health::{BreakerState, ServerHealth};
 #[cfg(test)]
 pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
+use sender::Sender;
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
 /// room for slow requests holds 2,048 refunds from long logs, a second's work. Refunds of callers that gave up wait here
@@ -129,51 +130,6 @@ impl Node {
     fn time_out(&self, mut waiting: Waiting) {
         let error = self.timeout(waiting.within);
         waiting.fail(error);
-    }
-
-    /// Sends the next batch and tells the answers; whether there was one.
-    async fn send(self: &Arc<Self>) -> bool {
-        // Until it is on its way: so requests reach the server in the order they were made.
-        let turn = self.turn.lock().await;
-        let Batch { requests, is_slow } = self.batcher.lock().take();
-        if requests.is_empty() {
-            return false;
-        }
-        self.decide_batch(requests, turn).await;
-        if is_slow {
-            self.batcher.lock().finish_slow();
-        }
-        true
-    }
-
-    /// Sends one batch and tells the answers.
-    async fn decide_batch(
-        self: &Arc<Self>,
-        batch: Vec<Load>,
-        turn: tokio::sync::MutexGuard<'_, ()>,
-    ) {
-        let now = Instant::now();
-        // They would be charged for nothing.
-        let (late, mut batch): (Vec<_>, Vec<_>) =
-            flat(batch).partition(|waiting| self.is_late(waiting, now));
-        batch.iter_mut().for_each(|waiting| waiting.timer = None);
-        batch.retain_mut(|waiting| !waiting.withdraw_if_dropped());
-        self.were_late(late);
-        if batch.is_empty() {
-            return;
-        }
-        let admitted = self.breaker.lock().admit(self.shared.clock.now_us());
-        let admitted = match admitted {
-            Ok(ticket) => AdmittedBatch { node: self, ticket: Some(ticket) },
-            Err(left_us) => {
-                return self.not_sent(batch, &self.breaker_open(left_us));
-            }
-        };
-        let landed = self.decide(self.calls(batch), turn).await;
-        admitted.report(landed.outcome);
-        // Only now: one who was told, and asks again at once, or is sent to this server again, must not
-        // find the breaker still open.
-        self.land(landed);
     }
 
     /// Whether it has hardly any time left.
@@ -349,75 +305,6 @@ fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> 
         };
         one.into_iter().chain(many)
     })
-}
-
-/// A batch that the breaker has admitted. If it is dropped without a report, because its runtime has ended, the breaker
-/// may admit another one at once.
-struct AdmittedBatch<'a> {
-    node: &'a Node,
-    /// `None` once it was reported.
-    ticket: Option<Ticket>,
-}
-
-impl AdmittedBatch<'_> {
-    fn report(mut self, outcome: Outcome) {
-        if let Some(ticket) = self.ticket.take() {
-            let now_us = self.node.shared.clock.now_us();
-            self.node.breaker.lock().report(ticket, outcome, now_us);
-        }
-    }
-}
-
-impl Drop for AdmittedBatch<'_> {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.node.breaker.lock().withdraw(ticket, self.node.shared.clock.now_us());
-        }
-    }
-}
-
-/// A task that sends batches until nothing waits. When its runtime ends, the batch that it has sent is answered as
-/// `on_failure` says, because it may have been charged, and the requests in the queue are sent from the background.
-struct Sender {
-    node: Arc<Node>,
-    runtime: RuntimeKind,
-    is_done: bool,
-}
-
-impl Sender {
-    fn new(node: &Arc<Node>) -> Sender {
-        let runtime = node.shared.executor.runtime_kind();
-        Sender { node: Arc::clone(node), runtime, is_done: false }
-    }
-
-    async fn send_all(mut self) {
-        loop {
-            if !self.node.send().await {
-                self.is_done = true;
-                return;
-            }
-            // Those who were just told may have more to ask: that goes along.
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if self.is_done {
-            return;
-        }
-        let executor = &self.node.shared.executor;
-        executor.leave_callers_runtime();
-        let waiting = self.node.batcher.lock().give_up();
-        // In the background a sender is dropped only if it has panicked, and might do so again.
-        if self.runtime == RuntimeKind::Callers && executor.has_runtime() {
-            return self.node.put_back(flat(waiting));
-        }
-        self.node.connection.lock().close();
-        // Dropped without the lock: that answers the requests.
-        drop(waiting);
-    }
 }
 
 impl fmt::Debug for Node {
