@@ -54,7 +54,7 @@ impl Sender {
                 self.is_done = true;
                 return;
             }
-            // Those who were just told may have more to ask: that goes along.
+            // The callers that were just answered may send more, which goes into the next batch.
             tokio::task::yield_now().await;
         }
     }
@@ -79,7 +79,7 @@ impl Drop for Sender {
 }
 
 impl Node {
-    /// Sends the next batch and tells the answers; whether there was one.
+    /// Sends the next batch and delivers the answers. Returns whether there was a batch.
     async fn send(self: &Arc<Self>) -> bool {
         // Until it is on its way: so requests reach the server in the order they were made.
         let turn = self.turn.lock().await;
@@ -94,14 +94,14 @@ impl Node {
         true
     }
 
-    /// Sends one batch and tells the answers.
+    /// Sends one batch and delivers the answers.
     async fn decide_batch(
         self: &Arc<Self>,
         batch: Vec<Load>,
         turn: tokio::sync::MutexGuard<'_, ()>,
     ) {
         let now = Instant::now();
-        // They would be charged for nothing.
+        // A request that is late would be charged although its caller gets no answer in time.
         let (late, mut batch): (Vec<_>, Vec<_>) =
             flat(batch).partition(|waiting| self.is_late(waiting, now));
         batch.iter_mut().for_each(|waiting| waiting.timer = None);
@@ -119,8 +119,8 @@ impl Node {
         };
         let landed = self.decide(self.calls(batch), turn).await;
         admitted.report(landed.outcome);
-        // Only now: one who was told, and asks again at once, or is sent to this server again, must not
-        // find the breaker still open.
+        // After the report: a caller that gets its answer and sends the next request at once must not find the
+        // breaker still open.
         self.land(landed);
     }
 }
