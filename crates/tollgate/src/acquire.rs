@@ -32,9 +32,15 @@ pub(crate) use lines::Lines;
 /// with, ahead of those that come later with the new one: nobody is sent away, and nobody overtakes.
 ///
 /// Dropping the future at any point leaves the line, and gives back what was charged and not yet
-/// delivered. There are two exceptions, and neither admits more: a shaping limit's place with others
-/// behind it stays spent; and on Redis, of several charges to a bucket that are given up at the same
-/// time, some may stay spent.
+/// delivered: in memory at once, on Redis when the server has answered. A place in a shaping limit with others
+/// behind it stays spent. [`refunded_if_dropped`](crate::Check::refunded_if_dropped) says what else can
+/// stay spent on Redis.
+///
+/// When the store fails and no [`OnFailure`](crate::OnFailure) was set for the limiter or the scope, turns are
+/// given in this process, under the whole limit: an outage adds at most one burst, and the
+/// pace stays. Several processes then have the whole limit each; [`OnFailure::Local`](crate::OnFailure::Local)
+/// gives them shares. With [`OnFailure::Open`](crate::OnFailure::Open), set explicitly, requests do not wait while
+/// the store fails. A turn that was given without the store cannot be given back.
 ///
 /// Sleeping is tokio's, to its millisecond: a turn may come up to 1 ms late, never early. With
 /// nothing to wait for, there is one check and no timer.

@@ -41,7 +41,8 @@ pub(crate) enum IfDropped {
     Kept,
     Refunded,
     /// Refunded, for the first waiter of an [`acquire`](Scope::acquire): it reads an answer in memory at
-    /// once, and does not use a remembered refusal, because units may have come back since.
+    /// once, does not use a remembered refusal, because units may have come back since, and is decided in
+    /// this process when the store fails, unless a policy was set.
     RefundedToWaiters,
 }
 
@@ -109,6 +110,16 @@ impl<'a> Check<'a> {
     /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit
     /// comes back only if it is the last one.
     ///
+    /// On Redis a charge stays spent, until time gives it back, in these cases; none of them admits more:
+    ///
+    /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
+    ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
+    /// - The refund has no room among the 65,536 charges that wait for a server, or the server keeps failing.
+    /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another process, or
+    ///   by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are refunded in order: a
+    ///   refund waits until the answers to earlier checks of this kind and key were read or dropped, and at most 1,024
+    ///   refunds of one key wait so.
+    ///
     /// No effect on [`now`](Self::now), on a [peek](Scope::peek), and in a check of several limits or
     /// a batch.
     ///
@@ -129,8 +140,8 @@ impl<'a> Check<'a> {
         Check { if_dropped: IfDropped::Refunded, ..self }
     }
 
-    /// [`refunded_if_dropped`](Self::refunded_if_dropped), for the first waiter of an acquire.
-    pub(crate) fn refunded_to_waiters(self) -> Check<'a> {
+    /// Makes this the check, or the peek, of an acquire's first waiter.
+    pub(crate) fn for_acquire(self) -> Check<'a> {
         Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
     }
 
@@ -198,7 +209,9 @@ impl<'a> Check<'a> {
                 let nudge = (self.if_dropped != IfDropped::Kept).then(nudge);
                 scope.check(key, ask, self.at_us, self.within, self.if_dropped, nudge)
             }
-            (Ok(ask), Intent::Look) => scope.peek(key, ask, self.at_us, self.within),
+            (Ok(ask), Intent::Look) => {
+                scope.peek(key, ask, self.at_us, self.within, self.if_dropped)
+            }
             (Err(error), _) => Answer::ready(Err(error)),
         }
     }

@@ -163,9 +163,9 @@ pub enum StoreError {
         /// The key, as it is on the server.
         key: String,
     },
-    /// Whoever was to send the request, or to read the answer, is gone: the runtime that the limiter
-    /// was made in has ended. The request may have been charged.
-    #[error("the runtime that the limiter was made in has ended; make it in one that lives longer")]
+    /// The tokio runtime that the limiter was built in ended while the request was in flight. The
+    /// request may have been charged. Later requests are sent from a thread of the library's own.
+    #[error("the runtime that the limiter was built in ended before the answer came; try again")]
     Gone,
     /// The server failed again and again, and is left alone for a moment. Nothing was charged.
     #[error(

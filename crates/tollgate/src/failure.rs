@@ -15,15 +15,18 @@ pub(crate) use terms::Terms;
 ///
 /// It holds for checks, peeks and acquires. A refund, a reset or a listing that fails is an error.
 ///
-/// A limiter has one (`RedisBuilder::on_failure`), and a scope may have its own
-/// ([`Scope::on_failure`](crate::Scope::on_failure)). In a check of several limits the strictest of the
-/// enforced ones holds for all: closed, then local, of several the smallest share, then open. A check of
-/// nothing but shadows never fails: closed is taken for open there.
+/// A limiter may have one (`RedisBuilder::on_failure`), and a scope may have its own
+/// ([`Scope::on_failure`](crate::Scope::on_failure)). Where neither has one, checks and peeks are open,
+/// and an [`acquire`](crate::Acquire) is local with one process: it still waits for its turn.
+///
+/// In a check of several limits the strictest of the enforced ones holds for all: closed, then local,
+/// of several the smallest share, then open. A check of nothing but shadows never fails: closed is
+/// taken for open there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFailure {
     /// The request is allowed, as if its key had spent nothing. How much goes through while the
-    /// store is away has no bound.
+    /// store is away has no bound. An acquire under this policy, set explicitly, does not wait.
     #[default]
     Open,
     /// The check is an [error](crate::Error::Store): for logins and payments. An HTTP service

@@ -197,11 +197,12 @@ impl RedisBuilder {
         self
     }
 
-    /// What a check comes to when the servers fail; [`OnFailure::Open`] unless said. A scope may have
+    /// Sets what a check comes to when the servers fail. Without this, checks are [open](OnFailure::Open), and
+    /// [acquires](crate::Acquire) wait for their turn in this process. A scope may have
     /// [its own](Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
     /// [`Builder::max_bytes`] says.
     pub fn on_failure(mut self, on_failure: OnFailure) -> RedisBuilder {
-        self.settings.terms.on_failure = on_failure;
+        self.settings.terms.on_failure = Some(on_failure);
         self
     }
 
@@ -230,9 +231,16 @@ impl RedisBuilder {
         Ok(self)
     }
 
-    /// The limiter. Its connection lives on the tokio runtime that this is called in, which must have
-    /// I/O and time enabled. Outside of one, and in one of a single thread, which may stand still
-    /// while others wait, it lives on a thread of its own, and can be awaited on any executor.
+    /// Builds the limiter, which can be used in every runtime and on every executor.
+    ///
+    /// Its connections run on the current tokio runtime if that has several threads, and otherwise on one
+    /// thread that all limiters of the process share. When the runtime ends before the limiter, they
+    /// move to that thread. Requests in flight at that moment, at most two batches of 64 charges for each
+    /// server and requests that wait for a late answer, are not sent again, because they may have been
+    /// charged: [`OnFailure`] decides them. A limiter that several multi-thread runtimes share, such as a `static` of
+    /// tests, avoids that if it is built outside of them: `std::thread::spawn(build).join()`.
+    ///
+    /// Fails if the system has no thread for the connections.
     pub fn build(self) -> Result<Limiter, Error> {
         let Builder { clock, max_waiting, max_bytes, room_for: _ } = self.builder;
         let redis = Redis::new(self.settings, clock.clone(), max_bytes)?;

@@ -28,7 +28,7 @@ impl Store {
             Store::Memory => self,
             #[cfg(feature = "redis")]
             Store::Redis(scope) => {
-                Store::Redis(Arc::new(scope.with(|terms| terms.on_failure = on_failure)))
+                Store::Redis(Arc::new(scope.with(|terms| terms.on_failure = Some(on_failure))))
             }
         }
     }

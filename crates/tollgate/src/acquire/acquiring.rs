@@ -189,7 +189,7 @@ impl<'a> Acquiring<'a> {
             return self.wait_at_gate(turn, closed_us);
         }
         let Acquire { scope, key, cost, .. } = self.request;
-        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).refunded_to_waiters();
+        let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).for_acquire();
         // Only a shaping limit has delays; the others' checks are simpler without.
         if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaped()) {
             check = check.max_wait(Duration::from_micros(max_delay_us));
@@ -319,7 +319,8 @@ impl<'a> Acquiring<'a> {
     /// Refuses a request that did not get to ask.
     fn refuse(&self, would_wait_us: Option<u64>) -> Next<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
-        let answer = scope.peek(key).cost(cost.map_or(0, Cost::units)).into_future();
+        let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));
+        let answer = peek.for_acquire().into_future();
         let would_wait = would_wait_us.map(Duration::from_micros);
         Next::Go(Step::Refusing { answer, would_wait })
     }

@@ -10,7 +10,8 @@ use super::OnFailure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) deadline: Duration,
-    pub(crate) on_failure: OnFailure,
+    /// `None` if neither the limiter nor the scope has one: open for a check, local for an acquire.
+    pub(crate) on_failure: Option<OnFailure>,
 }
 
 impl Terms {
@@ -31,18 +32,27 @@ impl Terms {
         enforced.or_else(|| watching().reduce(Terms::stricter))
     }
 
+    /// The policy for a check.
+    pub(crate) fn policy(self) -> OnFailure {
+        self.on_failure.unwrap_or_default()
+    }
+
+    /// The terms of an acquire, which waits its turn also without the store: it would flood what it paces otherwise.
+    pub(crate) fn of_acquire(self) -> Terms {
+        let on_failure = self.on_failure.unwrap_or(OnFailure::Local { processes: 1 });
+        Terms { on_failure: Some(on_failure), ..self }
+    }
+
     fn watching(self) -> Terms {
-        match self.on_failure {
-            OnFailure::Closed => Terms { on_failure: OnFailure::Open, ..self },
+        match self.policy() {
+            OnFailure::Closed => Terms { on_failure: Some(OnFailure::Open), ..self },
             _ => self,
         }
     }
 
     fn stricter(self, other: Terms) -> Terms {
-        Terms {
-            deadline: self.deadline.min(other.deadline),
-            on_failure: self.on_failure.stricter(other.on_failure),
-        }
+        let on_failure = self.policy().stricter(other.policy());
+        Terms { deadline: self.deadline.min(other.deadline), on_failure: Some(on_failure) }
     }
 }
 
@@ -73,10 +83,10 @@ mod tests {
 
     fn of(parts: &[(Role, u64, OnFailure)]) -> (u64, OnFailure) {
         let part = |&(role, ms, on_failure)| {
-            (role, Terms { deadline: Duration::from_millis(ms), on_failure })
+            (role, Terms { deadline: Duration::from_millis(ms), on_failure: Some(on_failure) })
         };
         let terms = Terms::of_all(&parts.iter().map(part).collect::<Vec<_>>()).unwrap();
-        (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.on_failure)
+        (u64::try_from(terms.deadline.as_millis()).unwrap(), terms.policy())
     }
 
     #[test]
@@ -121,13 +131,24 @@ mod tests {
     }
 
     #[test]
+    fn without_a_policy_checks_are_open_and_acquires_are_local() {
+        let terms = |on_failure| Terms { deadline: Duration::from_millis(10), on_failure };
+        assert_eq!(terms(None).policy(), Open);
+        assert_eq!(terms(None).of_acquire().policy(), Local { processes: 1 });
+        for explicit in [Open, LARGE, Closed] {
+            assert_eq!(terms(Some(explicit)).policy(), explicit);
+            assert_eq!(terms(Some(explicit)).of_acquire().policy(), explicit);
+        }
+    }
+
+    #[test]
     fn nothing_has_no_terms() {
         assert_eq!(Terms::of_all(&[]), None);
     }
 
     #[test]
     fn a_deadline_is_from_a_millisecond_to_an_hour() {
-        let mut terms = Terms { deadline: Duration::from_millis(10), on_failure: Open };
+        let mut terms = Terms { deadline: Duration::from_millis(10), on_failure: None };
         for (deadline, want_ms) in [(Duration::ZERO, 1), (Duration::MAX, 3_600_000)] {
             terms.set_deadline(deadline);
             assert_eq!(terms.deadline, Duration::from_millis(want_ms));

@@ -6,13 +6,13 @@
 //!   others, with the algorithms' twins; `script` puts them together
 //! - `wire`: requests and answers as the script has them
 //! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
-//!   is told what; `waiting`: a request on its way
+//!   gets which answer; `waiting`: a request in flight; `refund_order`: when a dropped charge is refunded
 //! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
 //! - `denials`: refusals that need not be asked for again; `policy`: what is decided without a server;
-//!   `outage`: logs when the store begins to fail and when it answers again; `shared`: what all servers
-//!   have in common
+//!   `outage`: logs when the store begins to fail and when it answers again; `executor`: the runtime of
+//!   all tasks; `shared`: what all servers have in common
 
 mod across;
 mod address;
@@ -22,6 +22,7 @@ mod cluster;
 #[cfg(test)]
 mod costs;
 mod denials;
+mod executor;
 mod key;
 #[doc(hidden)]
 pub mod measured;
@@ -31,6 +32,7 @@ mod outage;
 mod parity;
 mod policy;
 mod race;
+mod refund_order;
 mod rendezvous;
 mod script;
 mod sentinel;
@@ -85,7 +87,7 @@ impl Settings {
         Ok(Settings {
             deployment: Deployment::of(url)?,
             prefix: "tollgate:".to_owned(),
-            terms: Terms { deadline: Duration::from_millis(10), on_failure: OnFailure::default() },
+            terms: Terms { deadline: Duration::from_millis(10), on_failure: None },
         })
     }
 
@@ -139,8 +141,8 @@ pub(crate) struct Scope {
 pub(crate) type Asked = Result<Option<(Request, Terms)>, Error>;
 
 impl Redis {
-    /// On the runtime that it is made in, or a thread of its own. A share of the limits that is decided
-    /// here takes no more than `max_bytes`.
+    /// Begins to use the servers; nothing is connected yet. A share of the limits that is decided in
+    /// this process takes at most `max_bytes`.
     pub(crate) fn new(
         settings: Settings,
         clock: Option<Clock>,
@@ -225,7 +227,7 @@ impl Redis {
             places: Vec::new(),
             weight: 0,
         };
-        self.servers.shared().spawn(in_order.decide(requests, told));
+        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
         let read = |reply| match reply {
             Reply::Batch(all) => Some(all),
             _ => None,
@@ -271,10 +273,6 @@ impl Scope {
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
         let servers = &self.redis.servers;
-        let refund = nudge.map(|nudge| {
-            let (servers, charge) = (Arc::clone(servers), charge.clone());
-            Box::new(Refund { servers, charge, at_us, nudge })
-        });
         if at_us.is_none()
             && ask.max_wait_us.is_none()
             && if_dropped != IfDropped::RefundedToWaiters
@@ -282,12 +280,13 @@ impl Scope {
         {
             return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
         }
+        let refund = nudge.map(|nudge| Arc::new(Refund::new(servers, &charge, at_us, nudge)));
         let and_then = match &refund {
-            Some(refund) => AndThen::RefundUnlessTold(refund.clone()),
+            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
             None => AndThen::Nothing,
         };
         let request = Request::Check { charge, at_us };
-        let receiver = servers.submit(request, bounded(self.terms, within), and_then);
+        let receiver = servers.submit(request, self.terms(if_dropped, within), and_then);
         Answer::sent(Sent { receiver, read: decision, refund })
     }
 
@@ -297,9 +296,10 @@ impl Scope {
         ask: Ask,
         at_us: Option<u64>,
         within: Option<Duration>,
+        if_dropped: IfDropped,
     ) -> Answer<Decision> {
         let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
-        let terms = bounded(self.terms, within);
+        let terms = self.terms(if_dropped, within);
         self.redis.send(Request::Peek { charge, at_us }, terms, AndThen::Nothing, decision)
     }
 
@@ -345,9 +345,18 @@ impl Scope {
         })
     }
 
+    /// The terms of a check or a peek.
+    fn terms(&self, if_dropped: IfDropped, within: Option<Duration>) -> Terms {
+        let own = match if_dropped {
+            IfDropped::RefundedToWaiters => self.terms.of_acquire(),
+            IfDropped::Kept | IfDropped::Refunded => self.terms,
+        };
+        bounded(own, within)
+    }
+
     /// Whether a check that the servers fail to decide is an error.
     pub(crate) fn fails_closed(&self) -> bool {
-        self.terms.on_failure == OnFailure::Closed
+        self.terms.on_failure == Some(OnFailure::Closed)
     }
 
     /// The fingerprint of a key, for its receipts.
@@ -468,7 +477,7 @@ fn decision(reply: Reply) -> Option<Decision> {
 pub(crate) struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
-    refund: Option<Box<Refund>>,
+    refund: Option<Arc<Refund>>,
 }
 
 impl fmt::Debug for Redis {
@@ -503,7 +512,7 @@ impl<T> Drop for Sent<T> {
         // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
         self.receiver.close();
         if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
-            refund.give_back(undelivered);
+            refund.owe(undelivered);
         }
     }
 }

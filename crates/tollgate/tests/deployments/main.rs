@@ -10,6 +10,7 @@ mod asking;
 mod changed_limits;
 mod cluster;
 mod replica;
+mod runtimes;
 mod sentinel;
 mod sentinel_rights;
 mod setup;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, OnFailure, Scope};
+use tollgate::{Acquired, Limiter, OnFailure, Scope};
 use tollgate_launcher::Flavour;
 
 use crate::policy::{Fault, LOCAL, POLICIES};
@@ -96,6 +96,46 @@ async fn an_acquire_of_a_local_limiter_waits_for_its_share() {
         let admitted = all.iter().filter(|acquired| acquired.is_admitted()).count();
         assert_eq!(admitted, 1, "{fault:?}: {all:?}");
         assert_eq!(limiter.waiting(), 0);
+    }
+}
+
+/// Asserts that five went one after the other, the first at once and one every 50 ms, decided in this process.
+fn assert_paced(all: &[Acquired], took: Duration) {
+    assert!(all.iter().all(Acquired::is_admitted), "{all:?}");
+    assert!(all.iter().all(|acquired| acquired.decision().is_degraded()), "{all:?}");
+    assert!(took >= Duration::from_millis(4 * 50), "{took:?}");
+    assert!(all.iter().map(waited).is_sorted(), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
+    for fault in Fault::ALL {
+        let mut server = start(Flavour::Redis);
+        let limiter =
+            Limiter::builder().redis(&server.url()).unwrap().deadline(SOON).build().unwrap();
+        let paced = named(&limiter, "paced", "token-bucket capacity=1 refill=20/s");
+        until_decided(&paced).await;
+        fault.strike(&mut server);
+        for max_wait in [None, Some(PATIENCE)] {
+            let began = Instant::now();
+            let all = in_line(&paced, 5, max_wait).await;
+            assert_paced(&all, began.elapsed());
+        }
+        let hourly = named(&limiter, "hourly", "token-bucket capacity=1 refill=1/h");
+        assert!(hourly.acquire("a").await.unwrap().is_admitted());
+        match hourly.acquire("a").max_wait(PATIENCE).await.unwrap() {
+            Acquired::Refused { decision, .. } => assert_eq!(decision.remaining(), 0, "{fault:?}"),
+            admitted => panic!("{fault:?}: {admitted:?}"),
+        }
+        // Checks are open, as they were.
+        for _ in 0..5 {
+            assert!(paced.check("a").await.unwrap().is_allowed(), "{fault:?}");
+        }
+        let all = in_line(&hourly.on_failure(OnFailure::Open), 5, None).await;
+        assert!(all.iter().all(|acquired| acquired.is_admitted()), "{fault:?}: {all:?}");
+        fault.end(&mut server);
+        until_decided(&paced).await;
+        assert!(!paced.acquire("a").await.unwrap().decision().is_degraded(), "{fault:?}");
     }
 }
 

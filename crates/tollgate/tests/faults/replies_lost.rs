@@ -8,7 +8,7 @@ use tollgate_launcher::{Flavour, Proxy};
 
 use crate::setup::{
     LIMITS, MARGIN, PATIENCE, Random, at, named, patient, remaining, scope, scripts_run, start,
-    until_decided,
+    until, until_decided,
 };
 
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -194,5 +194,25 @@ async fn a_lost_reply_of_many_is_charged_once_for_each() {
             let left = remaining(&scope, &number.to_string()).await;
             assert_eq!(left, 99 - number, "{flavour}, {loss:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_charge_stays_spent_when_its_reply_is_lost() {
+    let server = start(Flavour::Redis);
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let scope = scope(&at(&proxy.url()), LIMITS[3]);
+    until_decided(&scope).await;
+    proxy.cut_after_request(1);
+    let lost = scope.check("a").cost(7).refunded_if_dropped().into_future();
+    until("the connection is cut", || proxy.connections_cut() == 1).await;
+    drop(lost);
+    until_decided(&scope).await;
+    assert_eq!(remaining(&scope, "a").await, 93);
+    // It does not keep later charges from coming back.
+    drop(scope.check("a").cost(5).refunded_if_dropped().into_future());
+    let began = Instant::now();
+    while remaining(&scope, "a").await != 93 {
+        assert!(began.elapsed() < PATIENCE / 3);
     }
 }

@@ -60,6 +60,28 @@ async fn without_its_store_a_request_goes_or_fails_as_the_scope_says() {
     assert_eq!(server.came().len(), 2);
 }
 
+/// The first at once, and one every 100 ms.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn requests_keep_their_pace_while_the_store_is_frozen_or_dead() {
+    use tollgate_launcher::{Flavour, Launch};
+
+    let mut store = Launch::new(Flavour::Redis).start().unwrap();
+    let limiter = Limiter::redis(&store.url()).unwrap();
+    for name in ["frozen", "dead"] {
+        let scope = limiter.scope(name, TEN.parse::<Limit>().unwrap()).unwrap();
+        match name {
+            "frozen" => store.freeze(),
+            _ => store.kill(),
+        }
+        let server = Server::new(&[]);
+        send_all(&paced(&PaceLayer::new(scope.clone()), &server), 0..4).await;
+        let came_ms = server.came_ms();
+        assert!(came_ms[3] - came_ms[0] >= 3 * 100 - 1, "{name}: {came_ms:?}");
+        assert!(scope.check("").await.unwrap().is_degraded());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn keys_are_not_shown() {
     let server = Server::new(&[busy("7")]);

@@ -2,14 +2,14 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, Acquiring, Error, Scope};
+use tollgate::{Acquired, Acquiring, Decision, Error, Limiter, Scope};
 use tollgate_launcher::Flavour;
 
-use crate::setup::{LIMITS, PATIENCE, Random, named, open, remaining, start};
+use crate::setup::{LIMITS, PATIENCE, Random, named, open, remaining, scope, start, within};
 
 #[tokio::test]
 async fn those_that_wait_go_in_the_order_they_came() {
@@ -184,29 +184,147 @@ async fn no_charge_is_lost(text: &str, flavour: Flavour, seed: u64) {
 }
 
 #[tokio::test]
-async fn those_that_give_up_anywhere_are_charged_nothing() {
-    for (seed, text) in (1..).zip(&LIMITS[..3]) {
+async fn acquires_that_give_up_anywhere_are_charged_nothing() {
+    for (seed, text) in (1..).zip(&LIMITS[..5]) {
         no_charge_is_lost(text, Flavour::Redis, seed * 7_919).await;
     }
 }
 
-/// Of a bucket, refunds that overtake each other lose some: units charged since count against one
-/// that comes late, also if they were refunded.
-#[tokio::test]
-async fn of_a_bucket_those_that_give_up_are_not_given_more_than_they_were_charged() {
-    for (seed, text) in (1..).zip(&LIMITS[3..5]) {
-        let server = start(Flavour::Redis);
-        let scope = named(&open(&server), "scope", text);
-        for (key, most) in given_up(&scope, seed * 7_919).await {
-            let left = remaining(&scope, &key).await;
-            assert!(left <= most, "{text}: {left} of {most}");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_that_give_up_on_other_threads_are_charged_nothing() {
+    for (seed, text) in (1..).zip(&LIMITS[..5]) {
+        no_charge_is_lost(text, Flavour::Valkey, seed * 104_729).await;
+    }
+}
+
+/// Waits until `remaining` is as wanted, and looks a few times whether it stays so.
+async fn assert_comes_back(scope: &Scope, key: &str, want: u64) {
+    let began = Instant::now();
+    while remaining(scope, key).await != want {
+        let left = remaining(scope, key).await;
+        assert!(began.elapsed() < PATIENCE / 3, "{}: {left} of {want}", scope.name());
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..3 {
+        assert_eq!(remaining(scope, key).await, want, "{}", scope.name());
+    }
+}
+
+/// Makes 1,000 checks or acquires of one unit, `at_a_time` at a time, polls each of them once, and drops them in any order.
+/// Returns how many were charged and answered at once.
+///
+/// Nothing should be spent of the key: units that were charged before would hide refunds that give back too little.
+async fn drop_all<F: Future>(
+    scope: &Scope,
+    mut make: impl FnMut() -> F,
+    is_charged: impl Fn(F::Output) -> bool,
+    at_a_time: usize,
+    seed: u64,
+) -> u64 {
+    let mut random = Random(seed);
+    let mut charged = 0;
+    let mut under_way = Vec::new();
+    for _ in 0..1_000 {
+        let mut future = Box::pin(make());
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => charged += u64::from(is_charged(answer)),
+            Poll::Pending => under_way.push(future),
+        }
+        while under_way.len() >= at_a_time || (!under_way.is_empty() && random.below(2) == 0) {
+            let at = random.below(under_way.len() as u64) as usize;
+            drop(under_way.swap_remove(at));
+        }
+        // Now and then the answers to all that was sent are there.
+        if random.below(20) == 0 {
+            let _ = scope.peek("another key").await;
+        }
+    }
+    charged
+}
+
+/// A limit with room for 10,000 instead of 100.
+fn wide(limiter: &Limiter, text: &str) -> Scope {
+    scope(limiter, &text.replace("100", "10000"))
+}
+
+async fn drop_acquires(scope: &Scope, seed: u64) -> u64 {
+    let make = || scope.acquire("a").into_future();
+    let is_charged = |answer: Result<Acquired, Error>| answer.is_ok_and(|it| it.is_admitted());
+    drop_all(scope, make, is_charged, 1, seed).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acquires_that_are_polled_once_and_dropped_are_charged_nothing() {
+    for flavour in Flavour::ALL {
+        let server = start(flavour);
+        let limiter = open(&server);
+        for text in &LIMITS[..5] {
+            let scope = wide(&limiter, text);
+            let charged = drop_acquires(&scope, 7_919).await;
+            assert_comes_back(&scope, "a", 10_000 - charged).await;
+            assert_eq!(limiter.waiting(), 0);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_that_give_up_on_other_threads_are_charged_nothing() {
-    for (seed, text) in (1..).zip(&LIMITS[..3]) {
-        no_charge_is_lost(text, Flavour::Valkey, seed * 104_729).await;
+async fn refundable_checks_that_are_dropped_are_charged_nothing() {
+    let server = start(Flavour::Redis);
+    let limiter = open(&server);
+    for text in &LIMITS[..5] {
+        let scope = wide(&limiter, text);
+        let make = || scope.check("a").refunded_if_dropped().into_future();
+        let is_charged = |answer: Result<Decision, Error>| answer.unwrap().is_allowed();
+        let charged = drop_all(&scope, make, is_charged, 100, 104_729).await;
+        assert_comes_back(&scope, "a", 10_000 - charged).await;
+    }
+}
+
+/// Waits until it is so.
+async fn until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE / 3);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The deadline passes while the server is frozen, before some answers are dropped and after others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_of_dropped_answers_come_back_when_the_server_answers_late() {
+    let server = start(Flavour::Redis);
+    let direct = open(&server);
+    for text in &LIMITS[..5] {
+        let limiter = within(&server.url(), Duration::from_millis(200));
+        let ours = scope(&limiter, text);
+        ours.peek("a").await.unwrap();
+        server.freeze();
+        let check = |_| ours.check("a").refunded_if_dropped().into_future();
+        let mut checks: Vec<_> = (0..50).map(check).collect();
+        until(|| limiter.health().unwrap().servers[0].waiting < 50).await;
+        checks.truncate(25);
+        until(|| limiter.health().unwrap().failed > 0).await;
+        drop(checks);
+        server.thaw();
+        // On the same connection, behind the charges.
+        while ours.peek("a").await.is_err() {}
+        assert_comes_back(&scope(&direct, text), "a", 100).await;
+    }
+}
+
+/// The order of the refunds is known within a process. Other processes that give up charges to the same bucket at the
+/// same time can make some of them stay spent, and never more than those.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_give_up_at_the_same_time_are_not_given_more_than_they_were_charged() {
+    let server = start(Flavour::Redis);
+    let direct = scope(&open(&server), LIMITS[3]);
+    let mut processes = JoinSet::new();
+    for seed in 1..=4 {
+        let scope = scope(&open(&server), LIMITS[3]);
+        processes.spawn(async move { drop_acquires(&scope, seed * 7_919).await });
+    }
+    let charged: u64 = processes.join_all().await.into_iter().sum();
+    for _ in 0..1_000 {
+        assert!(remaining(&direct, "a").await <= 100 - charged);
     }
 }

@@ -1,15 +1,15 @@
 //! Where a limiter can be made and awaited.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tollgate::{Error, StoreError};
+use tokio::task::JoinSet;
+use tollgate::{BreakerState, Error, Limiter, OnFailure, Scope, StoreError};
 use tollgate_launcher::Flavour;
 
-use crate::fake::Mute;
-use crate::setup::{LIMITS, PATIENCE, at, open, scope, start, store_error};
+use crate::setup::{LIMITS, PATIENCE, at, builder, open, scope, start};
 
 /// An executor that knows nothing of tokio.
 fn block_on<T>(future: impl IntoFuture<Output = T>) -> T {
@@ -64,37 +64,111 @@ fn threads_without_a_runtime_share_one_limiter() {
     assert_eq!(admitted, 100);
 }
 
+/// Asserts that no server has failed to decide a request.
+fn assert_nothing_failed(limiter: &Limiter) {
+    let health = limiter.health().unwrap();
+    assert_eq!((health.failed, health.servers[0].breaker), (0, BreakerState::Closed), "{health:?}");
+}
+
 #[test]
-fn a_limiter_whose_runtime_has_ended_says_so() {
+fn limiter_outlives_the_runtime_that_it_was_built_in() {
     let server = start(Flavour::Redis);
     let first = runtime();
     let scope = first.block_on(async { scope(&open(&server), LIMITS[0]) });
     assert!(block_on(scope.check("a")).unwrap().is_allowed());
     drop(first);
-    for _ in 0..3 {
-        assert_eq!(store_error(block_on(scope.check("a"))), StoreError::Gone);
-    }
-    assert_eq!(store_error(runtime().block_on(scope.peek("a").into_future())), StoreError::Gone);
-    assert_eq!(store_error(block_on(scope.acquire("a"))), StoreError::Gone);
-    let batch = block_on(scope.limiter().batch(&[&[scope.check("a")]]));
-    assert!(matches!(store_error(batch), StoreError::Gone));
+    assert_nothing_failed(scope.limiter());
+    let receipt = block_on(scope.check("a").cost(9)).unwrap().into_receipt().unwrap();
+    assert_eq!(runtime().block_on(scope.peek("a").into_future()).unwrap().remaining(), 90);
+    assert_eq!(block_on(scope.refund("a", receipt)), Ok(9));
+    assert!(runtime().block_on(scope.acquire("a").into_future()).unwrap().is_admitted());
+    let batch = block_on(scope.limiter().batch(&[&[scope.check("a")], &[scope.check("b")]]));
+    assert!(batch.unwrap().iter().all(Result::is_ok));
+    assert_eq!(block_on(scope.reset("a")), Ok(()));
+    drop(scope.check("a").refunded_if_dropped().into_future());
+    while block_on(scope.peek("a")).unwrap().remaining() < 100 {}
+    assert_nothing_failed(scope.limiter());
 }
 
-/// Nobody waits for a runtime that ended while a request was on its way, or in the queue.
+/// Three test functions that share a limiter, as `#[tokio::test(flavor = "multi_thread")]` runs them.
 #[test]
-fn what_is_on_its_way_when_the_runtime_ends_is_told() {
-    let mute = Mute::start();
+fn static_limiter_is_exact_in_the_runtimes_of_several_tests() {
+    static SCOPE: OnceLock<Scope> = OnceLock::new();
+    let server = start(Flavour::Redis);
+    let test = || async {
+        let scope = SCOPE.get_or_init(|| scope(&open(&server), LIMITS[0]));
+        let mut tasks = JoinSet::new();
+        for _ in 0..4 {
+            tasks.spawn(async {
+                let mut allowed = 0;
+                for _ in 0..20 {
+                    allowed += u32::from(scope.check("a").await.unwrap().is_allowed());
+                }
+                allowed
+            });
+        }
+        tasks.join_all().await.into_iter().sum::<u32>()
+    };
+    assert_eq!(runtime().block_on(test()), 80);
+    let allowed: u32 = thread::scope(|threads| {
+        let tests = [(); 2].map(|()| threads.spawn(|| runtime().block_on(test())));
+        tests.into_iter().map(|test| test.join().unwrap()).sum()
+    });
+    assert_eq!(allowed, 20);
+    assert_nothing_failed(SCOPE.get().unwrap().limiter());
+}
+
+/// Two batches of 64 are in flight at most; the other requests are sent from the background.
+#[test]
+fn requests_in_flight_are_answered_once_when_their_runtime_ends() {
+    let server = start(Flavour::Redis);
     let first = runtime();
-    let scope = first.block_on(async { scope(&at(&mute.url()), LIMITS[0]) });
-    let began = Instant::now();
-    let answers: Vec<_> = (0..200).map(|_| scope.check("a").into_future()).collect();
-    mute.until_connected();
-    let late: Vec<_> = (0..200).map(|_| scope.check("a").into_future()).collect();
-    first.shutdown_background();
-    for answer in answers.into_iter().chain(late) {
-        assert_eq!(store_error(block_on(answer)), StoreError::Gone);
+    let scope =
+        first.block_on(async { scope(&open(&server), "fixed-window limit=9999 window=366d") });
+    block_on(scope.check("a")).unwrap();
+    server.freeze();
+    let mut answers: Vec<_> = (0..500).map(|_| scope.check("a").into_future()).collect();
+    while scope.limiter().health().unwrap().servers[0].waiting == 500 {
+        thread::yield_now();
     }
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    first.shutdown_background();
+    answers.extend((0..500).map(|_| scope.check("a").into_future()));
+    server.thaw();
+    let answers: Vec<_> = answers.into_iter().map(block_on).collect();
+    let (allowed, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert!((1..=128).contains(&failed.len()), "{}", failed.len());
+    for error in &failed {
+        assert_eq!(*error, Err(Error::Store(StoreError::Gone)));
+    }
+    let charged = 9_999 - block_on(scope.peek("a")).unwrap().remaining();
+    let (least, most) = (1 + allowed.len() as u64, 1_001);
+    assert!((least..=most).contains(&charged), "{least} to {most}: {charged}");
+    assert_eq!(scope.limiter().health().unwrap().failed, failed.len() as u64);
+}
+
+#[test]
+fn batch_goes_on_when_its_runtime_ends() {
+    let server = start(Flavour::Redis);
+    let first = runtime();
+    let builder = builder(&server.url()).deadline(PATIENCE).on_failure(OnFailure::Open);
+    let scope = first.block_on(async { scope(&builder.build().unwrap(), LIMITS[0]) });
+    server.freeze();
+    let check = [scope.check("a")];
+    let batch = scope.limiter().batch(&vec![&check[..]; 90]);
+    first.shutdown_background();
+    server.thaw();
+    let answers: Vec<_> = block_on(batch).unwrap().into_iter().map(Result::unwrap).collect();
+    let degraded = answers.iter().filter(|answer| answer.is_degraded()).count();
+    assert!(answers.len() == 90 && degraded <= 64, "{degraded}");
+}
+
+/// Tokio panics in a task that asks such a runtime for I/O.
+#[test]
+fn limiter_does_not_stay_on_a_runtime_without_io() {
+    let server = start(Flavour::Redis);
+    let without_io = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+    let scope = without_io.block_on(async { scope(&open(&server), LIMITS[0]) });
+    assert_eq!(block_on(scope.check("a")).unwrap().remaining(), 99);
 }
 
 #[tokio::test]

@@ -201,13 +201,14 @@ impl<T> Batcher<T> {
         self.queues.iter_mut().find_map(|queue| queue.remove(number))
     }
 
-    /// Everything that waits, for one who cannot go on sending.
+    /// Takes out everything that waits, in order of arrival, for a sender that cannot go on.
     pub(super) fn give_up(&mut self) -> Vec<T> {
         self.in_flight -= 1;
         self.is_slow_in_flight = false;
         let queues = std::mem::replace(&mut self.queues, Lane::ALL.map(|_| Queue::new()));
-        let places = queues.into_iter().flat_map(|queue| queue.waiting);
-        places.filter_map(|place| Some(place.request?.0)).collect()
+        let mut places: Vec<_> = queues.into_iter().flat_map(|queue| queue.waiting).collect();
+        places.sort_unstable_by_key(|place| place.number);
+        places.into_iter().filter_map(|place| Some(place.request?.0)).collect()
     }
 }
 
@@ -399,9 +400,11 @@ mod tests {
         let mut batcher = batcher();
         batcher.put(1, 1, Usual).unwrap();
         batcher.take();
-        batcher.put(2, 1, Usual).unwrap();
-        assert_eq!(batcher.give_up(), [2]);
-        assert_eq!((batcher.weight(), batcher.put(3, 1, Usual)), (0, Ok(Next::Send)));
+        for (request, lane) in [(2, Usual), (3, Slow), (4, Patient), (5, Usual)] {
+            batcher.put(request, 1, lane).unwrap();
+        }
+        assert_eq!(batcher.give_up(), [2, 3, 4, 5], "in order of arrival");
+        assert_eq!((batcher.weight(), batcher.put(6, 1, Usual)), (0, Ok(Next::Send)));
     }
 
     #[test]

@@ -133,6 +133,13 @@ impl Breaker {
         }
     }
 
+    /// Takes back the ticket of a batch whose outcome stays unknown. If the batch was the probe, the next batch is the probe.
+    pub(super) fn withdraw(&mut self, ticket: Ticket, now_us: u64) {
+        if ticket.0 == self.period && matches!(self.phase, Phase::Probing { .. }) {
+            self.enter(Phase::Open { since_us: now_us, pause_us: 0 });
+        }
+    }
+
     pub(super) fn state(&self, now_us: u64) -> State {
         match self.phase {
             Phase::Closed { .. } => State::Closed,
@@ -284,6 +291,23 @@ mod tests {
         assert_eq!(breaker.admit(now_us), Err(left_us));
         assert_eq!(breaker.admit(now_us + left_us - 1), Err(1));
         assert_eq!(breaker.state(now_us + left_us), HalfOpen);
+    }
+
+    #[test]
+    fn probe_that_is_withdrawn_is_followed_by_another_at_once() {
+        let mut breaker = Breaker::new(7, 10_000);
+        let (ticket, now_us) = probe(&mut breaker, START);
+        assert!(breaker.admit(now_us).is_err());
+        breaker.withdraw(ticket, now_us);
+        assert_eq!(breaker.state(now_us), HalfOpen);
+        let next = breaker.admit(now_us).unwrap();
+        breaker.withdraw(ticket, now_us);
+        breaker.report(ticket, Answered, now_us);
+        assert_eq!(breaker.state(now_us), HalfOpen, "the first ticket is void");
+        breaker.report(next, Answered, now_us);
+        assert_eq!(breaker.state(now_us), Closed);
+        breaker.withdraw(next, now_us);
+        assert_eq!(breaker.state(now_us), Closed);
     }
 
     #[test]

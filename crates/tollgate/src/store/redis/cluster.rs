@@ -184,7 +184,7 @@ impl Cluster {
         match (&waiting.request, self.itself.upgrade()) {
             (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
                 let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
-                self.shared.spawn(across::decide_each(Arc::new(servers), waiting));
+                self.shared.executor.spawn_movable(across::decide_each(Arc::new(servers), waiting));
             }
             // One key is never in two places. The server knows best; it is asked until the hops end.
             _ => from.put(Load::One(waiting)),
@@ -231,11 +231,12 @@ impl Cluster {
             Ordering::Relaxed,
         );
         if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
-            self.shared.spawn(async move {
-                let look = Look(&cluster);
-                if let Ok(Ok(slots)) = timeout(OPENING, look.0.ask()).await {
-                    look.0.adopt(slots);
+            let refresh = Refresh { cluster, is_done: false };
+            self.shared.executor.spawn(async move {
+                if let Ok(Ok(slots)) = timeout(OPENING, refresh.cluster.ask()).await {
+                    refresh.cluster.adopt(slots);
                 }
+                refresh.finish();
             });
         }
     }
@@ -299,12 +300,23 @@ async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreEr
     slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }
 
-/// One who looks; the next may when it is done, or dropped.
-struct Look<'a>(&'a Cluster);
+/// A refresh of the slots that is under way. If it is dropped before it is done, because its runtime has ended, the next
+/// request begins another one.
+struct Refresh {
+    cluster: Arc<Cluster>,
+    is_done: bool,
+}
 
-impl Drop for Look<'_> {
+impl Refresh {
+    fn finish(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Refresh {
     fn drop(&mut self) {
-        self.0.refreshed_us.store(self.0.shared.clock.now_us(), Ordering::Relaxed);
+        let refreshed_us = if self.is_done { self.cluster.shared.clock.now_us() } else { 0 };
+        self.cluster.refreshed_us.store(refreshed_us, Ordering::Relaxed);
     }
 }
 

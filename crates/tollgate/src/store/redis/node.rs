@@ -1,11 +1,12 @@
 //! One server: its breaker, its connection, and the requests that share its round trips.
 //!
 //! - `flight`: one batch on its way to the server and back; `call`: what one script of it decides
-//! - `connection`: opened when there is none, given up when it breaks
+//! - `connection`: opened when there is none, given up when it breaks; `sender`: the task that sends batches
 
 mod call;
 mod connection;
 mod flight;
+mod sender;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,7 +17,7 @@ use redis::RedisError;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::batcher::{Batch, Batcher, Full, Lane, Next, Room};
+use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
 use super::cluster::Cluster;
 use super::shared::Shared;
@@ -28,6 +29,7 @@ use crate::health::{BreakerState, ServerHealth};
 #[cfg(test)]
 pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
+use sender::Sender;
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
 /// room for slow requests holds 2,048 refunds from long logs, a second's work. Refunds of callers that gave up wait here
@@ -102,7 +104,7 @@ impl Node {
         };
         match next {
             Ok(Next::Wait) => {}
-            Ok(Next::Send) => self.shared.spawn(Sender::new(self).send_all()),
+            Ok(Next::Send) => self.shared.executor.spawn(Sender::new(self).send_all()),
             Err(Full { request, waiting }) => {
                 fail(flat([request]), &StoreError::Overloaded { waiting });
             }
@@ -113,7 +115,8 @@ impl Node {
     fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
         let hurried = load.hurried_by(self.longest_in(lane));
         if let (Some(deadline), Some(first)) = (hurried, load.first_mut()) {
-            first.timer = Some(self.shared.timer(Arc::clone(self).tell_in_time(number, deadline)));
+            let task = Arc::clone(self).tell_in_time(number, deadline);
+            first.timer = self.shared.executor.timer(task);
         }
     }
 
@@ -127,50 +130,6 @@ impl Node {
     fn time_out(&self, mut waiting: Waiting) {
         let error = self.timeout(waiting.within);
         waiting.fail(error);
-    }
-
-    /// Sends the next batch and tells the answers; whether there was one.
-    async fn send(self: &Arc<Self>) -> bool {
-        // Until it is on its way: so requests reach the server in the order they were made.
-        let turn = self.turn.lock().await;
-        let Batch { requests, is_slow } = self.batcher.lock().take();
-        if requests.is_empty() {
-            return false;
-        }
-        self.decide_batch(requests, turn).await;
-        if is_slow {
-            self.batcher.lock().finish_slow();
-        }
-        true
-    }
-
-    /// Sends one batch and tells the answers.
-    async fn decide_batch(
-        self: &Arc<Self>,
-        batch: Vec<Load>,
-        turn: tokio::sync::MutexGuard<'_, ()>,
-    ) {
-        let now = Instant::now();
-        // They would be charged for nothing.
-        let (late, mut batch): (Vec<_>, Vec<_>) =
-            flat(batch).partition(|waiting| self.is_late(waiting, now));
-        batch.iter_mut().for_each(|waiting| waiting.timer = None);
-        self.were_late(late);
-        if batch.is_empty() {
-            return;
-        }
-        let admitted = self.breaker.lock().admit(self.shared.clock.now_us());
-        let ticket = match admitted {
-            Ok(ticket) => ticket,
-            Err(left_us) => {
-                return self.not_sent(batch, &self.breaker_open(left_us));
-            }
-        };
-        let landed = self.decide(self.calls(batch), turn).await;
-        self.breaker.lock().report(ticket, landed.outcome, self.shared.clock.now_us());
-        // Only now: one who was told, and asks again at once, or is sent to this server again, must not
-        // find the breaker still open.
-        self.land(landed);
     }
 
     /// Whether it has hardly any time left.
@@ -346,42 +305,6 @@ fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> 
         };
         one.into_iter().chain(many)
     })
-}
-
-/// One who sends batches until nothing waits. When it is dropped in the middle, because its runtime
-/// ended, nobody waits for it in vain.
-struct Sender {
-    node: Arc<Node>,
-    is_done: bool,
-}
-
-impl Sender {
-    fn new(node: &Arc<Node>) -> Sender {
-        Sender { node: Arc::clone(node), is_done: false }
-    }
-
-    async fn send_all(mut self) {
-        loop {
-            if !self.node.send().await {
-                self.is_done = true;
-                return;
-            }
-            // Those who were just told may have more to ask: that goes along.
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        if self.is_done {
-            return;
-        }
-        self.node.connection.lock().close();
-        // Dropped without the lock: that tells those who wait.
-        let waiting = self.node.batcher.lock().give_up();
-        drop(waiting);
-    }
 }
 
 impl fmt::Debug for Node {

@@ -114,12 +114,12 @@ impl Sentinels {
         {
             return;
         }
-        let node = Arc::clone(node);
-        self.shared.spawn(async move {
+        let (node, runtime) = (Arc::clone(node), self.shared.executor.runtime_kind());
+        self.shared.executor.spawn(async move {
             if let Target::Primary(sentinels) = node.target()
                 && let Some(open) = sentinels.open_elsewhere().await
             {
-                node.replace(open);
+                node.replace(open, runtime);
             }
         });
     }

@@ -96,7 +96,7 @@ impl Servers {
         let (waiting, receiver) = Waiting::new(&self.shared, request, terms);
         let waiting = waiting.and_then(and_then);
         if is_across {
-            self.shared.spawn(across::decide(Arc::clone(self), waiting));
+            self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
         } else {
             self.put(waiting);
         }
@@ -140,7 +140,7 @@ impl Servers {
     /// Gives units back on behalf of nobody.
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let deadline = self.shared.deadline.max(REFUND_DEADLINE);
-        let terms = Terms { deadline, on_failure: OnFailure::Closed };
+        let terms = Terms { deadline, on_failure: Some(OnFailure::Closed) };
         let (waiting, _) = Waiting::new(&self.shared, refund, terms);
         self.put(waiting.and_then(and_then));
     }

@@ -1,17 +1,18 @@
 //! What all servers of one limiter share.
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tollgate_core::Decision;
 
 use super::denials::Denials;
+use super::executor::Executor;
 use super::outage::Outages;
 use super::policy::Policy;
-use super::waiting::Timer;
+use super::refund_order::RefundOrder;
+use super::waiting::OwedRefund;
 use super::wire::{Charge, Reply, Request};
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -21,10 +22,11 @@ use crate::failure::OnFailure;
 pub(super) struct Shared {
     /// The limiter's: of requests that have no other, and by which servers are judged.
     pub(super) deadline: Duration,
-    pub(super) runtime: Handle,
+    pub(super) executor: Arc<Executor>,
     /// By which refusals are remembered, and decisions made without a server.
     pub(super) clock: Clock,
     pub(super) denials: Denials,
+    pub(super) refund_order: RefundOrder<OwedRefund>,
     policy: Policy,
     failed: Mutex<Failed>,
     outages: Mutex<Outages>,
@@ -58,37 +60,19 @@ impl Failed {
     }
 }
 
-/// For limiters that are made outside a runtime of several threads: one thread for all of them.
-static BACKGROUND: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("tollgate-redis")
-        .enable_all()
-        .build()
-});
-
 impl Shared {
-    /// On the runtime that it is made in, or a thread of its own.
     pub(super) fn new(deadline: Duration, max_bytes: Option<usize>) -> std::io::Result<Shared> {
         Ok(Shared {
             deadline,
-            runtime: runtime()?,
+            executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
             denials: Denials::new(),
+            refund_order: RefundOrder::new(),
             policy: Policy::new(max_bytes),
             failed: Mutex::default(),
             outages: Mutex::default(),
             is_failing: AtomicBool::new(false),
         })
-    }
-
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(task);
-    }
-
-    /// A task that is over when it is done, or when its timer is dropped.
-    pub(super) fn timer(&self, task: impl Future<Output = ()> + Send + 'static) -> Timer {
-        Timer(self.runtime.spawn(task).abort_handle())
     }
 
     /// A refusal that is remembered, for a check that asks at the server's time.
@@ -140,16 +124,5 @@ impl Shared {
     /// How many requests no server decided, and why the last.
     pub(super) fn failed(&self) -> Failed {
         self.failed.lock().clone()
-    }
-}
-
-/// The current one, unless it is of a single thread: that may stand still while others wait.
-fn runtime() -> std::io::Result<Handle> {
-    match Handle::try_current() {
-        Ok(current) if current.runtime_flavor() != RuntimeFlavor::CurrentThread => Ok(current),
-        _ => match &*BACKGROUND {
-            Ok(background) => Ok(background.handle().clone()),
-            Err(error) => Err(std::io::Error::new(error.kind(), error.to_string())),
-        },
     }
 }

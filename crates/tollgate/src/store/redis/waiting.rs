@@ -1,12 +1,13 @@
 //! A request on its way through the servers, and whom to tell.
 
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tollgate_core::{Limit, Mode, Place};
 
 use super::servers::Servers;
 use super::shared::Shared;
@@ -71,7 +72,7 @@ pub(crate) enum AndThen {
     /// Those who wait for units to come back are told.
     Nudge(Nudge),
     /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
-    RefundUnlessTold(Box<Refund>),
+    RefundUnlessTold(Arc<Refund>),
 }
 
 /// Tells those who wait for a key's units.
@@ -82,7 +83,7 @@ pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 
 impl Waiting {
     pub(super) fn new(shared: &Arc<Shared>, request: Request, terms: Terms) -> (Waiting, Receiver) {
-        let Terms { deadline: within, on_failure } = terms;
+        let (within, on_failure) = (terms.deadline, terms.policy());
         let (answer, receiver) = oneshot::channel();
         let now = Instant::now();
         let waiting = Waiting {
@@ -138,9 +139,23 @@ impl Waiting {
         self.answer.as_ref().is_some_and(|answer| !answer.is_closed())
     }
 
+    /// Whether its charge is refunded unless the caller reads the answer.
+    pub(super) fn is_refundable(&self) -> bool {
+        matches!(self.and_then, AndThen::RefundUnlessTold(_))
+    }
+
+    /// Takes back a request that was not sent and whose charge would be refunded at once. Returns whether it did.
+    pub(super) fn withdraw_if_dropped(&mut self) -> bool {
+        let is_dropped = self.is_refundable() && !self.is_awaited();
+        if is_dropped {
+            self.answer = None;
+        }
+        is_dropped
+    }
+
     /// On which terms it goes.
     pub(super) fn terms(&self) -> Terms {
-        Terms { deadline: self.within, on_failure: self.on_failure }
+        Terms { deadline: self.within, on_failure: Some(self.on_failure) }
     }
 
     /// Tells that no server decided it, or what is decided instead.
@@ -177,7 +192,7 @@ impl Waiting {
         match (mem::take(&mut self.and_then), undelivered) {
             (AndThen::Nudge(nudge), _) => nudge(),
             (AndThen::RefundUnlessTold(refund), Some(Ok(undelivered))) => {
-                refund.give_back(undelivered);
+                refund.owe(undelivered);
             }
             _ => {}
         }
@@ -197,21 +212,75 @@ pub(super) fn bounded(terms: Terms, callers: Option<Duration>) -> Terms {
     Terms { deadline: terms.deadline.min(callers), ..terms }
 }
 
-/// A charge to give back if its caller does not come to know of it.
-#[derive(Clone)]
+/// A charge that is refunded if its answer is dropped. The request and its answer share this; when both have dropped it,
+/// the charge is known to have been read, or is refunded.
 pub(crate) struct Refund {
-    pub(super) servers: Arc<Servers>,
-    pub(super) charge: Charge,
-    pub(super) at_us: Option<u64>,
-    pub(super) nudge: Nudge,
+    servers: Arc<Servers>,
+    charge: Charge,
+    at_us: Option<u64>,
+    nudge: Nudge,
+    /// Where the charge is, once its answer was dropped.
+    owed: OnceLock<Place>,
+    /// The number of the check, if the order of refunds matters.
+    number: Option<u64>,
 }
 
+/// A refund, and how to wake the waiters for its units.
+pub(super) type OwedRefund = (Request, Nudge);
+
 impl Refund {
-    pub(super) fn give_back(self, undelivered: Reply) {
-        let Reply::Checked(decision) = undelivered else { return };
-        let Some(receipt) = decision.into_receipt() else { return };
-        let Refund { servers, charge, at_us, nudge } = self;
-        let request = Request::Refund { charge, place: receipt.place(), at_us };
-        servers.give_back(request, AndThen::Nudge(nudge));
+    pub(super) fn new(
+        servers: &Arc<Servers>,
+        charge: &Charge,
+        at_us: Option<u64>,
+        nudge: Nudge,
+    ) -> Refund {
+        let is_ordered = match &charge.limit {
+            Limit::TokenBucket(_) => true,
+            // A place in a shaping bucket comes back only if it is the last.
+            Limit::LeakyBucket(bucket) => bucket.mode() == Mode::Policing,
+            _ => false,
+        };
+        let order = &servers.shared().refund_order;
+        let number = is_ordered.then(|| order.begin(&charge.key));
+        let (servers, charge, owed) = (Arc::clone(servers), charge.clone(), OnceLock::new());
+        Refund { servers, charge, at_us, nudge, owed, number }
+    }
+
+    /// Notes that the charge of an answer must be refunded, because the answer was dropped.
+    pub(super) fn owe(&self, dropped: Reply) {
+        let Reply::Checked(decision) = dropped else { return };
+        if let Some(receipt) = decision.into_receipt() {
+            // OK because there is one answer.
+            let _ = self.owed.set(receipt.place());
+        }
+    }
+}
+
+impl Drop for Refund {
+    fn drop(&mut self) {
+        let Refund { servers, charge, at_us, nudge, owed, number } = self;
+        let owed = owed.take().map(|place| {
+            let refund = Request::Refund { charge: charge.clone(), place, at_us: *at_us };
+            (place, (refund, Arc::clone(nudge)))
+        });
+        let send = |(refund, nudge)| servers.give_back(refund, AndThen::Nudge(nudge));
+        match (number, owed) {
+            (Some(number), owed) => {
+                let owed = owed.map(|(place, refund)| (units_before(place), refund));
+                servers.shared().refund_order.end(&charge.key, *number, owed, send);
+            }
+            (None, Some((_, refund))) => send(refund),
+            (None, None) => {}
+        }
+    }
+}
+
+/// The units that were charged to a bucket up to a place. They are counted round 2^53: there the order is wrong once.
+fn units_before(place: Place) -> u64 {
+    match place {
+        Place::Bucket { charged, .. } => charged,
+        // A key that is still under a window or a log, whose refunds have no order.
+        Place::Window { .. } | Place::Entry { .. } => 0,
     }
 }

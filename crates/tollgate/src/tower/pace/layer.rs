@@ -30,6 +30,9 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// Nothing is charged while the server has asked to wait. Dropping a response's future before it went
 /// leaves the line, and gives back what was charged.
 ///
+/// When the scope's store fails, requests keep their pace: unless an [`OnFailure`](crate::OnFailure) was set, turns
+/// are given in this process, under the whole limit ([`Acquire`](crate::Acquire) says more).
+///
 /// Clones of the layer, and all services that they make, know the same holds. At most 10,000 keys are
 /// held at a time; with one more, the hold that would end first is forgotten.
 ///

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Node;
 use crate::error::StoreError;
+use crate::store::redis::executor::RuntimeKind;
 use crate::store::redis::script::{Abilities, Sent};
 use crate::store::redis::target::Open;
 
@@ -21,6 +22,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Connection {
     open: Option<Open>,
+    /// The runtime that drives it.
+    runtime: Option<RuntimeKind>,
     /// How many there were.
     generation: u64,
     /// The scripts that were sent on it.
@@ -33,7 +36,12 @@ pub(super) struct Connection {
     pub(super) failure: Option<StoreError>,
 }
 
-type Opening = watch::Receiver<Option<Result<(), StoreError>>>;
+/// A connection that is being opened.
+#[derive(Clone)]
+struct Opening {
+    outcome: watch::Receiver<Option<Result<(), StoreError>>>,
+    runtime: RuntimeKind,
+}
 
 impl Node {
     /// The connection, and which one it is; opened if there is none.
@@ -41,46 +49,51 @@ impl Node {
         self: &Arc<Self>,
     ) -> Result<(MultiplexedConnection, u64), StoreError> {
         loop {
+            let runtime = self.shared.executor.runtime_kind();
             let mut opening = {
                 let mut connection = self.connection.lock();
-                // One that was closed while nobody asked is opened anew, and nobody notices.
-                connection.open.take_if(|open| open.is_closed());
+                connection.drop_unusable(runtime);
                 if let Some(open) = &connection.open {
                     return Ok((open.connection.clone(), connection.generation));
                 }
-                connection.opening.get_or_insert_with(|| self.open()).clone()
+                connection.opening.get_or_insert_with(|| self.open(runtime)).clone()
             };
-            match opening.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
+            match opening.outcome.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
                 Ok(Some(Err(error))) => return Err(error),
                 // It may have broken again meanwhile.
                 Ok(_) => {}
                 Err(_) => {
-                    self.connection.lock().opening = None;
-                    return Err(StoreError::Gone);
+                    let is_same =
+                        |other: &mut Opening| other.outcome.same_channel(&opening.outcome);
+                    self.connection.lock().opening.take_if(is_same);
+                    // Dropped because its runtime has ended: another runtime opens it again.
+                    if self.shared.executor.runtime_kind() == opening.runtime {
+                        return Err(StoreError::Gone);
+                    }
                 }
             }
         }
     }
 
     /// Opens a connection, for whoever waits for it then: that may take longer than they have.
-    fn open(self: &Arc<Self>) -> Opening {
-        let (told, opening) = watch::channel(None);
+    fn open(self: &Arc<Self>, runtime: RuntimeKind) -> Opening {
+        let (told, outcome) = watch::channel(None);
         let node = Arc::clone(self);
-        self.shared.spawn(async move {
+        self.shared.executor.spawn(async move {
             let opened = node.target.open().await;
             let mut connection = node.connection.lock();
             connection.opening = None;
-            let outcome = opened.map(|open| connection.replace(open));
+            let outcome = opened.map(|open| connection.replace(open, runtime));
             drop(connection);
             // Nobody may be left to tell.
             let _ = told.send(Some(outcome));
         });
-        opening
+        Opening { outcome, runtime }
     }
 
     /// Uses another connection from the next batch on.
-    pub(in crate::store::redis) fn replace(&self, open: Open) {
-        self.connection.lock().replace(open);
+    pub(in crate::store::redis) fn replace(&self, open: Open, runtime: RuntimeKind) {
+        self.connection.lock().replace(open, runtime);
     }
 
     /// What an error of a connection comes to; it is not used again.
@@ -96,9 +109,17 @@ impl Connection {
         self.generation == generation && self.scripts.insert(abilities)
     }
 
-    fn replace(&mut self, open: Open) {
+    /// Drops a connection that was closed while it was idle, or whose runtime has ended: it is opened again without a
+    /// failure.
+    fn drop_unusable(&mut self, runtime: RuntimeKind) {
+        let has_ended = self.runtime != Some(runtime);
+        self.open.take_if(|open| open.is_closed() || has_ended);
+    }
+
+    fn replace(&mut self, open: Open, runtime: RuntimeKind) {
         self.generation += 1;
         self.open = Some(open);
+        self.runtime = Some(runtime);
         self.scripts = Sent::default();
         self.silent_since = None;
     }

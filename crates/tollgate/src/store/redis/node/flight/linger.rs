@@ -1,4 +1,4 @@
-//! Waiting on for a batch that was given up: the next is on its way, and the breaker has been told.
+//! Waits for the late reply to a batch that was given up, while the next batch is sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::{Node, fail};
 use super::{Call, Heard, drop_told, flat, next_deadline};
-use crate::store::redis::waiting::Waiting;
+use crate::store::redis::waiting::{REFUND_DEADLINE, Waiting};
 
 impl Node {
-    /// Tells those whose time is over or whom nobody waits for, and waits on for the others.
+    /// Answers the requests whose deadline has passed or whose caller is gone, and waits for the late reply: for the
+    /// other requests, and to refund the charges of callers that are gone.
     pub(super) fn linger<F>(
         self: &Arc<Self>,
         mut calls: Vec<Call>,
@@ -25,11 +26,14 @@ impl Node {
         let members = calls.iter_mut().flat_map(|call| &mut call.members);
         // They keep their places, in which their answers will be.
         members.filter(|it| is_over(it)).for_each(|it| it.fail(self.timeout(it.within)));
-        match (next_deadline(&calls), Arc::clone(&self.lingering).try_acquire_owned()) {
+        let has_refunds = calls.iter().flat_map(|call| &call.members).any(Waiting::is_refundable);
+        let refunds_until = has_refunds.then(|| given_up + REFUND_DEADLINE);
+        let until = next_deadline(&calls).or(refunds_until);
+        match (until, Arc::clone(&self.lingering).try_acquire_owned()) {
             (Some(_), Ok(permit)) => {
                 let node = Arc::clone(self);
-                self.shared.spawn(async move {
-                    node.hear_late(calls, generation, asking).await;
+                self.shared.executor.spawn(async move {
+                    node.hear_late(calls, generation, refunds_until, asking).await;
                     drop(permit);
                 });
             }
@@ -37,18 +41,22 @@ impl Node {
         }
     }
 
-    /// Waits until all were told.
+    /// Waits until all requests are answered, and then until `refunds_until`.
     async fn hear_late<F>(
         self: &Arc<Self>,
         mut calls: Vec<Call>,
         generation: u64,
+        refunds_until: Option<Instant>,
         mut asking: Pin<Box<F>>,
     ) where
         F: Future<Output = RedisResult<Vec<Value>>>,
     {
-        while let Some(next) = next_deadline(&calls) {
+        loop {
+            let deadline = next_deadline(&calls);
+            let Some(next) = deadline.or(refunds_until) else { return };
             match timeout_at(next, asking.as_mut()).await {
                 Ok(reply) => return self.heard_late(calls, generation, reply),
+                Err(_) if deadline.is_none() => return,
                 Err(_) => self.tell_over(&mut calls, next),
             }
         }
