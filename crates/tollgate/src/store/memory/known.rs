@@ -94,8 +94,8 @@ impl Memory {
 }
 
 fn told((part, checked): (&Part<'_>, &Checked)) -> core::Part {
-    let fits = checked.decision.remaining / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: checked.decision, fits }
+    let requests_remaining = checked.decision.remaining / part.ask().cost.units();
+    core::Part { role: part.demand.role, decision: checked.decision, requests_remaining }
 }
 
 impl Part<'_> {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Checked, Limit, Mode, Part, Role, Together, Verdict};
+use tollgate_core::{Checked, Limit, Mode, Part, Role, Tightest, Together, Verdict};
 
 use super::policy::unspent;
 use super::servers::Servers;
@@ -233,7 +233,12 @@ fn all_of(places: &[Together]) -> Together {
     Together {
         verdict: Verdict::Allowed { delay_us },
         refused_by: None,
-        remaining: places.iter().filter_map(|place| place.remaining).min(),
+        tightest: places.iter().filter_map(|place| place.tightest).reduce(tighter),
         reset_after_us: places.iter().map(|place| place.reset_after_us).max().unwrap_or(0),
     }
+}
+
+/// The tighter of two limits that admit the request; of two equally tight limits, the first.
+fn tighter(one: Tightest, other: Tightest) -> Tightest {
+    if other.is_tighter_than(&one) { other } else { one }
 }
