@@ -8,7 +8,7 @@
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
-//! - `explain`: why they say it
+//! - `explain`: why they say it; `info`: what a rule may spend
 //! - `file`: rules that follow their file
 
 mod attributes;
@@ -20,6 +20,7 @@ mod explain;
 #[cfg(feature = "watch")]
 mod file;
 mod index;
+mod info;
 mod key;
 mod limited;
 mod load;
@@ -61,6 +62,7 @@ pub use descriptor::Descriptor;
 pub use explain::{Applied, Explanation, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
+pub use info::{RuleInfo, RuleLimit};
 #[cfg(feature = "tower")]
 pub(crate) use key::push_part;
 #[cfg(feature = "tower")]
@@ -256,7 +258,7 @@ impl Rules {
     }
 }
 
-/// Rules as they were at one time.
+/// Rules as they were at one time: a reload does not change them.
 #[cfg(feature = "tower")]
 pub struct Current<'r> {
     rules: &'r Rules,

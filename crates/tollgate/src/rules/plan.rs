@@ -108,8 +108,15 @@ pub(super) struct Rule {
     pub(super) tally: Arc<Tally>,
     /// Its place in [`Plan::rules`].
     at: usize,
-    /// The places of those that it replaces, in order.
-    replaces: Vec<usize>,
+    replaces: ReplacedRules,
+}
+
+/// The rules that a rule replaces.
+enum ReplacedRules {
+    /// By their places in [`Plan::rules`], in order.
+    At(Vec<usize>),
+    /// All rules of the domain that do not replace all rules too.
+    All,
 }
 
 /// What few rules have.
@@ -319,15 +326,19 @@ impl Rule {
         on_terms(scope, self.on_store_failure, self.deadline)
     }
 
-    /// Whether it replaces any.
+    /// Whether this rule replaces any other.
     pub(super) fn is_replacing(&self) -> bool {
-        !self.replaces.is_empty()
+        !matches!(&self.replaces, ReplacedRules::At(places) if places.is_empty())
     }
 
-    /// Whether a request that it applies to is rid of the other. A rule that refuses nothing rids nobody of
-    /// one that does.
+    /// Whether the other rule does not decide a request to which this one applies. A shadow rule replaces shadow
+    /// rules only.
     pub(super) fn replaces(&self, other: &Rule) -> bool {
-        (other.is_shadow || !self.is_shadow) && self.replaces.binary_search(&other.at).is_ok()
+        let is_named = match &self.replaces {
+            ReplacedRules::At(places) => places.binary_search(&other.at).is_ok(),
+            ReplacedRules::All => !matches!(other.replaces, ReplacedRules::All),
+        };
+        is_named && (other.is_shadow || !self.is_shadow)
     }
 
     fn push_key<'r>(
@@ -364,6 +375,27 @@ impl Rule {
             return (*spent, Because::Tier(tier));
         }
         (self.default, Because::Default)
+    }
+
+    /// What requests spend that are of no tier, and whose key has no override.
+    pub(super) fn default_spent(&self) -> SpentId {
+        self.default
+    }
+
+    /// The tiers, and what each of them spends, in no order.
+    pub(super) fn tiers(&self) -> impl Iterator<Item = (&str, SpentId)> {
+        let tiers = self.seldom.iter().filter_map(|seldom| seldom.tiers.as_ref());
+        tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, id)| (&**tier, *id)))
+    }
+
+    /// What each of the overrides spends.
+    pub(super) fn overrides(&self) -> impl Iterator<Item = SpentId> {
+        self.seldom.iter().flat_map(|seldom| seldom.overrides.values().copied())
+    }
+
+    /// What a key with an override spends.
+    pub(super) fn override_of(&self, key: &[u8]) -> Option<SpentId> {
+        self.seldom.as_ref()?.overrides.get(key).copied()
     }
 
     /// The attribute that chooses what is spent, if there is one.

@@ -61,6 +61,10 @@ rules:
       - { key: { tenant: x, api_key: y }, limit: free }
   - { name: e, key: [], limit: free, replaces: [b] }
   - { name: f, key: [], limit: free, replaces: [] }
+  - { name: g, key: [], limit: allow, replaces: all }
+  - { name: h, key: [], limit: block, replaces: all }
+  - { name: all, domain: 2, key: [], limit: free }
+  - { name: i, domain: 2, key: [], limit: free, replaces: [all] }
 "#,
     "limits: {}\nidentity: {}",
     concat!(

@@ -9,9 +9,9 @@ use super::fields::{Fields, Mapping};
 use super::identity::Section;
 use super::limits::Limits;
 use super::names::Origin;
-use super::replaces::{self, Replacing};
+use super::replaces::{self, Replaced, Replacing};
 use super::{choice, cost, key, names, overrides, when};
-use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
+use crate::rules::config::{Choice, Costs, Override, Replaces, Rule, Spend};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
@@ -127,13 +127,14 @@ impl<'n, 'l> Rules<'n, 'l> {
         fields: &Fields<'n, '_>,
         rule: Option<replaces::Id<'n>>,
         report: &mut Report,
-    ) -> Option<Vec<Box<str>>> {
-        let named = fields.or("replaces", Vec::new(), |node| replaces::read(node, report))?;
-        let names = named.iter().map(|named| named.name.into()).collect();
+    ) -> Option<Replaces> {
+        let none = Replaced::Named(Vec::new());
+        let replaced = fields.or("replaces", none, |node| replaces::read(node, report))?;
+        let replaces = replaced.to_config();
         if let Some(rule) = rule {
-            self.replacing.add(rule, named);
+            self.replacing.add(rule, replaced);
         }
-        Some(names)
+        Some(replaces)
     }
 
     /// Once all have been read: what rules replace are other rules, and one of them is left.
@@ -142,6 +143,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         if self.named == self.count {
             self.replacing.check_names(&self.first, report);
         }
+        self.replacing.check_all(report);
         self.replacing.check_circles(report);
     }
 

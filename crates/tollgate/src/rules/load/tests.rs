@@ -10,7 +10,7 @@ use super::*;
 use crate::OnFailure;
 use crate::rules::config::{
     Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, OnInvalid,
-    Override, Route, Rule, Spend, Tiers, Wanted,
+    Override, Replaces, Route, Rule, Spend, Tiers, Wanted,
 };
 use crate::rules::pattern::Pattern;
 
@@ -60,7 +60,7 @@ fn plain() -> Rule {
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
         overrides: vec![],
-        replaces: vec![],
+        replaces: Replaces::Named(vec![]),
     }
 }
 
@@ -111,7 +111,7 @@ fn all() -> Rule {
             key: vec![("tenant".into(), "7".into()), ("ip".into(), "203.0.113.9".into())],
             spend: Spend::Block,
         }],
-        replaces: vec!["other".into(), "1".into()],
+        replaces: Replaces::Named(vec!["other".into(), "1".into()]),
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 #[cfg(feature = "tower")]
 use super::Configured;
-use super::{Domain, Many, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms};
+use super::{
+    Domain, Many, Map, Plan, ReplacedRules, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms,
+};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, Spend, Wanted};
@@ -146,13 +148,13 @@ impl<'a> Making<'a> {
         }))
     }
 
-    /// The places of the rules that one replaces, in order.
-    fn replaced(&self, rule: &config::Rule) -> Vec<usize> {
-        let names = rule.replaces.iter().map(|name| (&*rule.domain, &**name));
+    fn replaced(&self, rule: &config::Rule) -> ReplacedRules {
+        let config::Replaces::Named(names) = &rule.replaces else { return ReplacedRules::All };
+        let names = names.iter().map(|name| (&*rule.domain, &**name));
         let mut places: Vec<usize> =
             names.filter_map(|name| self.places.get(&name).copied()).collect();
         places.sort_unstable();
-        places
+        ReplacedRules::At(places)
     }
 }
 
