@@ -90,6 +90,15 @@ impl<'o> Outcome<'o> {
         }
     }
 
+    /// Returns the name of the limit that refuses the request for longest: of a rule with tiers, the limit of the
+    /// client's tier. `None` for an allowed request and for a [blocked](Self::is_blocked) one.
+    pub fn refusing_limit(&self) -> Option<&'o str> {
+        match self.by {
+            By::Limit { .. } => self.refused_by(),
+            By::Rules(ruling) => ruling.refused_by().and_then(|part| part.limit_name()),
+        }
+    }
+
     /// What rules said, if it was rules.
     pub fn ruling(&self) -> Option<&'o Ruling> {
         match self.by {

@@ -29,8 +29,8 @@ pub(in crate::http) struct Params {
     /// Which headers tell of the original request; nobody else's are looked at.
     #[param(nullable = false, inline)]
     proxy: Option<Proxy>,
-    /// The status of a refusal, instead of 429, and of a store that fails under `closed`, instead of 503: nginx's
-    /// `auth_request` understands 401 and 403 alone. A token that is not accepted is 401 all the same.
+    /// The status of a refusal, instead of 429, of a blocked request, instead of 403, and of a store that fails under
+    /// `closed`, instead of 503: nginx's `auth_request` understands 401 and 403 alone. A token that is not accepted is 401 all the same.
     #[param(minimum = 400, maximum = 499, nullable = false, example = 403)]
     deny_status: Option<u16>,
     /// How long a shaping limit may delay the answer; what would have to wait for longer is refused.
