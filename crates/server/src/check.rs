@@ -36,21 +36,50 @@ struct Decision {
     degraded: bool,
 }
 
+/// What the server answers a peek: how a key stands under a limit, or under each limit that a rule may spend for it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Standing {
+    Limit(Decision),
+    Rule { limits: Vec<UnderLimit> },
+}
+
+/// How a rule's key stands under one of the rule's limits.
+#[derive(Debug, Deserialize)]
+struct UnderLimit {
+    limit_name: String,
+    /// `None` for `allow` and `block`.
+    decision: Option<Decision>,
+}
+
+impl Standing {
+    /// Whether the request is allowed, whichever of the limits it spends.
+    fn is_allowed(&self) -> bool {
+        match self {
+            Standing::Limit(decision) => decision.allowed,
+            Standing::Rule { limits } => limits.iter().all(|own| match &own.decision {
+                Some(decision) => decision.allowed,
+                None => own.limit_name != "block",
+            }),
+        }
+    }
+}
+
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let server = Asked::at(&args.server.url, WAIT)?;
     let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));
     }
-    let decision: Decision =
+    let standing: Standing =
         serde_json::from_str(&answer.body).map_err(|_| server.foreign(answer.status))?;
     match args.format {
-        Format::Human if args.peek => print(&format!("would be {decision}\n"))?,
-        Format::Human => print(&format!("{decision}\n"))?,
+        Format::Human if args.peek => print(&format!("would be {standing}\n"))?,
+        Format::Human => print(&format!("{standing}\n"))?,
         // In JSON a line ends between values alone.
         Format::Json => print(&format!("{}\n", answer.body.trim().replace(['\n', '\r'], " ")))?,
     }
-    Ok(if decision.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if standing.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {

@@ -50,7 +50,8 @@ export class Lookup {
         this.standings.replaceChildren(make("li", {}, meter(own, "what remains")));
         return standing(own);
       }
-      this.standings.replaceChildren(...own.limits.map((under) => item(under, own)));
+      const told = own.limits.length > 1 ? own.limits : own.limits.filter(({ decision }) => decision);
+      this.standings.replaceChildren(...told.map((under) => item(under, own)));
       return summary(own);
     });
   }
@@ -90,7 +91,7 @@ const WITHOUT_LIMIT = { allow: "allowed: this rule does not limit the key", bloc
 
 /** How a rule's key stands under one limit. */
 function item({ limit_name: name, default: isDefault, tiers, decision }, { limits, last_refused_under: last }) {
-  if (limits.length === 1) return make("li", {}, decision && meter(decision, "what remains"));
+  if (limits.length === 1) return make("li", {}, meter(decision, "what remains"));
   const why = [...(isDefault ? ["without a tier"] : []), ...(tiers.length ? [`tier ${tiers.join(", ")}`] : [])].join("; ");
   const words = decision ? standing(decision) : WITHOUT_LIMIT[name];
   return make("li", {}, make("p", {}, make("strong", {}, name), ` (${why})${name === last ? ", last refused" : ""}: ${words}`), decision && meter(decision, `what remains under ${name}`));
