@@ -145,7 +145,7 @@ fn a_rule_that_allows_or_blocks_has_no_limit_to_tell() {
 }
 
 #[test]
-fn of_several_refusals_the_longest_wait_is_told_and_of_none_the_least_that_is_left() {
+fn a_status_is_of_the_tightest_rule_in_its_own_units() {
     let rules = "
 limits:
   one: fixed-window limit=1 window=300d
@@ -157,6 +157,8 @@ rules:
   - { name: nine, domain: api, key: [a], limit: nine }
   - { name: sooner, domain: api, key: [b], limit: one }
   - { name: later, domain: api, key: [b], limit: large }
+  - { name: dear, domain: api, key: [c], limit: ten, cost: 3 }
+  - { name: cheap, domain: api, key: [c], limit: nine, cost: 2 }
 ";
     let limits = Limits::start(rules);
     let shown = |entries: &[(&str, &str)]| {
@@ -166,6 +168,9 @@ rules:
     assert_eq!(shown(&[("a", "x")]), "nine");
     assert_eq!(shown(&[("b", "x")]), "later", "it is whole later");
     assert_eq!(shown(&[("b", "x")]), "later");
+    let answer = limits.ask_all(vec![descriptor(&[("c", "x")])]);
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "dear", "two more of 3");
+    assert_eq!(answer.statuses[0].limit_remaining, 7, "and three more of 2 fit the other");
 }
 
 #[test]
