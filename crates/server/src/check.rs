@@ -36,7 +36,7 @@ struct Decision {
     degraded: bool,
 }
 
-/// What the server answers a peek: how a key stands under a limit, or under each limit that a rule may spend for it.
+/// The answer to a check or a peek: one decision, or one for each limit that a rule may spend for the key.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Standing {
@@ -44,7 +44,7 @@ enum Standing {
     Rule { limits: Vec<UnderLimit> },
 }
 
-/// How a rule's key stands under one of the rule's limits.
+/// The decision under one of the limits that a rule may spend.
 #[derive(Debug, Deserialize)]
 struct UnderLimit {
     limit_name: String,

@@ -4,7 +4,7 @@
 //! - `lines`: the way to standard error, which never holds a request up
 //! - `sparingly`: what happens often is said once a second
 //! - `requests`: a line for each request, if that is asked for
-//! - `refusals`: a sample of the refused requests, if that is asked for; `key`: how their keys are shown
+//! - `refusals`: a sample of the refused requests, with `--log-refusals`; `key`: the form in which keys are logged
 //! - `store`: when the store begins to fail, and when it answers again
 //! - `ceiling`: when keys no longer fit into memory, and when they fit again
 

@@ -174,7 +174,7 @@ impl Refused {
         }
     }
 
-    /// The limit under which a rule last refused a key, if the key is among those that are counted.
+    /// Returns the limit under which a rule last refused a key; `None` if the key has no counter.
     pub(crate) fn last_limit(&self, rule: &RuleName, key: &[u8]) -> Option<Box<str>> {
         let by = By::Rule(rule);
         let hash = by.hash(key, &self.hashes);

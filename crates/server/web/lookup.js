@@ -78,7 +78,7 @@ export class Lookup {
   }
 }
 
-/** What is known of a rule's key, in words, before how it stands under each limit. */
+/** The sentence above the list of limits of a rule's key. */
 function summary({ rule, limits, last_refused_under: last }) {
   const [only] = limits;
   if (limits.length === 1 && only.decision) return `${standing(only.decision)}, under ${only.limit_name}`;

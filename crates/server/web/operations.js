@@ -94,7 +94,7 @@ const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile ba
 /** The most limits of a rule that are listed. */
 const MOST_LIMITS = 8;
 
-/** What a rule may spend, each with its name, or the only one. */
+/** The limits that a rule may spend, with their names if there are several. */
 function spent(limits) {
   const [only] = limits;
   if (limits.length === 1) return make("code", {}, only.limit ?? only.limit_name);

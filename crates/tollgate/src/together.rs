@@ -31,7 +31,7 @@ impl Together {
         Together { decided, each }
     }
 
-    /// The answer of a single limit to a request of so many units.
+    /// The answer of a single limit to a request that costs `units`.
     #[cfg(feature = "rules")]
     pub(crate) fn of_one(decision: Decision, units: u64) -> Together {
         let requests_remaining = decision.remaining() / units.max(1);

@@ -340,7 +340,7 @@ fn the_tightest_limit_tells_its_own_units() {
 }
 
 #[test]
-fn of_limits_that_fit_equally_many_the_tightest_resets_last() {
+fn the_tightest_of_equals_is_the_limit_that_resets_last() {
     for windows in [["1m", "1h"], ["1h", "1m"]] {
         let mut limits =
             windows.map(|window| limit(&format!("fixed-window limit=5 window={window}")));

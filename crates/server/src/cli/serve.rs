@@ -239,7 +239,7 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) log: String,
 
-    /// Logs a sample of the refused requests, at most so many a second or a minute, such as 10/s
+    /// Logs a sample of the refused requests, at most this many lines a second or a minute: 10/s
     ///
     /// With the rule, the limit and the key: whose requests are refused, and why. Keys are escaped and cut after 128
     /// characters, and only the first four characters of an API key are shown. Each line counts the refusals since the

@@ -208,7 +208,7 @@ mod tests {
         Config::parse("rules.yaml", &text).unwrap()
     }
 
-    /// What the rules that were there when the request came say, after a reload has taken their domain away.
+    /// Reloads between the moment that a check takes the rules and the decision; the new rules have another domain.
     #[tokio::test]
     async fn a_check_is_decided_by_one_version_of_the_rules() {
         let rules = Rules::new(&Limiter::memory(), &config("api", "user")).unwrap();

@@ -43,15 +43,15 @@ pub(super) struct Look {
     /// must choose one.
     #[param(default = false, nullable = false)]
     entries: Option<bool>,
-    /// Of a rule's key: only under the limit of this name, `allow` or `block`.
+    /// Shows a rule's key under the limit of this name only; also `allow` or `block`.
     #[param(nullable = false, example = "free")]
     limit: Option<String>,
 }
 
 /// How a key of a rule stands, under every limit that the rule may spend for it.
 ///
-/// A key with an override has one limit. Otherwise it has the default and the limit of each tier, because only a
-/// request says which tier its client is of. What a key has spent counts under all of them.
+/// A key with an override has one limit. Other keys have the default and the limit of each tier, because the tier is an
+/// attribute of each request. Spent units count under all of these limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleKey)]
@@ -59,8 +59,8 @@ pub(super) struct RuleKeyJson {
     /// The rule, with its domain.
     #[schema(example = "api/per-client")]
     rule: String,
-    /// The limit under which this server last refused the key, `block` if it was blocked; null if the key is not among
-    /// those that were refused most of late.
+    /// The limit under which this server last refused the key, `block` if it was blocked; null if the key is not one of
+    /// the most refused keys.
     #[schema(required, example = "free")]
     last_refused_under: Option<String>,
     limits: Vec<KeyUnderJson>,
@@ -80,7 +80,7 @@ struct KeyUnderJson {
     tiers: Vec<String>,
     /// Whether an override for this key says so.
     r#override: bool,
-    /// What a request would come to; null for `allow` and `block`.
+    /// The decision about a request, which is not charged; null for `allow` and `block`.
     #[schema(required)]
     decision: Option<DecisionJson>,
 }

@@ -71,7 +71,7 @@ pub(super) struct RuleLimitsJson {
     limits: Vec<RuleLimitJson>,
 }
 
-/// What a rule spends for some of its requests. `allow` and `block` have no limit.
+/// A limit that a rule may spend, and for which requests. `allow` and `block` have no numbers.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RuleLimit)]

@@ -62,7 +62,7 @@ struct ServerJson {
 struct DeciderJson {
     /// `api/per-client`, or the limit's name.
     name: String,
-    /// What it may spend: of a rule, the default first.
+    /// The limits that it may spend; the default of a rule comes first.
     limits: Vec<SpentJson>,
     allowed: u64,
     denied: u64,
@@ -74,7 +74,7 @@ struct DeciderJson {
     failed: u64,
 }
 
-/// What a rule spends for some of its requests, or a limit.
+/// A limit that a rule may spend, or a limit by itself.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SpentLimit)]

@@ -1,4 +1,4 @@
-//! Lines about refused requests, if they are asked for: a sample, with the rule and the key.
+//! Log lines about a sample of the refused requests, with the rule and the key (`--log-refusals`).
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};

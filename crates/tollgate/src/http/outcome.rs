@@ -77,7 +77,7 @@ impl<'o> Outcome<'o> {
         Duration::from_micros(self.verdict().delay_us())
     }
 
-    /// Whether a rule blocks the request: no limit was asked, and waiting does not help.
+    /// Whether a rule blocks the request: no limit was charged, and waiting does not help.
     pub fn is_blocked(&self) -> bool {
         self.ruling().is_some_and(Ruling::is_blocked)
     }

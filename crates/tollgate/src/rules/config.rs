@@ -57,7 +57,7 @@ pub(crate) struct Rule {
     pub(crate) replaces: Replaces,
 }
 
-/// Which other rules of its domain a rule replaces.
+/// The other rules of its domain that a rule replaces.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Replaces {
     /// The rules with these names.

@@ -1,4 +1,4 @@
-//! What a rule is, for operators: the limits that it may spend, and for which requests.
+//! Information about a rule: its counts, the limits that it may spend, and for which requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ impl RuleInfo {
         self.described(&ids)
     }
 
-    /// Returns what the rule may spend for a key: the limit of the key's override, or else the default and what tiers
-    /// spend. Which tier a key has, only a request says.
+    /// Returns the limits that the rule may spend for a key: the limit of the key's override, or else the default and
+    /// the limits of all tiers, because the tier is an attribute of each request.
     pub fn limits_of(&self, key: &[u8]) -> Vec<RuleLimit> {
         match self.rule.override_of(without_preflight(key)) {
             Some(id) => self.described(&[id]),

@@ -377,23 +377,23 @@ impl Rule {
         (self.default, Because::Default)
     }
 
-    /// What requests spend that are of no tier, and whose key has no override.
+    /// The limit for requests without a tier of the rule, and without an override.
     pub(super) fn default_spent(&self) -> SpentId {
         self.default
     }
 
-    /// The tiers, and what each of them spends, in no order.
+    /// The tiers and their limits, in no order.
     pub(super) fn tiers(&self) -> impl Iterator<Item = (&str, SpentId)> {
         let tiers = self.seldom.iter().filter_map(|seldom| seldom.tiers.as_ref());
         tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, id)| (&**tier, *id)))
     }
 
-    /// What each of the overrides spends.
+    /// The limit of each override.
     pub(super) fn overrides(&self) -> impl Iterator<Item = SpentId> {
         self.seldom.iter().flat_map(|seldom| seldom.overrides.values().copied())
     }
 
-    /// What a key with an override spends.
+    /// The limit of a key's override.
     pub(super) fn override_of(&self, key: &[u8]) -> Option<SpentId> {
         self.seldom.as_ref()?.overrides.get(key).copied()
     }

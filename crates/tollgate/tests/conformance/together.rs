@@ -7,7 +7,7 @@ use tollgate_core::{MAX_UNITS, Tightest};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
-/// What a check of several limits reports for all of them, in a form to compare.
+/// The part of an answer that is about all limits together.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Summary {
     verdict: Verdict,

@@ -24,7 +24,7 @@ pub(super) struct Named<'n> {
 /// A rule by its domain and its name.
 pub(super) type Id<'n> = (&'n str, &'n str);
 
-/// What a rule says under `replaces`.
+/// The value of a rule's field `replaces`.
 pub(super) enum Replaced<'n> {
     Named(Vec<Named<'n>>),
     All,
