@@ -113,7 +113,7 @@ pub struct Together {
     /// When denied, the index of the charge one must wait for longest; of several, the first.
     pub refused_by: Option<usize>,
     /// The tightest enforced limit; `None` without an enforced limit.
-    pub tightest: Option<Tightest>,
+    pub tightest: Option<TightestLimit>,
     /// How long until nothing is spent of any enforced limit.
     pub reset_after_us: u64,
 }
@@ -124,7 +124,7 @@ pub struct Together {
 /// After a request that costs 10, a limit of 600 with 590 units left fits 59 more such requests: it is tighter than
 /// a limit of 100 with 99 left, of which each request takes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tightest {
+pub struct TightestLimit {
     /// The limit's size.
     pub limit: u64,
     /// The units left of the limit.
@@ -136,14 +136,14 @@ pub struct Tightest {
     pub reset_after_us: u64,
 }
 
-impl Tightest {
-    fn of(Part { decision, requests_remaining, .. }: &Part) -> Tightest {
+impl TightestLimit {
+    fn of(Part { decision, requests_remaining, .. }: &Part) -> TightestLimit {
         let Decision { limit, remaining, reset_after_us, .. } = *decision;
-        Tightest { limit, remaining, requests_remaining: *requests_remaining, reset_after_us }
+        TightestLimit { limit, remaining, requests_remaining: *requests_remaining, reset_after_us }
     }
 
     /// Whether this limit is tighter than another, when both admit the request.
-    pub const fn is_tighter_than(&self, other: &Tightest) -> bool {
+    pub const fn is_tighter_than(&self, other: &TightestLimit) -> bool {
         self.requests_remaining < other.requests_remaining
             || self.requests_remaining == other.requests_remaining
                 && self.reset_after_us > other.reset_after_us
@@ -216,7 +216,7 @@ impl Together {
     fn add(&mut self, index: usize, part: &Part) {
         let decision = &part.decision;
         self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);
-        let (was_refused, own) = (self.refused_by.is_some(), Tightest::of(part));
+        let (was_refused, own) = (self.refused_by.is_some(), TightestLimit::of(part));
         let is_longest = match (self.verdict, decision.verdict) {
             (Verdict::Allowed { delay_us: longest }, Verdict::Allowed { delay_us }) => {
                 self.verdict = Verdict::Allowed { delay_us: longest.max(delay_us) };

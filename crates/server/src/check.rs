@@ -39,7 +39,7 @@ struct Decision {
 /// The answer to a check or a peek: one decision, or one for each limit that a rule may spend for the key.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Standing {
+enum PeekAnswer {
     Limit(Decision),
     Rule { limits: Vec<UnderLimit> },
 }
@@ -52,12 +52,12 @@ struct UnderLimit {
     decision: Option<Decision>,
 }
 
-impl Standing {
+impl PeekAnswer {
     /// Whether the request is allowed, whichever of the limits it spends.
     fn is_allowed(&self) -> bool {
         match self {
-            Standing::Limit(decision) => decision.allowed,
-            Standing::Rule { limits } => limits.iter().all(|own| match &own.decision {
+            PeekAnswer::Limit(decision) => decision.allowed,
+            PeekAnswer::Rule { limits } => limits.iter().all(|own| match &own.decision {
                 Some(decision) => decision.allowed,
                 None => own.limit_name != "block",
             }),
@@ -71,15 +71,15 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));
     }
-    let standing: Standing =
+    let answered: PeekAnswer =
         serde_json::from_str(&answer.body).map_err(|_| server.foreign(answer.status))?;
     match args.format {
-        Format::Human if args.peek => print(&format!("would be {standing}\n"))?,
-        Format::Human => print(&format!("{standing}\n"))?,
+        Format::Human if args.peek => print(&format!("would be {answered}\n"))?,
+        Format::Human => print(&format!("{answered}\n"))?,
         // In JSON a line ends between values alone.
         Format::Json => print(&format!("{}\n", answer.body.trim().replace(['\n', '\r'], " ")))?,
     }
-    Ok(if standing.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if answered.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {

@@ -95,7 +95,7 @@ impl fmt::Display for By<'_> {
 }
 
 /// A refusal to be counted.
-struct Refusal<'r> {
+struct RefusedKey<'r> {
     by: By<'r>,
     limit: &'r str,
     key: &'r [u8],
@@ -141,7 +141,7 @@ impl Refused {
     /// that no request waits.
     pub(crate) fn count(&self, limit: &str, key: &[u8], decision: &Decision) {
         if !decision.is_allowed() {
-            let refusal = Refusal { by: By::Limit(limit), limit, key };
+            let refusal = RefusedKey { by: By::Limit(limit), limit, key };
             self.note(&refusal, decision.retry_after().is_some());
         }
     }
@@ -150,12 +150,12 @@ impl Refused {
     pub(crate) fn count_of(&self, ruling: &Ruling) {
         if let Some(part) = ruling.refused_by() {
             let limit = part.limit_name().unwrap_or("block");
-            let refusal = Refusal { by: By::Rule(part.name()), limit, key: part.key() };
+            let refusal = RefusedKey { by: By::Rule(part.name()), limit, key: part.key() };
             self.note(&refusal, ruling.retry_after().is_some() || ruling.is_blocked());
         }
     }
 
-    fn note(&self, refusal: &Refusal<'_>, is_counted: bool) {
+    fn note(&self, refusal: &RefusedKey<'_>, is_counted: bool) {
         if is_counted {
             let hash = refusal.by.hash(refusal.key, &self.hashes);
             if let Some(mut table) = self.table.try_lock() {
@@ -205,9 +205,9 @@ impl Table {
         Table { counts: Vec::new(), places: AHashMap::new(), halved: now, least: 0, hand: 0 }
     }
 
-    fn count(&mut self, refusal: &Refusal<'_>, hash: u64, now: Instant) {
+    fn count(&mut self, refusal: &RefusedKey<'_>, hash: u64, now: Instant) {
         self.age(now);
-        let Refusal { by, limit, key } = *refusal;
+        let RefusedKey { by, limit, key } = *refusal;
         if let Some(own) = self.places.get(&hash).and_then(|&at| self.counts.get_mut(at)) {
             // Two with the same hash are rarer than anything else that goes wrong: the second has no count.
             if own.is_of(by, key) {
@@ -271,13 +271,13 @@ mod tests {
     /// One more refusal of somebody who has a number.
     fn refuse(table: &mut Table, number: u32, now: Instant) {
         let key = number.to_string();
-        let refusal = Refusal { by: By::Limit("free"), limit: "free", key: key.as_bytes() };
+        let refusal = RefusedKey { by: By::Limit("free"), limit: "free", key: key.as_bytes() };
         table.count(&refusal, number.into(), now);
     }
 
     /// One more refusal by the limit `free`.
     fn note(refused: &Refused, key: &[u8]) {
-        refused.note(&Refusal { by: By::Limit("free"), limit: "free", key }, true);
+        refused.note(&RefusedKey { by: By::Limit("free"), limit: "free", key }, true);
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
     fn whoever_has_the_hash_of_another_is_not_taken_for_it() {
         let (mut table, now) = (Table::new(Instant::now()), Instant::now());
         for (limit, key) in [("free", b"a"), ("free", b"b"), ("pro", b"a")] {
-            table.count(&Refusal { by: By::Limit(limit), limit, key }, 7, now);
+            table.count(&RefusedKey { by: By::Limit(limit), limit, key }, 7, now);
         }
         assert_eq!(
             (&*table.counts[0].key, table.counts[0].times, table.counts.len()),

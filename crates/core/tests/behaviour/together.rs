@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, Tightest, Together, Verdict, check_all,
+    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, TightestLimit, Together, Verdict,
+    check_all,
 };
 
 use crate::any;
@@ -330,7 +331,7 @@ fn the_tightest_limit_tells_its_own_units() {
             Charge::enforced(&large, &mut a, Cost::new(cost_of_large).unwrap()),
             Charge::enforced(&small, &mut b, Cost::ONE),
         ];
-        let Tightest { limit, remaining, requests_remaining, .. } =
+        let TightestLimit { limit, remaining, requests_remaining, .. } =
             check_all(&mut charges, 0).tightest.unwrap();
         (limit, remaining, requests_remaining)
     };

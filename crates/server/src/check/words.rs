@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use super::{Decision, Standing, UnderLimit};
+use super::{Decision, PeekAnswer, UnderLimit};
 
-impl fmt::Display for Standing {
+impl fmt::Display for PeekAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Standing::Limit(decision) => decision.fmt(f),
-            Standing::Rule { limits } => {
+            PeekAnswer::Limit(decision) => decision.fmt(f),
+            PeekAnswer::Rule { limits } => {
                 let lines: Vec<String> = limits.iter().map(ToString::to_string).collect();
                 f.write_str(&lines.join("\nor "))
             }

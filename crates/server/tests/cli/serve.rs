@@ -30,6 +30,9 @@ fn what_keeps_a_server_from_starting_is_said_with_a_remedy() {
         ("a time without a unit", &["--drain-delay", "5"]),
         ("a size without sense", &["--max-memory", "64MB"]),
         ("no connections", &["--max-connections", "0"]),
+        ("a rate without a unit", &["--log-refusals", "10"]),
+        ("no lines a second", &["--log-refusals", "0/s"]),
+        ("too many lines a second", &["--log-refusals", "1001/s"]),
         ("a short token", &["--operator-token", "hunter2"]),
         ("a short secret", &["--receipt-secret", "hunter2"]),
     ] {

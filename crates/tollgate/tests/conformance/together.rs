@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{Check, Decision, Error, Retry, Together, Verdict};
-use tollgate_core::{MAX_UNITS, Tightest};
+use tollgate_core::{MAX_UNITS, TightestLimit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
@@ -28,7 +28,7 @@ pub(crate) fn summary(answer: &Together) -> Summary {
 
 pub(crate) fn expected_summary(together: &tollgate_core::Together) -> Summary {
     let tollgate_core::Together { verdict, refused_by, tightest, reset_after_us } = *together;
-    let own = |own: fn(Tightest) -> u64| tightest.map(own);
+    let own = |own: fn(TightestLimit) -> u64| tightest.map(own);
     let tightest = [own(|it| it.limit), own(|it| it.remaining), own(|it| it.requests_remaining)];
     Summary { verdict, refused_by, tightest, reset_after_us }
 }

@@ -25,18 +25,18 @@ pub(super) struct Named<'n> {
 pub(super) type Id<'n> = (&'n str, &'n str);
 
 /// The value of a rule's field `replaces`.
-pub(super) enum Replaced<'n> {
+pub(super) enum ReplacesField<'n> {
     Named(Vec<Named<'n>>),
     All,
 }
 
-impl Replaced<'_> {
+impl ReplacesField<'_> {
     pub(super) fn to_config(&self) -> Replaces {
         match self {
-            Replaced::Named(named) => {
+            ReplacesField::Named(named) => {
                 Replaces::Named(named.iter().map(|named| named.name.into()).collect())
             }
-            Replaced::All => Replaces::All,
+            ReplacesField::All => Replaces::All,
         }
     }
 }
@@ -50,9 +50,9 @@ pub(super) struct Replacing<'n> {
 }
 
 /// Reads the rules that one replaces, each once; `all` is not the name of a rule here, and in a list it is.
-pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Replaced<'n>> {
+pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
     if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
-        return Some(Replaced::All);
+        return Some(ReplacesField::All);
     }
     let items = report.list(node, "`replaces`", REMEDY)?;
     if items.len() > MAX_REPLACED {
@@ -72,15 +72,15 @@ pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Replac
             }
         }
     }
-    Some(Replaced::Named(named))
+    Some(ReplacesField::Named(named))
 }
 
 impl<'n> Replacing<'n> {
-    pub(super) fn add(&mut self, rule: Id<'n>, replaced: Replaced<'n>) {
+    pub(super) fn add(&mut self, rule: Id<'n>, replaced: ReplacesField<'n>) {
         match replaced {
-            Replaced::Named(named) if named.is_empty() => {}
-            Replaced::Named(named) => self.each.push((rule, named)),
-            Replaced::All => {
+            ReplacesField::Named(named) if named.is_empty() => {}
+            ReplacesField::Named(named) => self.each.push((rule, named)),
+            ReplacesField::All => {
                 self.all.insert(rule);
             }
         }

@@ -9,7 +9,7 @@ use super::fields::{Fields, Mapping};
 use super::identity::Section;
 use super::limits::Limits;
 use super::names::Origin;
-use super::replaces::{self, Replaced, Replacing};
+use super::replaces::{self, ReplacesField, Replacing};
 use super::{choice, cost, key, names, overrides, when};
 use crate::rules::config::{Choice, Costs, Override, Replaces, Rule, Spend};
 use crate::rules::problem::{Position, Report};
@@ -128,7 +128,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         rule: Option<replaces::Id<'n>>,
         report: &mut Report,
     ) -> Option<Replaces> {
-        let none = Replaced::Named(Vec::new());
+        let none = ReplacesField::Named(Vec::new());
         let replaced = fields.or("replaces", none, |node| replaces::read(node, report))?;
         let replaces = replaced.to_config();
         if let Some(rule) = rule {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Checked, Limit, Mode, Part, Role, Tightest, Together, Verdict};
+use tollgate_core::{Checked, Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 
 use super::policy::unspent;
 use super::servers::Servers;
@@ -239,6 +239,6 @@ fn all_of(places: &[Together]) -> Together {
 }
 
 /// The tighter of two limits that admit the request; of two equally tight limits, the first.
-fn tighter(one: Tightest, other: Tightest) -> Tightest {
+fn tighter(one: TightestLimit, other: TightestLimit) -> TightestLimit {
     if other.is_tighter_than(&one) { other } else { one }
 }
