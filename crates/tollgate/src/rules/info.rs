@@ -1,5 +1,6 @@
 //! Information about a rule: its counts, the limits that it may spend, and for which requests.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -93,22 +94,20 @@ impl RuleInfo {
         self.rule.tally.counts()
     }
 
-    /// Returns everything that the rule may spend, each limit once: the default, then what tiers spend, then what is
-    /// left of the overrides.
+    /// Returns everything that the rule may spend, each limit once: the default, then the limits of tiers, then those of
+    /// overrides, in the order of the file.
     pub fn limits(&self) -> Vec<RuleLimit> {
-        let mut ids = self.ids_by_request();
-        for id in self.rule.overrides() {
-            push_new(&mut ids, id);
-        }
-        self.described(&ids)
+        let mut overrides: Vec<SpentId> = self.rule.overrides().collect();
+        overrides.sort_unstable();
+        self.described(self.ids_by_request().into_iter().chain(overrides))
     }
 
     /// Returns the limits that the rule may spend for a key: the limit of the key's override, or else the default and
     /// the limits of all tiers, because the tier is an attribute of each request.
     pub fn limits_of(&self, key: &[u8]) -> Vec<RuleLimit> {
         match self.rule.override_of(without_preflight(key)) {
-            Some(id) => self.described(&[id]),
-            None => self.described(&self.ids_by_request()),
+            Some(id) => self.described([id]),
+            None => self.described(self.ids_by_request()),
         }
     }
 
@@ -117,12 +116,10 @@ impl RuleInfo {
         self.rule.override_of(without_preflight(key)).is_some()
     }
 
+    /// The default, and the limits of tiers in the alphabetical order of their names. A limit may come again.
     fn ids_by_request(&self) -> Vec<SpentId> {
-        let mut ids = vec![self.rule.default_spent()];
-        for (_, id) in self.tiers() {
-            push_new(&mut ids, id);
-        }
-        ids
+        let tiers = self.tiers().into_iter().map(|(_, id)| id);
+        [self.rule.default_spent()].into_iter().chain(tiers).collect()
     }
 
     /// In alphabetical order.
@@ -132,26 +129,28 @@ impl RuleInfo {
         tiers
     }
 
-    fn described(&self, ids: &[SpentId]) -> Vec<RuleLimit> {
-        let tiers = self.tiers();
-        let describe = |&id: &SpentId| {
+    /// Each limit once, where it comes first.
+    fn described(&self, ids: impl IntoIterator<Item = SpentId>) -> Vec<RuleLimit> {
+        let mut tiers: HashMap<SpentId, Vec<String>> = HashMap::new();
+        for (tier, id) in self.tiers() {
+            tiers.entry(id).or_default().push(tier.to_owned());
+        }
+        let mut overrides: HashMap<SpentId, usize> = HashMap::new();
+        for id in self.rule.overrides() {
+            *overrides.entry(id).or_default() += 1;
+        }
+        let mut seen = HashSet::new();
+        let describe = |id: SpentId| {
             let spent = self.plan.spends.get(id)?;
-            let own = tiers.iter().filter(|(_, of)| *of == id);
             Some(RuleLimit {
                 spends: Spends::of(spent),
                 scope: spent.scope().cloned(),
                 is_default: self.rule.default_spent() == id,
-                tiers: own.map(|(tier, _)| (*tier).to_owned()).collect(),
-                overrides: self.rule.overrides().filter(|of| *of == id).count(),
+                tiers: tiers.remove(&id).unwrap_or_default(),
+                overrides: overrides.get(&id).copied().unwrap_or(0),
             })
         };
-        ids.iter().filter_map(describe).collect()
-    }
-}
-
-fn push_new(ids: &mut Vec<SpentId>, id: SpentId) {
-    if !ids.contains(&id) {
-        ids.push(id);
+        ids.into_iter().filter(|id| seen.insert(*id)).filter_map(describe).collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Rules made ready: every name a number, every limit a scope, and an index to find them by.
 //!
-//! - `make`: from what a file says
+//! - `make`: from what a file says; `limits`: the limits of one rule
 
+mod limits;
 mod make;
 
 use std::collections::{HashMap, HashSet};
@@ -375,27 +376,6 @@ impl Rule {
             return (*spent, Because::Tier(tier));
         }
         (self.default, Because::Default)
-    }
-
-    /// The limit for requests without a tier of the rule, and without an override.
-    pub(super) fn default_spent(&self) -> SpentId {
-        self.default
-    }
-
-    /// The tiers and their limits, in no order.
-    pub(super) fn tiers(&self) -> impl Iterator<Item = (&str, SpentId)> {
-        let tiers = self.seldom.iter().filter_map(|seldom| seldom.tiers.as_ref());
-        tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, id)| (&**tier, *id)))
-    }
-
-    /// The limit of each override.
-    pub(super) fn overrides(&self) -> impl Iterator<Item = SpentId> {
-        self.seldom.iter().flat_map(|seldom| seldom.overrides.values().copied())
-    }
-
-    /// The limit of a key's override.
-    pub(super) fn override_of(&self, key: &[u8]) -> Option<SpentId> {
-        self.seldom.as_ref()?.overrides.get(key).copied()
     }
 
     /// The attribute that chooses what is spent, if there is one.
