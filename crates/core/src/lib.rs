@@ -46,4 +46,4 @@ pub use limit::{
     MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, duration_text, parse_duration,
 };
 pub use muldiv::muldiv;
-pub use together::{Charge, Intent, Part, Role, Together, check_all};
+pub use together::{Charge, Intent, Part, Role, TightestLimit, Together, check_all};

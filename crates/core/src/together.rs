@@ -85,11 +85,11 @@ impl<'a> Charge<'a> {
 
     fn part(&self, now_us: u64) -> Option<Part> {
         let decision = *self.decision()?;
-        let fits = match self.ask.max_wait_us {
+        let requests_remaining = match self.ask.max_wait_us {
             Some(_) => self.limit.fits(self.state, now_us, self.ask),
             None => decision.remaining / self.ask.cost.units(),
         };
-        Some(Part { role: self.role, decision, fits })
+        Some(Part { role: self.role, decision, requests_remaining })
     }
 }
 
@@ -100,8 +100,8 @@ pub struct Part {
     pub role: Role,
     /// Its own answer.
     pub decision: Decision,
-    /// How many more such requests fit it.
-    pub fits: u64,
+    /// The number of further such requests that fit this limit.
+    pub requests_remaining: u64,
 }
 
 /// The answer of several limits together.
@@ -112,11 +112,42 @@ pub struct Together {
     pub verdict: Verdict,
     /// When denied, the index of the charge one must wait for longest; of several, the first.
     pub refused_by: Option<usize>,
-    /// How many more such requests fit at this instant, as if looks were charged too; `None` without an
-    /// enforced limit.
-    pub remaining: Option<u64>,
+    /// The tightest enforced limit; `None` without an enforced limit.
+    pub tightest: Option<TightestLimit>,
     /// How long until nothing is spent of any enforced limit.
     pub reset_after_us: u64,
+}
+
+/// The state of the tightest of several limits: the limit that refuses the request for longest; for an allowed
+/// request the limit that fits the fewest more such requests, and among equals the one that resets last.
+///
+/// After a request that costs 10, a limit of 600 with 590 units left fits 59 more such requests: it is tighter than
+/// a limit of 100 with 99 left, of which each request takes 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TightestLimit {
+    /// The limit's size.
+    pub limit: u64,
+    /// The units left of the limit.
+    pub remaining: u64,
+    /// The number of further such requests that fit all enforced limits at this instant, as if looks were charged
+    /// too.
+    pub requests_remaining: u64,
+    /// How long until nothing of the limit is spent.
+    pub reset_after_us: u64,
+}
+
+impl TightestLimit {
+    fn of(Part { decision, requests_remaining, .. }: &Part) -> TightestLimit {
+        let Decision { limit, remaining, reset_after_us, .. } = *decision;
+        TightestLimit { limit, remaining, requests_remaining: *requests_remaining, reset_after_us }
+    }
+
+    /// Whether this limit is tighter than another, when both admit the request.
+    pub const fn is_tighter_than(&self, other: &TightestLimit) -> bool {
+        self.requests_remaining < other.requests_remaining
+            || self.requests_remaining == other.requests_remaining
+                && self.reset_after_us > other.reset_after_us
+    }
 }
 
 /// Decides one request on several limits, and charges all of them or none; but for those that it only
@@ -135,9 +166,11 @@ pub struct Together {
 ///         Charge::enforced(&everyone, &mut all, cost),
 ///     ], 0)
 /// };
-/// assert_eq!(check(2).remaining, Some(0)); // `everyone` has 1 left: no second request of 2 fits
+/// let tightest = check(2).tightest.unwrap();
+/// assert_eq!((tightest.limit, tightest.remaining), (3, 1)); // `everyone`
+/// assert_eq!(tightest.requests_remaining, 0); // no second request of 2 fits
 /// assert_eq!(check(2).refused_by, Some(1));
-/// assert_eq!(check(1).remaining, Some(0)); // the refusal cost `per_user` nothing
+/// assert_eq!(check(1).tightest.unwrap().remaining, 0); // the refusal cost `per_user` nothing
 /// # assert_eq!(per_user.peek(&user, 0, Cost::ONE.into()).remaining, 7);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -169,7 +202,7 @@ impl Together {
         let mut together = Together {
             verdict: Verdict::Allowed { delay_us: 0 },
             refused_by: None,
-            remaining: None,
+            tightest: None,
             reset_after_us: 0,
         };
         for (index, part) in parts.into_iter().enumerate() {
@@ -180,9 +213,10 @@ impl Together {
         together
     }
 
-    fn add(&mut self, index: usize, Part { decision, fits, .. }: &Part) {
+    fn add(&mut self, index: usize, part: &Part) {
+        let decision = &part.decision;
         self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);
-        self.remaining = Some(self.remaining.map_or(*fits, |fewest| fewest.min(*fits)));
+        let (was_refused, own) = (self.refused_by.is_some(), TightestLimit::of(part));
         let is_longest = match (self.verdict, decision.verdict) {
             (Verdict::Allowed { delay_us: longest }, Verdict::Allowed { delay_us }) => {
                 self.verdict = Verdict::Allowed { delay_us: longest.max(delay_us) };
@@ -194,6 +228,10 @@ impl Together {
         };
         if is_longest {
             (self.verdict, self.refused_by) = (decision.verdict, Some(index));
+        }
+        let is_tightest = self.tightest.is_none_or(|tightest| own.is_tighter_than(&tightest));
+        if is_longest || !was_refused && is_tightest {
+            self.tightest = Some(own);
         }
     }
 }

@@ -36,21 +36,50 @@ struct Decision {
     degraded: bool,
 }
 
+/// The answer to a check or a peek: one decision, or one for each limit that a rule may spend for the key.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PeekAnswer {
+    Limit(Decision),
+    Rule { limits: Vec<UnderLimit> },
+}
+
+/// The decision under one of the limits that a rule may spend.
+#[derive(Debug, Deserialize)]
+struct UnderLimit {
+    limit_name: String,
+    /// `None` for `allow` and `block`.
+    decision: Option<Decision>,
+}
+
+impl PeekAnswer {
+    /// Whether the request is allowed, whichever of the limits it spends.
+    fn is_allowed(&self) -> bool {
+        match self {
+            PeekAnswer::Limit(decision) => decision.allowed,
+            PeekAnswer::Rule { limits } => limits.iter().all(|own| match &own.decision {
+                Some(decision) => decision.allowed,
+                None => own.limit_name != "block",
+            }),
+        }
+    }
+}
+
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let server = Asked::at(&args.server.url, WAIT)?;
     let answer = if args.peek { peek(&server, args)? } else { check(&server, args)? };
     if answer.status != StatusCode::OK {
         return Err(refused(&server, args, &answer));
     }
-    let decision: Decision =
+    let answered: PeekAnswer =
         serde_json::from_str(&answer.body).map_err(|_| server.foreign(answer.status))?;
     match args.format {
-        Format::Human if args.peek => print(&format!("would be {decision}\n"))?,
-        Format::Human => print(&format!("{decision}\n"))?,
+        Format::Human if args.peek => print(&format!("would be {answered}\n"))?,
+        Format::Human => print(&format!("{answered}\n"))?,
         // In JSON a line ends between values alone.
         Format::Json => print(&format!("{}\n", answer.body.trim().replace(['\n', '\r'], " ")))?,
     }
-    Ok(if decision.allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if answered.is_allowed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn check(server: &Asked, args: &CheckArgs) -> anyhow::Result<Answer> {

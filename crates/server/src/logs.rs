@@ -4,12 +4,15 @@
 //! - `lines`: the way to standard error, which never holds a request up
 //! - `sparingly`: what happens often is said once a second
 //! - `requests`: a line for each request, if that is asked for
+//! - `refusals`: a sample of the refused requests, with `--log-refusals`; `key`: the form in which keys are logged
 //! - `store`: when the store begins to fail, and when it answers again
 //! - `ceiling`: when keys no longer fit into memory, and when they fit again
 
 mod ceiling;
 mod filter;
+mod key;
 mod lines;
+mod refusals;
 mod requests;
 mod sparingly;
 mod store;
@@ -35,6 +38,8 @@ use ceiling::CeilingWatch;
 use lines::{Form, Harmless, Lines};
 use store::{Look, StoreWatch};
 
+pub(crate) use key::ShownKey;
+pub(crate) use refusals::RefusalLog;
 pub(crate) use requests::RequestLine;
 pub(crate) use sparingly::Sparingly;
 
@@ -161,6 +166,7 @@ pub(crate) async fn watch(served: Arc<Served>) {
             requests::say_left_out(left_out);
         }
         served.guesses.report_rest(Instant::now());
+        served.refused.log_rest(Instant::now());
         if let Some(news) = ceiling.look(served.limiter().ceiling_counts()) {
             news.log(served.max_key_bytes);
         }

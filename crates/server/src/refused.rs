@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use tollgate::Decision;
 use tollgate::rules::{RuleName, Ruling};
 
+use crate::logs::RefusalLog;
+
 /// So many are counted.
 const COUNTED: usize = 256;
 
@@ -25,6 +27,8 @@ const HALVED_EVERY_S: u64 = 60;
 /// Who is refused most.
 #[derive(Debug)]
 pub(crate) struct Refused {
+    /// `None` unless refusals are logged.
+    log: Option<RefusalLog>,
     /// How those who are counted are found, and told apart: by numbers that nobody outside can choose.
     hashes: RandomState,
     table: Mutex<Table>,
@@ -35,6 +39,8 @@ pub(crate) struct Refused {
 pub(crate) struct Count {
     /// The name of the limit, or of the rule with its domain: `api/per-client`.
     pub(crate) by: Box<str>,
+    /// The limit that refused the key last: of a rule, the one of the client's tier, or `block`.
+    pub(crate) limit: Box<str>,
     /// As much of it as is kept.
     pub(crate) key: Box<[u8]>,
     pub(crate) is_cut: bool,
@@ -47,7 +53,7 @@ pub(crate) struct Count {
 
 /// What refuses.
 #[derive(Clone, Copy, Debug)]
-enum By<'b> {
+pub(crate) enum By<'b> {
     Limit(&'b str),
     Rule(&'b RuleName),
 }
@@ -88,6 +94,24 @@ impl fmt::Display for By<'_> {
     }
 }
 
+/// A refusal to be counted.
+struct RefusedKey<'r> {
+    by: By<'r>,
+    limit: &'r str,
+    key: &'r [u8],
+}
+
+impl Count {
+    fn is_of(&self, by: By<'_>, key: &[u8]) -> bool {
+        by.is(&self.by) && *self.key == *cut(key).0
+    }
+}
+
+/// As much of a key as is kept, and the rest.
+fn cut(key: &[u8]) -> (&[u8], &[u8]) {
+    key.split_at(key.len().min(MAX_KEY_BYTES))
+}
+
 #[derive(Debug)]
 struct Table {
     counts: Vec<Count>,
@@ -101,33 +125,62 @@ struct Table {
 
 impl Default for Refused {
     fn default() -> Refused {
-        Refused { hashes: RandomState::new(), table: Mutex::new(Table::new(Instant::now())) }
+        let table = Mutex::new(Table::new(Instant::now()));
+        Refused { log: None, hashes: RandomState::new(), table }
     }
 }
 
 impl Refused {
-    /// One more refusal by a limit, unless it was asked for more than it ever allows: who invents a key for each such
-    /// request is nobody. If somebody else counts at this very moment it is left out: nobody waits.
+    /// Logs refusals too.
+    pub(crate) fn logging(log: Option<RefusalLog>) -> Refused {
+        Refused { log, ..Refused::default() }
+    }
+
+    /// Counts a refusal by a limit, and logs it if refusals are logged. A request for more than the limit ever has is
+    /// not counted: a client could invent a key for each. While another thread counts, the refusal is not counted, so
+    /// that no request waits.
     pub(crate) fn count(&self, limit: &str, key: &[u8], decision: &Decision) {
-        if !decision.is_allowed() && decision.retry_after().is_some() {
-            self.count_by(By::Limit(limit), key);
+        if !decision.is_allowed() {
+            let refusal = RefusedKey { by: By::Limit(limit), limit, key };
+            self.note(&refusal, decision.retry_after().is_some());
         }
     }
 
-    /// The same of whom a rule refuses, if one does.
+    /// Does the same for a ruling, if a rule refuses the request. Blocked requests are counted.
     pub(crate) fn count_of(&self, ruling: &Ruling) {
-        if ruling.retry_after().is_some()
-            && let Some(part) = ruling.refused_by()
-        {
-            self.count_by(By::Rule(part.name()), part.key());
+        if let Some(part) = ruling.refused_by() {
+            let limit = part.limit_name().unwrap_or("block");
+            let refusal = RefusedKey { by: By::Rule(part.name()), limit, key: part.key() };
+            self.note(&refusal, ruling.retry_after().is_some() || ruling.is_blocked());
         }
     }
 
-    fn count_by(&self, by: By<'_>, key: &[u8]) {
-        let hash = by.hash(key, &self.hashes);
-        if let Some(mut table) = self.table.try_lock() {
-            table.count(by, key, hash, Instant::now());
+    fn note(&self, refusal: &RefusedKey<'_>, is_counted: bool) {
+        if is_counted {
+            let hash = refusal.by.hash(refusal.key, &self.hashes);
+            if let Some(mut table) = self.table.try_lock() {
+                table.count(refusal, hash, Instant::now());
+            }
         }
+        if let Some(log) = &self.log {
+            log.refused(&refusal.by, refusal.limit, refusal.key);
+        }
+    }
+
+    /// Logs how many refusals were left out of the log since its last line.
+    pub(crate) fn log_rest(&self, now: Instant) {
+        if let Some(log) = &self.log {
+            log.log_rest(now);
+        }
+    }
+
+    /// Returns the limit under which a rule last refused a key; `None` if the key has no counter.
+    pub(crate) fn last_limit(&self, rule: &RuleName, key: &[u8]) -> Option<Box<str>> {
+        let by = By::Rule(rule);
+        let hash = by.hash(key, &self.hashes);
+        let table = self.table.lock();
+        let own = table.counts.get(*table.places.get(&hash)?)?;
+        own.is_of(by, key).then(|| own.limit.clone())
     }
 
     /// Those who were refused most of late, by what is certain, the most first.
@@ -152,16 +205,22 @@ impl Table {
         Table { counts: Vec::new(), places: AHashMap::new(), halved: now, least: 0, hand: 0 }
     }
 
-    fn count(&mut self, by: By<'_>, key: &[u8], hash: u64, now: Instant) {
+    fn count(&mut self, refusal: &RefusedKey<'_>, hash: u64, now: Instant) {
         self.age(now);
-        let (key, rest) = key.split_at(key.len().min(MAX_KEY_BYTES));
+        let RefusedKey { by, limit, key } = *refusal;
         if let Some(own) = self.places.get(&hash).and_then(|&at| self.counts.get_mut(at)) {
             // Two with the same hash are rarer than anything else that goes wrong: the second has no count.
-            own.times += u64::from(by.is(&own.by) && *own.key == *key);
+            if own.is_of(by, key) {
+                own.times += 1;
+                if *own.limit != *limit {
+                    own.limit = limit.into();
+                }
+            }
             return;
         }
-        let (by, key) = (by.to_string().into(), key.into());
-        let mut new = Count { by, key, is_cut: !rest.is_empty(), times: 1, excess: 0, hash };
+        let (kept, rest) = cut(key);
+        let (by, limit, key) = (by.to_string().into(), limit.into(), kept.into());
+        let mut new = Count { by, limit, key, is_cut: !rest.is_empty(), times: 1, excess: 0, hash };
         if self.counts.len() < COUNTED {
             self.places.insert(hash, self.counts.len());
             self.counts.push(new);
@@ -212,14 +271,20 @@ mod tests {
     /// One more refusal of somebody who has a number.
     fn refuse(table: &mut Table, number: u32, now: Instant) {
         let key = number.to_string();
-        table.count(By::Limit("free"), key.as_bytes(), number.into(), now);
+        let refusal = RefusedKey { by: By::Limit("free"), limit: "free", key: key.as_bytes() };
+        table.count(&refusal, number.into(), now);
+    }
+
+    /// One more refusal by the limit `free`.
+    fn note(refused: &Refused, key: &[u8]) {
+        refused.note(&RefusedKey { by: By::Limit("free"), limit: "free", key }, true);
     }
 
     #[test]
     fn those_refused_most_come_first() {
         let refused = Refused::default();
         for (key, times) in [("a", 2), ("b", 5), ("c", 1)] {
-            (0..times).for_each(|_| refused.count_by(By::Limit("free"), key.as_bytes()));
+            (0..times).for_each(|_| note(&refused, key.as_bytes()));
         }
         let most = refused.most(2);
         let told: Vec<_> = most.iter().map(|own| (&*own.key, own.times)).collect();
@@ -246,9 +311,9 @@ mod tests {
     #[test]
     fn whoever_has_the_hash_of_another_is_not_taken_for_it() {
         let (mut table, now) = (Table::new(Instant::now()), Instant::now());
-        table.count(By::Limit("free"), b"a", 7, now);
-        table.count(By::Limit("free"), b"b", 7, now);
-        table.count(By::Limit("pro"), b"a", 7, now);
+        for (limit, key) in [("free", b"a"), ("free", b"b"), ("pro", b"a")] {
+            table.count(&RefusedKey { by: By::Limit(limit), limit, key }, 7, now);
+        }
         assert_eq!(
             (&*table.counts[0].key, table.counts[0].times, table.counts.len()),
             (&b"a"[..], 1, 1)
@@ -260,9 +325,9 @@ mod tests {
         let refused = Refused::default();
         for last in *b"ab" {
             let key = [&[b'x'; MAX_KEY_BYTES][..], &[last]].concat();
-            refused.count_by(By::Limit("free"), &key);
+            note(&refused, &key);
         }
-        refused.count_by(By::Limit("free"), &[b'x'; MAX_KEY_BYTES]);
+        note(&refused, &[b'x'; MAX_KEY_BYTES]);
         let told: Vec<_> = refused.most(9).iter().map(|own| (own.key.len(), own.is_cut)).collect();
         assert_eq!(told, [(MAX_KEY_BYTES, true), (MAX_KEY_BYTES, true), (MAX_KEY_BYTES, false)]);
     }
@@ -270,7 +335,7 @@ mod tests {
     #[test]
     fn what_nobody_counts_any_more_is_told_no_longer() {
         let refused = Refused::default();
-        refused.count_by(By::Limit("free"), b"a");
+        note(&refused, b"a");
         refused.table.lock().halved -= Duration::from_secs(HALVED_EVERY_S);
         assert_eq!(refused.most(9), []);
     }

@@ -17,13 +17,14 @@ export class Lookup {
     });
     [this.by, this.key] = [input("lookup-by", "api/per-client"), input("lookup-key", "ip=203.0.113.9")];
     this.answer = make("p", { role: "status", "data-field": "lookup" });
-    this.meter = make("meter", { min: 0, "aria-label": "what remains", hidden: true });
+    /** How the key stands under each limit: one, or as many as a rule may spend for it. */
+    this.standings = make("ul", { class: "standings", "data-field": "standings" });
     this.forget = make("button", { type: "button", class: "quiet", onclick: () => this.reset(), onblur: () => this.ask(RESET) }, RESET);
     this.element = make("form", { class: "stack", onsubmit: (event) => this.submit(event) },
       make("h2", {}, "Look up a key"),
       make("div", { class: "parameters" }, make("label", { for: "lookup-by" }, "rule or limit", this.by), make("label", { for: "lookup-key" }, "key", this.key),
         make("button", { class: "act" }, "Look up"), this.forget),
-      make("div", {}, this.answer, this.meter));
+      make("div", {}, this.answer, this.standings));
   }
 
   /** Writes on the button what it does next. */
@@ -45,8 +46,13 @@ export class Lookup {
     this.looked = { key, shown: shown(key) };
     [this.by.value, this.key.value] = [by, this.looked.shown];
     await this.tell("GET", (own) => {
-      [this.meter.max, this.meter.value, this.meter.hidden] = [own.limit, own.remaining, false];
-      return standing(own);
+      if (!own.limits) {
+        this.standings.replaceChildren(make("li", {}, meter(own, "what remains")));
+        return standing(own);
+      }
+      const told = own.limits.length > 1 ? own.limits : own.limits.filter(({ decision }) => decision);
+      this.standings.replaceChildren(...told.map((under) => item(under, own)));
+      return summary(own);
     });
   }
 
@@ -59,7 +65,7 @@ export class Lookup {
   }
 
   async tell(method, words) {
-    this.meter.hidden = true;
+    this.standings.replaceChildren();
     try {
       const path = `/v1/limits/${encodeURIComponent(this.by.value)}/keys/${encodeURIComponent(this.meant())}`;
       const answer = await ask(method, path, undefined, this.token());
@@ -71,6 +77,27 @@ export class Lookup {
     this.answer.scrollIntoView({ block: "nearest" });
   }
 }
+
+/** The sentence above the list of limits of a rule's key. */
+function summary({ rule, limits, last_refused_under: last }) {
+  const [only] = limits;
+  if (limits.length === 1 && only.decision) return `${standing(only.decision)}, under ${only.limit_name}`;
+  if (limits.length === 1) return WITHOUT_LIMIT[only.limit_name];
+  const known = last ? `this server last refused the key under ${last}` : "this server does not know which applied last";
+  return `${rule} spends one of these limits, by the tier of the request; ${known}`;
+}
+
+const WITHOUT_LIMIT = { allow: "allowed: this rule does not limit the key", block: "blocked: this rule refuses every request of the key" };
+
+/** How a rule's key stands under one limit. */
+function item({ limit_name: name, default: isDefault, tiers, decision }, { limits, last_refused_under: last }) {
+  if (limits.length === 1) return make("li", {}, meter(decision, "what remains"));
+  const why = [...(isDefault ? ["without a tier"] : []), ...(tiers.length ? [`tier ${tiers.join(", ")}`] : [])].join("; ");
+  const words = decision ? standing(decision) : WITHOUT_LIMIT[name];
+  return make("li", {}, make("p", {}, make("strong", {}, name), ` (${why})${name === last ? ", last refused" : ""}: ${words}`), decision && meter(decision, `what remains under ${name}`));
+}
+
+const meter = ({ limit, remaining }, label) => make("meter", { min: 0, max: limit, value: remaining, "aria-label": label });
 
 /** How a key stands, in words. */
 function standing(own) {

@@ -70,10 +70,10 @@ class Operations {
     const deciders = [...now.rules, ...now.limits];
     const rates = this.rates.heard(deciders, atMs);
     this.rules.rows(deciders.map((own) => [own.name, [
-      own.name, make("code", {}, own.limit ?? "none"), ...OUTCOMES.map(({ name }) => rate(rates.get(own.name)?.[name], COUNTED[name](own))),
+      own.name, spent(own.limits), ...OUTCOMES.map(({ name }) => rate(rates.get(own.name)?.[name], COUNTED[name](own))),
     ]]));
-    this.refused.rows(now.refused.map(({ by, key, whole, times, excess }) => [`${by}\u{0}${key}`, [
-      by, make("code", {}, shown(key), whole ? "" : "…"), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
+    this.refused.rows(now.refused.map(({ by, limit_name: limit, key, whole, times, excess }) => [`${by}\u{0}${key}`, [
+      by === limit ? by : `${by} (${limit})`, make("code", {}, shown(key), whole ? "" : "…"), make("span", { class: "number" }, excess ? `${times - excess} to ${times}` : String(times)),
       whole ? make("button", { type: "button", class: "quiet small", "aria-label": `Look up ${shown(key)}`, onclick: () => this.lookup.look(by, key) }, "Look up") : "not all of it is known",
     ]]), "Nobody was refused lately.");
   }
@@ -90,6 +90,18 @@ class Operations {
 }
 
 const tile = (name, value, note, isBad) => make("div", { class: isBad ? "tile bad" : "tile" }, make("dt", {}, name), make("dd", {}, value), make("dd", { class: "note" }, note));
+
+/** The most limits of a rule that are listed. */
+const MOST_LIMITS = 8;
+
+/** The limits that a rule may spend, with their names if there are several. */
+function spent(limits) {
+  const [only] = limits;
+  if (limits.length === 1) return make("code", {}, only.limit ?? only.limit_name);
+  const lines = limits.slice(0, MOST_LIMITS).map(({ limit_name: name, limit }) => make("code", { class: "line" }, limit ? `${name}: ${limit}` : name));
+  const rest = limits.length - lines.length;
+  return make("span", {}, ...lines, rest > 0 ? `and ${rest} more` : null);
+}
 
 /** How many a second, and in all. */
 function rate(perSecond, total) {

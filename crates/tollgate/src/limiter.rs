@@ -354,7 +354,8 @@ impl Limiter {
     /// let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s")?;
     /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s")?;
     /// let together = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
-    /// assert_eq!(together.remaining(), Some(11)); // eleven more requests like this one fit
+    /// assert_eq!((together.limit(), together.remaining()), (Some(60), Some(55))); // `user`, the tightest
+    /// assert_eq!(together.requests_remaining(), Some(11)); // eleven more requests like this one fit
     ///
     /// // Who has failed to log in three times is not let in; only failures are charged.
     /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h")?;

@@ -9,7 +9,8 @@
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
 //! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
-//! - `explain`: why they say it; `domains`: which domains are in use; `cases`: the tests that a file carries
+//! - `explain`: why they say it; `domains`: which domains are in use; `cases`: the tests that a file carries;
+//!   `info`: what a rule may spend
 //! - `file`: rules that follow their file
 
 mod attributes;
@@ -23,6 +24,7 @@ mod explain;
 #[cfg(feature = "watch")]
 mod file;
 mod index;
+mod info;
 mod key;
 mod limited;
 mod load;
@@ -67,6 +69,7 @@ use domains::RequiredDomains;
 pub use explain::{Applied, Explanation, MatchedNetwork, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
 pub use file::{Following, LoadError, RulesFile, Status};
+pub use info::{RuleInfo, RuleLimit};
 #[cfg(feature = "tower")]
 pub(crate) use key::push_part;
 #[cfg(feature = "tower")]
@@ -284,7 +287,7 @@ impl Rules {
     }
 }
 
-/// Rules as they were at one time.
+/// Rules as they were at one time: a reload does not change them.
 #[cfg(feature = "tower")]
 pub struct Current<'r> {
     rules: &'r Rules,

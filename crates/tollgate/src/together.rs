@@ -31,11 +31,11 @@ impl Together {
         Together { decided, each }
     }
 
-    /// The answer of a single one to a request of so many units.
+    /// The answer of a single limit to a request that costs `units`.
     #[cfg(feature = "rules")]
     pub(crate) fn of_one(decision: Decision, units: u64) -> Together {
-        let fits = decision.remaining() / units.max(1);
-        let part = Part { role: Role::Enforced, decision: *decision.decided(), fits };
+        let requests_remaining = decision.remaining() / units.max(1);
+        let part = Part { role: Role::Enforced, decision: *decision.decided(), requests_remaining };
         Together { decided: tollgate_core::Together::of([part]), each: vec![decision] }
     }
 
@@ -54,10 +54,25 @@ impl Together {
         self.decided.refused_by
     }
 
-    /// How many more such requests fit at this instant, as if peeks were charged too; `None` without an
-    /// enforced limit.
+    /// Returns the size of the tightest enforced limit; `None` without an enforced limit.
+    ///
+    /// The tightest limit is the one that refuses the request for longest; for an allowed request the one that
+    /// fits the fewest more such requests, and among equals the one that resets last.
+    pub fn limit(&self) -> Option<u64> {
+        self.decided.tightest.map(|tightest| tightest.limit)
+    }
+
+    /// Returns the units left of the tightest enforced limit; `None` without an enforced limit.
     pub fn remaining(&self) -> Option<u64> {
-        self.decided.remaining
+        self.decided.tightest.map(|tightest| tightest.remaining)
+    }
+
+    /// Returns how many more such requests fit all enforced limits at this instant, as if peeks were charged too;
+    /// `None` without an enforced limit.
+    ///
+    /// After a request that costs 10 of a limit of 600, [`remaining`](Self::remaining) is 590 and this is 59.
+    pub fn requests_remaining(&self) -> Option<u64> {
+        self.decided.tightest.map(|tightest| tightest.requests_remaining)
     }
 
     /// Returns how long a refused request must wait, exactly; `None` for an allowed request, and for

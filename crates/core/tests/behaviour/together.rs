@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate_core::{
-    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, Together, Verdict, check_all,
+    Ask, Charge, Cost, Intent, Limit, Retry, Role, State, TightestLimit, Together, Verdict,
+    check_all,
 };
 
 use crate::any;
@@ -106,7 +107,7 @@ fn combined_is_exact(
         }
         Verdict::Allowed { .. } => prop_assert_eq!(together.refused_by, None),
     }
-    let Some(remaining) = together.remaining else {
+    let Some(remaining) = requests_remaining(together) else {
         prop_assert!(manners.iter().all(|&(role, _)| role == Role::Shadow));
         return Ok(());
     };
@@ -119,6 +120,10 @@ fn combined_is_exact(
         prop_assert!(!check(&mut walks, costs, &all_charged, now_us).0.verdict.is_allowed());
     }
     Ok(())
+}
+
+fn requests_remaining(together: &Together) -> Option<u64> {
+    together.tightest.map(|tightest| tightest.requests_remaining)
 }
 
 fn limit(text: &str) -> (Limit, State) {
@@ -185,7 +190,7 @@ fn a_shadow_limit_never_refuses_and_is_charged_only_when_it_fits() {
         (
             together.verdict.is_allowed(),
             charges[0].decision().unwrap().is_allowed(),
-            together.remaining,
+            requests_remaining(&together),
         )
     };
     assert_eq!(check(), (true, true, Some(2)));
@@ -208,7 +213,12 @@ fn a_look_refuses_what_a_charge_would_and_is_never_charged() {
         let told = charges.map(|mut charge| {
             (charge.decision().unwrap().remaining, charge.take_receipt().is_some())
         });
-        (together.verdict.retry_after_us(), together.refused_by, together.remaining, told)
+        (
+            together.verdict.retry_after_us(),
+            together.refused_by,
+            requests_remaining(&together),
+            told,
+        )
     };
     for left in [8, 6] {
         let answer = check(two);
@@ -230,7 +240,7 @@ fn a_shadow_look_says_what_it_would_have_done_and_holds_nobody_up() {
     ];
     let together = check_all(&mut charges, 0);
     assert!(together.verdict.is_allowed());
-    assert_eq!((together.refused_by, together.remaining), (None, Some(4)));
+    assert_eq!((together.refused_by, requests_remaining(&together)), (None, Some(4)));
     assert!(!charges[0].decision().unwrap().is_allowed());
 }
 
@@ -264,7 +274,7 @@ fn a_look_on_a_new_clock_decides_as_a_check_would_and_changes_nothing() {
 fn a_check_of_no_limits_is_allowed() {
     let together = check_all(&mut [], 0);
     assert!(together.verdict.is_allowed());
-    assert_eq!(together.remaining, None);
+    assert_eq!(together.tightest, None);
 }
 
 #[test]
@@ -306,8 +316,38 @@ fn how_many_more_fit_depends_on_the_callers_patience() {
     let (queue, mut state) = limit("leaky-bucket capacity=10 leak=1/s mode=shaping");
     let ask = Ask::new(Cost::ONE).within_us(2_500_000);
     let mut check = || check_all(&mut [Charge::enforced(&queue, &mut state, ask)], 0);
-    assert_eq!(check().remaining, Some(2));
-    assert_eq!(check().remaining, Some(1));
-    assert_eq!(check().remaining, Some(0));
+    assert_eq!(requests_remaining(&check()), Some(2));
+    assert_eq!(requests_remaining(&check()), Some(1));
+    assert_eq!(requests_remaining(&check()), Some(0));
     assert_eq!(check().verdict.retry_after_us(), Some(500_000));
+}
+
+#[test]
+fn the_tightest_limit_tells_its_own_units() {
+    let (large, mut a) = limit("fixed-window limit=600 window=1m");
+    let (small, mut b) = limit("fixed-window limit=100 window=1h");
+    let mut check = |cost_of_large: u64| {
+        let mut charges = [
+            Charge::enforced(&large, &mut a, Cost::new(cost_of_large).unwrap()),
+            Charge::enforced(&small, &mut b, Cost::ONE),
+        ];
+        let TightestLimit { limit, remaining, requests_remaining, .. } =
+            check_all(&mut charges, 0).tightest.unwrap();
+        (limit, remaining, requests_remaining)
+    };
+    assert_eq!(check(10), (600, 590, 59), "59 more requests of 10, and 99 of 1");
+    assert_eq!(check(1), (100, 98, 98), "589 more requests of 1 fit the other");
+    assert_eq!(check(590), (600, 589, 0), "the limit that refuses, with its own units");
+}
+
+#[test]
+fn the_tightest_of_equals_is_the_limit_that_resets_last() {
+    for windows in [["1m", "1h"], ["1h", "1m"]] {
+        let mut limits =
+            windows.map(|window| limit(&format!("fixed-window limit=5 window={window}")));
+        let mut charges =
+            limits.each_mut().map(|(limit, state)| Charge::enforced(limit, state, Cost::ONE));
+        let together = check_all(&mut charges, 0);
+        assert_eq!(together.tightest.unwrap().reset_after_us, 3_600_000_000);
+    }
 }

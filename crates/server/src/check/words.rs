@@ -2,7 +2,29 @@
 
 use std::fmt;
 
-use super::Decision;
+use super::{Decision, PeekAnswer, UnderLimit};
+
+impl fmt::Display for PeekAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeekAnswer::Limit(decision) => decision.fmt(f),
+            PeekAnswer::Rule { limits } => {
+                let lines: Vec<String> = limits.iter().map(ToString::to_string).collect();
+                f.write_str(&lines.join("\nor "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for UnderLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.decision, &*self.limit_name) {
+            (Some(decision), limit) => write!(f, "{decision} ({limit})"),
+            (None, "block") => f.write_str("denied: the rule blocks the key (block)"),
+            (None, _) => f.write_str("allowed: the rule does not limit the key (allow)"),
+        }
+    }
+}
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

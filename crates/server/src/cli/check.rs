@@ -19,6 +19,9 @@ pub(crate) struct CheckArgs {
     pub(crate) cost: u64,
 
     /// Looks, and charges nothing; for operators
+    ///
+    /// Instead of a limit it takes a rule too, such as `api/per-client` with the key `ip=203.0.113.9`, and prints a line
+    /// for each limit that the rule may spend for the key. Then it exits with 0 only if all of them would allow it.
     #[arg(long, env = "TOLLGATE_PEEK", value_parser = BoolishValueParser::new())]
     pub(crate) peek: bool,
 

@@ -253,6 +253,21 @@ pub(crate) struct ServeArgs {
     )]
     pub(crate) log: String,
 
+    /// Logs a sample of the refused requests, at most this many lines a second or a minute: 10/s
+    ///
+    /// With the rule, the limit and the key: whose requests are refused, and why. Keys are escaped and cut after 128
+    /// characters, and only the first four characters of an API key are shown. Each line counts the refusals since the
+    /// last one. Without it refusals are not logged.
+    #[arg(
+        long,
+        env = "TOLLGATE_LOG_REFUSALS",
+        hide_short_help = true,
+        value_name = "RATE",
+        value_parser = pause,
+        help_heading = "Operations"
+    )]
+    pub(crate) log_refusals: Option<Duration>,
+
     /// How the log is written
     #[arg(
         long,
@@ -306,6 +321,20 @@ fn time(text: &str) -> Result<Duration, String> {
         Some(ms) if ms <= 24 * 3_600_000 => Ok(Duration::from_millis(ms)),
         _ => Err("use at most 24h".to_owned()),
     }
+}
+
+/// The time between two lines of a log that has at most `10/s`, or `6/m`.
+fn pause(text: &str) -> Result<Duration, String> {
+    let problem = || "write it as a number and /s or /m, such as 10/s; at most 1000/s".to_owned();
+    let (number, unit) = text.split_once('/').ok_or_else(problem)?;
+    let unit = match unit {
+        "s" => Duration::from_secs(1),
+        "m" => Duration::from_secs(60),
+        _ => return Err(problem()),
+    };
+    let number: u32 = number.parse().map_err(|_| problem())?;
+    let pause = unit.checked_div(number).ok_or_else(problem)?;
+    if pause < Duration::from_millis(1) { Err(problem()) } else { Ok(pause) }
 }
 
 /// What a store can be given.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tollgate::http::NOWHERE;
-use tollgate::rules::{Attributes, Rules};
+use tollgate::rules::{Attributes, Current};
 use tollgate_core::Cost;
 
 use fields::{Fields, Pairs};
@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
     ///
     /// Who a client is counts as a claim, and what is in a header as said, unless its caller has verified it. Whoever
     /// has no address is at the one that all have whose address is not known: that escapes no rule.
-    pub(super) fn into_attributes(self, rules: &Rules) -> Attributes<'a> {
+    pub(super) fn into_attributes(self, rules: &Current<'_>) -> Attributes<'a> {
         let Request { attributes, verified, said } = self;
         let has_ip = attributes.value("ip").or(verified.value("ip")).is_some();
         let mut request = Attributes::new();
@@ -175,7 +175,7 @@ pub(crate) fn is_of_the_client(name: &str, value: &str) -> bool {
 /// Adds what is known of a request; `ip` as the address that it is.
 fn known<'a>(
     request: Attributes<'a>,
-    rules: &Rules,
+    rules: &Current<'_>,
     name: Cow<'a, str>,
     value: Cow<'a, str>,
 ) -> Attributes<'a> {

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use tollgate::rules::RulesAnswer;
+use tollgate::rules::{Current, RulesAnswer};
 use tollgate::{Answer, Decision};
 
 use super::Problem;
-use super::asked::{Asked, Of};
+use super::asked::{self, Asked, Of};
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
 use super::domain;
@@ -115,16 +115,7 @@ impl<'a> Sent<'a> {
             }
             Of::Rules { domain, request } => {
                 let now = served.rules.as_of_now();
-                let domain = domain::find(domain.as_deref(), &now, r#"{"domain":"api", …}"#)?;
-                let attributes = request.into_attributes(&served.rules);
-                let mut check = now.check(domain, &attributes);
-                if let Some(cost) = cost {
-                    check = check.cost(cost);
-                }
-                if let Some(max_wait) = max_wait {
-                    check = check.max_wait(max_wait);
-                }
-                To::Rules(check.into_future())
+                To::Rules(by_rules(&now, domain.as_deref(), request, cost, max_wait)?)
             }
         };
         Ok(Sent { to, at })
@@ -168,6 +159,27 @@ impl<'a> Sent<'a> {
     }
 }
 
+/// Sends a request to the rules as they are `now`: a reload meanwhile changes neither whether the domain has rules, nor
+/// which attributes the rules look at, nor which rules decide.
+fn by_rules(
+    now: &Current<'_>,
+    domain: Option<&str>,
+    request: asked::Request<'_>,
+    cost: Option<u64>,
+    max_wait: Option<Duration>,
+) -> Result<RulesAnswer, Problem> {
+    let domain = domain::find(domain, now, r#"{"domain":"api", …}"#)?;
+    let attributes = request.into_attributes(now);
+    let mut check = now.check(domain, &attributes);
+    if let Some(cost) = cost {
+        check = check.cost(cost);
+    }
+    if let Some(max_wait) = max_wait {
+        check = check.max_wait(max_wait);
+    }
+    Ok(check.into_future())
+}
+
 /// Appends JSON.
 pub(super) fn append(to: &mut Vec<u8>, answer: &impl Serialize) {
     // OK because memory takes all of it, and structs of texts and numbers have a JSON.
@@ -180,4 +192,47 @@ pub(super) fn json(body: Body) -> Response {
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Limiter;
+    use tollgate::rules::{Config, Rules};
+
+    use super::*;
+
+    fn config(domain: &str, attribute: &str) -> Config {
+        let text = format!(
+            "limits: {{ one: fixed-window limit=1 window=1d }}\n\
+             rules: [{{ name: each, domain: {domain}, key: [{attribute}], limit: one }}]"
+        );
+        Config::parse("rules.yaml", &text).unwrap()
+    }
+
+    /// Reloads between the moment that a check takes the rules and the decision; the new rules have another domain.
+    #[tokio::test]
+    async fn a_check_is_decided_by_one_version_of_the_rules() {
+        let rules = Rules::new(&Limiter::memory(), &config("api", "user")).unwrap();
+        let now = rules.as_of_now();
+        rules.replace(&config("web", "ip")).unwrap();
+        let body = br#"{"domain":"api","attributes":{"user":"a"}}"#;
+        let decide = || {
+            let Of::Rules { domain, request } = Asked::decode(body).unwrap().of else {
+                panic!("it asks rules")
+            };
+            by_rules(&now, domain.as_deref(), request, None, None)
+        };
+        let first = decide().unwrap().await.unwrap();
+        assert_eq!((first.is_allowed(), first.generation()), (true, 1));
+        assert_eq!(first.rules().next().unwrap().key(), b"user=a");
+        assert!(!decide().unwrap().await.unwrap().is_allowed());
+        let now = rules.as_of_now();
+        let Of::Rules { domain, request } = Asked::decode(body).unwrap().of else {
+            panic!("it asks rules")
+        };
+        assert_eq!(
+            by_rules(&now, domain.as_deref(), request, None, None).unwrap_err().status(),
+            404
+        );
+    }
 }

@@ -1,7 +1,6 @@
 //! What was decided, as JSON.
 
 use serde::Serialize;
-use tollgate::http::Outcome;
 use tollgate::rules::{RulePart, Ruling};
 use tollgate::{Decision, Entry};
 use utoipa::ToSchema;
@@ -64,12 +63,19 @@ pub(super) struct EntryJson {
 pub(super) struct RulingJson<'r> {
     /// Whether the request may go.
     allowed: bool,
-    /// The size of the tightest limit; null if none applies.
-    #[schema(required, example = 60)]
+    /// Set if a rule with `limit: block` refuses the request. Nothing was charged, and waiting does not help.
+    #[serde(skip_serializing_if = "is_false")]
+    blocked: bool,
+    /// The size of the tightest limit: the limit that refuses the request for longest, or else the one that fits the
+    /// fewest more such requests. Null if no limit applies, and for a blocked request.
+    #[schema(required, example = 600)]
     limit: Option<u64>,
-    /// How many more such requests fit at this instant; null if no rule limits them.
-    #[schema(required, example = 59)]
+    /// The units left of the tightest limit; null if `limit` is.
+    #[schema(required, example = 590)]
     remaining: Option<u64>,
+    /// How many more such requests fit all limits at this instant; null if no limit applies, 0 for a blocked request.
+    #[schema(required, example = 59)]
+    requests_remaining: Option<u64>,
     /// How long a refused request must wait, exactly; null if it was allowed, and if waiting cannot help.
     #[schema(required)]
     retry_after_us: Option<u64>,
@@ -197,12 +203,13 @@ impl DecisionJson {
 impl<'r> From<&'r Ruling> for RulingJson<'r> {
     fn from(ruling: &'r Ruling) -> RulingJson<'r> {
         let verdict = ruling.verdict();
-        let tightest = Outcome::of_rules(ruling).tightest();
         let mut decisions = ruling.rules().filter_map(|part| part.decision());
         RulingJson {
             allowed: verdict.is_allowed(),
-            limit: tightest.map(|policy| policy.decision().limit()),
+            blocked: ruling.is_blocked(),
+            limit: ruling.limit(),
             remaining: ruling.remaining(),
+            requests_remaining: ruling.requests_remaining(),
             retry_after_us: verdict.retry_after_us(),
             reset_after_us: micros(ruling.reset_after()),
             delay_us: verdict.delay_us(),
@@ -230,8 +237,10 @@ impl<'r> RulingJson<'r> {
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         let mut object = Object::new(to);
         object.flag("allowed", self.allowed);
+        object.flag_if_set("blocked", self.blocked);
         object.number("limit", self.limit);
         object.number("remaining", self.remaining);
+        object.number("requests_remaining", self.requests_remaining);
         object.number("retry_after_us", self.retry_after_us);
         object.number("reset_after_us", self.reset_after_us);
         object.number("delay_us", self.delay_us);
@@ -357,8 +366,10 @@ mod tests {
         ) {
             let ruling = RulingJson {
                 allowed: decision.allowed,
+                blocked: decision.degraded,
                 limit: decision.retry_after_us,
                 remaining: decision.cached.then_some(decision.remaining),
+                requests_remaining: decision.allowed.then_some(decision.limit),
                 retry_after_us: decision.retry_after_us,
                 reset_after_us: decision.reset_after_us,
                 delay_us: decision.delay_us,

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::Serialize;
-use tollgate::Limit;
+use tollgate::rules::{RuleInfo, RuleLimit};
+use tollgate::{Limit, Scope};
 use utoipa::ToSchema;
 
 use super::Problem;
@@ -57,10 +57,87 @@ struct BoundJson {
     formula: &'static str,
 }
 
+/// A rule, with everything that it may spend.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RuleLimits)]
+pub(super) struct RuleLimitsJson {
+    /// The rule, with its domain.
+    #[schema(example = "api/per-client")]
+    rule: String,
+    /// Whether the rule refuses nothing.
+    shadow: bool,
+    /// The default first.
+    limits: Vec<RuleLimitJson>,
+}
+
+/// A limit that a rule may spend, and for which requests. `allow` and `block` have no numbers.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RuleLimit)]
+pub(super) struct RuleLimitJson {
+    /// The limit's name, `allow` or `block`.
+    #[schema(example = "free")]
+    limit_name: String,
+    /// Whether requests without a tier of the rule spend it.
+    default: bool,
+    /// The tiers that spend it.
+    tiers: Vec<String>,
+    /// How many overrides are for it.
+    overrides: usize,
+    /// The algorithm with its numbers.
+    #[schema(required, example = "token-bucket capacity=60 refill=1/s")]
+    limit: Option<String>,
+    /// The algorithm.
+    #[schema(required, example = "token-bucket")]
+    algorithm: Option<&'static str>,
+    #[schema(required)]
+    bound: Option<BoundJson>,
+}
+
+/// A limit, or a rule with the limits that it may spend.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum LimitAnswer {
+    Limit(LimitJson),
+    Rule(RuleLimitsJson),
+}
+
+impl From<&Limit> for BoundJson {
+    fn from(limit: &Limit) -> BoundJson {
+        let tollgate_core::Bound { interval_us, max_units, formula } = limit.bound();
+        BoundJson { interval_us, max: max_units, formula }
+    }
+}
+
+impl From<&RuleInfo> for RuleLimitsJson {
+    fn from(rule: &RuleInfo) -> RuleLimitsJson {
+        RuleLimitsJson {
+            rule: rule.name().to_string(),
+            shadow: rule.is_shadow(),
+            limits: rule.limits().into_iter().map(RuleLimitJson::from).collect(),
+        }
+    }
+}
+
+impl From<RuleLimit> for RuleLimitJson {
+    fn from(own: RuleLimit) -> RuleLimitJson {
+        let limit = own.scope.as_ref().map(Scope::limit);
+        RuleLimitJson {
+            limit_name: own.spends.name().to_owned(),
+            default: own.is_default,
+            overrides: own.overrides,
+            limit: limit.map(ToString::to_string),
+            algorithm: limit.map(|limit| limit.name().as_str()),
+            bound: limit.map(BoundJson::from),
+            tiers: own.tiers,
+        }
+    }
+}
+
 impl LimitJson {
     fn new(name: &str, limit: &Limit) -> LimitJson {
-        let tollgate_core::Bound { interval_us, max_units, formula } = limit.bound();
-        let bound = BoundJson { interval_us, max: max_units, formula };
+        let bound = BoundJson::from(limit);
         let (name, algorithm) = (name.to_owned(), limit.name().as_str());
         LimitJson { name, limit: limit.to_string(), algorithm, bound }
     }
@@ -81,19 +158,27 @@ pub(super) async fn limits(State(served): State<Arc<Served>>) -> Result<Response
     Ok(json(served.page_budget.body(answer)?))
 }
 
-/// A limit, and the most that it admits
+/// A limit, and the most that it admits; or a rule, with all the limits that it may spend
+///
+/// A rule's name has its domain: `api%2Fper-client`.
 #[utoipa::path(
     get,
     path = "/v1/limits/{name}",
     tag = "limits",
-    params(("name" = String, Path, description = "The limit's name.", example = "free")),
-    responses((status = 200, description = "The limit.", body = LimitJson), PathProblems),
+    params(("name" = String, Path, description = "The name of a limit or a rule.", example = "free")),
+    responses((status = 200, description = "The limit or the rule.", body = LimitAnswer), PathProblems),
 )]
 pub(super) async fn limit(
     State(served): State<Arc<Served>>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Json<LimitJson>, Problem> {
+) -> Result<Response, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    let named = served.limit(&name).ok_or_else(|| Problem::unknown_limit(&name))?;
-    Ok(Json(LimitJson::new(&name, named.scope.limit())))
+    let answer = match (served.limit(&name), served.rules.rule(&name)) {
+        (Some(named), _) => LimitAnswer::Limit(LimitJson::new(&name, named.scope.limit())),
+        (None, Some(rule)) => LimitAnswer::Rule(RuleLimitsJson::from(&rule)),
+        (None, None) => return Err(Problem::unknown_limit(&name)),
+    };
+    let mut body = Vec::new();
+    append(&mut body, &answer);
+    Ok(json(served.page_budget.body(body)?))
 }

@@ -7,7 +7,8 @@ use axum::extract::State;
 use axum::response::Response;
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use serde::Serialize;
-use tollgate::{BreakerState, Limit};
+use tollgate::BreakerState;
+use tollgate::rules::{Counts, Spends};
 use utoipa::ToSchema;
 
 use super::Problem;
@@ -61,9 +62,8 @@ struct ServerJson {
 struct DeciderJson {
     /// `api/per-client`, or the limit's name.
     name: String,
-    /// The algorithm with its numbers, of a rule the first; null if it has none.
-    #[schema(required)]
-    limit: Option<String>,
+    /// The limits that it may spend; the default of a rule comes first.
+    limits: Vec<SpentJson>,
     allowed: u64,
     denied: u64,
     /// What a shadow would have refused.
@@ -74,6 +74,19 @@ struct DeciderJson {
     failed: u64,
 }
 
+/// A limit that a rule may spend, or a limit by itself.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SpentLimit)]
+struct SpentJson {
+    /// The limit's name, `allow` or `block`.
+    #[schema(example = "free")]
+    limit_name: String,
+    /// The algorithm with its numbers; null for `allow` and `block`.
+    #[schema(required, example = "token-bucket capacity=60 refill=1/s")]
+    limit: Option<String>,
+}
+
 /// Somebody who is refused.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +94,8 @@ struct DeciderJson {
 struct RefusedJson {
     /// The rule or limit that refuses.
     by: String,
+    /// The limit that refused the key last: of a rule with tiers, the limit of the client's tier; or `block`.
+    limit_name: String,
     /// Who. What is no UTF-8 in it is replaced.
     key: String,
     /// Whether that is all of it, and can be looked up.
@@ -115,13 +130,14 @@ pub(super) async fn operations(
         },
         waiting: own.waiting,
     });
-    let rules = served.rules.counts().into_iter().map(|(name, counts)| {
-        let name = name.to_string();
-        let limit = served.rules.scope(&name).map(|scope| *scope.limit());
-        decider(name, limit, counts)
+    let rules = served.rules.rules().into_iter().map(|rule| {
+        let limits = rule.limits().into_iter().map(|own| SpentJson::from(&own.spends)).collect();
+        decider(rule.name().to_string(), limits, rule.counts())
     });
     let limits = served.limits().into_iter().map(|(name, named)| {
-        decider(name.into(), Some(*named.scope.limit()), named.tally.counts())
+        let (name, limit) = (String::from(name), Some(named.scope.limit().to_string()));
+        let limits = vec![SpentJson { limit_name: name.clone(), limit }];
+        decider(name, limits, named.tally.counts())
     });
     let mut body = Vec::new();
     append(
@@ -141,10 +157,20 @@ pub(super) async fn operations(
     Ok(response)
 }
 
-fn decider(name: String, limit: Option<Limit>, counts: tollgate::rules::Counts) -> DeciderJson {
+impl From<&Spends> for SpentJson {
+    fn from(spends: &Spends) -> SpentJson {
+        let limit = match spends {
+            Spends::Limit { limit, .. } => Some(limit.to_string()),
+            _ => None,
+        };
+        SpentJson { limit_name: spends.name().to_owned(), limit }
+    }
+}
+
+fn decider(name: String, limits: Vec<SpentJson>, counts: Counts) -> DeciderJson {
     DeciderJson {
         name,
-        limit: limit.map(|limit| limit.to_string()),
+        limits,
         allowed: counts.allowed,
         denied: counts.denied,
         shadow_denied: counts.shadow_denied,
@@ -153,10 +179,11 @@ fn decider(name: String, limit: Option<Limit>, counts: tollgate::rules::Counts) 
     }
 }
 
-fn refused(Count { by, key, is_cut, times, excess, .. }: Count) -> RefusedJson {
+fn refused(Count { by, limit, key, is_cut, times, excess, .. }: Count) -> RefusedJson {
     let text = String::from_utf8_lossy(&key);
     let whole = !is_cut && matches!(text, Cow::Borrowed(_));
-    RefusedJson { by: by.into(), key: text.into_owned(), whole, times, excess }
+    let (by, limit_name, key) = (by.into(), limit.into(), text.into_owned());
+    RefusedJson { by, limit_name, key, whole, times, excess }
 }
 
 #[cfg(test)]
@@ -166,10 +193,10 @@ mod tests {
     #[test]
     fn a_key_that_is_no_utf_8_is_told_all_the_same() {
         let key = Box::new(*b"a\xff\n");
-        let count = Count { by: "free".into(), key, is_cut: false, times: 3, excess: 1, hash: 0 };
+        let (by, limit) = ("api/each".into(), "free".into());
+        let count = Count { by, limit, key, is_cut: false, times: 3, excess: 1, hash: 0 };
         let told = refused(count);
-        let want =
-            "{\"by\":\"free\",\"key\":\"a\u{fffd}\\n\",\"whole\":false,\"times\":3,\"excess\":1}";
+        let want = "{\"by\":\"api/each\",\"limit_name\":\"free\",\"key\":\"a\u{fffd}\\n\",\"whole\":false,\"times\":3,\"excess\":1}";
         assert_eq!(serde_json::to_string(&told).unwrap(), want);
     }
 }

@@ -108,6 +108,35 @@ fn a_peek_at_a_server_sees_what_was_charged_and_charges_nothing() {
 }
 
 #[test]
+fn a_peek_at_a_rules_key_prints_each_limit_that_it_may_spend() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yaml");
+    let rules =
+        "limits: { free: fixed-window limit=1 window=366d, pro: fixed-window limit=9 window=366d }
+rules:
+  - name: each
+    domain: api
+    key: [user]
+    limit: { by: tier, tiers: { pro: pro, banned: block }, default: free }
+    overrides: [{ key: { user: friend }, limit: allow }]
+";
+    std::fs::write(&path, rules).unwrap();
+    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    let peek = |key: &str, cost: &str| {
+        run(&["check", "api/each", key, "--peek", "--cost", cost, "--server", &server.url])
+    };
+    let (code, stdout, stderr) = peek("user=a", "2");
+    assert_eq!((code, stderr.as_str()), (1, ""));
+    let want = "would be denied: costs more than the limit has; waiting does not help (free)\n\
+                or denied: the rule blocks the key (block)\n\
+                or allowed: 9 of 9 left (pro)\n";
+    assert_eq!(stdout, want);
+    let (code, stdout, _) = peek("user=friend", "2");
+    let want = "would be allowed: the rule does not limit the key (allow)\n";
+    assert_eq!((code, stdout.as_str()), (0, want));
+}
+
+#[test]
 fn a_peek_needs_no_token_on_the_servers_own_machine() {
     let server = Fake::answers("200 OK", ALLOWED);
     assert_eq!(run(&["check", "free", "k", "--peek", "--server", &server.url]).0, 0);

@@ -65,7 +65,8 @@ pub(crate) fn each_client_has_its_quota_and_is_told_how_it_stands(start: Start) 
         assert!(header(&response, "ratelimit").starts_with(&standing), "{response:?}");
         assert_eq!(header(&response, "x-ratelimit-limit"), "3");
         assert_eq!(header(&response, "x-ratelimit-remaining"), left);
-        assert!(!header(&response, "x-ratelimit-reset").is_empty());
+        let reset: u64 = header(&response, "x-ratelimit-reset").parse().unwrap();
+        assert!(reset > 1_600_000_000, "Unix seconds: {reset}");
         assert_eq!(header(&response, "retry-after"), "");
         assert_eq!(response.text().unwrap(), "hello 127.0.0.2\n");
     }
@@ -85,7 +86,13 @@ pub(crate) fn each_client_has_its_quota_and_is_told_how_it_stands(start: Start) 
     let response = gateway.get("127.0.0.2", "/elsewhere");
     assert_eq!((response.status().as_u16(), header(&response, "ratelimit")), (200, ""));
     let response = gateway.get("127.0.0.2", "/banned");
-    assert_eq!((response.status().as_u16(), header(&response, "retry-after")), (429, ""));
+    assert_eq!(response.status(), 403);
+    for invitation in ["retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
+        assert_eq!(header(&response, invitation), "", "{invitation}");
+    }
+    assert_eq!(header(&response, "content-type"), "application/problem+json");
+    let problem: serde_json::Value = serde_json::from_str(&response.text().unwrap()).unwrap();
+    assert_eq!((&problem["status"], &problem["title"]), (&403.into(), &"Forbidden".into()));
 }
 
 /// Each of these would be a fresh quota, were it believed.

@@ -11,7 +11,11 @@ const RULES = `
 limits:
   once: { algorithm: sliding-window-log, limit: 1, window: 1h }
   many: { algorithm: token-bucket, capacity: 1000, refill: 10/s }
+  few: { algorithm: sliding-window-log, limit: 60, window: 1h }
+  more: { algorithm: sliding-window-log, limit: 600, window: 1h }
 rules:
+  - { name: tiered, domain: shop, key: [user], limit: { by: tier, tiers: { plus: more, banned: block }, default: few } }
+  - { name: banned, domain: web, when: { ip: 203.0.113.66 }, key: [ip], limit: block }
   - { name: per-client, domain: api, key: [ip], limit: many }
   - { name: watched, domain: api, key: [ip], limit: once, shadow: true }
 `;
@@ -60,6 +64,39 @@ on("rules and limits are listed with what they allow", () => local, async (visit
   for (const fact of [`generation ${json.readiness.generation}`, json.readiness.hash, "memory", "ready"]) assert.ok(words.includes(fact), `${fact} in ${words}`);
 });
 
+on("a rule is listed with all that it may spend", () => local, async (visit) => {
+  await eventually(async () => {
+    const [, limits] = await row(visit, "shop/tiered");
+    assert.equal(limits, "few: sliding-window-log limit=60 window=1hblockmore: sliding-window-log limit=600 window=1h");
+    assert.equal((await row(visit, "web/banned"))[1], "block");
+  });
+});
+
+on("a key of a tiered rule is shown under each limit, and which one refused it", () => local, async (visit) => {
+  const ask = (cost) => local.ask("POST", "/v1/check", { domain: "shop", cost, attributes: { user: "u1" } });
+  await ask(60);
+  await ask(1);
+  const own = table(visit, "Most refused lately").getByRole("row").filter({ hasText: "user=u1" });
+  await own.waitFor();
+  assert.equal((await own.getByRole("cell").allTextContents())[0], "shop/tiered (few)");
+  await own.getByRole("button", { name: /Look up/ }).click();
+  await visit.page.locator("[data-field=lookup]").filter({ hasText: /last refused the key under few/ }).waitFor();
+  const standings = await visit.page.locator("[data-field=standings] li p").allTextContents();
+  assert.match(standings[0], /^few \(without a tier\), last refused: 0 of 60 remain; refused for/);
+  assert.equal(standings[1], "block (tier banned): blocked: this rule refuses every request of the key");
+  assert.match(standings[2], /^more \(tier plus\): 540 of 600 remain/);
+  assert.equal(await visit.page.getByRole("meter").count(), 2);
+});
+
+on("a blocked client is among the refused", () => local, async (visit) => {
+  for (let at = 0; at < 3; at += 1) await local.ask("POST", "/v1/check", { domain: "web", attributes: { ip: "203.0.113.66" } });
+  const own = table(visit, "Most refused lately").getByRole("row").filter({ hasText: "ip=203.0.113.66" });
+  await own.waitFor();
+  assert.equal((await own.getByRole("cell").allTextContents())[0], "web/banned (block)");
+  await own.getByRole("button", { name: /Look up/ }).click();
+  await visit.page.locator("[data-field=lookup]").filter({ hasText: /^blocked: this rule refuses every request/ }).waitFor();
+});
+
 on("rates move with what is decided", () => local, async (visit) => {
   await eventually(async () => assert.equal((await row(visit, "api/per-client"))[2], "0.0"));
   const decided = async () => {
@@ -76,7 +113,7 @@ on("rates move with what is decided", () => local, async (visit) => {
   });
   await eventually(async () => assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed 0\.0/, "and come to rest"));
   const { json } = await local.ask("GET", "/v1/operations");
-  await table(visit, /^Rules and limits/).getByText(`${json.rules[0].allowed} in all`).waitFor();
+  await table(visit, /^Rules and limits/).getByText(`${json.rules.find(({ name }) => name === "api/per-client").allowed} in all`).waitFor();
 });
 
 on("whoever is refused most is shown as text, looked up and reset", () => local, async (visit) => {

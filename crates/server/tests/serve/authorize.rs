@@ -85,6 +85,7 @@ fn a_request_goes_until_its_quota_is_spent_and_its_client_is_told() {
     let (status_code, word, told) = refused(response);
     assert_eq!((status_code, &*word), (429, "quota"));
     assert_eq!(told["violated-policies"], json!(["per-path"]));
+    assert_eq!((&told["rule"], &told["limit_name"]), (&json!("per-path"), &json!("three")));
     assert_eq!(told["title"], "Too Many Requests");
     assert_eq!(status(ask(&server, "", "GET", "/b")), 200);
 }
@@ -191,6 +192,24 @@ fn a_refusal_has_the_status_that_the_proxy_understands() {
     let (status, word, told) = refused(ask("/closed"));
     assert_eq!((status, &*word), (403, "blocked"));
     assert_eq!(told["retry_after_us"], Value::Null);
+}
+
+#[test]
+fn a_blocked_request_is_a_403_without_a_wait() {
+    let (server, _file) = server(RULES);
+    let response = ask(&server, "", "GET", "/closed").send().unwrap();
+    for invitation in ["retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
+        assert!(response.headers().get(invitation).is_none(), "{invitation}");
+    }
+    let (status, word, told) = refused(response);
+    assert_eq!((status, &*word), (403, "blocked"));
+    assert_eq!((&told["title"], &told["rule"]), (&json!("Forbidden"), &json!("closed-area")));
+    assert_eq!(told["detail"], "`closed-area` blocks such requests");
+    for nothing in ["limit_name", "violated-policies", "retry_after_us"] {
+        assert_eq!(told[nothing], Value::Null, "{nothing}");
+    }
+    let (status, ..) = refused(ask(&server, "?deny_status=429", "GET", "/closed").send().unwrap());
+    assert_eq!(status, 429, "for those who want it so");
 }
 
 #[test]

@@ -27,6 +27,8 @@ fn each_is_decided_by_itself_and_in_order() {
     let allowed: Vec<_> = answers.iter().map(|answer| answer["allowed"].as_bool()).collect();
     assert_eq!(allowed, [Some(true), Some(false), Some(true), Some(true), Some(false)]);
     assert_eq!(answers[3]["rules"][0]["rule"], "per-client");
+    assert_eq!((&answers[3]["limit"], &answers[3]["remaining"]), (&json!(60), &json!(59)));
+    assert_eq!(answers[3]["requests_remaining"], 59);
 }
 
 #[test]

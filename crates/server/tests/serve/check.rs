@@ -121,7 +121,10 @@ fn a_rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
     let blocked = json!({"domain": "api", "attributes": {"path": "/", "ip": "203.0.113.66"}});
     let answer = check(&server, blocked);
     assert_eq!((&answer["allowed"], &answer["rule"]), (&json!(false), &json!("per-client")));
-    assert_eq!((&answer["limit"], &answer["retry_after_us"]), (&Value::Null, &Value::Null));
+    assert_eq!((&answer["blocked"], &answer["requests_remaining"]), (&json!(true), &json!(0)));
+    for nothing in ["limit", "remaining", "retry_after_us"] {
+        assert_eq!(answer[nothing], Value::Null, "{nothing}");
+    }
     let blocks = &answer["rules"][0];
     for nothing in ["limit_name", "limit", "remaining", "retry_after_us", "reset_after_us"] {
         assert_eq!(blocks[nothing], Value::Null, "{nothing}");
@@ -168,6 +171,9 @@ fn rules_say_the_cost_unless_the_caller_does() {
     report["cost"] = json!(3);
     let answer = check(&server, report);
     assert_eq!(answer["rules"][0]["cost"], 3);
+    // The first request of 10 left 50 of 60, and this one 47: fifteen more of 3 fit.
+    assert_eq!((&answer["limit"], &answer["remaining"]), (&json!(60), &json!(47)));
+    assert_eq!(answer["requests_remaining"], 15);
     assert_eq!(answer["rules"][0]["remaining"], 47);
 }
 

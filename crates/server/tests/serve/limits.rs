@@ -32,6 +32,38 @@ fn limits_are_listed_with_their_bounds() {
 }
 
 #[test]
+fn a_rule_has_all_the_limits_that_it_may_spend() {
+    let file = crate::check::rules(
+        "limits: { free: fixed-window limit=1 window=1s, pro: fixed-window limit=2 window=1s }\n\
+         rules:\n\
+         - { name: each, domain: api, key: [ip], limit: { by: tier, tiers: { pro: pro, staff: allow }, default: free } }",
+    );
+    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let rule = get(&server, "/v1/limits/api%2Feach", "RuleLimits");
+    assert_eq!((&rule["rule"], &rule["shadow"]), (&json!("api/each"), &json!(false)));
+    let bound = json!({"interval_us": 1_000_000, "max": 2, "formula": "limit * (ceil((t - 1) / window) + 1)"});
+    let own = json!({
+        "limit_name": "free", "default": true, "tiers": [], "overrides": 0,
+        "limit": "fixed-window limit=1 window=1s", "algorithm": "fixed-window", "bound": bound
+    });
+    assert_eq!(rule["limits"][0], own);
+    assert_eq!(rule["limits"][1]["tiers"], json!(["pro"]));
+    let allowed = json!({
+        "limit_name": "allow", "default": false, "tiers": ["staff"], "overrides": 0,
+        "limit": null, "algorithm": null, "bound": null
+    });
+    assert_eq!(rule["limits"][2], allowed);
+    for unknown in ["api%2Fnope", "web%2Feach", "each"] {
+        let path = format!("/v1/limits/{unknown}");
+        assert_eq!(problem(server.get(&path).send().unwrap()).0, 404, "{unknown}");
+    }
+    get(&server, "/v1/limits/free/keys/a?limit=free", "Decision");
+    let (status, detail) = problem(server.get("/v1/limits/free/keys/a?limit=pro").send().unwrap());
+    assert_eq!(status, 404);
+    assert!(detail.starts_with("limit: no request with this key spends it"), "{detail}");
+}
+
+#[test]
 fn a_peek_charges_nothing() {
     let server = Server::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);

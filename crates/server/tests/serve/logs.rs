@@ -76,6 +76,74 @@ fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
     assert!(request["took_us"].is_u64(), "{request}");
 }
 
+/// Three refusals of a rule with tiers, of a limit and of a block, each with a key that must not be shown as it is.
+const REFUSING: &str = "
+limits: { one: fixed-window limit=1 window=366d, two: fixed-window limit=2 window=366d }
+rules:
+  - { name: each, domain: api, key: [api_key], limit: { by: tier, tiers: { pro: two }, default: one } }
+  - { name: closed, domain: api, when: { path: /closed }, key: [path], limit: block }
+";
+
+#[test]
+fn refusals_are_logged_with_rule_limit_and_key_when_asked_for() {
+    let (_file, path) = config(REFUSING);
+    let flags = ["--config", &path, "--log-refusals", "1000/s", "--log-format", "json"];
+    let server = Server::start(&flags);
+    let pro = r#"{"domain":"api","verified":{"api_key":"k_secret","tier":"pro"},"cost":2}"#;
+    server.check(pro);
+    let refusals = |server: &Server| -> Vec<Value> {
+        let log = server.log();
+        let objects = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        objects.filter(|object| object["message"] == "refused").collect()
+    };
+    // One that comes within a millisecond of another is not logged.
+    let logged = |body: &str, want: [&str; 3]| {
+        eventually("it is logged", || {
+            server.check(body);
+            let all = refusals(&server);
+            let told = |own: &Value| ["by", "limit", "key"].map(|it| own[it].clone());
+            all.iter().any(|own| told(own) == want).then_some(())
+        });
+    };
+    logged(pro, ["api/each", "two", "api_key=k_se…"]);
+    logged(
+        r#"{"domain":"api","attributes":{"path":"/closed"}}"#,
+        ["api/closed", "block", "path=/closed"],
+    );
+    logged(r#"{"limit":"one","key":"\u001b[31m"}"#, ["one", "one", "\\u{1b}[31m"]);
+    assert!(!server.log().contains("k_secret"));
+}
+
+#[test]
+fn refusals_between_two_lines_are_counted() {
+    let (_file, path) = config(REFUSING);
+    let server =
+        Server::start(&["--config", &path, "--log-refusals", "1/m", "--drain-delay", "0s"]);
+    for _ in 0..50 {
+        server.check(r#"{"limit":"one","key":"a"}"#);
+    }
+    let log = stop(server);
+    assert_eq!(count(&log, "refused by=one limit=\"one\" key=\"a\" left_out=0"), 1, "{log}");
+    assert_eq!(count(&log, "refused"), 1, "{log}");
+}
+
+#[test]
+fn a_reset_is_logged_with_its_key_escaped() {
+    let server = Server::start(&["--drain-delay", "0s"]);
+    for key in ["api_key=k_secret", "user%0A%1B%5B31m"] {
+        let path = format!("/v1/limits/login/keys/{key}");
+        assert_eq!(server.delete(&path).send().unwrap().status(), 204);
+    }
+    let log = stop(server);
+    assert_eq!(
+        count(&log, "an operator reset a key limit=\"login\" key=\"api_key=k_se…\""),
+        1,
+        "{log}"
+    );
+    assert_eq!(count(&log, "key=\"user\\\\n\\\\u{1b}[31m\""), 1, "{log}");
+    assert!(!log.contains("k_secret"));
+}
+
 #[test]
 fn a_thousand_denials_leave_no_line() {
     let server = Server::start(&["--drain-delay", "0s"]);

@@ -54,8 +54,8 @@ fn the_document_is_whole() {
             for (status, response) in responses.iter().filter(|(status, _)| status.starts_with('4'))
             {
                 let content = &response["content"]["application/problem+json"]["schema"]["$ref"];
-                let is_refusal = path.starts_with("/v1/authorize")
-                    && !["400", "403", "404"].contains(&&**status);
+                let is_refusal =
+                    path.starts_with("/v1/authorize") && !["400", "404"].contains(&&**status);
                 let want = if is_refusal { "RefusalProblem" } else { "Problem" };
                 assert_eq!(
                     *content,

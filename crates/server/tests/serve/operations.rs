@@ -66,8 +66,10 @@ fn assert_counts(limits: &Limits) {
     assert_eq!((&fresh["readiness"]["ready"], &fresh["refused"]), (&json!(true), &json!([])));
     assert_eq!(fresh["readiness"]["generation"], 1);
     let rule = of(&fresh, "rules", "api/per-user");
-    assert_eq!(rule["limit"], "sliding-window-log limit=3 window=1d");
-    assert_eq!(of(&fresh, "rules", "api/nobody")["limit"], Value::Null);
+    let log = json!({"limit_name": "log", "limit": "sliding-window-log limit=3 window=1d"});
+    assert_eq!(rule["limits"], json!([log]));
+    let block = json!({"limit_name": "block", "limit": null});
+    assert_eq!(of(&fresh, "rules", "api/nobody")["limits"], json!([block]));
     let names: Vec<_> = fresh["rules"].as_array().unwrap().iter().map(|own| &own["name"]).collect();
     assert_eq!(names, ["api/watched", "api/per-user", "api/per-ip", "api/nobody"]);
 
@@ -129,7 +131,7 @@ fn keys_of_rules_are_looked_at_and_reset_by_the_names_that_operations_tell() {
         let told = refused(&operations(server));
         assert_eq!(told[0], ("api/per-user".to_owned(), "user=a/b".to_owned(), 1));
         let path = "/v1/limits/api%2Fper-user/keys/user=a%2Fb";
-        let look = |path: &str| body_of(server.get(path).send().unwrap());
+        let look = |path: &str| looked(server, path)["limits"][0]["decision"].clone();
         assert_eq!(look(path)["remaining"], 0);
         assert_eq!(look(&format!("{path}?entries=true"))["entries"].as_array().unwrap().len(), 3);
         assert_eq!(server.delete(path).send().unwrap().status(), 204);
@@ -137,11 +139,126 @@ fn keys_of_rules_are_looked_at_and_reset_by_the_names_that_operations_tell() {
         assert_eq!(look("/v1/limits/api%2Fper-user/keys/user=c")["remaining"], 0, "no other");
         let check = json!({"domain": "api", "attributes": {"user": "a/b"}}).to_string();
         assert_eq!(server.check(&check)["allowed"], true);
-        for unknown in ["api%2Fnope", "nope%2Fper-user", "per-user", "api", "api%2Fnobody"] {
+        for unknown in ["api%2Fnope", "nope%2Fper-user", "per-user", "api"] {
             let path = format!("/v1/limits/{unknown}/keys/user=c");
             assert_eq!(problem(server.get(&path).send().unwrap()).0, 404, "{unknown}");
         }
     }
+}
+
+/// How a key of a rule stands.
+fn looked(server: &Server, path: &str) -> Value {
+    let answer = body_of(server.get(path).send().unwrap());
+    valid("RuleKey", &answer);
+    answer
+}
+
+const TIERED: &str = "
+limits:
+  free: sliding-window-log limit=60 window=1d
+  pro: sliding-window-log limit=600 window=1d
+  partner: fixed-window limit=5 window=366d
+rules:
+  - name: per-client
+    domain: api
+    key: [user]
+    limit: { by: tier, tiers: { pro: pro, basic: free, banned: block }, default: free }
+    overrides:
+      - { key: { user: partner }, limit: partner }
+      - { key: { user: friend }, limit: allow }
+  - { name: nobody, domain: api, when: { path: /closed }, key: [user], limit: block }
+";
+
+#[test]
+fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap();
+    for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
+        let limits = Limits::start_with(TIERED, flags);
+        let server = &limits.server;
+        let check = |cost: u64| {
+            let body = json!({"domain": "api", "cost": cost, "attributes": {"user": "a"}});
+            server.check(&body.to_string())["allowed"].clone()
+        };
+        let path = "/v1/limits/api%2Fper-client/keys/user=a";
+        assert_eq!(check(60), true);
+        assert_eq!(looked(server, path)["last_refused_under"], Value::Null, "so far nobody was");
+        assert_eq!(check(1), false);
+        let key = looked(server, path);
+        assert_eq!(key["rule"], "api/per-client");
+        assert_eq!(key["last_refused_under"], "free");
+        let shown: Vec<_> = key["limits"].as_array().unwrap().iter().collect();
+        let names: Vec<_> = shown.iter().map(|own| &own["limit_name"]).collect();
+        assert_eq!(names, ["free", "block", "pro"], "no override is for this key");
+        assert_eq!((&shown[0]["default"], &shown[0]["tiers"]), (&json!(true), &json!(["basic"])));
+        let standing = |own: &Value| {
+            ["allowed", "remaining", "limit"].map(|field| own["decision"][field].clone())
+        };
+        assert_eq!(standing(shown[0]), [json!(false), json!(0), json!(60)]);
+        assert_eq!(shown[1]["decision"], Value::Null);
+        assert_eq!(standing(shown[2]), [json!(true), json!(540), json!(600)]);
+
+        let chosen = looked(server, &format!("{path}?limit=pro&entries=true"));
+        assert_eq!(chosen["limits"].as_array().unwrap().len(), 1);
+        assert_eq!(chosen["limits"][0]["decision"]["entries"][0]["cost"], 60);
+        for (query, code, want) in
+            [("entries=true", 400, "choose one: ?limit=NAME"), ("limit=partner", 404, "limit: ")]
+        {
+            let (status, detail) = problem(server.get(&format!("{path}?{query}")).send().unwrap());
+            assert_eq!(status, code);
+            assert!(detail.contains(want), "{detail}");
+        }
+
+        assert_eq!(server.delete(path).send().unwrap().status(), 204);
+        let key = looked(server, path);
+        assert_eq!(standing(&key["limits"][0]), [json!(true), json!(60), json!(60)]);
+        assert_eq!(standing(&key["limits"][2]), [json!(true), json!(600), json!(600)]);
+    }
+}
+
+#[test]
+fn a_key_with_an_override_is_shown_under_that_alone() {
+    let limits = Limits::start(TIERED);
+    let server = &limits.server;
+    let key = |user: &str| looked(server, &format!("/v1/limits/api%2Fper-client/keys/user={user}"));
+    let partner = key("partner");
+    let own = &partner["limits"][0];
+    assert_eq!(partner["limits"].as_array().unwrap().len(), 1);
+    assert_eq!((&own["limit_name"], &own["override"]), (&json!("partner"), &json!(true)));
+    assert_eq!((&own["default"], &own["tiers"]), (&json!(false), &json!([])));
+    assert_eq!(own["decision"]["limit"], 5);
+    let friend = key("friend");
+    assert_eq!(friend["limits"][0]["limit_name"], "allow");
+    assert_eq!(friend["limits"][0]["decision"], Value::Null);
+}
+
+#[test]
+fn a_blocked_client_is_among_those_refused_most() {
+    let limits = Limits::start(TIERED);
+    let server = &limits.server;
+    let closed = json!({"domain": "api", "attributes": {"user": "a", "path": "/closed"}});
+    for _ in 0..3 {
+        assert_eq!(server.check(&closed.to_string())["blocked"], true);
+    }
+    let now = operations(server);
+    assert_eq!(refused(&now), [("api/nobody".to_owned(), "user=a".to_owned(), 3)]);
+    assert_eq!(now["refused"][0]["limit_name"], "block");
+    let path = "/v1/limits/api%2Fnobody/keys/user=a";
+    let key = looked(server, path);
+    assert_eq!(key["last_refused_under"], "block");
+    assert_eq!(key["limits"][0]["limit_name"], "block");
+    let (status, detail) = problem(server.delete(path).send().unwrap());
+    assert_eq!(status, 404);
+    assert!(detail.contains("no state to reset"), "{detail}");
+}
+
+#[test]
+fn a_rule_is_listed_with_all_that_it_may_spend() {
+    let limits = Limits::start(TIERED);
+    let now = operations(&limits.server);
+    let own = of(&now, "rules", "api/per-client")["limits"].as_array().unwrap().clone();
+    let names: Vec<_> = own.iter().map(|own| &own["limit_name"]).collect();
+    assert_eq!(names, ["free", "block", "pro", "partner", "allow"]);
+    assert_eq!(own[2]["limit"], "sliding-window-log limit=600 window=1d");
 }
 
 #[test]

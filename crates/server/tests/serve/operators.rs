@@ -41,7 +41,7 @@ fn with_a_token_only_those_who_show_it_are_operators() {
         ways(&format!("bearer {TOKEN}")).iter().map(|answer| answer.status().as_u16()).collect();
     assert_eq!(statuses, [200, 204, 200, 204]);
     assert!(!server.log().contains(TOKEN));
-    server.wait_for_log(|log| log.contains("an operator reset a key limit="));
+    server.wait_for_log(|log| log.contains("an operator reset a key limit=\"login\" key=\"a\""));
 }
 
 #[test]

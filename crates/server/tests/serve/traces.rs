@@ -95,7 +95,7 @@ fn what_a_proxy_asks_is_a_span_that_tells_the_rule() {
     let collector = Collector::start(Manner::Takes);
     let server = server(&collector, &["--config", file.path().to_str().unwrap()]);
     let asked = server.get("/v1/authorize").header("x-forwarded-method", "PUT");
-    assert_eq!(asked.header("x-forwarded-uri", "/closed").send().unwrap().status(), 429);
+    assert_eq!(asked.header("x-forwarded-uri", "/closed").send().unwrap().status(), 403);
     stop(server);
     let spans = collector.spans(1);
     let expected = [
@@ -103,7 +103,7 @@ fn what_a_proxy_asks_is_a_span_that_tells_the_rule() {
         ("tollgate.store", "memory"),
         ("http.request.method", "GET"),
         ("http.route", "/v1/authorize"),
-        ("http.response.status_code", "429"),
+        ("http.response.status_code", "403"),
         ("tollgate.allowed", "false"),
         ("tollgate.degraded", "false"),
         ("tollgate.rule", "web/none"),

@@ -89,10 +89,9 @@ impl<'o> Outcome<'o> {
         Duration::from_micros(self.verdict().delay_us())
     }
 
-    /// Whether a rule lets nobody pass: there is no quota that could be spent.
+    /// Whether a rule blocks the request: no limit was charged, and waiting does not help.
     pub fn is_blocked(&self) -> bool {
-        let refuser = self.ruling().and_then(Ruling::refused_by);
-        refuser.is_some_and(|part| part.decision().is_none())
+        self.ruling().is_some_and(Ruling::is_blocked)
     }
 
     /// Whose refusal one must wait for longest: a rule's name, or the limit's.
@@ -100,6 +99,15 @@ impl<'o> Outcome<'o> {
         match self.by {
             By::Limit { scope, decision, .. } => (!decision.is_allowed()).then(|| scope.name()),
             By::Rules(ruling) => ruling.refused_by().map(|part| part.name().name()),
+        }
+    }
+
+    /// Returns the name of the limit that refuses the request for longest: of a rule with tiers, the limit of the
+    /// client's tier. `None` for an allowed request and for a [blocked](Self::is_blocked) one.
+    pub fn refusing_limit(&self) -> Option<&'o str> {
+        match self.by {
+            By::Limit { .. } => self.refused_by(),
+            By::Rules(ruling) => ruling.refused_by().and_then(|part| part.limit_name()),
         }
     }
 
@@ -169,7 +177,7 @@ impl<'o> Outcome<'o> {
     fn tightness(&self, policy: &Policy<'_>) -> (bool, u64, u64) {
         let decided = policy.decision.decided();
         let is_refuser = !decided.is_allowed() && self.refused_by() == Some(policy.name);
-        (!is_refuser, policy.fits(), u64::MAX - decided.reset_after_us)
+        (!is_refuser, policy.requests_remaining(), u64::MAX - decided.reset_after_us)
     }
 }
 
@@ -189,8 +197,8 @@ impl<'o> Policy<'o> {
         self.decision
     }
 
-    /// How many more requests like this one fit.
-    pub fn fits(&self) -> u64 {
+    /// Returns how many more such requests fit this limit.
+    pub fn requests_remaining(&self) -> u64 {
         self.decision.remaining() / self.cost.max(1)
     }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::jwt::InvalidToken;
 use super::outcome::{Outcome, Policy};
 use crate::error::{Error, StoreError};
+use crate::rules::Ruling;
 
 /// The IETF's name for a quota that is spent.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -32,7 +33,8 @@ pub struct Refusal<'o> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Reason<'o> {
-    /// A quota is spent: 429.
+    /// A quota is spent: 429. Or a rule [blocks](Outcome::is_blocked) the request: 403, because a client that gets a
+    /// 429 comes back.
     Quota(Outcome<'o>),
     /// Nobody could decide, and a rule says that nobody goes then: 503.
     Undecided(&'o Error),
@@ -56,6 +58,7 @@ impl Reason<'_> {
 
     fn status(&self) -> StatusCode {
         match self {
+            Reason::Quota(outcome) if outcome.is_blocked() => StatusCode::FORBIDDEN,
             Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
             Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
             #[cfg(feature = "jwt")]
@@ -81,7 +84,7 @@ impl<'o> Refusal<'o> {
         &self.reason
     }
 
-    /// 429, 503 or 401, unless it is told with [another](Self::with_status).
+    /// Returns 429, 403 for a blocked request, 503 or 401, unless [another status](Self::with_status) was set.
     pub fn status(&self) -> StatusCode {
         self.status.unwrap_or_else(|| self.reason.status())
     }
@@ -142,12 +145,17 @@ impl<'o> Refusal<'o> {
     #[cfg(not(feature = "jwt"))]
     pub(crate) fn challenge(&self, _: &mut HeaderMap) {}
 
-    /// The whole as `application/problem+json`, naming the policies that refuse.
+    /// Returns the refusal as `application/problem+json`, with the rule that refuses the request, the limit that this
+    /// rule spends for the client's tier, and all policies that refuse.
     ///
     /// ```json
     /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests",
-    ///  "status":429,"detail":"`free` is spent; come back in 1 s","violated-policies":["free"],"retry_after_us":400000}
+    ///  "status":429,"detail":"`per-client` is spent (limit `free`); come back in 1 s","rule":"per-client",
+    ///  "limit_name":"free","violated-policies":["per-client"],"retry_after_us":400000}
     /// ```
+    ///
+    /// A limit that is used without rules has no `rule`. The problem of a blocked request has a `rule` and no
+    /// `limit_name`, no `violated-policies` and no wait.
     pub fn problem(&self) -> Bytes {
         let mut problem = json!({
             "type": "about:blank",
@@ -157,11 +165,15 @@ impl<'o> Refusal<'o> {
             "detail": self.detail(),
         });
         if let Reason::Quota(outcome) = &self.reason {
+            if let Some(rule) = outcome.ruling().and_then(Ruling::refused_by) {
+                problem["rule"] = rule.name().name().into();
+            }
             if !outcome.is_blocked() {
                 problem["type"] = QUOTA_EXCEEDED.into();
+                problem["limit_name"] = outcome.refusing_limit().into();
+                problem["violated-policies"] = outcome.refusers().collect();
+                problem["retry_after_us"] = self.retry_after_us().into();
             }
-            problem["violated-policies"] = outcome.refusers().collect();
-            problem["retry_after_us"] = self.retry_after_us().into();
         }
         problem.to_string().into()
     }
@@ -169,13 +181,16 @@ impl<'o> Refusal<'o> {
 
 fn quota_detail(outcome: &Outcome<'_>) -> String {
     let name = outcome.refused_by().unwrap_or_default();
+    // The limit that a rule spends for the client's tier; a limit without rules is `name` itself.
+    let limit = outcome.refusing_limit().filter(|_| outcome.ruling().is_some());
+    let limit = limit.map(|limit| format!(" (limit `{limit}`)")).unwrap_or_default();
     let shapes = |policy: Policy<'_>| policy.name() == name && policy.limit().is_shaping();
     match outcome.retry_after().map(|wait| wait.as_micros().div_ceil(1_000_000)) {
         Some(wait_s) if outcome.policies().any(shapes) => {
-            format!("`{name}` has no place soon enough; come back in {wait_s} s")
+            format!("`{name}` has no place soon enough{limit}; come back in {wait_s} s")
         }
-        Some(wait_s) => format!("`{name}` is spent; come back in {wait_s} s"),
-        None if outcome.is_blocked() => format!("`{name}` lets no such request pass"),
-        None => format!("costs more than `{name}` ever has; waiting does not help"),
+        Some(wait_s) => format!("`{name}` is spent{limit}; come back in {wait_s} s"),
+        None if outcome.is_blocked() => format!("`{name}` blocks such requests"),
+        None => format!("costs more than `{name}` ever has{limit}; waiting does not help"),
     }
 }

@@ -58,8 +58,17 @@ pub(crate) struct Rule {
     pub(crate) deadline: Option<Duration>,
     /// What is different for single keys.
     pub(crate) overrides: Vec<Override>,
-    /// Other rules of the domain, by name, that a request is rid of where this one applies.
-    pub(crate) replaces: Vec<Box<str>>,
+    /// The rules of the domain that do not decide a request to which this rule applies.
+    pub(crate) replaces: Replaces,
+}
+
+/// The other rules of its domain that a rule replaces.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Replaces {
+    /// The rules with these names.
+    Named(Vec<Box<str>>),
+    /// All rules that do not say the same.
+    All,
 }
 
 /// What an attribute of the request must be.

@@ -74,6 +74,27 @@ pub enum Spends {
     Blocked,
 }
 
+impl Spends {
+    pub(super) fn of(spent: &Spent) -> Spends {
+        match spent {
+            Spent::Limit { name, scope } => {
+                Spends::Limit { name: name.to_string(), limit: *scope.limit() }
+            }
+            Spent::Nothing => Spends::Nothing,
+            Spent::Blocked => Spends::Blocked,
+        }
+    }
+
+    /// Returns the limit's name, `allow` or `block`: what a file says under `limit`.
+    pub fn name(&self) -> &str {
+        match self {
+            Spends::Limit { name, .. } => name,
+            Spends::Nothing => "allow",
+            Spends::Blocked => "block",
+        }
+    }
+}
+
 /// Why a rule spends what it spends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -220,13 +241,7 @@ fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, N
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
-    let spends = match &*plan.spends[spent] {
-        Spent::Limit { name, scope } => {
-            Spends::Limit { name: name.to_string(), limit: *scope.limit() }
-        }
-        Spent::Nothing => Spends::Nothing,
-        Spent::Blocked => Spends::Blocked,
-    };
+    let spends = Spends::of(&plan.spends[spent]);
     let networks = rule.networks(request).map(|(id, found)| matched(plan, id, found));
     Ok(Applied {
         networks: networks.collect(),

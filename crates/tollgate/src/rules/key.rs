@@ -14,6 +14,15 @@ pub(crate) fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str)
     escape(key, value, b"%,");
 }
 
+/// The key without the part that sets preflights apart: an override is for both.
+pub(super) fn without_preflight(key: &[u8]) -> &[u8] {
+    match key.strip_suffix(b"preflight=") {
+        Some([]) => &[],
+        Some([own @ .., b',']) => own,
+        _ => key,
+    }
+}
+
 fn escape(into: &mut Vec<u8>, text: &str, escaped: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut plain = text.as_bytes();
@@ -43,6 +52,19 @@ mod tests {
         assert_eq!(key(&[("ip", "2001:db8::/56")]), b"ip=2001:db8::/56");
         assert_eq!(key(&[("api_key", "a,b=%"), ("path", "/x=1")]), b"api_key=a%2Cb=%25,path=/x=1");
         assert_eq!(key(&[]), b"");
+    }
+
+    #[test]
+    fn a_preflights_key_is_found_without_its_mark() {
+        for (key, want) in [
+            (&b"ip=203.0.113.9,preflight="[..], &b"ip=203.0.113.9"[..]),
+            (b"ip=203.0.113.9", b"ip=203.0.113.9"),
+            (b"preflight=", b""),
+            (b"", b""),
+            (b"user=preflight=", b"user=preflight="),
+        ] {
+            assert_eq!(without_preflight(key), want);
+        }
     }
 
     #[test]

@@ -162,6 +162,12 @@ impl<T> NetworkTable<T> {
         NetworkTable { single: NetworkMap::new(single, |_, _| {}), sets }
     }
 
+    /// Returns the value of every network and set.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        let sets = self.sets.iter().map(|(_, own)| own);
+        self.single.values().chain(sets).map(|(_, value)| value)
+    }
+
     /// Returns the longest network that holds all of `part`, and its value. If several entries have that
     /// network, the first in the given order counts.
     pub(crate) fn longest(&self, part: &IpNet) -> Option<(FoundNetwork<'_>, &T)> {

@@ -1,9 +1,10 @@
 //! Rules made ready: every name a number, every limit a scope, and an index to find them by.
 //!
-//! - `make`: from what a file says
+//! - `make`: from what a file says; `limits`: the limits of one rule
 //! - `values`: conditions that are about many values, or about networks
 //! - `overrides`: by key, and by the networks that an address is in
 
+mod limits;
 mod make;
 mod overrides;
 mod values;
@@ -123,8 +124,15 @@ pub(super) struct Rule {
     pub(super) tally: Arc<Tally>,
     /// Its place in [`Plan::rules`].
     at: usize,
-    /// The places of those that it replaces, in order.
-    replaces: Vec<usize>,
+    replaces: ReplacedRules,
+}
+
+/// The rules that a rule replaces.
+enum ReplacedRules {
+    /// By their places in [`Plan::rules`], in order.
+    At(Vec<usize>),
+    /// All rules of the domain that do not replace all rules too.
+    All,
 }
 
 /// What few rules have.
@@ -347,15 +355,19 @@ impl Rule {
         on_terms(scope, self.on_store_failure, self.deadline)
     }
 
-    /// Whether it replaces any.
+    /// Whether this rule replaces any other.
     pub(super) fn is_replacing(&self) -> bool {
-        !self.replaces.is_empty()
+        !matches!(&self.replaces, ReplacedRules::At(places) if places.is_empty())
     }
 
-    /// Whether a request that it applies to is rid of the other. A rule that refuses nothing rids nobody of
-    /// one that does.
+    /// Whether the other rule does not decide a request to which this one applies. A shadow rule replaces shadow
+    /// rules only.
     pub(super) fn replaces(&self, other: &Rule) -> bool {
-        (other.is_shadow || !self.is_shadow) && self.replaces.binary_search(&other.at).is_ok()
+        let is_named = match &self.replaces {
+            ReplacedRules::At(places) => places.binary_search(&other.at).is_ok(),
+            ReplacedRules::All => !matches!(other.replaces, ReplacedRules::All),
+        };
+        is_named && (other.is_shadow || !self.is_shadow)
     }
 
     fn push_key<'r>(

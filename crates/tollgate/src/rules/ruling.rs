@@ -87,12 +87,28 @@ impl Ruling {
         self.verdict().retry_after_us().map(Duration::from_micros)
     }
 
-    /// How many more such requests fit at this instant, as if looks were charged too; `None` if no rule
-    /// limits them.
+    /// Whether a rule blocks the request: no wait and no smaller cost would let it through.
+    pub fn is_blocked(&self) -> bool {
+        self.found.blocked_by.is_some()
+    }
+
+    /// Returns the size of the tightest limit, as [`Together::limit`] does; `None` if no limit applies, and for a
+    /// blocked request, which is counted by no limit.
+    pub fn limit(&self) -> Option<u64> {
+        self.together.limit()
+    }
+
+    /// Returns the units left of the tightest limit; `None` if no limit applies, and for a blocked request.
     pub fn remaining(&self) -> Option<u64> {
-        match self.found.blocked_by {
-            Some(_) => Some(0),
-            None => self.together.remaining(),
+        self.together.remaining()
+    }
+
+    /// Returns how many more such requests fit all limits at this instant, as if looks were charged too; `None` if
+    /// no limit applies, and 0 for a blocked request.
+    pub fn requests_remaining(&self) -> Option<u64> {
+        match self.is_blocked() {
+            true => Some(0),
+            false => self.together.requests_remaining(),
         }
     }
 

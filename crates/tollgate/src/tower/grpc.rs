@@ -7,14 +7,15 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use crate::http::{Reason, Refusal};
 
-/// `RESOURCE_EXHAUSTED` for a quota, with `RetryInfo` and the policies that refuse; `UNAVAILABLE` if nobody could
-/// decide.
+/// Returns `RESOURCE_EXHAUSTED` for a quota, with `RetryInfo` and the policies that refuse; `PERMISSION_DENIED` for a
+/// blocked request; `UNAVAILABLE` for a request that could not be decided.
 pub(super) fn response(refusal: &Refusal<'_>) -> Response<Bytes> {
     let mut details = ErrorDetails::new();
     if let Some(retry_after) = refusal.retry_after() {
         details.set_retry_info(Some(retry_after));
     }
     let code = match refusal.reason() {
+        Reason::Quota(outcome) if outcome.is_blocked() => Code::PermissionDenied,
         Reason::Quota(outcome) => {
             let violation = |name: &str| QuotaViolation::new(name, "is spent");
             details.set_quota_failure(outcome.refusers().map(violation).collect::<Vec<_>>());

@@ -12,6 +12,7 @@ use tollgate_core::{
 };
 
 use crate::store::{Make, START_US, block_on, cases, named, open};
+use crate::together::{expected_summary, summary};
 use crate::trace::{Step, Walk};
 use crate::{any, keys, trace};
 
@@ -220,13 +221,7 @@ impl World {
         }
         let expected = expect(&parts, &self.scopes, &mut states, self.now_us);
         prop_assert_eq!(&each, &expected.1);
-        let combined = Expected {
-            verdict: answer.verdict(),
-            refused_by: answer.refused_by(),
-            remaining: answer.remaining(),
-            reset_after_us: u64::try_from(answer.reset_after().as_micros()).unwrap(),
-        };
-        prop_assert_eq!(combined, expected.0);
+        prop_assert_eq!(summary(&answer), expected_summary(&expected.0));
         if self.is_steady {
             for (index, &((scope, key), cost, (_, intent))) in parts.iter().enumerate() {
                 let (now_us, charged) = (self.now_us, answer.is_allowed());

@@ -15,6 +15,7 @@ use tollgate_core::{
 };
 
 use crate::store::{Make, block_on, cases, open};
+use crate::together::{expected_summary, summary};
 use crate::trace::{Step, Walk};
 use crate::{any, keys, trace};
 
@@ -287,14 +288,9 @@ impl World {
             .collect();
         let answer = self.limiter.check_all(&checks).await.unwrap();
         drop(checks);
-        let combined = Expected {
-            verdict: answer.verdict(),
-            refused_by: answer.refused_by(),
-            remaining: answer.remaining(),
-            reset_after_us: u64::try_from(answer.reset_after().as_micros()).unwrap(),
-        };
+        let combined = summary(&answer);
         let each: Vec<Decision> = answer.each().iter().map(|each| *each.decided()).collect();
-        prop_assert_eq!(combined, self.told(&parts, &each)?);
+        prop_assert_eq!(combined, expected_summary(&self.told(&parts, &each)?));
         for (&((scope, key), ..), decision) in parts.iter().zip(answer.into_each()) {
             self.receipts.extend(decision.into_receipt().map(|receipt| (scope, key, receipt)));
         }

@@ -3,9 +3,35 @@
 use std::time::Duration;
 
 use tollgate::{Check, Decision, Error, Retry, Together, Verdict};
-use tollgate_core::MAX_UNITS;
+use tollgate_core::{MAX_UNITS, TightestLimit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
+
+/// The part of an answer that is about all limits together.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Summary {
+    verdict: Verdict,
+    refused_by: Option<usize>,
+    /// `limit`, `remaining` and `requests_remaining`.
+    tightest: [Option<u64>; 3],
+    reset_after_us: u64,
+}
+
+pub(crate) fn summary(answer: &Together) -> Summary {
+    Summary {
+        verdict: answer.verdict(),
+        refused_by: answer.refused_by(),
+        tightest: [answer.limit(), answer.remaining(), answer.requests_remaining()],
+        reset_after_us: u64::try_from(answer.reset_after().as_micros()).unwrap(),
+    }
+}
+
+pub(crate) fn expected_summary(together: &tollgate_core::Together) -> Summary {
+    let tollgate_core::Together { verdict, refused_by, tightest, reset_after_us } = *together;
+    let own = |own: fn(TightestLimit) -> u64| tightest.map(own);
+    let tightest = [own(|it| it.limit), own(|it| it.remaining), own(|it| it.requests_remaining)];
+    Summary { verdict, refused_by, tightest, reset_after_us }
+}
 
 fn remaining(together: &Together) -> Vec<u64> {
     together.each().iter().map(Decision::remaining).collect()
@@ -95,12 +121,12 @@ pub(crate) async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make
         let together = limiter.check_all(&checks).await.unwrap();
         assert!(together.is_allowed());
         let fits = remaining(&together);
-        assert_eq!(together.remaining(), Some((fits[0] / 30).min(fits[1] / cost)));
+        assert_eq!(together.requests_remaining(), Some((fits[0] / 30).min(fits[1] / cost)));
         assert_eq!(fits[1] / cost, left);
         assert_eq!(together.delay(), Duration::from_millis(delay_ms));
     }
     let full = limiter.check_all(&[wide.check("a").cost(30), narrow.check("a")]).await.unwrap();
-    assert_eq!((full.remaining(), full.refused_by()), (Some(0), Some(0)));
+    assert_eq!((full.requests_remaining(), full.refused_by()), (Some(0), Some(0)));
     assert_eq!(full.reset_after(), Duration::from_secs(90), "the later of the two");
 }
 
@@ -128,7 +154,11 @@ pub(crate) async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_ad
         let together = check(2, 3).await;
         assert!(together.is_allowed(), "{text}");
         assert_eq!(remaining(&together), [5, 9, 5, 9], "{text}");
-        assert_eq!(together.remaining(), Some(1), "{text}: five more are left, and five are asked");
+        assert_eq!(
+            together.requests_remaining(),
+            Some(1),
+            "{text}: five more are left, and five are asked"
+        );
         assert_eq!(scope.peek("a").await.unwrap().remaining(), 5, "{text}");
         // One charge has one receipt, for all of it.
         let receipts: Vec<_> =
@@ -166,7 +196,11 @@ pub(crate) async fn shadows_alone_refuse_nothing(make: Make) {
         for left in [4, 4] {
             let checks = [scope.check("a").cost(6).shadow()];
             let together = limiter.check_all(&checks).await.unwrap();
-            assert_eq!((together.is_allowed(), together.remaining()), (true, None), "{text}");
+            assert_eq!(
+                (together.is_allowed(), together.requests_remaining()),
+                (true, None),
+                "{text}"
+            );
             assert_eq!(together.reset_after(), Duration::ZERO, "{text}");
             assert_eq!(remaining(&together), [left], "{text}");
         }
@@ -183,7 +217,7 @@ pub(crate) async fn a_look_among_several_checks_refuses_and_is_never_charged(mak
             let allowed = limiter.check_all(&checks).await.unwrap();
             assert!(allowed.is_allowed(), "{text}, {other}");
             assert_eq!(remaining(&allowed), [7, 6], "{text}, {other}");
-            assert_eq!(allowed.remaining(), Some(1), "{text}, {other}");
+            assert_eq!(allowed.requests_remaining(), Some(1), "{text}, {other}");
             assert_eq!(receipts(allowed), [false, true], "{text}, {other}");
 
             let checks = [charged.check(key).cost(4), seen.peek("a").cost(8)];
@@ -191,7 +225,7 @@ pub(crate) async fn a_look_among_several_checks_refuses_and_is_never_charged(mak
             let alone = seen.peek("a").cost(8).await.unwrap();
             assert_eq!(refused.refused_by(), Some(1), "{text}, {other}");
             assert_eq!(refused.retry_after(), alone.retry_after(), "{text}, {other}");
-            assert_eq!(refused.remaining(), Some(0), "{text}, {other}");
+            assert_eq!(refused.requests_remaining(), Some(0), "{text}, {other}");
             assert_eq!(remaining(&refused), [6, 7], "{text}, {other}");
             assert_eq!(receipts(refused), [false, false], "{text}, {other}");
             assert_eq!(charged.peek(key).await.unwrap().remaining(), 6, "{text}, {other}");
@@ -307,7 +341,7 @@ pub(crate) async fn a_check_of_no_limits_is_allowed(make: Make) {
     let (_, limiter) = open(make);
     let together = limiter.check_all(&[]).await.unwrap();
     assert!(together.is_allowed());
-    assert_eq!((together.remaining(), together.refused_by()), (None, None));
+    assert_eq!((together.requests_remaining(), together.refused_by()), (None, None));
     assert_eq!(together.each(), []);
 }
 

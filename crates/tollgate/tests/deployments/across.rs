@@ -47,7 +47,7 @@ async fn all_are_charged_or_none_whichever_refuses() {
             let several = || ids.iter().map(|id| scope.check(id).cost(10)).collect::<Vec<_>>();
             let allowed = limiter.check_all(&several()).await.unwrap();
             assert!(allowed.is_allowed() && !allowed.is_degraded(), "{text}: {allowed:?}");
-            assert_eq!(allowed.remaining(), Some(9));
+            assert_eq!(allowed.requests_remaining(), Some(9));
             for id in &ids {
                 assert_eq!(remaining(&scope, id).await, 90, "{text}");
             }
@@ -55,7 +55,10 @@ async fn all_are_charged_or_none_whichever_refuses() {
                 let filled = scope.check(id).cost(85).await.unwrap().into_receipt().unwrap();
                 let refused = limiter.check_all(&several()).await.unwrap();
                 assert!(!refused.is_allowed() && !refused.is_degraded(), "{text}: {refused:?}");
-                assert_eq!((refused.refused_by(), refused.remaining()), (Some(full), Some(0)));
+                assert_eq!(
+                    (refused.refused_by(), refused.requests_remaining()),
+                    (Some(full), Some(0))
+                );
                 for (at, (each, id)) in refused.into_each().into_iter().zip(&ids).enumerate() {
                     // What was taken is back by the time of the answer.
                     let left = if at == full { 5 } else { 90 };
@@ -105,7 +108,7 @@ async fn a_place_in_a_queue_is_taken_only_when_all_others_admit() {
             assert!(full.check(id).cost(100).await.unwrap().is_allowed());
             let several = [queue.check(&ids[0]), full.check(id)];
             let refused = limiter.check_all(&several).await.unwrap();
-            assert_eq!((refused.refused_by(), refused.remaining()), (Some(1), Some(0)));
+            assert_eq!((refused.refused_by(), refused.requests_remaining()), (Some(1), Some(0)));
             assert_eq!(remaining(&queue, &ids[0]).await, 100);
         }
     }
@@ -122,7 +125,7 @@ async fn what_is_only_looked_at_refuses_before_anything_is_charged() {
         for id in &ids[1..] {
             assert!(full.check(id).cost(100).await.unwrap().is_allowed());
             let refused = limiter.check_all(&[queue.check(&ids[0]), full.peek(id)]).await.unwrap();
-            assert_eq!((refused.refused_by(), refused.remaining()), (Some(1), Some(0)));
+            assert_eq!((refused.refused_by(), refused.requests_remaining()), (Some(1), Some(0)));
             assert_eq!(remaining(&queue, &ids[0]).await, 100);
         }
     }
@@ -206,7 +209,8 @@ impl Part {
 /// All that an answer says.
 fn said(answer: &Together) -> impl PartialEq + std::fmt::Debug {
     let each: Vec<_> = answer.each().iter().map(|each| *each.decided()).collect();
-    let facts = (answer.verdict(), answer.refused_by(), answer.remaining(), answer.reset_after());
+    let tightest = [answer.limit(), answer.remaining(), answer.requests_remaining()];
+    let facts = (answer.verdict(), answer.refused_by(), tightest, answer.reset_after());
     (facts, answer.is_degraded(), each)
 }
 

@@ -171,7 +171,11 @@ async fn a_share_of_a_place_that_fails_refuses_for_all() {
     assert!(allowed.is_allowed() && allowed.is_degraded(), "{allowed:?}");
     // Of 100 a quarter is this process's, and 5 are left of it.
     let refused = limiter.check_all(&several).await.unwrap();
-    assert_eq!((refused.refused_by(), refused.remaining()), (Some(1), Some(0)), "{refused:?}");
+    assert_eq!(
+        (refused.refused_by(), refused.requests_remaining()),
+        (Some(1), Some(0)),
+        "{refused:?}"
+    );
     for at in [0, 2] {
         assert_eq!(remaining(&scope, &three.ids[at]).await, 80);
     }
@@ -187,7 +191,7 @@ async fn a_place_that_only_watches_never_stands_in_the_way() {
     for spent in 1..=8 {
         let allowed = limiter.check_all(&several).await.unwrap();
         assert!(allowed.is_allowed(), "{allowed:?}");
-        assert_eq!(allowed.remaining(), Some(100 - spent));
+        assert_eq!(allowed.requests_remaining(), Some(100 - spent));
         let degraded: Vec<bool> = allowed.each().iter().map(|each| each.is_degraded()).collect();
         assert_eq!(degraded, [true, false, false]);
         assert_eq!(remaining(&scope, first).await, 100 - spent);
@@ -201,7 +205,11 @@ async fn a_place_that_only_watches_never_stands_in_the_way() {
     // Nor does it turn a refusal into an error.
     assert!(scope.check(second).cost(92).await.unwrap().is_allowed());
     let refused = limiter.check_all(&several).await.unwrap();
-    assert_eq!((refused.refused_by(), refused.remaining()), (Some(2), Some(0)), "{refused:?}");
+    assert_eq!(
+        (refused.refused_by(), refused.requests_remaining()),
+        (Some(2), Some(0)),
+        "{refused:?}"
+    );
     assert_eq!(remaining(&scope, first).await, 92);
 }
 

@@ -270,7 +270,7 @@ async fn of_many_rules_the_tightest_are_listed() {
 }
 
 #[tokio::test]
-async fn who_is_blocked_is_told_so() {
+async fn a_blocked_request_is_a_403_without_numbers() {
     let (_, limiter) = at_midnight();
     let yaml = "
 limits: { free: fixed-window limit=3 window=1h }
@@ -280,8 +280,41 @@ rules:
 ";
     let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
     let response = send(&app, get("/secret")).await;
-    assert_eq!(told(&response), "429\n");
+    assert_eq!(told(&response), "403\n");
     insta::assert_snapshot!(text(response).await);
+    assert_eq!(status(&app, get("/")).await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_blocked_request_can_be_answered_with_429() {
+    let (_, limiter) = at_midnight();
+    let yaml = "rules: [{ name: banned, domain: api, key: [ip], limit: block }]";
+    let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api")
+        .on_refusal(|_, refusal| refusal.with_status(StatusCode::TOO_MANY_REQUESTS).response());
+    assert_eq!(told(&send(&app(layer), get("/")).await), "429\n");
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_limit_of_the_clients_tier() {
+    let (_, limiter) = at_midnight();
+    let yaml = "
+limits: { free: fixed-window limit=1 window=1h, pro: fixed-window limit=2 window=1h }
+rules: [{ name: per-client, domain: api, key: [tier], limit: { by: tier, tiers: { pro: pro }, default: free } }]
+";
+    for (tier, limit, admits) in [("pro", "pro", 2), ("other", "free", 1)] {
+        let layer = RateLimitLayer::rules(&rules(&limiter, yaml), "api")
+            .attributes(move |_, attributes| attributes.with("tier", tier));
+        let app = app(layer);
+        assert_eq!(admitted(&app, (0..5).map(|_| get("/"))).await, admits);
+        let problem = text(send(&app, get("/")).await).await;
+        let problem: serde_json::Value = serde_json::from_str(&problem).unwrap();
+        assert_eq!(
+            (&problem["rule"], &problem["limit_name"]),
+            (&"per-client".into(), &limit.into())
+        );
+        let detail = format!("`per-client` is spent (limit `{limit}`); come back in 3600 s");
+        assert_eq!(problem["detail"], detail);
+    }
 }
 
 #[tokio::test]

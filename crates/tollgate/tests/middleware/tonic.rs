@@ -215,6 +215,26 @@ async fn where_waiting_cannot_help_a_call_is_not_told_to() {
 }
 
 #[tokio::test]
+async fn a_blocked_call_has_no_permission_and_no_wait() {
+    let (_, limiter) = at_midnight();
+    let yaml = "
+limits: { free: fixed-window limit=3 window=1h }
+rules:
+  - { name: closed, domain: api, when: { path: /test.Greeter/* }, key: [ip], limit: block }
+  - { name: every-call, domain: api, key: [ip], limit: free }
+";
+    let channel = to(serve(RateLimitLayer::rules(&rules(&limiter, yaml), "api")).await).await;
+    let status = call(&channel, HELLO).await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert_eq!(status.message(), "`closed` blocks such requests");
+    assert_eq!(refusal(&status), (vec![], None));
+    for name in ["retry-after", "ratelimit", "x-ratelimit-remaining"] {
+        assert_eq!(said(status.metadata(), name), None, "{name}");
+    }
+    call(&channel, OTHER).await.unwrap();
+}
+
+#[tokio::test]
 async fn all_rules_that_refuse_a_call_are_named_and_the_longest_wait_is_told() {
     let (_, limiter) = at_midnight();
     let yaml = "

@@ -63,7 +63,11 @@ fn of_no_units_nothing_may_go_and_nothing_is_asked() {
     assert_eq!((ruling.retry_after(), refuser(&ruling).as_deref()), (None, Some("it")));
     assert_eq!(ruling.refused_by().unwrap().request(), 1);
     assert!(ruling.rules().all(|part| part.decision().is_none()));
-    assert_eq!(check(&fixture, &each[..1]).remaining(), Some(4), "nothing was charged before");
+    assert_eq!(
+        check(&fixture, &each[..1]).requests_remaining(),
+        Some(4),
+        "nothing was charged before"
+    );
     let watching = limited("fixed-window limit=5 window=1d", ", shadow: true");
     let ruling = check(&watching, &asked(0, MINUTE));
     assert!(ruling.is_allowed() && !ruling.rules().next().unwrap().is_allowed());
@@ -156,7 +160,7 @@ fn said(ruling: &Ruling) -> String {
         .rules()
         .map(|part| (part.request(), part.key(), part.cost(), part.limit(), part.decision()))
         .collect();
-    format!("{:?} {:?} {parts:?}", ruling.verdict(), ruling.remaining())
+    format!("{:?} {:?} {parts:?}", ruling.verdict(), ruling.requests_remaining())
 }
 
 proptest! {
@@ -174,10 +178,10 @@ proptest! {
         let ruling = check(&fixture, &asked(units, Duration::from_secs(per_s)));
         prop_assert_eq!(ruling.is_allowed(), spent < units);
         let spent = spent + u64::from(ruling.is_allowed());
-        prop_assert_eq!(ruling.remaining(), Some(units.saturating_sub(spent)));
+        prop_assert_eq!(ruling.requests_remaining(), Some(units.saturating_sub(spent)));
         let ruling = check(&fixture, &own);
         prop_assert_eq!(ruling.is_allowed(), spent < 50);
-        prop_assert_eq!(ruling.remaining(), Some(49_u64.saturating_sub(spent)));
+        prop_assert_eq!(ruling.requests_remaining(), Some(49_u64.saturating_sub(spent)));
     }
 
     #[test]

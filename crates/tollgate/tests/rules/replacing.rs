@@ -67,3 +67,49 @@ fn a_rule_that_refuses_nothing_takes_the_place_of_none_that_does() {
     );
     assert_eq!(rules.applied(&[]), ["enforced", "watching"]);
 }
+
+const LISTS: &str = "  - { name: per-user, domain: api, key: [user], limit: small }
+  - { name: banned, domain: api, when: { user: [mallory, eve] }, key: [user], limit: block }
+  - { name: monitoring, domain: api, when: { user: [monitor, mallory] }, key: [], limit: allow, replaces: all }
+  - { name: gone, domain: api, when: { user: [mallory, trudy] }, key: [user], limit: block, replaces: all }
+  - { name: elsewhere, domain: web, key: [user], limit: small }
+";
+
+#[test]
+fn replaces_all_exempts_from_every_other_rule_of_the_domain() {
+    let rules = fixture(LISTS);
+    assert_eq!(rules.applied(&[("user", "monitor")]), ["monitoring"]);
+    assert_eq!(rules.admitted(20, &[("user", "monitor")]), 20);
+    assert_eq!(rules.applied(&[("user", "alice")]), ["per-user"]);
+    assert_eq!(refuser(&rules.check(&[("user", "eve")])).as_deref(), Some("banned"));
+    let request = attributes(&[("user", "monitor")]);
+    let elsewhere = rules.rules.check("web", &request).now().unwrap();
+    assert_eq!(elsewhere.rules().next().unwrap().name().name(), "elsewhere");
+}
+
+#[test]
+fn rules_that_replace_all_do_not_replace_each_other() {
+    let rules = fixture(LISTS);
+    let both = [("user", "mallory")];
+    assert_eq!(rules.applied(&both), ["monitoring", "gone"]);
+    assert_eq!(refuser(&rules.check(&both)).as_deref(), Some("gone"));
+    let why: Vec<_> = rules
+        .rules
+        .explain("api", &attributes(&both))
+        .into_iter()
+        .filter_map(|own| own.outcome.err())
+        .map(|why| why.to_string())
+        .collect();
+    assert_eq!(why, ["`monitoring` replaces it"; 2]);
+}
+
+#[test]
+fn a_shadow_rule_that_replaces_all_replaces_shadow_rules_only() {
+    let rules = fixture(
+        "  - { name: enforced, domain: api, key: [], limit: small }
+  - { name: watched, domain: api, key: [], limit: small, shadow: true }
+  - { name: watching, domain: api, key: [], limit: allow, shadow: true, replaces: all }
+",
+    );
+    assert_eq!(rules.applied(&[]), ["enforced", "watching"]);
+}

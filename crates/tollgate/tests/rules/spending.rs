@@ -135,7 +135,9 @@ fn costs_go_by_route_and_by_call() {
     // The first that fits, not the best.
     assert_eq!(cost(&[("method", "GET"), ("path", "/reports/all")]), 3);
     assert_eq!(cost(&[]), 2);
-    assert_eq!(rules.check(&[]).remaining(), Some(4), "8 left, of which one more takes 2");
+    let ruling = rules.check(&[]);
+    assert_eq!((ruling.limit(), ruling.remaining()), (Some(10), Some(8)), "in units");
+    assert_eq!(ruling.requests_remaining(), Some(4), "8 left, of which one more takes 2");
     let request = Attributes::new();
     let ruling = rules.rules.check("api", &request).cost(7).now().unwrap();
     assert!(ruling.is_allowed());
@@ -246,9 +248,13 @@ fn a_blocked_request_charges_nobody() {
     );
     let blocked = rules.check(&[("ip", "203.0.113.66")]);
     assert_eq!(refuser(&blocked).as_deref(), Some("bad"));
-    assert_eq!((blocked.retry_after(), blocked.remaining()), (None, Some(0)));
+    assert_eq!((blocked.retry_after(), blocked.requests_remaining()), (None, Some(0)));
+    assert_eq!((blocked.limit(), blocked.remaining()), (None, None), "no limit was asked");
+    assert!(blocked.is_blocked());
     assert!(blocked.rules().next().unwrap().decision().is_none());
-    assert_eq!(rules.admitted(9, &[("ip", "good")]), 3);
+    let allowed = rules.check(&[("ip", "good")]);
+    assert!(!allowed.is_blocked());
+    assert_eq!(rules.admitted(9, &[("ip", "good")]), 2);
 }
 
 #[test]

@@ -1427,6 +1427,23 @@ const REPLACES: &[Mistake] = &[
             "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: [b], domain: d, key: [], limit: free, replaces: [] }\n"
         ),
     ),
+    mistake(
+        "a rule that replaces all",
+        Blind,
+        rule!(
+            "  - { name: a, domain: d, key: [], limit: free, replaces: [b] }\n  - { name: b, domain: d, key: [], limit: allow, replaces: all }\n"
+        ),
+    ),
+    mistake(
+        "all in a list, where no rule has that name",
+        Blind,
+        rule!("  - { name: a, domain: d, key: [], limit: allow, replaces: [all] }\n"),
+    ),
+    mistake(
+        "all written otherwise",
+        Sees,
+        rule!("  - { name: a, domain: d, key: [], limit: allow, replaces: All }\n"),
+    ),
 ];
 
 const RETIRED_DOMAINS: &[Mistake] = &[

@@ -22,7 +22,7 @@ const FAMILIES: HeaderFamilies = HeaderFamilies::ALL.without_classic();
 /// Only the classic three say what time it is.
 const NO_TIME_US: u64 = 0;
 
-/// What a refusal is for that is no quota's.
+/// Why a request is refused, unless a quota is spent.
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -42,8 +42,14 @@ pub(super) fn ruled(to: &mut Vec<u8>, ruling: &Ruling, descriptors: usize) -> us
         write_headers(&mut answer, &headers);
     } else {
         headers.insert(CONTENT_TYPE, PROBLEM);
+        let reason = Reason::Quota(outcome);
+        if outcome.is_blocked() {
+            // The protocol has one code for all refusals. By this header, and by the reason in the metadata, Envoy's
+            // configuration can tell blocked requests from others.
+            headers.insert(REASON, HeaderValue::from_static(reason.word()));
+        }
         write_headers(&mut answer, &headers);
-        answer.bytes(5, Refusal::new(Reason::Quota(outcome)).problem());
+        answer.bytes(5, Refusal::new(reason).problem());
     }
     if ruling.rules().next().is_some() {
         answer.message(6, |metadata| metadata::of_rules(metadata, ruling));

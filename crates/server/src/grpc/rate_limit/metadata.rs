@@ -7,11 +7,18 @@ use crate::grpc::protobuf::Message;
 /// The most rules that are listed: Envoy carries them through all its filters.
 const MAX_RULES: usize = 16;
 
-/// `{"rule": "per-user", "rules": [{"name": "per-user", "shadow": false, "allowed": false, "remaining": 0}, …]}`:
-/// who refuses, if anybody does, and each rule that applies, with those that only watch.
+/// Writes the rule that refuses the request, if one does, and each rule that applies, shadow rules too:
+/// `{"rule": "per-user", "limit_name": "free", "rules": [{"name": "per-user", "shadow": false, "allowed": false,
+/// "remaining": 0}, …]}`. A blocked request has `"reason": "blocked"`, and no `limit_name`.
 pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
     if let Some(refuser) = ruling.refused_by() {
         field(metadata, "rule", |value| text(value, refuser.name().name()));
+        if let Some(limit) = refuser.limit_name() {
+            field(metadata, "limit_name", |value| text(value, limit));
+        }
+    }
+    if ruling.is_blocked() {
+        of_reason(metadata, "blocked");
     }
     if ruling.is_degraded() {
         field(metadata, "degraded", |value| value.flag(4, true));
@@ -25,7 +32,7 @@ pub(super) fn of_rules(metadata: &mut Message<'_>, ruling: &Ruling) {
     });
 }
 
-/// `{"reason": "store-failed"}`.
+/// Writes `{"reason": "store-failed"}`.
 pub(super) fn of_reason(metadata: &mut Message<'_>, reason: &str) {
     field(metadata, "reason", |value| text(value, reason));
 }

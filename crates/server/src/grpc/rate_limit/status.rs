@@ -17,8 +17,8 @@ pub(super) enum Shown<'r> {
     Unmatched,
     /// Only rules apply to it that watch.
     Watched,
-    /// The rule that refuses it, and that one must wait for longest; or else that leaves least, and of several such
-    /// the one that takes longest to be whole.
+    /// The tightest rule: the one that refuses the request for longest, or else fits the fewest more such requests;
+    /// among equals the one that resets last.
     By(RulePart<'r>),
 }
 
@@ -37,7 +37,7 @@ impl<'r> Shown<'r> {
 /// The less, the tighter. One without a limit that lets requests go says least.
 fn tightness(part: &RulePart<'_>) -> (bool, Reverse<Duration>, u64, Reverse<Duration>) {
     let decision = part.decision();
-    let remaining = decision.map_or(u64::MAX, |own| own.remaining());
+    let requests = decision.map_or(u64::MAX, |own| own.remaining() / part.cost().max(1));
     let wait = match (part.is_allowed(), decision.and_then(|own| own.retry_after())) {
         (true, _) => Duration::ZERO,
         (false, Some(wait)) => wait,
@@ -45,7 +45,7 @@ fn tightness(part: &RulePart<'_>) -> (bool, Reverse<Duration>, u64, Reverse<Dura
         (false, None) => Duration::MAX,
     };
     let reset = decision.map_or(Duration::ZERO, |own| own.reset_after());
-    (part.is_allowed(), Reverse(wait), remaining, Reverse(reset))
+    (part.is_allowed(), Reverse(wait), requests, Reverse(reset))
 }
 
 /// A `DescriptorStatus`.

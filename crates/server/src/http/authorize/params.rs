@@ -45,8 +45,9 @@ pub(super) struct Params {
 pub(in crate::http) struct AuthorizeSettings {
     #[schema(nullable = false, inline)]
     proxy: Option<Proxy>,
-    /// The status of a refusal, instead of 429, and of a store that fails under `closed`, instead of 503: nginx's
-    /// `auth_request` accepts 401 and 403 alone. A token that is not accepted is still answered 401.
+    /// The status of a refusal, instead of 429, of a blocked request, instead of 403, and of a store that fails under
+    /// `closed`, instead of 503: nginx's `auth_request` accepts 401 and 403 alone. A token that is not accepted is still
+    /// answered 401.
     #[schema(minimum = 400, maximum = 499, nullable = false, example = 403)]
     deny_status: Option<u16>,
     /// How long a shaping limit may delay the answer. A request that would have to wait longer is refused.

@@ -43,8 +43,14 @@ pub(in crate::http) struct RefusalProblem {
     #[schema(minimum = 400, maximum = 599, example = 429)]
     status: u16,
     /// What happened, and what to do.
-    #[schema(example = "`free` is spent; come back in 1 s")]
+    #[schema(example = "`per-client` is spent (limit `free`); come back in 1 s")]
     detail: String,
+    /// The rule that refuses the request; the one to wait for longest if several do.
+    #[schema(nullable = false, example = "per-client")]
+    rule: Option<String>,
+    /// The limit that this rule spends, which depends on the client's tier. Absent if the rule blocks the request.
+    #[schema(nullable = false, example = "free")]
+    limit_name: Option<String>,
     /// The rules that refuse it, if any does.
     #[serde(rename = "violated-policies")]
     #[schema(nullable = false)]

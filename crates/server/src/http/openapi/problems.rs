@@ -68,21 +68,22 @@ impl IntoResponses for AuthorizeAnswers {
     fn responses() -> Responses {
         let mut all = problems(&[
             (400, "The path or a header is wrong: the detail says where."),
-            (403, "It is not asked by a trusted proxy."),
             (404, "There is no rule of that domain."),
         ]);
         let unauthorized = refusal("Its token is not accepted, and such requests are not wanted.");
         let unauthorized = with_header(unauthorized, "WWW-Authenticate", Type::String, "`Bearer`.");
         let about = "Seconds, unless waiting does not help.";
         let again = |refusal| with_header(refusal, "Retry-After", Type::Integer, about);
-        let refused = again(refusal("It may not go: a quota is spent, or a rule lets none pass."));
+        let blocked = refusal(
+            "A rule blocks the request, or the caller is not a trusted proxy: `X-Tollgate-Reason` says which.",
+        );
+        let refused = again(refusal("A quota is spent."));
         let told = again(refusal("The same, if the settings have `deny_status`."));
         let failed = again(refusal(
             "The store fails, and a rule says that nobody goes then; or the server stops before its turn comes.",
         ));
-        all.extend(
-            [(200, allowed()), (401, unauthorized), (429, refused), (503, failed)].map(of_status),
-        );
+        let refusals = [(401, unauthorized), (403, blocked), (429, refused), (503, failed)];
+        all.extend([(200, allowed())].into_iter().chain(refusals).map(of_status));
         all.insert("4XX".to_owned(), told.build().into());
         all
     }
@@ -141,7 +142,7 @@ fn refusal(about: &str) -> ResponseBuilder {
     let content = ContentBuilder::new().schema(Some(schema)).build();
     let response = ResponseBuilder::new().description(about);
     let response = response.content("application/problem+json", content);
-    let about = "Why, in a word: `quota`, `blocked`, `token`, `store-failed`, `stopping`.";
+    let about = "Why, in a word: `quota`, `blocked`, `token`, `store-failed`, `stopping`, `untrusted-proxy`.";
     with_header(response, "X-Tollgate-Reason", Type::String, about)
 }
 

@@ -12,6 +12,7 @@ limits:
 rules:
   - { name: per-address, domain: envoy, key: [ip], limit: minute }
   - { name: daily, domain: envoy, key: [ip], limit: day }
+  - { name: closed-area, domain: envoy, when: { path: /closed }, key: [ip], limit: block }
 ";
 
 /// `"per-address";r=2;t=20` as its parameter `r`.
@@ -35,7 +36,7 @@ fn what_envoy_tells_is_what_we_tell() {
             .map(|name| header(&answer, &format!("x-ratelimit-{name}")).unwrap());
         assert_eq!(limit, "3, 3;w=60;name=\"per-address\"");
         assert_eq!(remaining, left.to_string());
-        // A unit comes back in 20 s; all that is spent, in that much for each.
+        // Envoy's own header, in seconds from now: a unit comes back in 20 s.
         let reset: u64 = reset.parse().unwrap();
         let full = (3 - left) * 20;
         assert!((full - 5..=full).contains(&reset), "{reset} with {left} left");
@@ -66,6 +67,27 @@ fn a_refusal_says_why_and_when_to_come_back() {
     assert_eq!(header(&answer, "content-type"), Some("application/problem+json"));
     let problem: Value = serde_json::from_str(&answer.text().unwrap()).unwrap();
     assert_eq!((&problem["status"], &problem["title"]), (&429.into(), &"Too Many Requests".into()));
+    assert_eq!(
+        (&problem["rule"], &problem["limit_name"]),
+        (&"per-address".into(), &"minute".into())
+    );
+}
+
+#[test]
+fn a_blocked_request_is_a_403_without_a_wait() {
+    let front = Front::start(RULES);
+    let answer = front.get("/closed");
+    assert_eq!(answer.status(), StatusCode::FORBIDDEN);
+    assert_eq!(header(&answer, "x-tollgate-reason"), Some("blocked"));
+    assert_eq!(header(&answer, "content-type"), Some("application/problem+json"));
+    for invitation in ["retry-after", "ratelimit", "ratelimit-policy", "x-ratelimit-remaining"] {
+        assert_eq!(header(&answer, invitation), None, "{invitation}");
+    }
+    let problem: Value = serde_json::from_str(&answer.text().unwrap()).unwrap();
+    assert_eq!((&problem["status"], &problem["rule"]), (&403.into(), &"closed-area".into()));
+    let log = front.envoy.wait_for_log(|log| log.contains("/closed"));
+    assert!(log.contains("GET /closed 403 rule=closed-area reason=blocked"), "{log}");
+    assert_eq!(front.get("/").status(), 200, "other requests go");
 }
 
 #[test]

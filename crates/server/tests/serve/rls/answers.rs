@@ -89,6 +89,7 @@ fn a_refusal_has_headers_and_a_body_for_the_client() {
         (&problem["status"], &problem["violated-policies"]),
         (&json!(429), &json!(["per-team"]))
     );
+    assert_eq!((&problem["rule"], &problem["limit_name"]), (&json!("per-team"), &json!("two")));
 }
 
 #[test]
@@ -109,6 +110,7 @@ fn rules_are_named_in_metadata_and_those_that_watch_nowhere_else() {
 
     let refused = limits.ask_all(vec![costing(8, &[("user", "a")])]);
     assert_eq!(metadata(&refused)["rule"], "per-user");
+    assert_eq!(metadata(&refused)["limit_name"], "ten");
 }
 
 #[test]
@@ -133,13 +135,17 @@ fn a_rule_that_allows_or_blocks_has_no_limit_to_tell() {
     assert_eq!(codes(&banned), [Code::OverLimit, Code::Ok]);
     assert_eq!(banned.statuses[0].current_limit, None);
     assert_eq!(metadata(&banned)["rule"], "nobody");
+    assert_eq!(metadata(&banned)["reason"], "blocked");
     let told = headers(&banned);
-    assert!(!told.contains_key("retry-after"), "waiting does not help: {told:?}");
+    assert_eq!(told["x-tollgate-reason"], "blocked");
     assert_eq!(told["content-type"], "application/problem+json");
+    assert_eq!(told.len(), 2, "waiting does not help: {told:?}");
+    let problem: serde_json::Value = serde_json::from_slice(&banned.raw_body).unwrap();
+    assert_eq!((&problem["status"], &problem["rule"]), (&json!(403), &json!("nobody")));
 }
 
 #[test]
-fn of_several_refusals_the_longest_wait_is_told_and_of_none_the_least_that_is_left() {
+fn a_status_is_of_the_tightest_rule_in_its_own_units() {
     let rules = "
 limits:
   one: fixed-window limit=1 window=300d
@@ -151,6 +157,8 @@ rules:
   - { name: nine, domain: api, key: [a], limit: nine }
   - { name: sooner, domain: api, key: [b], limit: one }
   - { name: later, domain: api, key: [b], limit: large }
+  - { name: dear, domain: api, key: [c], limit: ten, cost: 3 }
+  - { name: cheap, domain: api, key: [c], limit: nine, cost: 2 }
 ";
     let limits = Limits::start(rules);
     let shown = |entries: &[(&str, &str)]| {
@@ -160,6 +168,9 @@ rules:
     assert_eq!(shown(&[("a", "x")]), "nine");
     assert_eq!(shown(&[("b", "x")]), "later", "it is whole later");
     assert_eq!(shown(&[("b", "x")]), "later");
+    let answer = limits.ask_all(vec![descriptor(&[("c", "x")])]);
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "dear", "two more of 3");
+    assert_eq!(answer.statuses[0].limit_remaining, 7, "and three more of 2 fit the other");
 }
 
 #[test]

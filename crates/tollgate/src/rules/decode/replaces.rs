@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use tollgate_core::Excerpt;
 
 use super::names;
+use crate::rules::config::Replaces;
 use crate::rules::problem::{Position, Report};
-use crate::rules::yaml::Node;
+use crate::rules::yaml::{Kind, Node};
 
 /// The most rules that one may replace.
 const MAX_REPLACED: usize = 1_000;
 
-const REMEDY: &str = "list other rules of the domain, like `replaces: [per-client]`";
+const REMEDY: &str =
+    "list other rules of the domain, like `replaces: [per-client]`, or use `replaces: all`";
 
 /// A rule that is replaced, and where that is said.
 pub(super) struct Named<'n> {
@@ -22,14 +24,36 @@ pub(super) struct Named<'n> {
 /// A rule by its domain and its name.
 pub(super) type Id<'n> = (&'n str, &'n str);
 
+/// The value of a rule's field `replaces`.
+pub(super) enum ReplacesField<'n> {
+    Named(Vec<Named<'n>>),
+    All,
+}
+
+impl ReplacesField<'_> {
+    pub(super) fn to_config(&self) -> Replaces {
+        match self {
+            ReplacesField::Named(named) => {
+                Replaces::Named(named.iter().map(|named| named.name.into()).collect())
+            }
+            ReplacesField::All => Replaces::All,
+        }
+    }
+}
+
 /// The rules that replace others, in the order of the file.
 #[derive(Default)]
 pub(super) struct Replacing<'n> {
     each: Vec<(Id<'n>, Vec<Named<'n>>)>,
+    /// The rules that replace all others.
+    all: HashSet<Id<'n>>,
 }
 
-/// The rules that one replaces, each once.
-pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<Named<'n>>> {
+/// Reads the rules that one replaces, each once; `all` is not the name of a rule here, and in a list it is.
+pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
+    if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
+        return Some(ReplacesField::All);
+    }
     let items = report.list(node, "`replaces`", REMEDY)?;
     if items.len() > MAX_REPLACED {
         let message = format!("{} rules, above the most of {MAX_REPLACED}", items.len());
@@ -48,13 +72,30 @@ pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<Na
             }
         }
     }
-    Some(named)
+    Some(ReplacesField::Named(named))
 }
 
 impl<'n> Replacing<'n> {
-    pub(super) fn add(&mut self, rule: Id<'n>, replaces: Vec<Named<'n>>) {
-        if !replaces.is_empty() {
-            self.each.push((rule, replaces));
+    pub(super) fn add(&mut self, rule: Id<'n>, replaced: ReplacesField<'n>) {
+        match replaced {
+            ReplacesField::Named(named) if named.is_empty() => {}
+            ReplacesField::Named(named) => self.each.push((rule, named)),
+            ReplacesField::All => {
+                self.all.insert(rule);
+            }
+        }
+    }
+
+    /// Reports every rule that names one which says `replaces: all`: the two would replace each other. Such rules
+    /// are in no other circle, because they do not replace each other.
+    pub(super) fn check_all(&self, report: &mut Report) {
+        for ((domain, _), named) in &self.each {
+            for Named { name, at } in named {
+                if self.all.contains(&(*domain, *name)) {
+                    let message = format!("rule `{name}` replaces all rules, and this one too");
+                    report.error(*at, message, "remove it here, or list rules in its `replaces`");
+                }
+            }
         }
     }
 

@@ -9,10 +9,10 @@ use super::fields::{Fields, Mapping};
 use super::limits::Limits;
 use super::missing::MissingKeys;
 use super::networks::NetworkSets;
-use super::replaces::{self, Replacing};
+use super::replaces::{self, ReplacesField, Replacing};
 use super::sources::{AttributeSources, Origin};
 use super::{choice, cost, key, names, overrides, when};
-use crate::rules::config::{Choice, Costs, Override, Rule, Spend};
+use crate::rules::config::{Choice, Costs, Override, Replaces, Rule, Spend};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::Node;
 
@@ -136,13 +136,14 @@ impl<'n, 'l> Rules<'n, 'l> {
         fields: &Fields<'n, '_>,
         rule: Option<replaces::Id<'n>>,
         report: &mut Report,
-    ) -> Option<Vec<Box<str>>> {
-        let named = fields.or("replaces", Vec::new(), |node| replaces::read(node, report))?;
-        let names = named.iter().map(|named| named.name.into()).collect();
+    ) -> Option<Replaces> {
+        let none = ReplacesField::Named(Vec::new());
+        let replaced = fields.or("replaces", none, |node| replaces::read(node, report))?;
+        let replaces = replaced.to_config();
         if let Some(rule) = rule {
-            self.replacing.add(rule, named);
+            self.replacing.add(rule, replaced);
         }
-        Some(names)
+        Some(replaces)
     }
 
     /// Once all have been read: what rules replace are other rules, and one of them is left.
@@ -151,6 +152,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         if self.named == self.count {
             self.replacing.check_names(&self.first, report);
         }
+        self.replacing.check_all(report);
         self.replacing.check_circles(report);
     }
 

@@ -13,7 +13,7 @@ use tollgate_core::{Cost, Limit};
 use crate::limiter::Limiter;
 use crate::rules::attributes::Standing;
 use crate::rules::config::{
-    Choice, Condition, Config, Costs, KeyPart, NamedLimit, Rule, Spend, Wanted,
+    Choice, Condition, Config, Costs, KeyPart, NamedLimit, Replaces, Rule, Spend, Wanted,
 };
 use crate::rules::networks::{NetworkMap, NetworkSet, Networks};
 use crate::rules::pattern::Pattern;
@@ -54,7 +54,11 @@ fn applies(rule: &Rule, request: &Model) -> bool {
 /// Of rules that apply, by which set of attributes each does, those that no other replaces.
 fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
     let replaces = |rule: &Rule, other: &Rule| {
-        rule.replaces.contains(&other.name) && (other.is_shadow || !rule.is_shadow)
+        let is_named = match &rule.replaces {
+            Replaces::Named(names) => names.contains(&other.name),
+            Replaces::All => other.replaces != Replaces::All,
+        };
+        is_named && (other.is_shadow || !rule.is_shadow)
     };
     let is_left =
         |(_, own): &&(usize, &Rule)| !applying.iter().any(|(_, rule)| replaces(rule, own));
@@ -119,6 +123,7 @@ prop_compose! {
         domain in select(&["one", "two"][..]),
         is_shadow in prop::bool::weighted(0.2),
         replaces in prop::option::weighted(0.3, prop::collection::vec(0..30_usize, 1..3)),
+        replaces_all in prop::bool::weighted(0.02),
     ) -> Rule {
         let when = when.into_iter();
         let part = |names: Vec<&str>| KeyPart { first_of: names.into_iter().map(Into::into).collect() };
@@ -133,7 +138,12 @@ prop_compose! {
             on_store_failure: None,
             deadline: None,
             overrides: Vec::new(),
-            replaces: replaces.into_iter().flatten().map(|at| at.to_string().into()).collect(),
+            replaces: match replaces_all {
+                true => Replaces::All,
+                false => Replaces::Named(
+                    replaces.into_iter().flatten().map(|at| at.to_string().into()).collect(),
+                ),
+            },
         }
     }
 }

@@ -23,7 +23,7 @@ fn rules() -> (Rules, Config) {
 
 fn remaining(rules: &Rules, units: u64) -> Option<u64> {
     let asked = [Descriptor::new(Attributes::new()).limited_to(units, DAY)];
-    rules.check_each("api", &asked).at_us(1).now().unwrap().remaining()
+    rules.check_each("api", &asked).at_us(1).now().unwrap().requests_remaining()
 }
 
 #[test]
@@ -61,7 +61,11 @@ fn numbers_that_are_never_the_same_are_not_too_many_limits() {
         let asked = Descriptor::new(Attributes::new().with("user", user));
         let asked = [asked.limited_to(1_000 + number, DAY)];
         let ruling = rules.check_each("api", &asked).now().unwrap();
-        assert_eq!(ruling.remaining(), Some(1_000 + number - number.div_ceil(100)), "{number}");
+        assert_eq!(
+            ruling.requests_remaining(),
+            Some(1_000 + number - number.div_ceil(100)),
+            "{number}"
+        );
     }
 }
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::OnFailure;
 use crate::rules::config::{
     Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, KeyValue,
-    OnInvalid, Override, Route, Rule, Spend, Tiers, Wanted,
+    OnInvalid, Override, Replaces, Route, Rule, Spend, Tiers, Wanted,
 };
 use crate::rules::networks::Networks;
 use crate::rules::pattern::Pattern;
@@ -61,7 +61,7 @@ fn plain() -> Rule {
         on_store_failure: Some(OnFailure::Closed),
         deadline: Some(Duration::from_millis(10)),
         overrides: vec![],
-        replaces: vec![],
+        replaces: Replaces::Named(vec![]),
     }
 }
 
@@ -115,7 +115,7 @@ fn all() -> Rule {
             ],
             spend: Spend::Block,
         }],
-        replaces: vec!["other".into(), "1".into()],
+        replaces: Replaces::Named(vec!["other".into(), "1".into()]),
     }
 }
 

@@ -65,6 +65,11 @@ impl<T> NetworkMap<T> {
         self.entries.is_empty()
     }
 
+    /// Returns the value of every network.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().map(|entry| &entry.value)
+    }
+
     /// Returns the longest network that holds all of `part`, which is an address or a smaller network.
     pub(crate) fn longest(&self, part: &IpNet) -> Option<(&IpNet, &T)> {
         self.holding(part).next()

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::Configured;
 use super::overrides::{NetworkOverride, Overrides};
 use super::values::Values;
-use super::{Domain, Map, Plan, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms};
+use super::{
+    Domain, Map, Plan, ReplacedRules, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms,
+};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::rules::config::{self, Config, KeyValue, Spend, Wanted};
@@ -161,13 +163,13 @@ impl<'a> Making<'a> {
         }))
     }
 
-    /// The places of the rules that one replaces, in order.
-    fn replaced(&self, rule: &config::Rule) -> Vec<usize> {
-        let names = rule.replaces.iter().map(|name| (&*rule.domain, &**name));
+    fn replaced(&self, rule: &config::Rule) -> ReplacedRules {
+        let config::Replaces::Named(names) = &rule.replaces else { return ReplacedRules::All };
+        let names = names.iter().map(|name| (&*rule.domain, &**name));
         let mut places: Vec<usize> =
             names.filter_map(|name| self.places.get(&name).copied()).collect();
         places.sort_unstable();
-        places
+        ReplacedRules::At(places)
     }
 }
 

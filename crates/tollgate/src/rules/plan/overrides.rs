@@ -3,7 +3,7 @@
 use super::{Map, Rule, SpentId};
 use crate::rules::key::push_part;
 use crate::rules::names::AttributeId;
-use crate::rules::networks::{FoundNetwork, NetworkTable, Networks};
+use crate::rules::networks::{self, FoundNetwork, NetworkTable, Networks};
 use crate::rules::request::Request;
 
 /// The overrides of a rule.
@@ -75,7 +75,32 @@ impl Overrides {
     }
 }
 
+impl Overrides {
+    /// Returns what the requests of a key spend instead. An override for a part of a group of IPv6 addresses is not
+    /// found by the key of the group, because it is for some of the group's requests only.
+    pub(super) fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+        let exact = self.exact.get(key).copied();
+        exact.or_else(|| self.in_networks.iter().find_map(|own| own.of_key(rule, key)))
+    }
+
+    /// Returns what each override spends.
+    pub(super) fn spends(&self) -> impl Iterator<Item = SpentId> {
+        let tables = self.in_networks.iter().flat_map(|own| own.others.values());
+        self.exact.values().chain(tables.flat_map(NetworkTable::values)).copied()
+    }
+}
+
 impl InNetworks {
+    fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+        let mut parts: Vec<&[u8]> = key.split(|byte| *byte == b',').collect();
+        let own = (self.part < parts.len()).then(|| parts.remove(self.part))?;
+        let (_, name) = rule.key.get(self.part)?.iter().find(|(id, _)| *id == self.attribute)?;
+        let value = own.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        let address = networks::known_of(str::from_utf8(value).ok()?)?;
+        let (_, spent) = self.others.get(&parts.join(&b','))?.longest(&address)?;
+        Some(*spent)
+    }
+
     fn find(&self, rule: &Rule, request: &Request<'_>) -> Option<(FoundNetwork<'_>, SpentId)> {
         let address = request.address(self.attribute)?;
         let mut others = Vec::new();

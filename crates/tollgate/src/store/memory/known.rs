@@ -98,8 +98,8 @@ impl Memory {
 }
 
 fn told((part, decision): (&Part<'_>, &Decision)) -> core::Part {
-    let fits = decision.remaining() / part.ask().cost.units();
-    core::Part { role: part.demand.role, decision: *decision.decided(), fits }
+    let requests_remaining = decision.remaining() / part.ask().cost.units();
+    core::Part { role: part.demand.role, decision: *decision.decided(), requests_remaining }
 }
 
 impl Part<'_> {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate_core::{Limit, Mode, Part, Role, Together, Verdict};
+use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 
 use super::policy::unspent;
 use super::servers::Servers;
@@ -228,7 +228,12 @@ fn all_of(places: &[Together]) -> Together {
     Together {
         verdict: Verdict::Allowed { delay_us },
         refused_by: None,
-        remaining: places.iter().filter_map(|place| place.remaining).min(),
+        tightest: places.iter().filter_map(|place| place.tightest).reduce(tighter),
         reset_after_us: places.iter().map(|place| place.reset_after_us).max().unwrap_or(0),
     }
+}
+
+/// The tighter of two limits that admit the request; of two equally tight limits, the first.
+fn tighter(one: TightestLimit, other: TightestLimit) -> TightestLimit {
+    if other.is_tighter_than(&one) { other } else { one }
 }

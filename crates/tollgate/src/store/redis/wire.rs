@@ -73,8 +73,8 @@ impl Charge {
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
     /// for fewer.
     pub(super) fn part(&self, decision: &core::Decision) -> Part {
-        let fits = decision.remaining / self.demand.ask.cost.units();
-        Part { role: self.demand.role, decision: *decision, fits }
+        let requests_remaining = decision.remaining / self.demand.ask.cost.units();
+        Part { role: self.demand.role, decision: *decision, requests_remaining }
     }
 }
 
@@ -519,8 +519,10 @@ fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> O
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Decision))| {
         let part = charge.part(answer.decided());
-        let fits = if charge.demand.ask.max_wait_us.is_some() { raw.fits } else { part.fits };
-        Part { fits, ..part }
+        match charge.demand.ask.max_wait_us {
+            Some(_) => Part { requests_remaining: raw.fits, ..part },
+            None => part,
+        }
     };
     let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
