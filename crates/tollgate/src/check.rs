@@ -155,7 +155,7 @@ impl<'a> Check<'a> {
         Answer::ready_or_else(decision, move |decision| {
             let Some(receipt) = decision.into_receipt() else { return };
             let now_us = at_us.unwrap_or_else(|| scope.limiter.inner.clock.now_us());
-            // OK because it fails only for a key or a store that `now` would have refused, or for the receipt of another key.
+            // OK because the receipt is of this key, and `now` would have refused the key or the store.
             let _ = scope.refund_at_us(&key, now_us, receipt);
         })
     }
