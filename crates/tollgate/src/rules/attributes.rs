@@ -32,16 +32,6 @@ use crate::http::ClientAddress;
 #[derive(Clone, Default)]
 pub struct Attributes<'a> {
     each: Vec<Attribute<'a>>,
-    address: Option<Address>,
-}
-
-/// A client's address, of which the attribute's text may show only the group.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "tower"), allow(dead_code))]
-struct Address {
-    /// The attribute's place.
-    at: usize,
-    known: IpNet,
 }
 
 #[derive(Clone, Debug)]
@@ -49,6 +39,9 @@ pub(super) struct Attribute<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Cow<'a, str>,
     pub(super) standing: Standing,
+    /// The address that `ip` is, where the text may show only its group. Here and not in [`Attributes`], which are
+    /// moved for each attribute that is added.
+    pub(super) address: Option<IpNet>,
 }
 
 /// How far an attribute can be relied on, the least first.
@@ -142,22 +135,24 @@ impl<'a> Attributes<'a> {
 
     #[cfg(feature = "tower")]
     fn with_known_address(self, address: Cow<'a, ClientAddress>, known: IpNet) -> Attributes<'a> {
-        let at = self.each.len();
-        let request = match address {
+        let mut request = match address {
             Cow::Borrowed(address) => self.with("ip", address.as_str()),
             Cow::Owned(address) => self.with("ip", address.to_string()),
         };
-        Attributes { address: Some(Address { at, known }), ..request }
+        if let Some(ip) = request.each.last_mut() {
+            ip.address = Some(known);
+        }
+        request
     }
 
     /// Returns what is known of the address that the attribute at this place is, if that is more than its
     /// text says.
     pub(super) fn address_at(&self, at: usize) -> Option<IpNet> {
-        self.address.filter(|address| address.at == at).map(|address| address.known)
+        self.each.get(at)?.address
     }
 
     fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, standing: Standing) -> Self {
-        self.each.push(Attribute { name, value, standing });
+        self.each.push(Attribute { name, value, standing, address: None });
         self
     }
 

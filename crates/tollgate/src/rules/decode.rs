@@ -79,8 +79,10 @@ pub(super) fn decode(
     let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
     let mut limits = Limits::read(&fields, report);
-    let networks = fields.get("networks").map(|node| NetworkSets::read(node, files, report));
-    let mut networks = networks.unwrap_or_default();
+    let mut networks = match fields.get("networks") {
+        Some(node) => NetworkSets::read(node, files, report),
+        None => NetworkSets::none(fields.may_have("networks")),
+    };
     let nodes = fields.get("rules").and_then(|node| report.list(node, "`rules`", RULE_REMEDY));
     let has = |name| fields.get(name).is_some() || fields.may_have(name);
     if !has("limits") && !has("rules") {

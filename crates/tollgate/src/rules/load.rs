@@ -227,7 +227,7 @@ impl Source<'_> {
     }
 }
 
-pub(super) fn too_large(max_bytes: usize) -> String {
+fn too_large(max_bytes: usize) -> String {
     match max_bytes >> 20 {
         0 => format!("larger than {} KiB", max_bytes >> 10),
         mib => format!("larger than {mib} MiB"),
@@ -269,7 +269,7 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     bounded(bytes, max_bytes)
 }
 
-fn bounded(bytes: Vec<u8>, max_bytes: usize) -> io::Result<Vec<u8>> {
+pub(super) fn bounded(bytes: Vec<u8>, max_bytes: usize) -> io::Result<Vec<u8>> {
     if bytes.len() > max_bytes {
         let reason = format!("it is {}", too_large(max_bytes));
         return Err(io::Error::new(ErrorKind::FileTooLarge, reason));

@@ -9,7 +9,7 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping, Naming, Row, Table};
 use super::names;
-use crate::rules::load::{beside, too_large};
+use crate::rules::load::{beside, bounded};
 use crate::rules::networks::{self, NetworkError, NetworkMap, NetworkSet, Networks};
 use crate::rules::problem::{Position, Report};
 use crate::rules::yaml::{self, Kind, Node};
@@ -86,11 +86,7 @@ impl<'a> NetworkFiles<'a> {
             return None;
         }
         let bytes = (self.read)(Path::new(path), MAX_FILE_BYTES);
-        let bytes = bytes.and_then(|bytes| match bytes.len() > MAX_FILE_BYTES {
-            true => Err(io::Error::new(ErrorKind::FileTooLarge, too_large(MAX_FILE_BYTES))),
-            false => Ok(bytes),
-        });
-        let bytes = match bytes {
+        let bytes = match bytes.and_then(|bytes| bounded(bytes, MAX_FILE_BYTES)) {
             Ok(bytes) => bytes,
             Err(error) => {
                 let message = format!("`{}` cannot be read: {error}", Excerpt::of(path));
@@ -152,15 +148,13 @@ impl<'n> NetworkSets<'n> {
         files: &mut NetworkFiles<'_>,
         report: &mut Report,
     ) -> NetworkSets<'n> {
-        let mut sets = NetworkSets::default();
-        let Some(rows) = NETWORKS.rows(node, report) else {
-            return NetworkSets { is_broken: true, ..sets };
-        };
+        let Some(rows) = NETWORKS.rows(node, report) else { return NetworkSets::none(true) };
         if rows.len() > MAX_SETS {
             let message = format!("{} sets of networks, above the most of {MAX_SETS}", rows.len());
             report.error(node.at, message, "put networks that rules treat alike into one set");
-            return NetworkSets { is_broken: true, ..sets };
+            return NetworkSets::none(true);
         }
+        let mut sets = NetworkSets::default();
         for Row { name, at, value } in rows {
             names::NETWORKS.check(name, at, report);
             let set = set(value, files, report).and_then(|networks| {
@@ -178,7 +172,12 @@ impl<'n> NetworkSets<'n> {
         sets
     }
 
-    /// Says once that there are too many.
+    /// Returns no sets, of a section that is absent or, if `is_broken`, could not be recognised.
+    pub(super) fn none(is_broken: bool) -> NetworkSets<'n> {
+        NetworkSets { is_broken, ..NetworkSets::default() }
+    }
+
+    /// Reports once that there are too many networks.
     fn count(&mut self, more: usize, at: Position, report: &mut Report) -> Option<()> {
         let before = self.count;
         // OK because files are too short for 2^64 networks.
