@@ -119,7 +119,8 @@ pub struct Together {
 }
 
 /// The state of the tightest of several limits: the limit that refuses the request for longest; for an allowed
-/// request the limit that fits the fewest more such requests, and among equals the one that resets last.
+/// request the limit that fits the fewest more such requests. Among equals it is the limit that resets last, then the
+/// one with the fewest units left, then the smallest: the order in which limits are asked makes no difference.
 ///
 /// After a request that costs 10, a limit of 600 with 590 units left fits 59 more such requests: it is tighter than
 /// a limit of 100 with 99 left, of which each request takes 1.
@@ -144,9 +145,16 @@ impl TightestLimit {
 
     /// Whether this limit is tighter than another, when both admit the request.
     pub const fn is_tighter_than(&self, other: &TightestLimit) -> bool {
-        self.requests_remaining < other.requests_remaining
-            || self.requests_remaining == other.requests_remaining
-                && self.reset_after_us > other.reset_after_us
+        if self.requests_remaining != other.requests_remaining {
+            return self.requests_remaining < other.requests_remaining;
+        }
+        if self.reset_after_us != other.reset_after_us {
+            return self.reset_after_us > other.reset_after_us;
+        }
+        if self.remaining != other.remaining {
+            return self.remaining < other.remaining;
+        }
+        self.limit < other.limit
     }
 }
 

@@ -208,7 +208,8 @@ fn a_blocked_request_is_a_403_without_a_wait() {
     for nothing in ["limit_name", "violated-policies", "retry_after_us"] {
         assert_eq!(told[nothing], Value::Null, "{nothing}");
     }
-    let (status, ..) = refused(ask(&server, "?deny_status=429", "GET", "/closed").send().unwrap());
+    let (status, ..) =
+        refused(ask(&server, "/web/deny_status=429", "GET", "/closed").send().unwrap());
     assert_eq!(status, 429, "for those who want it so");
 }
 

@@ -298,9 +298,10 @@ rules: [{ name: r, domain: api, key: [user], limit: free }]
     }
     let lines = lines.lock().unwrap();
     assert!(lines[0].starts_with("WARN no rule is of the domain `apj`"), "{lines:?}");
+    assert!(lines[1].starts_with("WARN checks name a domain that has no rules"), "{lines:?}");
     // Once in ten seconds.
     let said = lines.iter().filter(|line| line.starts_with("WARN requests are answered 503: "));
-    assert_eq!((said.count(), lines.len()), (2, 3), "{lines:?}");
+    assert_eq!((said.count(), lines.len()), (2, 4), "{lines:?}");
 }
 
 #[tokio::test]

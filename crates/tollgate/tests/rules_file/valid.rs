@@ -69,7 +69,7 @@ rules:
     limit: block
     when: { ip: [10.0.0.0/8, 192.0.2.7, 2001:db8::/32, "::1", unknown, { networks: offices }], peer: { network: 10.0.0.0/8, none_of: [{ networks: offices }] } }
   - { name: f, key: [], limit: free, replaces: [] }
-  - { name: g, key: [], limit: allow, replaces: all }
+  - { name: everybody, key: [], limit: allow, replaces: all }
   - { name: h, key: [], limit: block, replaces: all }
   - { name: all, domain: 2, key: [], limit: free }
   - { name: i, domain: 2, key: [], limit: free, replaces: [all] }

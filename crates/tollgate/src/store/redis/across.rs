@@ -233,7 +233,7 @@ fn all_of(places: &[Together]) -> Together {
     }
 }
 
-/// The tighter of two limits that admit the request; of two equally tight limits, the first.
+/// Returns the tighter of two limits that admit the request.
 fn tighter(one: TightestLimit, other: TightestLimit) -> TightestLimit {
     if other.is_tighter_than(&one) { other } else { one }
 }
