@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::rules::networks::DEFAULT_IPV6_PREFIX;
+/// The number of bits that the IPv6 addresses of one client share, unless another is set.
+pub(crate) const DEFAULT_IPV6_PREFIX: u8 = 56;
 
 /// What keys made of an address begin with.
 const NAME: &[u8; 3] = b"ip=";

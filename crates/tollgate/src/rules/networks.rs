@@ -23,9 +23,6 @@ pub(crate) const MAPPED_BITS: u8 = 96;
 /// The value of `ip` for clients whose address is not known.
 pub(crate) const UNKNOWN_ADDRESS: &str = "unknown";
 
-/// How many bits the IPv6 addresses of one client share, unless the file says it.
-pub(crate) const DEFAULT_IPV6_PREFIX: u8 = 56;
-
 /// Why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NetworkError {
