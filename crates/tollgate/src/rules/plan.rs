@@ -195,9 +195,9 @@ pub(super) enum Mismatch<'r> {
     Missing(AttributeId),
     /// It is there, and should not be.
     Unwanted(AttributeId),
-    /// The value is like none of those that the condition at this place lists.
+    /// The value matches no pattern of the condition at this index.
     Unlike(usize, &'r str),
-    /// The value is like one of those that the condition at this place leaves out.
+    /// The value matches a pattern that the condition at this index leaves out.
     Like(usize, &'r str),
     /// None of these is there for the key, or known.
     NoKey(&'r [(AttributeId, Box<str>)]),
