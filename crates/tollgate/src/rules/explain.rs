@@ -291,21 +291,21 @@ fn not_applied(
         }
         Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
         Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
-        Mismatch::Unlike(id, value) => {
-            let wanted = patterns(rule, id).map(ToString::to_string).collect();
-            let value = shown(rule, request, id, value);
-            NotApplied::Unlike { attribute: name(id), value, wanted }
+        Mismatch::Unlike(at, value) => {
+            let (id, wanted) = &rule.when[at];
+            let wanted = wanted.patterns().iter().map(ToString::to_string).collect();
+            let value = shown(rule, request, *id, value);
+            NotApplied::Unlike { attribute: name(*id), value, wanted }
         }
-        Mismatch::Like(id, value)
-            if let Some((_, found)) = rule.networks(request).find(|(own, _)| *own == id) =>
-        {
-            let value = shown(rule, request, id, value);
-            NotApplied::InNetwork { found: matched(plan, id, found), value }
-        }
-        Mismatch::Like(id, value) => {
-            let unwanted = patterns(rule, id).find(|pattern| pattern.matches(value));
+        Mismatch::Like(at, value) => {
+            let (id, unwanted) = &rule.when[at];
+            if let Some(found) = rule.network(at, request) {
+                let value = shown(rule, request, *id, value);
+                return NotApplied::InNetwork { found: matched(plan, *id, found), value };
+            }
+            let unwanted = unwanted.patterns().iter().find(|pattern| pattern.matches(value));
             let unwanted = unwanted.map(ToString::to_string).unwrap_or_default();
-            NotApplied::Like { attribute: name(id), value: value.to_owned(), unwanted }
+            NotApplied::Like { attribute: name(*id), value: value.to_owned(), unwanted }
         }
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();

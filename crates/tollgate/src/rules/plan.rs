@@ -195,10 +195,10 @@ pub(super) enum Mismatch<'r> {
     Missing(AttributeId),
     /// It is there, and should not be.
     Unwanted(AttributeId),
-    /// It is not like any of these.
-    Unlike(AttributeId, &'r str),
-    /// It is like one that it should not be like.
-    Like(AttributeId, &'r str),
+    /// The value matches no pattern of the condition at this index.
+    Unlike(usize, &'r str),
+    /// The value matches a pattern that the condition at this index leaves out.
+    Like(usize, &'r str),
     /// None of these is there for the key, or known.
     NoKey(&'r [(AttributeId, Box<str>)]),
 }
@@ -305,12 +305,12 @@ impl Rule {
             match (wanted, value) {
                 (Wanted::AnyOf(patterns), Some(value)) => {
                     if !self.is_like_one_of(at, patterns, value, request) {
-                        return Err(Mismatch::Unlike(*attribute, value));
+                        return Err(Mismatch::Unlike(at, value));
                     }
                 }
                 (Wanted::NoneOf(patterns), Some(value)) => {
                     if self.is_like_one_of(at, patterns, value, request) {
-                        return Err(Mismatch::Like(*attribute, value));
+                        return Err(Mismatch::Like(at, value));
                     }
                 }
                 (Wanted::Present, Some(_)) | (Wanted::Absent, None) => {}
@@ -344,10 +344,18 @@ impl Rule {
         &'r self,
         request: &Request<'_>,
     ) -> impl Iterator<Item = (AttributeId, FoundNetwork<'r>)> {
-        self.when.iter().enumerate().filter_map(|(at, (attribute, _))| {
-            let found = self.values(at)?.network(request.address(*attribute))?;
-            Some((*attribute, found))
-        })
+        let found = |at: usize| Some((self.when.get(at)?.0, self.network(at, request)?));
+        (0..self.when.len()).filter_map(found)
+    }
+
+    /// The network that an address of a request was found in, by the condition at this place.
+    pub(super) fn network<'r>(
+        &'r self,
+        at: usize,
+        request: &Request<'_>,
+    ) -> Option<FoundNetwork<'r>> {
+        let (attribute, _) = self.when.get(at)?;
+        self.values(at)?.network(request.address(*attribute))
     }
 
     /// With what a failing store means and how long it may take, where the rule says so.

@@ -220,6 +220,36 @@ fn override_of_an_ipv6_address_keeps_the_key_of_the_group() {
 }
 
 #[test]
+fn explain_tells_wanted_networks_from_those_left_out() {
+    let fixture = Fixture::new(
+        "limits: { all: fixed-window limit=9 window=1d }
+networks: { blocked: [198.51.0.0/16], offices: [198.51.100.0/24, 203.0.113.0/24] }
+rules:
+  - name: blocked
+    domain: api
+    when: { ip: { networks: blocked, none_of: [{ networks: offices }] }, path: { prefix: /a, none_of: [/ab] } }
+    key: []
+    limit: block
+",
+    );
+    for (ip, path, want) in [
+        ("203.0.113.9", "/a", "`ip` is `203.0.113.9`, not `networks: blocked`"),
+        (
+            "198.51.100.7",
+            "/a",
+            "`ip` is `198.51.100.7`, which the rule leaves out: it is in `198.51.100.0/24` of networks `offices`",
+        ),
+        ("198.51.1.7", "/b", "`path` is `/b`, not `/a…`"),
+        ("198.51.1.7", "/ab", "`path` is `/ab`, which the rule does not want"),
+    ] {
+        let request = attributes(&[("ip", ip), ("path", path)]);
+        let explained = fixture.rules.explain("api", &request);
+        let why = explained[0].outcome.as_ref().unwrap_err();
+        assert_eq!(why.to_string(), want);
+    }
+}
+
+#[test]
 fn explain_names_the_network() {
     let fixture = Fixture::new(
         "limits: { all: fixed-window limit=9 window=1d }
