@@ -130,6 +130,9 @@ impl Scope {
 
     /// Waits until one request of `key` may go, in order with the others that acquire it; a cost of 1
     /// unless said.
+    ///
+    /// The key is a reference to text or bytes. For an IP address, make a
+    /// [`ClientAddress`](crate::ClientAddress) and pass a reference to it.
     pub fn acquire<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Acquire<'a> {
         Acquire::new(self, key.as_ref())
     }
