@@ -103,8 +103,7 @@ const meter = ({ limit, remaining }, label) => make("meter", { min: 0, max: limi
 function standing(own) {
   const wait = own.allowed ? "" : own.retry_after_us === null ? "; refused, and waiting does not help" : `; refused for ${duration(own.retry_after_us / 1e6)}`;
   const whole = own.reset_after_us > 0 ? `; all is back in ${duration(own.reset_after_us / 1e6)}` : "";
-  const source = own.degraded ? "; the store did not answer, and this is what the server knows without it" : "";
-  return `${own.remaining} of ${own.limit} remain${wait}${whole}${source}`;
+  return `${own.remaining} of ${own.limit} remain${wait}${whole}`;
 }
 
 /** A key as it can be shown to whoever stands by: what does not print as what it is, and of an API key the beginning. */

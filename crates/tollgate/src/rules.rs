@@ -101,8 +101,9 @@ struct Inner {
 }
 
 impl Rules {
-    /// Rules that spend a limiter's limits.
+    /// Rules that spend a limiter's limits. Logs the configuration's [warnings](Config::warnings).
     pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
+        log_warnings(config);
         let plan = ArcSwap::from_pointee(Plan::new(limiter, config, None)?);
         let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
         let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
@@ -111,12 +112,13 @@ impl Rules {
 
     /// Decides by other rules from here on; returns their generation. Checks that are on their way
     /// are decided by those they began with. What keys have spent under a rule of the same name stays
-    /// spent, whatever its limit is now.
+    /// spent, whatever its limit is now. Logs the configuration's [warnings](Config::warnings).
     ///
     /// If it fails, the rules are as they were. It fails with [`Error::DomainsInUse`] if the new rules have no rule
     /// for a domain that a check has named or that is [required](Self::require_domain), because the requests of that
     /// domain would not be limited any more. A file that lists the domain under `retired_domains` may remove it.
     pub fn replace(&self, config: &Config) -> Result<u64, Error> {
+        log_warnings(config);
         let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
         let before = plan.load();
@@ -357,6 +359,13 @@ impl<'r> Current<'r> {
 impl fmt::Debug for Current<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Current").field("generation", &self.plan.generation).finish_non_exhaustive()
+    }
+}
+
+fn log_warnings(config: &Config) {
+    let warnings = config.warnings();
+    if !warnings.is_empty() {
+        tracing::warn!(%warnings, "rules with something that was probably not meant");
     }
 }
 

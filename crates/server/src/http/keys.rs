@@ -12,7 +12,7 @@ use axum::extract::{Path, Query, State};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::rules::RuleInfo;
-use tollgate::{Decision, Scope};
+use tollgate::{Decision, OnFailure, Scope};
 use utoipa::{IntoParams, ToSchema};
 
 use super::Problem;
@@ -151,7 +151,7 @@ pub(super) async fn reset(
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(&served, &name)?, &key, operator).await
+    forget(&scope(&served, &name, &key)?, &key, operator).await
 }
 
 /// How the empty key stands: what a request would come to. Charges nothing
@@ -203,15 +203,29 @@ pub(super) async fn reset_empty(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(&served, &name)?, "", operator).await
+    forget(&scope(&served, &name, "")?, "", operator).await
 }
 
 /// Where a key is reset. A rule's key has one state under all of its limits.
-fn scope(served: &Served, name: &str) -> Result<Scope, Problem> {
+fn scope(served: &Served, name: &str, key: &str) -> Result<Scope, Problem> {
+    if let (None, Some(rule)) = (served.rules.limit(name), served.rules.rule(name)) {
+        check_form(&rule, key)?;
+    }
     served.rules.scope(name).ok_or_else(|| match served.rules.rule(name) {
         Some(_) => Problem::new(StatusCode::NOT_FOUND, NO_STATE),
         None => Problem::unknown_limit(name),
     })
+}
+
+/// Refuses a key that no request can have under the rule: it would be shown with its whole quota, or be reset in vain.
+fn check_form(rule: &RuleInfo, key: &str) -> Result<(), Problem> {
+    if rule.is_key(key.as_bytes()) {
+        return Ok(());
+    }
+    Err(Problem::bad_request(match &*rule.key_form() {
+        "" => "key: the rule has one key for all requests; use the empty key".to_owned(),
+        form => format!("key: no request has such a key under this rule; use {}", told(form)),
+    }))
 }
 
 /// Forgives what a key has spent, and logs whose.
@@ -245,6 +259,7 @@ async fn look_at(
     if look.limit.as_deref().is_some_and(|chosen| chosen != name) {
         return Err(Problem::new(StatusCode::NOT_FOUND, NOT_SPENT));
     }
+    let scope = scope.on_failure(OnFailure::Closed);
     let decision = scope.peek(key).cost(look.cost.unwrap_or(1)).await?;
     Ok(Json(KeyAnswer::Limit(with_entries(&scope, key, &look, &decision).await?)))
 }
@@ -256,7 +271,12 @@ async fn under_rule(
     key: &str,
     look: &Look,
 ) -> Result<RuleKeyJson, Problem> {
+    check_form(rule, key)?;
     let mut limits = rule.limits_of(key.as_bytes());
+    // An answer that was made without the store would show an untouched quota.
+    for own in &mut limits {
+        own.scope = own.scope.take().map(|scope| scope.on_failure(OnFailure::Closed));
+    }
     let is_override = rule.has_override(key.as_bytes());
     if let Some(chosen) = &look.limit {
         limits.retain(|own| own.spends.name() == chosen);

@@ -228,8 +228,9 @@ on("a store that is away is told, and that it is back", () => onRedis, async (vi
   await eventually(async () => assert.ok(Number((await row(visit, "api/per-client"))[5]) > 0, "decided without the store"));
   await visit.page.getByRole("textbox", { name: "rule or limit" }).fill("once");
   await visit.page.getByRole("textbox", { name: "key", exact: true }).fill("a");
+  visit.expect(/console: .*503.*\/v1\/limits\/once\/keys\/a/);
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
-  await visit.page.locator("[data-field=lookup]").filter({ hasText: /the store did not answer/ }).waitFor();
+  await visit.page.locator("[data-field=lookup]").filter({ hasText: /the store of limits does not answer/ }).waitFor();
   const unavailable = /console: .*503.*\/api\/rate-limit\/state/;
   visit.expect(unavailable);
   await eventually(() => assert.ok(visit.problems.some((problem) => unavailable.test(problem)), "the playground has no counters either"));

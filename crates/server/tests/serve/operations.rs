@@ -170,6 +170,30 @@ rules:
 ";
 
 #[test]
+fn a_key_that_a_rule_cannot_have_is_refused() {
+    let limits = Limits::start(TIERED);
+    let server = &limits.server;
+    for key in ["a", "ip=a", "user", "user=a,ip=b", ""] {
+        let path = format!("/v1/limits/api%2Fper-client/keys/{key}");
+        for request in [server.get(&path), server.delete(&path)] {
+            let (status, detail) = problem(request.send().unwrap());
+            assert_eq!(status, 400, "{key}: {detail}");
+            assert!(detail.ends_with("use user=VALUE"), "{key}: {detail}");
+        }
+    }
+}
+
+#[test]
+fn a_key_is_not_shown_when_the_store_fails() {
+    let mut redis = Launch::new(Flavour::Redis).start().unwrap();
+    let limits = Limits::start_with(TIERED, &["--store", &redis.url()]);
+    redis.kill();
+    for path in ["/v1/limits/free/keys/a", "/v1/limits/api%2Fper-client/keys/user=a"] {
+        assert_eq!(limits.server.get(path).send().unwrap().status(), 503, "{path}");
+    }
+}
+
+#[test]
 fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {

@@ -107,7 +107,6 @@ impl RulesFile {
         let (path, hasher) = (path.into(), RandomState::new());
         let Read { config, seen, hash } = read(&path, &hasher);
         let config = config?;
-        warn(&config);
         let rules = Rules::new(limiter, &config)?;
         let status = Status {
             generation: rules.generation(),
@@ -155,10 +154,9 @@ impl RulesFile {
 
     fn take_over(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
         let missing = self.inner.rules.missing_domains();
-        let replaced = config.map_err(LoadError::from).and_then(|config| {
-            warn(&config);
-            Ok(self.inner.rules.replace(&config)?)
-        });
+        let replaced = config
+            .map_err(LoadError::from)
+            .and_then(|config| Ok(self.inner.rules.replace(&config)?));
         // New rules forget which domains checks have named, so that those named before are looked up again.
         let missing = missing.still_missing(&self.inner.rules.plan());
         if !missing.is_empty() {
@@ -210,13 +208,6 @@ impl RulesFile {
 
     fn files(&self) -> Vec<PathBuf> {
         self.inner.seen.lock().keys().cloned().collect()
-    }
-}
-
-fn warn(config: &Config) {
-    let warnings = config.warnings();
-    if !warnings.is_empty() {
-        tracing::warn!(%warnings, "rules with something that was probably not meant");
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::Rules;
 use super::explain::Spends;
-use super::key::without_preflight;
+use super::key::{push_part, without_preflight};
+use super::names::AttributeId;
 use super::plan::{Plan, Rule, RuleName, SpentId};
 use super::tally::Counts;
 use crate::scope::Scope;
@@ -109,6 +110,31 @@ impl RuleInfo {
             Some(id) => self.described([id]),
             None => self.described(self.ids_by_request()),
         }
+    }
+
+    /// Whether a key has the form of this rule's keys: the attributes of the rule's `key` in their order, each with a
+    /// value, like `ip=203.0.113.9`.
+    pub fn is_key(&self, key: &[u8]) -> bool {
+        let key = without_preflight(key);
+        let parts = key.split(|byte| *byte == b',').filter(|_| !key.is_empty());
+        let begins = |part: &[u8], name: &str| {
+            let mut prefix = Vec::new();
+            push_part(&mut prefix, 0, name, "");
+            part.starts_with(&prefix)
+        };
+        let is_part = |(part, first_of): (&[u8], &Vec<(AttributeId, Box<str>)>)| {
+            first_of.iter().any(|(_, name)| begins(part, name))
+        };
+        parts.clone().count() == self.rule.key.len() && parts.zip(&self.rule.key).all(is_part)
+    }
+
+    /// Returns the form of this rule's keys: `ip=VALUE`, or `tenant=VALUE,api_key|ip=VALUE`.
+    pub fn key_form(&self) -> String {
+        let names = |first_of: &Vec<(AttributeId, Box<str>)>| {
+            let names: Vec<&str> = first_of.iter().map(|(_, name)| &**name).collect();
+            format!("{}=VALUE", names.join("|"))
+        };
+        self.rule.key.iter().map(names).collect::<Vec<_>>().join(",")
     }
 
     /// Whether an override is for the key.

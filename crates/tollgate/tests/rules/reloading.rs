@@ -8,6 +8,7 @@ use tollgate::rules::{Attributes, Rules};
 use tollgate::{Limiter, OnFailure};
 use tollgate_launcher::{Flavour, Launch};
 
+use crate::log::Log;
 use crate::setup::{Fixture, config};
 
 /// Limits by turns, of which the second is the larger; of neither does anything come back while a test
@@ -34,6 +35,22 @@ fn text(limit: &str) -> String {
         "limits: {{ it: {limit} }}\nrules:\n\
          \x20 - {{ name: it, domain: api, key: [ip], limit: it, on_store_failure: closed, deadline: 30s }}\n"
     )
+}
+
+#[test]
+fn warnings_are_logged_whenever_rules_are_loaded() {
+    let unlimited = "limits: { it: fixed-window limit=1 window=1s }
+rules: [{ name: it, domain: api, key: [api_key], limit: it }]
+";
+    let (log, config) = (Log::default(), config(unlimited));
+    let lines = Arc::clone(&log.lines);
+    tracing::subscriber::with_default(log, || {
+        let rules = Rules::new(&Limiter::memory(), &config).unwrap();
+        rules.replace(&config).unwrap();
+    });
+    let lines = lines.lock().unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.starts_with("WARN rules with something")), "{lines:?}");
 }
 
 /// Many check while the rules are replaced again and again: none fails, and all together are admitted
