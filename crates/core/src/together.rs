@@ -120,7 +120,7 @@ pub struct Together {
 
 /// The state of the tightest of several limits: the limit that refuses the request for longest; for an allowed
 /// request the limit that fits the fewest more such requests. Among equals it is the limit that resets last, then the
-/// one with the fewest units left, then the smallest: the order in which limits are asked makes no difference.
+/// one with the fewest units left, then the smallest: the order of the limits makes no difference.
 ///
 /// After a request that costs 10, a limit of 600 with 590 units left fits 59 more such requests: it is tighter than
 /// a limit of 100 with 99 left, of which each request takes 1.

@@ -1,4 +1,4 @@
-//! What benchmarks measure of the server; not part of the API.
+//! A server for benchmarks to measure; not part of the API.
 
 use clap::Parser;
 

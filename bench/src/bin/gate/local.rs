@@ -14,7 +14,7 @@ use crate::servers::{self, Served};
 /// The requests of one run.
 const REQUESTS: u64 = 3_000;
 
-/// The requests before those that count: afterwards keys, caches and branches are warm.
+/// The requests that are made first and not counted, so that keys and caches are warm.
 const WARM_UP: u64 = 100;
 
 const RULES: &str = "
@@ -81,8 +81,8 @@ impl Operation {
         }
     }
 
-    /// The instructions of one request. Of the server's operations, the least of three runs: when the kernel has data
-    /// ready differs a little.
+    /// Counts the instructions of one request. An operation of the server is run three times, and the smallest count is
+    /// returned, because the moment at which the kernel has data ready differs a little.
     pub(crate) fn instructions(self) -> Result<u64> {
         let runs = match self {
             Operation::HttpCheck | Operation::HttpCheckByRules | Operation::ShouldRateLimit => 3,

@@ -4,8 +4,8 @@
 //! `gate write` measures every row, and writes that table. `gate run <operation>` is what it runs under callgrind; put
 //! `valgrind --tool=callgrind --toggle-collect='*measured_loop*'` before that to see where the instructions go.
 //!
-//! The layout: [`local`] has the operations inside one process, with those of the server in [`servers`], and [`redis`] the script;
-//! [`committed`] reads, compares and writes the table.
+//! The layout: [`local`] has the operations inside one process, for which [`servers`] starts the server; [`redis`] has
+//! the script; [`committed`] reads, compares and writes the table.
 
 mod committed;
 mod local;

@@ -1,4 +1,4 @@
-//! What benchmarks measure of this store; not part of the API.
+//! A batch for benchmarks to encode; not part of the API.
 
 use tollgate_core::{Ask, Cost, Limit};
 
