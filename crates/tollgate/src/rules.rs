@@ -3,7 +3,8 @@
 //! A rule says which requests it is for, how their key is made, and which limit they spend. A file of
 //! rules, in YAML, is a [`Config`]; [`Rules`] decide by it, and can be given another while they do.
 //!
-//! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it
+//! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it; `contents`: what is
+//!   common to all files that are read
 //! - `config`: what a file says; `pattern`: what a value must be like; `networks`: addresses and what they are in;
 //!   `schema`: the same for editors
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
@@ -17,6 +18,7 @@ mod attributes;
 mod cases;
 mod check;
 pub(crate) mod config;
+mod contents;
 mod decode;
 mod descriptor;
 mod domains;
@@ -122,7 +124,8 @@ impl Rules {
         let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
         let before = plan.load();
-        required_domains.check_removed(&before, config)?;
+        let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.use_mark));
+        required_domains.check_removed(domains, config)?;
         let new = Plan::new(limiter, config, Some(&before))?;
         let generation = new.generation;
         plan.store(Arc::new(new));
@@ -142,7 +145,9 @@ impl Rules {
     /// use if it is [required](Self::require_domain), or if a check has named it since the rules were loaded. At most
     /// 64 of the latter are kept.
     pub fn missing_domains(&self) -> MissingDomains {
-        self.inner.required_domains.missing(&self.plan())
+        let plan = self.plan();
+        let is_missing = |name: &str| plan.is_missing_domain(name);
+        self.inner.required_domains.missing(&plan.unknown_domains, is_missing)
     }
 
     /// A request that the rules of a domain decide. No rule applying, it is allowed.

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use tollgate_core::Excerpt;
 
 use super::config::Config;
-use super::plan::Plan;
 use crate::error::Error;
 
 /// The most names of domains without rules that are kept: a caller may invent them.
@@ -39,22 +38,13 @@ impl UseMark {
     }
 }
 
-impl Plan {
-    /// Records that a check has named a domain without rules, and warns the first time. Retired domains are expected.
-    #[cold]
-    pub(super) fn note_unknown_domain(&self, domain: &str) {
-        if !self.retired_domains.contains(domain) {
-            self.unknown_domains.add(domain);
-        }
-    }
-}
-
 /// The domains without rules that checks have named since the rules were loaded.
 #[derive(Debug, Default)]
 pub(super) struct UnknownDomains(Mutex<BTreeSet<Box<str>>>);
 
 impl UnknownDomains {
-    fn add(&self, domain: &str) {
+    /// Records a name, and warns the first time.
+    pub(super) fn add(&self, domain: &str) {
         let mut names = self.0.lock();
         if names.len() >= MAX_UNKNOWN || names.contains(domain) {
             return;
@@ -83,18 +73,21 @@ impl RequiredDomains {
         self.0.lock().clone()
     }
 
-    /// Refuses rules that have no rule for a domain in use, unless they list it as retired.
-    pub(super) fn check_removed(&self, before: &Plan, config: &Config) -> Result<(), Error> {
+    /// Refuses a configuration that has no rules for a domain in use, unless it lists the domain as retired. `before` are
+    /// the domains that have rules until now.
+    pub(super) fn check_removed<'d>(
+        &self,
+        before: impl Iterator<Item = (&'d str, &'d UseMark)>,
+        config: &Config,
+    ) -> Result<(), Error> {
         let required = self.names();
         let is_in_use = |name: &str, mark: &UseMark| mark.is_set() || required.contains(name);
         let with_rules: HashSet<&str> = config.rules.iter().map(|rule| &*rule.domain).collect();
         let is_kept =
             |name: &str| with_rules.contains(name) || config.retired_domains.contains(name);
         let removed: BTreeSet<&str> = before
-            .domains
-            .iter()
-            .filter(|(name, domain)| is_in_use(name, &domain.use_mark) && !is_kept(name))
-            .map(|(name, _)| &**name)
+            .filter(|(name, mark)| is_in_use(name, mark) && !is_kept(name))
+            .map(|(name, _)| name)
             .collect();
         match removed.is_empty() {
             true => Ok(()),
@@ -102,11 +95,16 @@ impl RequiredDomains {
         }
     }
 
-    /// The domains in use that have no rules.
-    pub(super) fn missing(&self, plan: &Plan) -> MissingDomains {
+    /// Returns the required and the unknown domains for which `is_missing` holds.
+    pub(super) fn missing(
+        &self,
+        unknown: &UnknownDomains,
+        is_missing: impl Fn(&str) -> bool,
+    ) -> MissingDomains {
         let mut names = self.names();
-        names.append(&mut plan.unknown_domains.names());
-        MissingDomains { names: names.into_iter().map(String::from).collect() }.still_missing(plan)
+        names.append(&mut unknown.names());
+        let missing = MissingDomains { names: names.into_iter().map(String::from).collect() };
+        missing.still_missing(is_missing)
     }
 }
 
@@ -123,12 +121,9 @@ impl MissingDomains {
         &self.names
     }
 
-    /// Those that have no rules in `plan`, and are not retired there.
-    pub(super) fn still_missing(mut self, plan: &Plan) -> MissingDomains {
-        self.names.retain(|name| {
-            let name = name.as_str();
-            !plan.retired_domains.contains(name) && !plan.domains.contains_key(name)
-        });
+    /// Keeps the domains for which `is_missing` holds.
+    pub(super) fn still_missing(mut self, is_missing: impl Fn(&str) -> bool) -> MissingDomains {
+        self.names.retain(|name| is_missing(name));
         self
     }
 

@@ -158,7 +158,8 @@ impl RulesFile {
             .map_err(LoadError::from)
             .and_then(|config| Ok(self.inner.rules.replace(&config)?));
         // New rules forget which domains checks have named, so that those named before are looked up again.
-        let missing = missing.still_missing(&self.inner.rules.plan());
+        let plan = self.inner.rules.plan();
+        let missing = missing.still_missing(|name| plan.is_missing_domain(name));
         if !missing.is_empty() {
             tracing::warn!(file = %self.inner.path.display(), "{missing}");
         }

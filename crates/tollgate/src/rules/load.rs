@@ -4,10 +4,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use super::cases;
 use super::config::{Config, JwtKey};
+use super::contents::{self, beside, bounded, too_large};
 use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES, NetworkFiles};
 use super::problem::{Position, Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
@@ -205,15 +206,7 @@ impl Source<'_> {
             report.error(Position::START, too_large(self.max_bytes), self.smaller);
             return None;
         }
-        let bytes = self.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(self.bytes);
-        let text = match str::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => {
-                let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-                report.error(yaml::end_of(&before), "not UTF-8", "save the file as UTF-8");
-                return None;
-            }
-        };
+        let text = contents::text(self.bytes, report)?;
         let decoded = match yaml::parse(text, self.max_depth, report) {
             Some(root) if !root.is_null() => Some(decode(&root, report)),
             None if report.errors() > 0 => None,
@@ -225,19 +218,6 @@ impl Source<'_> {
         report.keep_within(text);
         decoded
     }
-}
-
-fn too_large(max_bytes: usize) -> String {
-    match max_bytes >> 20 {
-        0 => format!("larger than {} KiB", max_bytes >> 10),
-        mib => format!("larger than {mib} MiB"),
-    }
-}
-
-/// Another file that `file` names, called as its directory is.
-pub(super) fn beside(file: &str, named: &Path) -> PathBuf {
-    let directory = Path::new(file).parent().unwrap_or(Path::new(""));
-    directory.join(named)
 }
 
 /// Two ways to write a path, as far as can be told without the file.
@@ -267,14 +247,6 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     // One byte more tells a file that is too large. OK because the limits are far below 2^64.
     file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
     bounded(bytes, max_bytes)
-}
-
-pub(super) fn bounded(bytes: Vec<u8>, max_bytes: usize) -> io::Result<Vec<u8>> {
-    if bytes.len() > max_bytes {
-        let reason = format!("it is {}", too_large(max_bytes));
-        return Err(io::Error::new(ErrorKind::FileTooLarge, reason));
-    }
-    Ok(bytes)
 }
 
 fn remedy(error: &io::Error) -> &'static str {

@@ -72,6 +72,21 @@ pub(super) struct Plan {
     pub(super) identity: Option<Configured>,
 }
 
+impl Plan {
+    /// Whether requests of a domain are not limited, and the file does not say that this is meant.
+    pub(super) fn is_missing_domain(&self, domain: &str) -> bool {
+        !self.domains.contains_key(domain) && !self.retired_domains.contains(domain)
+    }
+
+    /// Records that a check has named a domain without rules.
+    #[cold]
+    pub(super) fn note_unknown_domain(&self, domain: &str) {
+        if self.is_missing_domain(domain) {
+            self.unknown_domains.add(domain);
+        }
+    }
+}
+
 /// Who clients are, and what the file says about it.
 #[cfg(feature = "tower")]
 #[derive(Clone)]

@@ -9,10 +9,10 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping, Naming, Row, Table};
 use super::names;
-use crate::rules::load::{beside, bounded};
+use crate::rules::contents::{self, beside, bounded};
 use crate::rules::networks::{self, NetworkError, NetworkMap, NetworkSet, Networks};
 use crate::rules::problem::{Position, Report};
-use crate::rules::yaml::{self, Kind, Node};
+use crate::rules::yaml::{Kind, Node};
 
 /// The largest file of networks.
 const MAX_FILE_BYTES: usize = 16 << 20;
@@ -112,15 +112,7 @@ fn file_remedy(error: &io::Error) -> &'static str {
 
 /// Reads one network or address a line; `None` if one of them is neither.
 fn lines(bytes: &[u8], report: &mut Report) -> Option<Vec<IpNet>> {
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let text = match str::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => {
-            let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            report.error(yaml::end_of(&before), "not UTF-8", "save the file as UTF-8");
-            return None;
-        }
-    };
+    let text = contents::text(bytes, report)?;
     let mut networks = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let entry = line.split(COMMENT).next().unwrap_or_default();
