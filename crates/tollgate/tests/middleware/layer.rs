@@ -17,6 +17,23 @@ use crate::log::Log;
 use crate::support::*;
 
 #[tokio::test]
+async fn networks_are_compared_with_the_whole_address_of_a_client() {
+    let (_, limiter) = at_midnight();
+    let yaml = "
+rules: [{ name: it, domain: api, when: { ip: [198.51.100.0/24, 2001:db8::7] }, key: [ip], limit: block }]
+";
+    let app = app(RateLimitLayer::rules(&rules(&limiter, yaml), "api"));
+    for (peer, want) in [
+        ("198.51.100.7", StatusCode::FORBIDDEN),
+        ("198.51.101.7", StatusCode::OK),
+        ("[2001:db8::7]", StatusCode::FORBIDDEN),
+        ("[2001:db8::8]", StatusCode::OK),
+    ] {
+        assert_eq!(status(&app, request("GET", "/", peer)).await, want, "{peer}");
+    }
+}
+
+#[tokio::test]
 async fn one_line_limits_each_address() {
     let app = app(RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap());
     for peer in ["203.0.113.9", "203.0.113.10", "[2001:db8::1]"] {

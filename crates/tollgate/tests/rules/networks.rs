@@ -344,3 +344,37 @@ fn set_of_100_000_networks_finds_each() {
     }
     assert!(!is_blocked(&rules, "0.255.255.255") && !is_blocked(&rules, "2.200.0.0"));
 }
+
+#[test]
+fn a_key_is_listed_under_the_override_of_its_network() {
+    let fixture = Fixture::new(
+        "limits: { free: fixed-window limit=1 window=1d, more: fixed-window limit=9 window=1d }
+rules:
+  - name: it
+    domain: api
+    key: [tenant, { first_of: [user, ip] }]
+    limit: free
+    overrides:
+      - { key: { tenant: a, ip: 198.51.100.0/24 }, limit: more }
+      - { key: { tenant: a, ip: 198.51.100.7 }, limit: block }
+",
+    );
+    let rule = fixture.rules.rule("api/it").unwrap();
+    for (key, want) in [
+        ("tenant=a,ip=198.51.100.9", "more"),
+        ("tenant=a,ip=198.51.100.7", "block"),
+        ("tenant=a,ip=198.51.101.9", "free"),
+        ("tenant=b,ip=198.51.100.9", "free"),
+        ("tenant=a,user=198.51.100.9", "free"),
+    ] {
+        let limits = rule.limits_of(key.as_bytes());
+        let names: Vec<_> = limits.iter().map(|limit| limit.spends.name()).collect();
+        assert_eq!(
+            (names, rule.has_override(key.as_bytes())),
+            (vec![want], want != "free"),
+            "{key}"
+        );
+    }
+    let all: Vec<_> = rule.limits().iter().map(|limit| limit.spends.name().to_owned()).collect();
+    assert_eq!(all, ["free", "more", "block"]);
+}
