@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::rules::RulesFile;
 use tollgate::tower::{Decided, RateLimitLayer};
-use tollgate::{Limiter, OnFailure};
+use tollgate::{OnFailure, Redis};
 
 /// How many requests were decided.
 #[derive(Default)]
@@ -31,8 +31,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // All processes with this Redis and this prefix share the limits. While Redis fails, each process decides
     // on a third of them: there are three.
-    let limiter = Limiter::builder()
-        .redis(&url)?
+    let limiter = Redis::at(&url)?
         .prefix("example:")?
         .on_failure(OnFailure::Local { processes: 3 })
         .build()?;

@@ -9,8 +9,8 @@ use anyhow::{Context, anyhow};
 use siphasher::sip::SipHasher13;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tollgate::Limiter;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
+use tollgate::{Limiter, Redis};
 
 use crate::cli::ServeArgs;
 use crate::http::Playground;
@@ -174,11 +174,10 @@ fn reload_nothing() -> io::Result<()> {
 }
 
 fn limiter(args: &ServeArgs) -> anyhow::Result<Limiter> {
-    let builder = Limiter::builder().max_bytes(args.max_memory);
     if args.store == "memory" {
-        return Ok(builder.build());
+        return Ok(Limiter::builder().max_bytes(args.max_memory).build());
     }
-    let builder = builder.redis(&args.store).context("--store")?;
+    let builder = Redis::at(&args.store).context("--store")?.max_bytes(args.max_memory);
     let builder = builder.prefix(&args.store_prefix).context("--store-prefix")?;
     builder.deadline(args.store_deadline).build().context("--store")
 }

@@ -1,6 +1,5 @@
 //! Waiting for a turn.
 //!
-//! - `lines`: who waits for which key, in order
 //! - `acquiring`: one caller's way through its line, as a future
 //! - `forecast`: how long a place in a line will take
 //! - `gate`: what may close the way for everybody in a line
@@ -8,7 +7,6 @@
 mod acquiring;
 mod forecast;
 mod gate;
-mod lines;
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -19,8 +17,7 @@ use crate::decision::Decision;
 use crate::receipt::Receipt;
 use crate::scope::Scope;
 pub use acquiring::Acquiring;
-pub(crate) use gate::Gate;
-pub(crate) use lines::Lines;
+pub use gate::Gate;
 
 /// A request that waits until it may go; await it.
 ///
@@ -75,8 +72,19 @@ pub struct Acquire<'a> {
     gate: Option<&'a dyn Gate>,
 }
 
+impl Scope {
+    /// Waits until one request of `key` may go, in order with the others that acquire it; a cost of 1
+    /// unless said.
+    ///
+    /// The key is a reference to text or bytes. For an IP address, make a
+    /// [`ClientAddress`](crate::ClientAddress) and pass a reference to it.
+    pub fn acquire<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Acquire<'a> {
+        Acquire::new(self, key.as_ref())
+    }
+}
+
 impl<'a> Acquire<'a> {
-    pub(crate) fn new(scope: &'a Scope, key: &'a [u8]) -> Acquire<'a> {
+    fn new(scope: &'a Scope, key: &'a [u8]) -> Acquire<'a> {
         Acquire { scope, key, cost: Ok(Cost::ONE), max_wait_us: None, gate: None }
     }
 
@@ -97,8 +105,7 @@ impl<'a> Acquire<'a> {
 
     /// Goes only while the gate is open, and is charged only then: the first in line waits for it,
     /// and the others behind it.
-    #[cfg(feature = "tower")]
-    pub(crate) fn through(self, gate: &'a dyn Gate) -> Acquire<'a> {
+    pub fn through(self, gate: &'a dyn Gate) -> Acquire<'a> {
         Acquire { gate: Some(gate), ..self }
     }
 }

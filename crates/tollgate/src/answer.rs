@@ -3,47 +3,63 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use crate::error::Error;
-#[cfg(feature = "redis")]
-use crate::store::redis::Sent;
 
 /// The answer of a store, as a future. In memory it is ready at once: no allocation, no waiting.
 ///
 /// The operation happens when this is created, not when it is polled: in memory it is done, and on
 /// Redis it is sent. Dropping this does not undo it. A dropped check keeps its charge, unless it is
 /// [`refunded_if_dropped`](crate::Check::refunded_if_dropped).
-#[derive(Debug)]
+///
+/// Polled again after it was ready, it returns [`Error::AnswerTaken`].
 #[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
     inner: Inner<T>,
 }
 
-#[derive(Debug)]
 enum Inner<T> {
     Ready(Result<T, Error>),
     Unread(UnreadAnswer<T>),
-    #[cfg(feature = "redis")]
-    Sent(Sent<T>),
+    Pending(Pending<T>),
     Taken,
 }
 
+type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
+
 impl<T> Answer<T> {
+    /// Returns an answer that is there already.
     #[inline]
-    pub(crate) fn ready(answer: Result<T, Error>) -> Answer<T> {
+    pub fn ready(answer: Result<T, Error>) -> Answer<T> {
         Answer { inner: Inner::Ready(answer) }
     }
 
-    /// An answer that is ready, and given to `undo` if it is dropped before it is polled.
-    pub(crate) fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
+    /// Returns an answer that the future will give. The work that it waits for should have begun.
+    pub fn pending(
+        answer: impl Future<Output = Result<T, Error>> + Send + Sync + 'static,
+    ) -> Answer<T> {
+        Answer { inner: Inner::Pending(Box::pin(answer)) }
+    }
+
+    /// Returns an answer that is ready, and given to `undo` if it is dropped before it is polled.
+    pub fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
         let unread = UnreadAnswer { answer: Some(answer), undo: Box::new(undo) };
         Answer { inner: Inner::Unread(unread) }
     }
+}
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn sent(sent: Sent<T>) -> Answer<T> {
-        Answer { inner: Inner::Sent(sent) }
+impl<T: Send + Sync + 'static> Answer<T> {
+    /// Changes the answer when it comes; at once, if it is ready.
+    pub(crate) fn then<U: 'static>(
+        self,
+        change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + Sync + 'static,
+    ) -> Answer<U> {
+        match self.inner {
+            Inner::Ready(answer) => Answer::ready(change(answer)),
+            Inner::Pending(pending) => Answer::pending(Then { pending, change: Some(change) }),
+            Inner::Unread(_) | Inner::Taken => Answer::pending(async move { change(self.await) }),
+        }
     }
 }
 
@@ -56,21 +72,49 @@ impl<T> Future for Answer<T> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        #[cfg(feature = "redis")]
-        if let Inner::Sent(sent) = &mut this.inner {
-            let answer = std::task::ready!(Pin::new(sent).poll(context));
+        if let Inner::Pending(pending) = &mut this.inner {
+            let answer = ready!(pending.as_mut().poll(context));
             this.inner = Inner::Taken;
             return Poll::Ready(answer);
         }
-        let _ = context;
-        match std::mem::replace(&mut this.inner, Inner::Taken) {
-            Inner::Ready(answer) => Poll::Ready(answer),
-            Inner::Unread(mut unread) => match unread.answer.take() {
-                Some(answer) => Poll::Ready(Ok(answer)),
-                None => Poll::Pending,
-            },
-            _ => Poll::Pending,
+        Poll::Ready(match std::mem::replace(&mut this.inner, Inner::Taken) {
+            Inner::Ready(answer) => answer,
+            Inner::Unread(mut unread) => unread.answer.take().ok_or(Error::AnswerTaken),
+            Inner::Pending(_) | Inner::Taken => Err(Error::AnswerTaken),
+        })
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.inner {
+            Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            Inner::Unread(unread) => f.debug_tuple("Ready").field(&unread.answer).finish(),
+            Inner::Pending(_) => f.write_str("Pending"),
+            Inner::Taken => f.write_str("Taken"),
         }
+    }
+}
+
+/// An answer that is changed when it comes. Smaller than an async block, which would hold the answer twice.
+struct Then<T, F> {
+    pending: Pending<T>,
+    change: Option<F>,
+}
+
+// Nothing in it is ever pinned.
+impl<T, F> Unpin for Then<T, F> {}
+
+impl<T, U, F> Future for Then<T, F>
+where
+    F: FnOnce(Result<T, Error>) -> Result<U, Error>,
+{
+    type Output = Result<U, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.pending.as_mut().poll(context));
+        let change = self.change.take();
+        Poll::Ready(change.map_or(Err(Error::AnswerTaken), |change| change(answer)))
     }
 }
 
@@ -89,8 +133,26 @@ impl<T> Drop for UnreadAnswer<T> {
     }
 }
 
-impl<T> fmt::Debug for UnreadAnswer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnreadAnswer").finish_non_exhaustive()
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::future::ready;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_polled_again_is_an_error() {
+        for mut answer in [
+            Answer::ready(Ok(1)),
+            Answer::ready_or_else(1, |_| ()),
+            Answer::pending(ready(Ok(1))),
+            Answer::pending(ready(Ok(0))).then(|answer| Ok(answer? + 1)),
+        ] {
+            let mut poll = || Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(poll(), Poll::Ready(Ok(1)));
+            assert_eq!(poll(), Poll::Ready(Err(Error::AnswerTaken)));
+            assert_eq!(poll(), Poll::Ready(Err(Error::AnswerTaken)));
+        }
     }
 }

@@ -8,13 +8,12 @@ use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
 use crate::answer::Answer;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::joint::Demand;
 use crate::key::Key;
-use crate::limiter::Inner;
-use crate::scope::{MAX_KEY_BYTES, Scope, bounded};
-use crate::store::Store;
-use crate::store::memory::Charged;
-#[cfg(feature = "redis")]
-use crate::store::redis;
+use crate::limiter::Local;
+use crate::scope::{MAX_KEY_BYTES, Place, RemoteScope, Scope, bounded};
+use crate::store::memory::{self, Charged};
+use crate::store::{Call, CheckRequest, IfUnread};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
 ///
@@ -28,7 +27,6 @@ pub struct Check<'a> {
     pub(crate) role: Role,
     pub(crate) at_us: Option<u64>,
     if_dropped: IfDropped,
-    #[cfg(feature = "redis")]
     within: Option<Duration>,
     pub(crate) intent: Intent,
     cost: Result<Cost, CostError>,
@@ -55,7 +53,6 @@ impl<'a> Check<'a> {
             role: Role::Enforced,
             at_us: None,
             if_dropped: IfDropped::Kept,
-            #[cfg(feature = "redis")]
             within: None,
             intent,
             cost: Ok(Cost::ONE),
@@ -88,13 +85,8 @@ impl<'a> Check<'a> {
     /// With 3 ms or less the store is not even asked, and the check comes to what
     /// [`OnFailure`](crate::OnFailure) says. Where clients choose this time, see that they cannot
     /// choose that.
-    #[cfg_attr(not(feature = "redis"), allow(unused_variables))]
     pub fn within(self, time: Duration) -> Check<'a> {
-        #[cfg(feature = "redis")]
-        let this = Check { within: Some(time), ..self };
-        #[cfg(not(feature = "redis"))]
-        let this = self;
-        this
+        Check { within: Some(time), ..self }
     }
 
     /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: to replay
@@ -154,7 +146,7 @@ impl<'a> Check<'a> {
         let (scope, key, at_us) = (self.scope.clone(), self.key.as_bytes().to_vec(), self.at_us);
         Answer::ready_or_else(decision, move |decision| {
             let Some(receipt) = decision.into_receipt() else { return };
-            let now_us = at_us.unwrap_or_else(|| scope.limiter.inner.clock.now_us());
+            let now_us = at_us.unwrap_or_else(|| scope.limiter().clock().now_us());
             // OK because the receipt is of this key, and `now` would have refused the key or the store.
             let _ = scope.refund_at_us(&key, now_us, receipt);
         })
@@ -164,26 +156,26 @@ impl<'a> Check<'a> {
     // Always: as a rule the caller's compiler sees that it is a plain check.
     #[inline(always)]
     pub fn now(&self) -> Result<Decision, Error> {
-        self.scope.is_local()?;
+        let scope = self.scope.local()?;
         if let Intent::Look = self.intent {
-            return self.look();
+            return self.look(scope);
         }
-        match self.scope.limit() {
-            Limit::FixedWindow(limit) => self.charge(limit),
-            Limit::SlidingWindowLog(limit) => self.charge(limit),
-            Limit::SlidingWindowCounter(limit) => self.charge(limit),
-            Limit::TokenBucket(limit) => self.charge(limit),
+        match &scope.1.limit {
+            Limit::FixedWindow(limit) => self.charge(scope, limit),
+            Limit::SlidingWindowLog(limit) => self.charge(scope, limit),
+            Limit::SlidingWindowCounter(limit) => self.charge(scope, limit),
+            Limit::TokenBucket(limit) => self.charge(scope, limit),
             // Which mode it has is known here, not asked again for each answer.
             Limit::LeakyBucket(limit) => match limit.as_token_bucket() {
-                Some(mirror) => self.charge(mirror),
-                None => self.charge(limit),
+                Some(mirror) => self.charge(scope, mirror),
+                None => self.charge(scope, limit),
             },
         }
     }
 
     #[inline(always)]
-    fn charge<A: Charged>(&self, limit: &A) -> Result<Decision, Error> {
-        let Check { scope, at_us, max_wait_us, .. } = *self;
+    fn charge<A: Charged>(&self, scope: Scoped<'_>, limit: &A) -> Result<Decision, Error> {
+        let Check { at_us, max_wait_us, .. } = *self;
         let key = self.key.as_bytes();
         match (self.cost, at_us, max_wait_us) {
             (Ok(Cost::ONE), None, None) if key.len() <= MAX_KEY_BYTES => {
@@ -193,37 +185,46 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn look(&self) -> Result<Decision, Error> {
-        let Inner { memory, clock, .. } = &*self.scope.limiter.inner;
-        let now_us = self.at_us.unwrap_or_else(|| clock.now_us());
-        let decision = memory.peek(&self.scope.kept, self.key.as_bytes(), now_us, self.ask()?);
+    fn look(&self, (local, kept): Scoped<'_>) -> Result<Decision, Error> {
+        let now_us = self.at_us.unwrap_or_else(|| local.clock.now_us());
+        let decision = local.memory.peek(kept, self.key.as_bytes(), now_us, self.ask()?);
         Ok(Decision::uncharged(decision, Source::Store))
     }
 
-    #[cfg(feature = "redis")]
-    fn ask_redis(&self, scope: &redis::Scope) -> Answer<Decision> {
+    fn ask_remote(&self, scope: &RemoteScope) -> Answer<Decision> {
+        let ask = match self.ask() {
+            Ok(ask) => ask,
+            Err(error) => return Answer::ready(Err(error)),
+        };
         let key = self.key.as_bytes();
-        match (self.ask(), self.intent) {
-            (Ok(ask), Intent::Charge) => {
-                let nudge = || self.scope.nudge_later(key);
-                let nudge = (self.if_dropped != IfDropped::Kept).then(nudge);
-                scope.check(key, ask, self.at_us, self.within, self.if_dropped, nudge)
-            }
-            (Ok(ask), Intent::Look) => {
-                scope.peek(key, ask, self.at_us, self.within, self.if_dropped)
-            }
-            (Err(error), _) => Answer::ready(Err(error)),
-        }
+        let is_acquire = self.if_dropped == IfDropped::RefundedToWaiters;
+        let terms = if is_acquire { scope.terms.of_acquire() } else { scope.terms };
+        let terms = terms.bounded(self.within);
+        let call = Call {
+            at_us: scope.remote.time(self.at_us),
+            deadline: terms.deadline,
+            on_failure: terms.policy(),
+        };
+        let demand = Demand { ask, role: Role::Enforced, intent: self.intent };
+        let charge = scope.charge(key, demand);
+        let if_unread = match (self.intent, self.if_dropped) {
+            (Intent::Look, _) | (_, IfDropped::Kept) => IfUnread::Keep,
+            _ => IfUnread::Refund(self.scope.wake(key)),
+        };
+        let may_be_remembered = self.intent == Intent::Charge && !is_acquire;
+        let (remote, again) = (scope.remote.clone(), charge.clone());
+        let request = CheckRequest { charge, call, if_unread, may_be_remembered };
+        let answer = remote.store.check(request);
+        answer.then(move |answer| remote.decide_instead(answer, &again, &call))
     }
 
     /// The least time that one of the callers has.
-    #[cfg(feature = "redis")]
     pub(crate) fn least_time(checks: &[Check<'_>]) -> Option<Duration> {
         checks.iter().filter_map(|check| check.within).min()
     }
 
-    #[cfg(feature = "rules")]
-    pub(crate) fn is_shadow(&self) -> bool {
+    /// Whether a refusal of it does not count.
+    pub fn is_shadow(&self) -> bool {
         self.role == Role::Shadow
     }
 
@@ -234,43 +235,69 @@ impl<'a> Check<'a> {
     }
 }
 
+impl Scope {
+    /// Decides one request of `key`, and charges it if it is allowed. The cost is 1 unless
+    /// [set](Check::cost). A [key](Key) is text, bytes or an IP address: `check("user:42")`, `check(ip)`. It
+    /// has at most 1 MiB; a longer one is an error.
+    ///
+    /// The charge happens when the check is awaited or [`now`](Check::now) is called, before the future
+    /// is first polled. Dropping the future, as a timeout does, keeps the charge, unless the check is
+    /// [`refunded_if_dropped`](Check::refunded_if_dropped).
+    #[inline]
+    pub fn check<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
+        Check::new(self, key.into(), Intent::Charge)
+    }
+
+    /// Decides one request of `key` and charges nothing.
+    pub fn peek<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
+        Check::new(self, key.into(), Intent::Look)
+    }
+}
+
 impl IntoFuture for Check<'_> {
     type Output = Result<Decision, Error>;
     type IntoFuture = Answer<Decision>;
 
     #[inline]
     fn into_future(self) -> Answer<Decision> {
-        match &self.scope.store {
-            Store::Memory if self.if_dropped == IfDropped::Refunded => self.now_or_refunded(),
-            Store::Memory => Answer::ready(self.now()),
-            #[cfg(feature = "redis")]
-            Store::Redis(scope) => self.ask_redis(scope),
+        match self.scope.place() {
+            Place::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
+                self.now_or_refunded()
+            }
+            Place::Memory { .. } => Answer::ready(self.now()),
+            Place::Remote(scope) => self.ask_remote(scope),
         }
     }
 }
 
+/// The memory store, and a scope there.
+type Scoped<'s> = (&'s Local, &'s memory::Scope);
+
 /// A cost of 1, now, with any delay.
 // Never: one for each algorithm writes its answer once, to where the caller wants it.
 #[inline(never)]
-fn charge_plainly<A: Charged>(scope: &Scope, limit: &A, key: &[u8]) -> Result<Decision, Error> {
-    let Inner { memory, clock, .. } = &*scope.limiter.inner;
-    Ok(memory.check_one(&scope.kept, limit, key, clock))
+fn charge_plainly<A: Charged>(
+    (local, kept): Scoped<'_>,
+    limit: &A,
+    key: &[u8],
+) -> Result<Decision, Error> {
+    Ok(local.memory.check_one(kept, limit, key, &local.clock))
 }
 
 #[inline(never)]
 fn charge<A: Charged>(
-    scope: &Scope,
+    (local, kept): Scoped<'_>,
     limit: &A,
     key: &[u8],
     at_us: Option<u64>,
     ask: Ask,
 ) -> Result<Decision, Error> {
-    let Inner { memory, clock, .. } = &*scope.limiter.inner;
-    let place = memory.place(&scope.kept, key);
-    let now_us = at_us.unwrap_or_else(|| clock.now_us());
-    let checked = match memory.check_known(&scope.kept, limit, place, now_us, ask) {
+    let memory = &local.memory;
+    let place = memory.place(kept, key);
+    let now_us = at_us.unwrap_or_else(|| local.clock.now_us());
+    let checked = match memory.check_known(kept, limit, place, now_us, ask) {
         Some(checked) => checked,
-        None => memory.check_any(&scope.kept, limit, key, now_us, ask),
+        None => memory.check_any(kept, limit, key, now_us, ask),
     };
-    Ok(Decision::of_key(checked, place.holder()))
+    Ok(Decision::of_key(checked, place.fingerprint()))
 }

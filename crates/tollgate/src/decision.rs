@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::{Checked, Limit, Verdict};
 
-use crate::receipt::{Holder, Receipt};
+use crate::receipt::{Fingerprint, Receipt};
 
 /// The answer to one request on one limit.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,39 +17,36 @@ pub struct Decision {
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
+    /// The store.
     Store,
-    /// The store, up to a second ago.
-    #[cfg(feature = "redis")]
+    /// A refusal of the store, up to a second ago.
     Cache,
-    /// Not the store, which failed.
-    #[cfg(feature = "redis")]
+    /// The failure policy, because the store failed.
     Degraded,
 }
 
 impl Decision {
     /// The store's answer about a key, with a receipt for that key if it was charged.
     #[inline(always)]
-    pub(crate) fn of_key(Checked { decision, receipt }: Checked, holder: Holder) -> Decision {
-        let receipt = receipt.map(|charge| Receipt::new(charge, holder));
+    pub fn of_key(Checked { decision, receipt }: Checked, fingerprint: Fingerprint) -> Decision {
+        let receipt = receipt.map(|charge| Receipt::new(charge, fingerprint));
         Decision { decided: decision, receipt, source: Source::Store }
     }
 
     /// An answer that charged nothing.
     #[inline]
-    pub(crate) fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
+    pub fn uncharged(decided: tollgate_core::Decision, source: Source) -> Decision {
         Decision { decided, receipt: None, source }
     }
 
     /// Takes the receipt away.
-    #[cfg(feature = "redis")]
-    pub(crate) fn take_receipt(&mut self) -> Option<Receipt> {
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
         self.receipt.take()
     }
 
     /// The same answer for another part of the check that was charged once, without the receipt.
-    #[cfg(feature = "redis")]
-    pub(crate) fn without_receipt(&self) -> Decision {
+    pub fn without_receipt(&self) -> Decision {
         Decision { receipt: None, ..*self }
     }
 
@@ -58,21 +55,13 @@ impl Decision {
     /// How long to wait is then for the cost that was refused, which may have been lower, and what
     /// remains is what remained.
     pub fn is_cached(&self) -> bool {
-        match self.source {
-            Source::Store => false,
-            #[cfg(feature = "redis")]
-            source => source == Source::Cache,
-        }
+        self.source == Source::Cache
     }
 
     /// Whether the store failed, and this was decided without it, as [`OnFailure`](crate::OnFailure)
     /// says. It carries no receipt.
     pub fn is_degraded(&self) -> bool {
-        match self.source {
-            Source::Store => false,
-            #[cfg(feature = "redis")]
-            source => source == Source::Degraded,
-        }
+        self.source == Source::Degraded
     }
 
     /// Whether the request may go.

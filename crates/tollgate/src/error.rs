@@ -102,6 +102,9 @@ pub enum Error {
     /// A decision without waiting, on a store across the network.
     #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
     MustWait,
+    /// An answer was polled again after it was ready. Futures are polled to their end once.
+    #[error("the answer was taken already; do not poll a future again after it is ready")]
+    AnswerTaken,
     /// The address or the settings of a store.
     #[error("{setting}: {problem}")]
     Setting {
@@ -208,7 +211,6 @@ impl StoreError {
     }
 }
 
-#[cfg(feature = "redis")]
 impl StoreError {
     /// What the server said.
     pub(crate) fn refused(problem: &str) -> StoreError {
@@ -221,7 +223,6 @@ impl StoreError {
 }
 
 /// What came from elsewhere, in one line of bounded length.
-#[cfg(feature = "redis")]
 fn in_one_line(text: &str) -> String {
     let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
     text.trim().chars().map(printable).take(200).collect()

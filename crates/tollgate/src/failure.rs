@@ -1,21 +1,17 @@
 //! What a decision is when the store across the network gives none.
 
-#[cfg(feature = "redis")]
 mod share;
-#[cfg(feature = "redis")]
 mod terms;
 
-#[cfg(feature = "redis")]
 pub(crate) use share::share_of;
-#[cfg(feature = "redis")]
-pub(crate) use terms::Terms;
+pub(crate) use terms::{Terms, bounded_deadline};
 
 /// What a check comes to when the store fails: cannot be reached, is too slow, or answers with an
 /// error. Whatever is decided without the store is marked [degraded](crate::Decision::is_degraded).
 ///
 /// It holds for checks, peeks and acquires. A refund, a reset or a listing that fails is an error.
 ///
-/// A limiter may have one (`RedisBuilder::on_failure`), and a scope may have its own
+/// A limiter may have one (`Redis::on_failure`), and a scope may have its own
 /// ([`Scope::on_failure`](crate::Scope::on_failure)). Where neither has one, checks and peeks are open,
 /// and an [`acquire`](crate::Acquire) is local with one process: it still waits for its turn.
 ///

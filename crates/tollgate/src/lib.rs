@@ -21,7 +21,7 @@
 //! network it will not be:
 //!
 //! ```
-//! # use tollgate::{Limiter, Verdict};
+//! # use tollgate::{Limiter, Verdict, Redis};
 //! # async fn answer() -> Result<(), Box<dyn std::error::Error>> {
 //! # let api = Limiter::memory().scope("api", "token-bucket capacity=60 refill=1/s")?;
 //! let decision = api.check("user:42").cost(5).await?;
@@ -114,7 +114,7 @@
 //! # use tollgate::{Limiter, Verdict};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let limiter = Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
+//! let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?;
 //! let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s")?;
 //! let decision = api.check("user:42").await?;
 //! match decision.verdict() {
@@ -238,7 +238,6 @@
 //! | `jwt` | clients known by their tokens; with `tower` |
 //!
 // What another feature documents leads to the table above.
-#![cfg_attr(not(feature = "redis"), doc = "[`Limiter::health`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`http::Identity`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::PaceLayer`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
@@ -247,26 +246,28 @@ mod acquire;
 mod address;
 mod answer;
 mod check;
+mod check_all;
 mod clock;
 mod decision;
 mod error;
 mod failure;
-#[cfg(feature = "redis")]
 mod health;
 #[cfg(feature = "tower")]
 pub mod http;
+mod joint;
 mod key;
 mod limiter;
+mod lines;
+mod names;
 mod receipt;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod scope;
-mod store;
-mod together;
+pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-pub use acquire::{Acquire, Acquired, Acquiring};
+pub use acquire::{Acquire, Acquired, Acquiring, Gate};
 pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
 pub use answer::Answer;
 pub use check::Check;
@@ -274,19 +275,19 @@ pub use clock::{Clock, ManualClock};
 pub use decision::Decision;
 pub use error::{Error, StoreError};
 pub use failure::OnFailure;
-#[cfg(feature = "redis")]
 pub use health::{BreakerState, Health, ServerHealth};
+pub use joint::JointDecision;
 pub use key::Key;
-#[cfg(feature = "redis")]
-pub use limiter::RedisBuilder;
-pub use limiter::{Builder, Limiter};
+pub use limiter::{Builder, Limiter, RemoteBuilder};
+pub use receipt::Fingerprint;
 pub use receipt::Receipt;
 pub use scope::Scope;
 pub use store::memory::{CeilingCounts, Usage};
 #[cfg(feature = "redis")]
+pub use store::redis::Redis;
+#[cfg(feature = "redis")]
 #[doc(hidden)]
 pub use store::redis::measured;
-pub use together::Together;
 pub use tollgate_core::{
     Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate, Retry,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,

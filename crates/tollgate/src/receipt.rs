@@ -15,13 +15,13 @@ use tollgate_core::{Cost, Place};
 #[derive(PartialEq, Eq)]
 pub struct Receipt {
     charge: tollgate_core::Receipt,
-    holder: Holder,
+    fingerprint: Fingerprint,
 }
 
-/// A fingerprint of a key and of its limit's name. Two are the same for the same key, and for two
-/// different ones with a chance of 1 in 2^64.
+/// A fingerprint of a key and of its limit's name. Equal for equal keys, and for two different keys with a chance of
+/// 1 in 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holder(pub(crate) u64);
+pub struct Fingerprint(pub(crate) u64);
 
 /// Without the fingerprint, which differs from one process to the next.
 impl fmt::Debug for Receipt {
@@ -35,9 +35,10 @@ impl fmt::Debug for Receipt {
 }
 
 impl Receipt {
+    /// Returns the receipt of a charge to the key with this fingerprint.
     #[inline(always)]
-    pub(crate) fn new(charge: tollgate_core::Receipt, holder: Holder) -> Receipt {
-        Receipt { charge, holder }
+    pub fn new(charge: tollgate_core::Receipt, fingerprint: Fingerprint) -> Receipt {
+        Receipt { charge, fingerprint }
     }
 
     /// Returns the units that were charged.
@@ -51,14 +52,13 @@ impl Receipt {
     }
 
     /// Returns a copy, for a caller that makes sure by other means that one of the two is refunded.
-    #[cfg(feature = "rules")]
-    pub(crate) fn copy(&self) -> Receipt {
+    pub fn copy(&self) -> Receipt {
         let charge = tollgate_core::Receipt::of(self.charge.cost(), self.charge.place());
-        Receipt { charge, holder: self.holder }
+        Receipt { charge, fingerprint: self.fingerprint }
     }
 
-    /// Returns the charge, if this is the receipt of `holder`.
-    pub(crate) fn charge_of(self, holder: Holder) -> Option<tollgate_core::Receipt> {
-        (self.holder == holder).then_some(self.charge)
+    /// Returns the charge, if this is the receipt of `fingerprint`.
+    pub(crate) fn charge_of(self, fingerprint: Fingerprint) -> Option<tollgate_core::Receipt> {
+        (self.fingerprint == fingerprint).then_some(self.charge)
     }
 }

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::routing::{Router, get};
 use tollgate::tower::RateLimitLayer;
-use tollgate::{Limit, Limiter, Scope};
+use tollgate::{Limit, Redis, Scope};
 use tollgate_launcher::{Flavour, Launch, Server};
 use tower::ServiceExt;
 
@@ -41,7 +41,7 @@ fn lines() -> Vec<String> {
 fn start() -> (Server, Scope) {
     LINES.lock().unwrap().clear();
     let server = Launch::new(Flavour::Redis).start().unwrap();
-    let limiter = Limiter::redis(&server.url()).unwrap();
+    let limiter = Redis::at(&server.url()).unwrap().build().unwrap();
     let limit: Limit = "token-bucket capacity=1000000 refill=1000000/s".parse().unwrap();
     (server, limiter.scope("api", limit).unwrap())
 }

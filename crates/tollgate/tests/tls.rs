@@ -8,16 +8,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::{Error, Limit, Limiter, OnFailure, RedisBuilder, StoreError};
+use tollgate::{Error, Limit, OnFailure, Redis, StoreError};
 use tollgate_launcher::{Authority, Certified, Flavour, Launch, Server};
 
 const LIMIT: &str = "token-bucket capacity=10 refill=1/s";
 
 async fn check(url: &str) -> Result<bool, Error> {
-    check_on(Limiter::builder().redis(url)?).await
+    check_on(Redis::at(url)?).await
 }
 
-async fn check_on(builder: RedisBuilder) -> Result<bool, Error> {
+async fn check_on(builder: Redis) -> Result<bool, Error> {
     let limiter =
         builder.on_failure(OnFailure::Closed).deadline(Duration::from_secs(30)).build()?;
     let scope = limiter.scope("tls", LIMIT.parse::<Limit>().unwrap())?;
@@ -70,7 +70,7 @@ async fn a_certificate_that_the_system_does_not_trust_is_refused_and_the_error_s
 #[test]
 fn a_url_cannot_say_that_any_certificate_will_do() {
     assert_eq!(
-        setting_error(Limiter::builder().redis("rediss://127.0.0.1/#insecure")),
+        setting_error(Redis::at("rediss://127.0.0.1/#insecure")),
         "redis: `#insecure` is not supported, a certificate is always verified; name the one to trust \
          with `?ca=/path/to/ca.pem`"
     );
@@ -82,7 +82,7 @@ async fn an_authority_of_ones_own_is_trusted_by_url_or_by_builder() {
     let server = server(&authority);
     let ca = file("private-ca.pem", authority.pem());
     assert_eq!(check(&format!("{}?ca={}", server.url(), ca.display())).await, Ok(true));
-    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    let builder = Redis::at(&server.url()).unwrap();
     assert_eq!(check_on(builder.root_certificate(authority.pem()).unwrap()).await, Ok(true));
 }
 
@@ -107,7 +107,7 @@ async fn a_server_that_asks_who_we_are_admits_us_with_a_certificate() {
     let url = format!("{}?ca={ca}&cert={cert_file}&key={key_file}", server.url());
     assert_eq!(check(&url).await, Ok(true));
 
-    let builder = Limiter::builder().redis(&format!("{}?ca={ca}", server.url())).unwrap();
+    let builder = Redis::at(&format!("{}?ca={ca}", server.url())).unwrap();
     let builder = builder.client_certificate(certificate, key.as_bytes()).unwrap();
     let shown = format!("{builder:?} {builder:#?}");
     assert!(!shown.contains("BEGIN") && !shown.contains("client_key"), "{shown}");
@@ -119,7 +119,7 @@ async fn a_server_that_asks_who_we_are_refuses_those_who_cannot_say_it() {
     let authority = Authority::new("private").unwrap();
     let server = wary_server(&authority, "wary-refuses-ca.pem");
     let trusting = || {
-        let builder = Limiter::builder().redis(&server.url()).unwrap();
+        let builder = Redis::at(&server.url()).unwrap();
         builder.root_certificate(authority.pem()).unwrap()
     };
     let Certified { certificate, key, .. } =
@@ -146,14 +146,14 @@ fn certificates_that_are_none_are_refused_at_once() {
     let no_certificate = "no certificate as PEM; one begins with -----BEGIN CERTIFICATE-----";
     let no_key = "no private key as PEM, unencrypted; one begins with -----BEGIN PRIVATE KEY-----";
     let apart = "they do not belong together, or one is malformed; give those made together";
-    let builder = || Limiter::builder().redis("rediss://h").unwrap();
+    let builder = || Redis::at("rediss://h").unwrap();
 
     for pem in ["", "hunter2", &malformed, not_a_certificate, &key] {
         let error = setting_error(builder().root_certificate(pem));
         assert_eq!(error, format!("root_certificate: {no_certificate}"));
         let path = file("malformed-ca.pem", pem);
         let url = format!("rediss+cluster://a,b?ca={}", path.display());
-        let error = setting_error(Limiter::builder().redis(&url));
+        let error = setting_error(Redis::at(&url));
         assert_eq!(error, format!("redis: `ca`: {no_certificate}"));
     }
     for (certificate, key, problem) in [
@@ -168,7 +168,7 @@ fn certificates_that_are_none_are_refused_at_once() {
         assert_eq!(error, format!("client_certificate: {problem}"));
         let (cert, key) = (file("malformed.pem", certificate), file("malformed.key", key));
         let url = format!("rediss://h?cert={}&key={}", cert.display(), key.display());
-        let error = setting_error(Limiter::builder().redis(&url));
+        let error = setting_error(Redis::at(&url));
         assert_eq!(error, format!("redis: `cert` and `key`: {problem}"));
     }
 }
@@ -192,7 +192,7 @@ fn files_that_are_not_there_are_told_by_their_parameter() {
         ("ca=a&ca=b".to_owned(), "`ca` is given twice; leave one out"),
         ("cafile=a".to_owned(), "`cafile` is not known; use only protocol, ca, cert, key"),
     ] {
-        let error = setting_error(Limiter::builder().redis(&format!("rediss://h?{query}")));
+        let error = setting_error(Redis::at(&format!("rediss://h?{query}")));
         assert_eq!(error, format!("redis: {want}"));
     }
 }
@@ -202,7 +202,7 @@ fn a_certificate_without_tls_is_a_mistake() {
     let authority = Authority::new("private").unwrap();
     let Certified { certificate, key, .. } = authority.certify("client").unwrap();
     for url in ["redis://h", "unix:///s", "redis+sentinel://a/n"] {
-        let builder = || Limiter::builder().redis(url).unwrap();
+        let builder = || Redis::at(url).unwrap();
         assert_eq!(
             setting_error(builder().root_certificate(authority.pem())),
             "root_certificate: the URL asks for no TLS; use rediss, or leave the certificate out"
@@ -226,7 +226,7 @@ async fn a_cluster_and_shards_and_the_primary_of_sentinels_speak_tls() {
     let other = launch.start().unwrap();
     let shards = format!("rediss+shards://{},{}", primary.addr(), other.addr());
     for (url, ids) in [(seed, 30), (sentinels.url(), 1), (shards, 30)] {
-        let builder = Limiter::builder().redis(&url).unwrap().on_failure(OnFailure::Closed);
+        let builder = Redis::at(&url).unwrap().on_failure(OnFailure::Closed);
         let builder = builder.root_certificate(authority.pem()).unwrap();
         let limiter = builder.deadline(Duration::from_secs(30)).build().unwrap();
         let scope = limiter.scope("tls", LIMIT.parse::<Limit>().unwrap()).unwrap();
@@ -234,6 +234,6 @@ async fn a_cluster_and_shards_and_the_primary_of_sentinels_speak_tls() {
             assert!(scope.check(&id.to_string()).await.unwrap().is_allowed(), "{url}");
         }
     }
-    let strange = Limiter::builder().redis(&sentinels.url()).unwrap();
+    let strange = Redis::at(&sentinels.url()).unwrap();
     assert!(matches!(check_on(strange).await, Err(Error::Store(StoreError::Unreachable { .. }))));
 }

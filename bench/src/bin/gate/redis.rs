@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
-use tollgate::{Limit, Limiter, OnFailure};
+use tollgate::{Limit, OnFailure, Redis};
 use tollgate_bench::callgrind::{collected, under_valgrind};
 use tollgate_bench::process::Process;
 
@@ -28,8 +28,7 @@ fn count(checks: u32) -> Result<u64> {
     let server = Process::start(|port| Ok(under_valgrind(&command(&directory, port), &[])))?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let limiter = Limiter::builder()
-            .redis(&format!("redis://{}", server.address()))?
+        let limiter = Redis::at(&format!("redis://{}", server.address()))?
             .on_failure(OnFailure::Closed)
             .deadline(std::time::Duration::from_secs(30))
             .build()?;

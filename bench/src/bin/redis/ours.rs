@@ -1,7 +1,7 @@
 //! Our limiter on Redis.
 
 use anyhow::{Context, Result};
-use tollgate::{Limit, Limiter, OnFailure, Scope};
+use tollgate::{Limit, OnFailure, Redis, Scope};
 
 use crate::server::DEADLINE;
 
@@ -12,11 +12,7 @@ pub(crate) struct Ours(Scope);
 impl Ours {
     pub(crate) fn connect(url: &str, limit: &str) -> Result<Ours> {
         let limit: Limit = limit.parse().with_context(|| limit.to_owned())?;
-        let limiter = Limiter::builder()
-            .redis(url)?
-            .on_failure(OnFailure::Closed)
-            .deadline(DEADLINE)
-            .build()?;
+        let limiter = Redis::at(url)?.on_failure(OnFailure::Closed).deadline(DEADLINE).build()?;
         Ok(Ours(limiter.scope("api", limit)?))
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::Limiter;
 use tollgate::rules::{Attributes, Config, Rules};
+use tollgate::{Limiter, Redis};
 use tollgate_launcher::{Flavour, Launch};
 
 use super::*;
@@ -68,7 +68,7 @@ fn decided(page: &Page, rule: &str) -> [u64; 7] {
 async fn every_decision_of_a_rule_is_in_one_outcome() {
     let mut server = Launch::new(Flavour::Redis).start().unwrap();
     // Long, so that on a busy machine nothing is decided too late.
-    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    let builder = Redis::at(&server.url()).unwrap();
     let limiter = builder.deadline(Duration::from_secs(5)).build().unwrap();
     let served = served(&limiter, RULES, "redis");
     check(&served, "a", "open", 5).await;

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
-use tollgate::{Check, Error, Limit, Limiter, OnFailure, Scope, StoreError, Together};
+use tollgate::{Check, Error, JointDecision, Limit, Limiter, OnFailure, Scope, StoreError};
 use tollgate_core::Decision;
 
 use super::trace::Request;
@@ -31,7 +31,7 @@ impl Redis {
                            Redis or Valkey";
             return Err(Error::Setting { setting: "store", problem: problem.to_owned() });
         }
-        let settings = Limiter::builder().redis(url)?.prefix(&own_prefix())?;
+        let settings = tollgate::Redis::at(url)?.prefix(&own_prefix())?;
         let settings = settings.on_failure(OnFailure::Closed);
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Setting {
@@ -70,7 +70,7 @@ impl Redis {
     }
 }
 
-fn the_one(together: &Together) -> Result<Decision, Error> {
+fn the_one(together: &JointDecision) -> Result<Decision, Error> {
     // OK because there is one answer for each check, and there was one check.
     together.each().first().map(|decision| *decision.decided()).ok_or(StoreError::Gone.into())
 }

@@ -7,16 +7,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Sleep;
-use tollgate_core::{Cost, Limit, State, Verdict};
+use tollgate_core::{Cost, Verdict};
 
 use super::forecast::Forecast;
 use super::gate::Gate;
-use super::lines::{Rest, Standing, Turn, Want};
 use super::{Acquire, Acquired};
 use crate::answer::Answer;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::lines::{Rest, Standing, Turn, Want};
 use crate::scope::{Scope, bounded};
+use crate::store::KeyState;
 
 /// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
 /// millisecond, unless somebody keeps a future without polling it.
@@ -44,7 +45,7 @@ enum Step<'a> {
     /// Behind others, until it is known how long that will take.
     Foreseeing {
         turn: Turn<'a>,
-        state: Answer<(Limit, State, u64)>,
+        state: Answer<KeyState>,
         max_wait_us: u64,
     },
     /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
@@ -101,7 +102,7 @@ impl<'a> Acquiring<'a> {
             Step::Resting { turn, due_us, timer } => Ok(self.rest(turn, due_us, timer, context)),
             Step::Delayed { charge, timer } => Ok(self.delay(charge, timer, context)),
             Step::Refusing { answer, would_wait } => self.be_refused(answer, would_wait, context),
-            Step::Over => Ok(Next::Stay(Step::Over)),
+            Step::Over => Err(Error::AnswerTaken),
         }
     }
 
@@ -111,7 +112,9 @@ impl<'a> Acquiring<'a> {
         if cost.units() > scope.limit().size() {
             return Ok(self.refuse(None));
         }
-        let (turn, standing) = scope.limiter.inner.lines.join(scope, key, cost)?;
+        let want = Want { limit: *scope.limit(), cost };
+        let name = scope.registered().number();
+        let (turn, standing) = scope.limiter().lines().join(name, key, want)?;
         match standing {
             Standing::Front if self.closed_us() == 0 => return Ok(self.put(turn)),
             Standing::Front => turn.has_room()?,
@@ -129,7 +132,7 @@ impl<'a> Acquiring<'a> {
     fn foresee(
         &mut self,
         turn: Turn<'a>,
-        mut state: Answer<(Limit, State, u64)>,
+        mut state: Answer<KeyState>,
         max_wait_us: u64,
         context: &mut Context<'_>,
     ) -> Result<Next<'a>, Error> {
@@ -138,7 +141,7 @@ impl<'a> Acquiring<'a> {
         };
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
-        let (limit, state, now_us) = match stands {
+        let KeyState { limit, state, now_us } = match stands {
             // Without the store nothing is foreseen; what comes of it is decided at the front.
             Err(Error::Store(_)) if !scope.fails_closed() => {
                 return Ok(Next::Go(Step::Behind { turn, deadline: deadline() }));
@@ -350,7 +353,7 @@ impl<'a> Acquiring<'a> {
     }
 
     fn now_us(&self) -> u64 {
-        self.request.scope.limiter.inner.clock.now_us()
+        self.request.scope.limiter().clock().now_us()
     }
 }
 

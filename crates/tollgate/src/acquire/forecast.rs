@@ -4,7 +4,7 @@ use std::mem;
 
 use tollgate_core::{Ask, CarryOver, Decision, Limit, State};
 
-use super::lines::Want;
+use crate::lines::Want;
 
 /// What lies ahead of one that joins a key's line, if nothing else arrives and nobody gives up.
 pub(super) struct Forecast {

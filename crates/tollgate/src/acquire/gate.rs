@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// Something else that a key's requests have to wait for, such as the word of the server they go to.
 ///
-/// Whoever closes it [nudges](super::Lines::nudge) the line, so that those who wait learn of it.
-pub(crate) trait Gate: Debug + Send + Sync {
+/// Whoever closes it [wakes](crate::Scope::wake_waiters) the first waiter, which then learns of it.
+pub trait Gate: Debug + Send + Sync {
     /// How long it stays closed from now on; zero if it is open.
     fn closed_for(&self) -> Duration;
 }
 
-#[cfg(all(test, feature = "tower"))]
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 

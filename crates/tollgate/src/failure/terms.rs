@@ -6,6 +6,9 @@ use tollgate_core::Role;
 
 use super::OnFailure;
 
+/// The part of a caller's own deadline that is left for the way back.
+const WAY_BACK: Duration = Duration::from_millis(3);
+
 /// How long a store has for a request, and what that comes to when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
@@ -14,8 +17,14 @@ pub(crate) struct Terms {
     pub(crate) on_failure: Option<OnFailure>,
 }
 
+/// Returns a deadline that leaves the way back of the caller's own: no time at all, if there is none.
+pub(crate) fn bounded_deadline(deadline: Duration, callers: Option<Duration>) -> Duration {
+    let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
+    deadline.min(callers)
+}
+
 impl Terms {
-    /// At least 1 ms, at most an hour.
+    /// Sets the deadline: at least 1 ms, at most an hour.
     pub(crate) fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
     }
@@ -30,6 +39,11 @@ impl Terms {
         let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(Terms::stricter);
         let watching = || of(Role::Shadow).map(|(_, terms)| terms.watching());
         enforced.or_else(|| watching().reduce(Terms::stricter))
+    }
+
+    /// Returns these terms for a caller that has so much time itself, of which 3 ms are for the way back.
+    pub(crate) fn bounded(self, callers: Option<Duration>) -> Terms {
+        Terms { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
 
     /// The policy for a check.

@@ -21,8 +21,8 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::joint::JointDecision;
 use crate::scope::{MAX_KEY_BYTES, Scope};
-use crate::together::Together;
 
 /// What the keys of a request take, as a rule.
 const KEY_BYTES: usize = 128;
@@ -96,7 +96,7 @@ impl<'a> RulesCheck<'a> {
         let found = self.found()?;
         let together = match &self.checks(&found)[..] {
             [only] if self.is_plain(only) => {
-                only.now().map(|decision| Together::of_one(decision, found.units()))
+                only.now().map(|decision| JointDecision::of_one(decision, found.units()))
             }
             checks => self.rules.limiter().check_all_now(checks),
         };
@@ -251,7 +251,7 @@ impl Found {
 
     /// What it comes to, and one more in every rule's count. Whoever asked may be at fault, and the store
     /// is not.
-    fn ruled(self, together: Result<Together, Error>) -> Result<Ruling, Error> {
+    fn ruled(self, together: Result<JointDecision, Error>) -> Result<Ruling, Error> {
         if let Err(Error::Store(_)) = together {
             let charged = self.matched.iter().filter(|matched| matched.scope().is_some());
             let enforced = charged.filter(|matched| !matched.rule.is_shadow);
@@ -301,7 +301,7 @@ pub struct RulesAnswer {
 enum Asked {
     /// And what it costs.
     One(Answer<Decision>, u64),
-    Several(Answer<Together>),
+    Several(Answer<JointDecision>),
 }
 
 impl Future for RulesAnswer {
@@ -312,7 +312,7 @@ impl Future for RulesAnswer {
         let together = match &mut this.asked {
             Asked::One(answer, units) => {
                 let decision = ready!(Pin::new(answer).poll(context));
-                decision.map(|decision| Together::of_one(decision, *units))
+                decision.map(|decision| JointDecision::of_one(decision, *units))
             }
             Asked::Several(answer) => ready!(Pin::new(answer).poll(context)),
         };

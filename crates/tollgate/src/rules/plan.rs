@@ -106,7 +106,7 @@ impl Configured {
         if let Some(same) = before.filter(|before| before.said == *said) {
             return Ok(same.clone());
         }
-        let mut made = Identity::configured(said)?.on_clock(&limiter.inner.clock);
+        let mut made = Identity::configured(said)?.on_clock(limiter.clock());
         if let Some(before) = before {
             made = made.counting_with(&before.made);
         }

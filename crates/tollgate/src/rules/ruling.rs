@@ -13,15 +13,15 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::joint::JointDecision;
 use crate::scope::Scope;
-use crate::together::Together;
 
 /// What rules decide about a request: all that apply were charged, or none.
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Ruling {
     found: Found,
-    together: Together,
+    together: JointDecision,
 }
 
 /// One rule's part in a [`Ruling`].
@@ -34,7 +34,7 @@ pub struct RulePart<'r> {
 
 impl Ruling {
     /// One more in the count of every rule that applied; for a look, only if it refuses.
-    pub(super) fn counted(found: Found, together: Together) -> Ruling {
+    pub(super) fn counted(found: Found, together: JointDecision) -> Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
@@ -92,7 +92,7 @@ impl Ruling {
         self.found.blocked_by.is_some()
     }
 
-    /// Returns the size of the tightest limit, as [`Together::limit`] does; `None` if no limit applies, and for a
+    /// Returns the size of the tightest limit, as [`JointDecision::limit`] does; `None` if no limit applies, and for a
     /// blocked request, which is counted by no limit.
     pub fn limit(&self) -> Option<u64> {
         self.together.limit()

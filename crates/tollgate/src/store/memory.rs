@@ -41,7 +41,8 @@ use tollgate_core::{
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::receipt::Holder;
+use crate::names::Name;
+use crate::receipt::Fingerprint;
 use budget::Budget;
 use identity::{Identify, Identity};
 pub(crate) use known::Few;
@@ -76,8 +77,8 @@ pub(crate) struct Place {
 impl Place {
     /// The hash of a key and its name, which no two names share: the fingerprint for receipts is there already.
     #[inline(always)]
-    pub(crate) fn holder(&self) -> Holder {
-        Holder(self.hash)
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(self.hash)
     }
 }
 
@@ -106,7 +107,7 @@ struct Apart<T>(T);
 const _: () = assert!(size_of::<Apart<Lock<Shard>>>() == 64);
 
 /// What the store holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The keys with state.
     pub keys: usize,
@@ -173,15 +174,14 @@ impl Memory {
     }
 
     /// This limit under this name; a key has one state under all limits of it.
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn scope(&self, name: &str, limit: Limit) -> Result<Arc<Scope>, Error> {
+    pub(crate) fn scope(&self, name: &Arc<Name>, limit: Limit) -> Result<Arc<Scope>, Error> {
         self.scope_as_of(name, limit, || self.last_seen_us())
     }
 
     /// The same for one who knows the time, which is asked for only if others must make room.
     pub(crate) fn scope_as_of(
         &self,
-        name: &str,
+        name: &Arc<Name>,
         limit: Limit,
         now_us: impl FnOnce() -> u64,
     ) -> Result<Arc<Scope>, Error> {
@@ -197,7 +197,7 @@ impl Memory {
         self.find_or_make(name, limit).ok_or(Error::TooManyLimits { count })
     }
 
-    fn find_or_make(&self, name: &str, limit: Limit) -> Option<Arc<Scope>> {
+    fn find_or_make(&self, name: &Arc<Name>, limit: Limit) -> Option<Arc<Scope>> {
         let mut scopes = self.scopes.write();
         scopes.find(name, &limit).or_else(|| scopes.make(name, limit, &self.identify))
     }
@@ -238,15 +238,15 @@ impl Memory {
         let Some((slot, logs)) = shard.slot_mut(place, |slot| self.hash_within(scope, slot)) else {
             drop(shard);
             let checked = self.check_any(scope, limit, key, now_us, Ask::new(Cost::ONE));
-            return Decision::of_key(checked, place.holder());
+            return Decision::of_key(checked, place.fingerprint());
         };
         if let Some(checked) = limit.check_one_in(slot, logs, now_us) {
             drop(shard);
-            return Decision::of_key(checked, place.holder());
+            return Decision::of_key(checked, place.fingerprint());
         }
         let checked = check_slot(limit, slot, logs, &self.budget, now_us);
         drop(shard);
-        Decision::of_key(checked, place.holder())
+        Decision::of_key(checked, place.fingerprint())
     }
 
     /// Decides one request. A key whose state is under another limit of the name has it carried over.

@@ -10,7 +10,7 @@
 //! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
 //!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
 //! - `across`: several limits of one check on different servers
-//! - `denials`: refusals that need not be asked for again; `policy`: what is decided without a server;
+//! - `denials`: refusals that need not be asked for again;
 //!   `outage`: logs when the store begins to fail and when it answers again; `executor`: the runtime of
 //!   all tasks; `shared`: what all servers have in common
 
@@ -18,6 +18,7 @@ mod across;
 mod address;
 mod batcher;
 mod breaker;
+mod builder;
 mod cluster;
 #[cfg(test)]
 mod costs;
@@ -30,7 +31,6 @@ mod node;
 mod outage;
 #[cfg(test)]
 mod parity;
-mod policy;
 mod race;
 mod refund_order;
 mod rendezvous;
@@ -48,116 +48,174 @@ use std::fmt;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Ask, Cost, Entry, Limit, Receipt, State};
+use tollgate_core::{Intent, Receipt};
 
+use super::{
+    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
+    RemoteStore, Wake,
+};
 use crate::answer::Answer;
-use crate::check::IfDropped;
-use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::{Error, StoreError};
-use crate::failure::{OnFailure, Terms};
 use crate::health::Health;
-use crate::receipt::Holder;
-use crate::together::{Demand, Together};
-use address::Deployment;
+use crate::joint::JointDecision;
 use batcher::MAX_BATCH;
+pub use builder::Redis;
+use builder::Settings;
 use key::Keys;
 use servers::Servers;
 use shared::Shared;
-pub(crate) use waiting::Nudge;
-use waiting::{AndThen, Receiver, Refund, bounded};
+use waiting::{AndThen, Receiver, Refund};
 pub(crate) use wire::{Charge, Request};
-use wire::{MAX_CHARGES, PartOf, Reply};
+use wire::{MAX_CHARGES, Reply};
 
-/// Where the servers are, and how they are used.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    deployment: Deployment,
-    prefix: String,
-    pub(crate) terms: Terms,
-}
-
-impl Settings {
-    pub(crate) fn of(url: &str) -> Result<Settings, Error> {
-        Ok(Settings {
-            deployment: Deployment::of(url)?,
-            prefix: "tollgate:".to_owned(),
-            terms: Terms { deadline: Duration::from_millis(10), on_failure: None },
-        })
-    }
-
-    #[cfg(feature = "tls")]
-    pub(crate) fn set_root_certificate(&mut self, pem: Vec<u8>) -> Result<(), Error> {
-        self.deployment.certify("root_certificate", |certificates| certificates.set_root(pem))
-    }
-
-    #[cfg(feature = "tls")]
-    pub(crate) fn set_client_certificate(
-        &mut self,
-        certificate_pem: Vec<u8>,
-        key_pem: Vec<u8>,
-    ) -> Result<(), Error> {
-        self.deployment.certify("client_certificate", |certificates| {
-            certificates.set_client(certificate_pem, key_pem)
-        })
-    }
-
-    pub(crate) fn set_prefix(&mut self, prefix: &str) -> Result<(), Error> {
-        key::check_prefix(prefix).map_err(|problem| {
-            let problem = format!("`{}` {problem}", prefix.escape_debug());
-            Error::Setting { setting: "prefix", problem }
-        })?;
-        self.prefix = prefix.to_owned();
-        Ok(())
-    }
-}
-
-/// The servers of one limiter.
-#[derive(Clone)]
-pub(crate) struct Redis {
+/// The Redis store.
+pub(crate) struct RedisStore {
     servers: Arc<Servers>,
-    prefix: Arc<str>,
-    /// Of scopes that have none of their own.
-    terms: Terms,
-    /// The caller's, instead of the server's.
-    clock: Option<Clock>,
-}
-
-/// A limit with a name, on Redis.
-#[derive(Clone, Debug)]
-pub(crate) struct Scope {
-    redis: Redis,
     keys: Keys,
-    limit: Limit,
-    terms: Terms,
 }
 
-/// A check of several limits, and its terms; `None` if there is nothing to ask.
-pub(crate) type Asked = Result<Option<(Request, Terms)>, Error>;
-
-impl Redis {
-    /// Begins to use the servers; nothing is connected yet. A share of the limits that is decided in
-    /// this process takes at most `max_bytes`.
-    pub(crate) fn new(
+impl RedisStore {
+    /// Begins to use the servers; nothing is connected yet.
+    fn new(
         settings: Settings,
-        clock: Option<Clock>,
-        max_bytes: Option<usize>,
-    ) -> Result<Redis, Error> {
-        let Settings { deployment, prefix, terms } = settings;
-        let shared = Shared::new(terms.deadline, max_bytes).map_err(|error| {
+        deadline: Duration,
+        fallback: &Arc<Fallback>,
+    ) -> Result<RedisStore, Error> {
+        let Settings { deployment, prefix } = settings;
+        let shared = Shared::new(deadline, Arc::clone(fallback)).map_err(|error| {
             let problem = format!("no thread for its connections: {error}");
             Error::Setting { setting: "redis", problem }
         })?;
         let servers = Arc::new(Servers::new(&Arc::new(shared), deployment));
-        Ok(Redis { servers, prefix: prefix.into(), terms, clock })
+        Ok(RedisStore { servers, keys: Keys::new(&prefix) })
     }
 
-    pub(crate) fn health(&self) -> Health {
+    /// Returns a charge with its key on the server.
+    fn charge(&self, of: StoreCharge) -> Charge {
+        let key = self.keys.key(of.key(), of.name().encoded());
+        Charge { key, of }
+    }
+
+    fn send<T: 'static>(
+        &self,
+        request: Request,
+        call: &Call,
+        and_then: AndThen,
+        read: fn(Reply) -> Option<T>,
+    ) -> Answer<T> {
+        let receiver = self.servers.submit(request, call, and_then);
+        Answer::pending(Sent { receiver, read, refund: None })
+    }
+
+    /// Returns the request for a check of several limits; an error if it is more than one script does.
+    fn joint(&self, request: JointRequest) -> Result<(Request, Call), Error> {
+        let JointRequest { charges, call } = request;
+        let charges: Vec<Charge> = charges.into_iter().map(|charge| self.charge(charge)).collect();
+        let weight = charges.iter().map(Charge::counts_as).sum();
+        if weight > MAX_CHARGES {
+            return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
+        }
+        Ok((Request::Together { charges, at_us: call.at_us }, call))
+    }
+}
+
+impl RemoteStore for RedisStore {
+    fn encode_name(&self, text: &str) -> Box<[u8]> {
+        key::encode_name(text)
+    }
+
+    fn max_charges(&self) -> usize {
+        MAX_CHARGES
+    }
+
+    fn check(&self, request: CheckRequest) -> Answer<Decision> {
+        let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
+        let (charge, at_us) = (self.charge(charge), call.at_us);
+        if charge.demand().intent == Intent::Look {
+            return self.send(Request::Peek { charge, at_us }, &call, AndThen::Nothing, decision);
+        }
+        if may_be_remembered
+            && at_us.is_none()
+            && charge.demand().ask.max_wait_us.is_none()
+            && let Some(decision) = self.servers.shared().recall(&charge)
+        {
+            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
+        }
+        let refund = match if_unread {
+            IfUnread::Keep => None,
+            IfUnread::Refund(wake) => {
+                Some(Arc::new(Refund::new(&self.servers, &charge, at_us, wake)))
+            }
+        };
+        let and_then = match &refund {
+            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
+            None => AndThen::Nothing,
+        };
+        let receiver = self.servers.submit(Request::Check { charge, at_us }, &call, and_then);
+        Answer::pending(Sent { receiver, read: decision, refund })
+    }
+
+    fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
+        match self.joint(request) {
+            Ok((request, call)) => self.send(request, &call, AndThen::Nothing, joint),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
+    fn batch(
+        self: Arc<Self>,
+        requests: Vec<JointRequest>,
+        within: Option<Duration>,
+    ) -> Answer<Vec<Result<JointDecision, Error>>> {
+        let (told, receiver) = oneshot::channel();
+        let requests = requests.into_iter().map(|request| self.joint(request)).collect();
+        let in_order = InOrder {
+            servers: Arc::clone(&self.servers),
+            within,
+            began: Instant::now(),
+            answers: Vec::new(),
+            asked: Vec::new(),
+            places: Vec::new(),
+            weight: 0,
+        };
+        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
+        Answer::pending(async move { receiver.await.map_err(|_| StoreError::Gone.into()) })
+    }
+
+    fn refund(&self, charge: StoreCharge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+        let charge = self.charge(charge);
+        let request = Request::Refund { charge, place: receipt.place(), at_us: call.at_us };
+        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+            Reply::Refunded(units) => Some(units),
+            _ => None,
+        })
+    }
+
+    fn reset(&self, charge: StoreCharge, call: Call, wake: Wake) -> Answer<()> {
+        let request = Request::Reset { charge: self.charge(charge) };
+        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+            Reply::Reset => Some(()),
+            _ => None,
+        })
+    }
+
+    fn state(&self, charge: StoreCharge, call: Call) -> Answer<KeyState> {
+        let request = Request::State { charge: self.charge(charge), at_us: call.at_us };
+        self.send(request, &call, AndThen::Nothing, |reply| match reply {
+            Reply::State { limit, state, now_us } => {
+                Some(KeyState { limit, state: *state, now_us })
+            }
+            _ => None,
+        })
+    }
+
+    fn health(&self) -> Health {
         let failed = self.servers.shared().failed();
         Health {
             servers: self.servers.health(),
@@ -165,225 +223,6 @@ impl Redis {
             failed_by_kind: failed.by_kind(),
             last_failure: failed.last,
         }
-    }
-
-    pub(crate) fn scope(&self, name: &str, limit: Limit) -> Scope {
-        let keys = Keys::new(&self.prefix, name);
-        Scope { redis: self.clone(), keys, limit, terms: self.terms }
-    }
-
-    /// A check of several limits; parts of the same key are one charge, under the limit of the first that
-    /// counts ([`Demand::outranks`]).
-    pub(crate) fn request(&self, parts: Vec<(Charge, Terms)>, at_us: Option<u64>) -> Asked {
-        if parts.len() > MAX_CHARGES {
-            return Err(Error::TooManyCharges { count: parts.len(), most: MAX_CHARGES });
-        }
-        let weight = parts.iter().map(|(charge, _)| charge.counts_as()).sum();
-        if weight > MAX_CHARGES {
-            return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
-        }
-        let roles: Vec<_> =
-            parts.iter().map(|(charge, terms)| (charge.demand.role, *terms)).collect();
-        let Some(terms) = Terms::of_all(&roles) else { return Ok(None) };
-        let mut charges: Vec<Charge> = Vec::with_capacity(parts.len());
-        let mut parts_of = Vec::with_capacity(parts.len());
-        for (charge, _) in parts {
-            let same = charges.iter().position(|other| other.key == charge.key);
-            let intent = charge.demand.intent;
-            parts_of.push(PartOf { charge: same.unwrap_or(charges.len()), intent });
-            match same {
-                Some(same) => charges[same].add(&charge),
-                None => charges.push(charge),
-            }
-        }
-        let at_us = self.time(at_us);
-        Ok(Some((Request::Together { charges, parts: parts_of, at_us }, terms)))
-    }
-
-    /// Decides a check of several limits.
-    pub(crate) fn together(&self, asked: Asked, within: Option<Duration>) -> Answer<Together> {
-        match asked {
-            Ok(Some((request, terms))) => {
-                self.send(request, bounded(terms, within), AndThen::Nothing, together)
-            }
-            Ok(None) => Answer::ready(Ok(of_nothing())),
-            Err(error) => Answer::ready(Err(error)),
-        }
-    }
-
-    /// Decides many, in this order.
-    pub(crate) fn batch(
-        &self,
-        requests: Vec<Asked>,
-        within: Option<Duration>,
-    ) -> Answer<Vec<Result<Together, Error>>> {
-        let (told, receiver) = oneshot::channel();
-        let in_order = InOrder {
-            servers: Arc::clone(&self.servers),
-            within,
-            began: Instant::now(),
-            answers: Vec::with_capacity(requests.len()),
-            asked: Vec::new(),
-            places: Vec::new(),
-            weight: 0,
-        };
-        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
-        let read = |reply| match reply {
-            Reply::Batch(all) => Some(all),
-            _ => None,
-        };
-        Answer::sent(Sent { receiver, read, refund: None })
-    }
-
-    fn send<T>(
-        &self,
-        request: Request,
-        terms: Terms,
-        and_then: AndThen,
-        read: fn(Reply) -> Option<T>,
-    ) -> Answer<T> {
-        let receiver = self.servers.submit(request, terms, and_then);
-        Answer::sent(Sent { receiver, read, refund: None })
-    }
-
-    /// The time to decide at; the server's, if `None`.
-    fn time(&self, at_us: Option<u64>) -> Option<u64> {
-        at_us.or_else(|| self.clock.as_ref().map(Clock::now_us))
-    }
-}
-
-impl Scope {
-    /// On its own terms instead of the limiter's, or of those that it had.
-    pub(crate) fn with(&self, set: impl FnOnce(&mut Terms)) -> Scope {
-        let mut own = self.clone();
-        set(&mut own.terms);
-        own
-    }
-
-    /// Decides one request. With a `nudge`, a charge whose answer is dropped is refunded, and the
-    /// waiters for its units are woken.
-    pub(crate) fn check(
-        &self,
-        key: &[u8],
-        ask: Ask,
-        at_us: Option<u64>,
-        within: Option<Duration>,
-        if_dropped: IfDropped,
-        nudge: Option<Nudge>,
-    ) -> Answer<Decision> {
-        let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
-        let servers = &self.redis.servers;
-        if at_us.is_none()
-            && ask.max_wait_us.is_none()
-            && if_dropped != IfDropped::RefundedToWaiters
-            && let Some(decision) = servers.shared().recall(&charge)
-        {
-            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
-        }
-        let refund = nudge.map(|nudge| Arc::new(Refund::new(servers, &charge, at_us, nudge)));
-        let and_then = match &refund {
-            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
-            None => AndThen::Nothing,
-        };
-        let request = Request::Check { charge, at_us };
-        let receiver = servers.submit(request, self.terms(if_dropped, within), and_then);
-        Answer::sent(Sent { receiver, read: decision, refund })
-    }
-
-    pub(crate) fn peek(
-        &self,
-        key: &[u8],
-        ask: Ask,
-        at_us: Option<u64>,
-        within: Option<Duration>,
-        if_dropped: IfDropped,
-    ) -> Answer<Decision> {
-        let (charge, at_us) = (self.charge(key, Demand::of(ask)), self.redis.time(at_us));
-        let terms = self.terms(if_dropped, within);
-        self.redis.send(Request::Peek { charge, at_us }, terms, AndThen::Nothing, decision)
-    }
-
-    pub(crate) fn refund(&self, key: &[u8], receipt: &Receipt, nudge: Nudge) -> Answer<u64> {
-        let charge = self.charge(key, Demand::of(Ask::new(receipt.cost())));
-        let (place, at_us) = (receipt.place(), self.redis.time(None));
-        let request = Request::Refund { charge, place, at_us };
-        self.redis.send(request, self.terms, AndThen::Nudge(nudge), |reply| match reply {
-            Reply::Refunded(units) => Some(units),
-            _ => None,
-        })
-    }
-
-    pub(crate) fn reset(&self, key: &[u8], nudge: Nudge) -> Answer<()> {
-        let request = Request::Reset { charge: self.looked_at(key) };
-        self.redis.send(request, self.terms, AndThen::Nudge(nudge), |reply| match reply {
-            Reply::Reset => Some(()),
-            _ => None,
-        })
-    }
-
-    /// How a key stands, under which limit, and when: the time at which to look at it.
-    pub(crate) fn state(&self, key: &[u8]) -> Answer<(Limit, State, u64)> {
-        let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
-        self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
-            Reply::State { limit, state, now_us, .. } => Some((limit, state, now_us)),
-            _ => None,
-        })
-    }
-
-    /// The charges of a log that count; none unless the limit is one.
-    pub(crate) fn entries(&self, key: &[u8]) -> Answer<Vec<Entry>> {
-        let request = Request::State { charge: self.looked_at(key), at_us: self.redis.time(None) };
-        self.redis.send(request, self.terms, AndThen::Nothing, |reply| match reply {
-            // Also of one that stays under a log: what was asked for is not one.
-            Reply::State { asked, .. } if !matches!(asked, Limit::SlidingWindowLog(_)) => {
-                Some(Vec::new())
-            }
-            Reply::State { limit, state, now_us, .. } => {
-                Some(limit.entries(&state, now_us).map(Iterator::collect).unwrap_or_default())
-            }
-            _ => None,
-        })
-    }
-
-    /// The terms of a check or a peek.
-    fn terms(&self, if_dropped: IfDropped, within: Option<Duration>) -> Terms {
-        let own = match if_dropped {
-            IfDropped::RefundedToWaiters => self.terms.of_acquire(),
-            IfDropped::Kept | IfDropped::Refunded => self.terms,
-        };
-        bounded(own, within)
-    }
-
-    /// Whether a check that the servers fail to decide is an error.
-    pub(crate) fn fails_closed(&self) -> bool {
-        self.terms.on_failure == Some(OnFailure::Closed)
-    }
-
-    /// The fingerprint of a key, for its receipts.
-    pub(crate) fn holder(&self, key: &[u8]) -> Holder {
-        key::holder(&self.keys.key(key))
-    }
-
-    fn looked_at(&self, key: &[u8]) -> Charge {
-        self.charge(key, Demand::of(Ask::new(Cost::ONE)))
-    }
-
-    /// Its part in a check of several limits.
-    pub(crate) fn part(&self, key: &[u8], demand: Demand) -> (Charge, Terms) {
-        (self.charge(key, demand), self.terms)
-    }
-
-    fn charge(&self, key: &[u8], demand: Demand) -> Charge {
-        Charge { key: self.keys.key(key), limit: self.limit, demand }
-    }
-}
-
-impl Charge {
-    fn add(&mut self, other: &Charge) {
-        if other.demand.outranks(&self.demand) {
-            self.limit = other.limit;
-        }
-        self.demand = self.demand.merged(other.demand);
     }
 }
 
@@ -393,9 +232,9 @@ struct InOrder {
     /// How long the caller has for all of them, and since when.
     within: Option<Duration>,
     began: Instant,
-    answers: Vec<Option<Result<Together, Error>>>,
+    answers: Vec<Option<Result<JointDecision, Error>>>,
     /// What goes next, whose answers have these places, and how heavy it is.
-    asked: Vec<(Request, Terms)>,
+    asked: Vec<(Request, Call)>,
     places: Vec<usize>,
     weight: usize,
 }
@@ -403,12 +242,12 @@ struct InOrder {
 impl InOrder {
     async fn decide(
         mut self,
-        requests: Vec<Asked>,
-        told: oneshot::Sender<Result<Reply, StoreError>>,
+        requests: Vec<Result<(Request, Call), Error>>,
+        told: oneshot::Sender<Vec<Result<JointDecision, Error>>>,
     ) {
         for request in requests {
             match request {
-                Ok(Some((request, terms))) => {
+                Ok((request, call)) => {
                     let is_across = self.servers.is_across(&request);
                     if is_across || self.weight + request.weight() > MAX_BATCH {
                         self.send().await;
@@ -418,13 +257,12 @@ impl InOrder {
                     }
                     self.places.push(self.answers.len());
                     self.weight += request.weight();
-                    self.asked.push((request, terms));
+                    self.asked.push((request, call));
                     self.answers.push(None);
                     if is_across {
                         self.send().await;
                     }
                 }
-                Ok(None) => self.answers.push(Some(Ok(of_nothing()))),
                 Err(error) => self.answers.push(Some(Err(error))),
             }
         }
@@ -432,7 +270,7 @@ impl InOrder {
         let gone = || Err(StoreError::Gone.into());
         let all = self.answers.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect();
         // Nobody may be left to tell.
-        let _ = told.send(Ok(Reply::Batch(all)));
+        let _ = told.send(all);
     }
 
     /// Sends what goes next: one whose keys are in different places, or all whose keys are in one.
@@ -443,25 +281,21 @@ impl InOrder {
         let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
         self.weight = 0;
         let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
-        asked.iter_mut().for_each(|(_, terms)| *terms = bounded(*terms, left));
+        asked.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
         let receivers = match asked.pop_if(|(last, _)| self.servers.is_across(last)) {
-            Some((across, terms)) => vec![self.servers.submit(across, terms, AndThen::Nothing)],
+            Some((across, call)) => vec![self.servers.submit(across, &call, AndThen::Nothing)],
             None => self.servers.submit_all(asked),
         };
         for (place, receiver) in places.into_iter().zip(receivers) {
-            let sent = Sent { receiver, read: together, refund: None };
+            let sent = Sent { receiver, read: joint, refund: None };
             self.answers[place] = Some(sent.await);
         }
     }
 }
 
-fn of_nothing() -> Together {
-    Together::new(tollgate_core::Together::of([]), Vec::new())
-}
-
-fn together(reply: Reply) -> Option<Together> {
+fn joint(reply: Reply) -> Option<JointDecision> {
     match reply {
-        Reply::Together(decided, each) => Some(Together::new(decided, each)),
+        Reply::Together(joint) => Some(joint),
         _ => None,
     }
 }
@@ -474,15 +308,15 @@ fn decision(reply: Reply) -> Option<Decision> {
 }
 
 /// An answer on its way.
-pub(crate) struct Sent<T> {
+struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
     refund: Option<Arc<Refund>>,
 }
 
-impl fmt::Debug for Redis {
+impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("health", &self.health()).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("health", &self.health()).finish_non_exhaustive()
     }
 }
 
@@ -496,7 +330,7 @@ impl<T> Future for Sent<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let reply = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
+        let reply = ready!(Pin::new(&mut self.receiver).poll(context));
         self.refund = None;
         Poll::Ready(match reply {
             // OK because a request is only ever answered by its own kind.

@@ -145,7 +145,7 @@ impl Pacer {
         };
         tracing::debug!(scope = self.scope.name(), ?hold, "the server asks to wait");
         self.holds.extend(key, hold);
-        self.scope.limiter().inner.lines.nudge(&self.scope, key.as_bytes());
+        self.scope.wake_waiters(key.as_bytes());
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) async fn the_requests_of_a_batch_are_decided_in_order_each_on_its_own
             .await
             .unwrap();
         let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
-        let allowed: Vec<bool> = answers.iter().map(tollgate::Together::is_allowed).collect();
+        let allowed: Vec<bool> = answers.iter().map(tollgate::JointDecision::is_allowed).collect();
         assert_eq!(allowed, [true, false, true, true, true], "{text}");
         assert_eq!(answers[1].refused_by(), Some(0), "{text}");
         assert_eq!(answers[1].each()[1].remaining(), 10, "{text}: the refused one charged nothing");

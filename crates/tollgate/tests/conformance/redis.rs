@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tollgate::{Limiter, ManualClock, OnFailure};
+use tollgate::{Limiter, ManualClock, OnFailure, Redis};
 use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
 mod on_redis {
@@ -114,7 +114,7 @@ fn open(server: &Server, clock: &ManualClock) -> Limiter {
 fn open_at(url: &str, clock: &ManualClock) -> Limiter {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));
-    let builder = Limiter::builder().redis(url).unwrap().prefix(&prefix).unwrap();
+    let builder = Redis::at(url).unwrap().prefix(&prefix).unwrap();
     let builder = builder.on_failure(OnFailure::Closed);
     builder.clock(clock).deadline(Duration::from_secs(30)).build().unwrap()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Check, Decision, Error, Retry, Together, Verdict};
+use tollgate::{Check, Decision, Error, JointDecision, Retry, Verdict};
 use tollgate_core::{MAX_UNITS, TightestLimit};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     reset_after_us: u64,
 }
 
-pub(crate) fn summary(answer: &Together) -> Summary {
+pub(crate) fn summary(answer: &JointDecision) -> Summary {
     Summary {
         verdict: answer.verdict(),
         refused_by: answer.refused_by(),
@@ -33,7 +33,7 @@ pub(crate) fn expected_summary(together: &tollgate_core::Together) -> Summary {
     Summary { verdict, refused_by, tightest, reset_after_us }
 }
 
-fn remaining(together: &Together) -> Vec<u64> {
+fn remaining(together: &JointDecision) -> Vec<u64> {
     together.each().iter().map(Decision::remaining).collect()
 }
 
@@ -234,7 +234,7 @@ pub(crate) async fn a_look_among_several_checks_refuses_and_is_never_charged(mak
     }
 }
 
-fn receipts(together: Together) -> Vec<bool> {
+fn receipts(together: JointDecision) -> Vec<bool> {
     together.into_each().into_iter().map(|each| each.into_receipt().is_some()).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::{Check, Limiter, Scope, Together};
+use tollgate::{Check, JointDecision, Limiter, Scope};
 use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
 use crate::asking::{Random, ids_on, remaining, until_remaining};
@@ -207,7 +207,7 @@ impl Part {
 }
 
 /// All that an answer says.
-fn said(answer: &Together) -> impl PartialEq + std::fmt::Debug {
+fn said(answer: &JointDecision) -> impl PartialEq + std::fmt::Debug {
     let each: Vec<_> = answer.each().iter().map(|each| *each.decided()).collect();
     let tightest = [answer.limit(), answer.remaining(), answer.requests_remaining()];
     let facts = (answer.verdict(), answer.refused_by(), tightest, answer.reset_after());
@@ -235,8 +235,8 @@ async fn the_answers_are_those_of_one_store_in_memory() {
                 requests.iter().map(checks).collect::<Vec<_>>()
             });
             let wanted = asked[1].iter().map(|checks| memory.check_all_now(checks).unwrap());
-            let wanted: Vec<Together> = wanted.collect();
-            let answers: Vec<Together> = match &asked[0][..] {
+            let wanted: Vec<JointDecision> = wanted.collect();
+            let answers: Vec<JointDecision> = match &asked[0][..] {
                 [checks] => vec![limiter.check_all(checks).await.unwrap()],
                 many => {
                     let many: Vec<&[Check<'_>]> = many.iter().map(Vec::as_slice).collect();

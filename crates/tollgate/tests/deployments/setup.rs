@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Limit, Limiter, OnFailure, RedisBuilder, Scope};
+use tollgate::{Limit, Limiter, OnFailure, Redis, Scope};
 
 /// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
 pub(crate) const LIMITS: [&str; 6] = [
@@ -18,8 +18,8 @@ pub(crate) const LIMITS: [&str; 6] = [
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One that says when a server fails.
-pub(crate) fn builder(url: &str) -> RedisBuilder {
-    Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed).deadline(PATIENCE)
+pub(crate) fn builder(url: &str) -> Redis {
+    Redis::at(url).unwrap().on_failure(OnFailure::Closed).deadline(PATIENCE)
 }
 
 pub(crate) fn at(url: &str) -> Limiter {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tollgate::{Answer, BreakerState, Decision, Limiter, OnFailure, Scope, StoreError};
+use tollgate::{Answer, BreakerState, Decision, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::{Flavour, Proxy};
 
 use crate::setup::{
@@ -38,7 +38,7 @@ async fn a_deadline_is_10_ms_unless_said() {
         let server = start(flavour);
         let ms = Duration::from_millis;
         for (deadline, want) in [(None, ms(10)), (Some(ms(150)), ms(150))] {
-            let builder = Limiter::builder().redis(&server.url()).unwrap();
+            let builder = Redis::at(&server.url()).unwrap();
             let builder = builder.on_failure(OnFailure::Closed);
             let limiter = match deadline {
                 Some(deadline) => builder.deadline(deadline).build().unwrap(),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Acquired, Limiter, OnFailure, Scope};
+use tollgate::{Acquired, OnFailure, Redis, Scope};
 use tollgate_launcher::Flavour;
 
 use crate::policy::{Fault, LOCAL, POLICIES};
@@ -111,8 +111,7 @@ fn assert_paced(all: &[Acquired], took: Duration) {
 async fn acquires_keep_their_pace_in_an_outage_unless_open_was_set() {
     for fault in Fault::ALL {
         let mut server = start(Flavour::Redis);
-        let limiter =
-            Limiter::builder().redis(&server.url()).unwrap().deadline(SOON).build().unwrap();
+        let limiter = Redis::at(&server.url()).unwrap().deadline(SOON).build().unwrap();
         let paced = named(&limiter, "paced", "token-bucket capacity=1 refill=20/s");
         until_decided(&paced).await;
         fault.strike(&mut server);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tollgate::{Decision, Limiter, ManualClock, OnFailure, StoreError};
+use tollgate::{Decision, Limiter, ManualClock, OnFailure, Redis, StoreError};
 use tollgate_launcher::{Flavour, Server};
 
 use crate::setup::{
@@ -263,7 +263,7 @@ async fn local_takes_no_more_memory_than_it_may() {
     const MAX_BYTES: usize = 1 << 20;
     let mut server = start(Flavour::Redis);
     server.kill();
-    let limiter = Limiter::builder().max_bytes(MAX_BYTES).redis(&server.url()).unwrap();
+    let limiter = Redis::at(&server.url()).unwrap().max_bytes(MAX_BYTES);
     let limiter = limiter.on_failure(LOCAL).build().unwrap();
     let scope = named(&limiter, "scope", "fixed-window limit=2 window=366d");
     let mut allowed = 0;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tollgate::OnFailure::{Closed, Open};
-use tollgate::{BreakerState, Check, Error, Limiter, OnFailure, Scope, StoreError, Together};
+use tollgate::{BreakerState, Check, Error, JointDecision, Limiter, OnFailure, Scope, StoreError};
 use tollgate_launcher::{Flavour, Proxy, Server};
 
 use crate::policy::Fault;
@@ -31,7 +31,7 @@ fn on_a_dead_server(on_failure: OnFailure) -> (Server, Limiter) {
 }
 
 /// What several checks come to, alone and in a batch: what they were decided as.
-async fn together(limiter: &Limiter, checks: &[Check<'_>]) -> [Result<Together, Error>; 2] {
+async fn together(limiter: &Limiter, checks: &[Check<'_>]) -> [Result<JointDecision, Error>; 2] {
     let alone = limiter.check_all(checks).await;
     let mut batch = limiter.batch(&[checks]).await.unwrap();
     [alone, batch.remove(0)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection, FromRedisValue};
-use tollgate::{BreakerState, Error, Limit, Limiter, OnFailure, RedisBuilder, Scope, StoreError};
+use tollgate::{BreakerState, Error, Limit, Limiter, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 /// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
@@ -37,12 +37,12 @@ pub(crate) fn launch(launch: &Launch) -> Server {
 }
 
 /// Of one that says when a server fails.
-pub(crate) fn builder(url: &str) -> RedisBuilder {
-    Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed)
+pub(crate) fn builder(url: &str) -> Redis {
+    Redis::at(url).unwrap().on_failure(OnFailure::Closed)
 }
 
 /// Of one that says when a server fails, and gives it all the time there is.
-pub(crate) fn patient(url: &str) -> RedisBuilder {
+pub(crate) fn patient(url: &str) -> Redis {
     builder(url).deadline(PATIENCE)
 }
 

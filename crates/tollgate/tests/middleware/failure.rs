@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::http::{Identity, Jwt, JwtKey, Reason};
 use tollgate::tower::{Decided, RateLimitLayer};
-use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, RedisBuilder, Scope};
+use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, Redis, Scope};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
 
 use tower::limit::ConcurrencyLimit;
@@ -35,8 +35,8 @@ impl Store {
     }
 
     /// Of a limiter that has all the time there is.
-    pub(crate) fn builder(&self) -> RedisBuilder {
-        Limiter::builder().redis(&self.proxy.url()).unwrap().deadline(PATIENCE)
+    pub(crate) fn builder(&self) -> Redis {
+        Redis::at(&self.proxy.url()).unwrap().deadline(PATIENCE)
     }
 
     pub(crate) fn limiter(&self) -> Limiter {

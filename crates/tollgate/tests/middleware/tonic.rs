@@ -16,7 +16,7 @@ use ::tonic::{Code, Request, Response, Status};
 use bytes::{Buf, BufMut};
 use tollgate::http::{Identity, Jwt, JwtKey};
 use tollgate::tower::RateLimitLayer;
-use tollgate::{Limiter, OnFailure};
+use tollgate::{OnFailure, Redis};
 use tonic_types::StatusExt;
 use tower::{Layer, Service, service_fn};
 
@@ -286,7 +286,7 @@ async fn the_address_is_that_of_tonics_connection() {
 async fn without_the_store_a_call_is_unavailable_if_the_limit_is_closed() {
     // It takes connections, and never says a word.
     let (_silent, store) = listener().await;
-    let limiter = Limiter::builder().redis(&format!("redis://{store}")).unwrap();
+    let limiter = Redis::at(&format!("redis://{store}")).unwrap();
     let limiter = limiter.deadline(ms(20)).on_failure(OnFailure::Closed).build().unwrap();
     let limit = scope(&limiter, "free", "fixed-window limit=3 window=366d");
     let channel = to(serve(RateLimitLayer::new(limit.clone())).await).await;

@@ -2,7 +2,7 @@ use std::future::{Ready, ready};
 
 use http::Response;
 use tollgate::tower::{PaceError, PaceLayer};
-use tollgate::{Clock, Error, Limit, Limiter};
+use tollgate::{Clock, Error, Limit, Limiter, Redis};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::setup::{START_US, Server, busy, paced, scope, send, send_all};
@@ -49,7 +49,7 @@ async fn only_so_many_wait_for_a_server() {
 async fn without_its_store_a_request_goes_or_fails_as_the_scope_says() {
     use tollgate::OnFailure;
 
-    let limiter = Limiter::redis("redis://127.0.0.1:1").unwrap();
+    let limiter = Redis::at("redis://127.0.0.1:1").unwrap().build().unwrap();
     let scope = limiter.scope("test", TEN.parse::<Limit>().unwrap()).unwrap();
     let server = Server::new(&[]);
     let open = PaceLayer::new(scope.clone().on_failure(OnFailure::Open));
@@ -67,7 +67,7 @@ async fn requests_keep_their_pace_while_the_store_is_frozen_or_dead() {
     use tollgate_launcher::{Flavour, Launch};
 
     let mut store = Launch::new(Flavour::Redis).start().unwrap();
-    let limiter = Limiter::redis(&store.url()).unwrap();
+    let limiter = Redis::at(&store.url()).unwrap().build().unwrap();
     for name in ["frozen", "dead"] {
         let scope = limiter.scope(name, TEN.parse::<Limit>().unwrap()).unwrap();
         match name {

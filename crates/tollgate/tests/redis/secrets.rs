@@ -1,6 +1,6 @@
 //! A password in a URL is shown nowhere.
 
-use tollgate::{Error, Limiter, StoreError};
+use tollgate::{Error, Redis, StoreError};
 use tollgate_launcher::Flavour;
 
 use crate::fake::Parrot;
@@ -47,7 +47,7 @@ fn a_url_that_is_none_is_not_repeated() {
         "redis+shards://user:hunter2@a,a",
         "",
     ] {
-        match Limiter::builder().redis(url) {
+        match Redis::at(url) {
             Ok(builder) => assert_hidden(&format!("{builder:?}")),
             Err(error) => {
                 assert!(matches!(error, Error::Setting { setting: "redis", .. }), "{error:?}");

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use redis::Connection;
-use tollgate::{Error, Limit, Limiter, OnFailure, RedisBuilder, Scope, StoreError};
+use tollgate::{Error, Limit, Limiter, OnFailure, Redis, Scope, StoreError};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 /// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
@@ -48,8 +48,8 @@ pub(crate) fn within(url: &str, deadline: Duration) -> Limiter {
 }
 
 /// Of one that says when a server fails.
-pub(crate) fn builder(url: &str) -> RedisBuilder {
-    Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed)
+pub(crate) fn builder(url: &str) -> Redis {
+    Redis::at(url).unwrap().on_failure(OnFailure::Closed)
 }
 
 /// A limit under its own text as the name.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::rules::{Attributes, Rules};
-use tollgate::{Limiter, OnFailure};
+use tollgate::{Limiter, OnFailure, Redis};
 use tollgate_launcher::{Flavour, Launch};
 
 use crate::log::Log;
@@ -105,8 +105,7 @@ async fn nothing_is_lost_in_memory() {
 async fn nothing_is_lost_on_a_server() {
     for flavour in [Flavour::Redis, Flavour::Valkey] {
         let server = Launch::new(flavour).start().unwrap();
-        let limiter = Limiter::builder()
-            .redis(&server.url())
+        let limiter = Redis::at(&server.url())
             .unwrap()
             .on_failure(OnFailure::Closed)
             .deadline(Duration::from_secs(30))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::rules::{Attributes, Descriptor, Rules, Ruling};
-use tollgate::{Error, Limiter};
+use tollgate::{Error, Limiter, Redis};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use crate::setup::{EXAMPLE, attributes, config, refuser};
@@ -14,7 +14,7 @@ fn start(flavour: Flavour) -> Server {
 
 /// On a server whose answers are waited for.
 fn patient(server: &Server) -> Limiter {
-    let builder = Limiter::builder().redis(&server.url()).unwrap();
+    let builder = Redis::at(&server.url()).unwrap();
     builder.deadline(Duration::from_secs(30)).build().unwrap()
 }
 
@@ -89,7 +89,7 @@ rules:
     on_store_failure: { local: { processes: 4 } }
   - { name: watching, key: [], limit: it, on_store_failure: closed, shadow: true }
 ";
-    let limiter = Limiter::redis(&server.url()).unwrap();
+    let limiter = Redis::at(&server.url()).unwrap().build().unwrap();
     let rules = Rules::new(&limiter, &config(text)).unwrap();
     server.kill();
     let check = async |of: &[&str]| {
@@ -138,7 +138,8 @@ defaults: { on_store_failure: closed, deadline: 50ms }
 limits: { it: fixed-window limit=8 window=366d }
 rules: []
 ";
-    let rules = Rules::new(&Limiter::redis(&server.url()).unwrap(), &config(text)).unwrap();
+    let rules =
+        Rules::new(&Redis::at(&server.url()).unwrap().build().unwrap(), &config(text)).unwrap();
     server.kill();
     let answer = rules.limit("it").unwrap().check("a").await;
     assert!(matches!(answer, Err(Error::Store(_))), "{answer:?}");

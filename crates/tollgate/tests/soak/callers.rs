@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tollgate::{Error, Limit, Limiter, OnFailure, Scope, StoreError};
+use tollgate::{Error, Limit, OnFailure, Redis, Scope, StoreError};
 
 /// Of every key. Nothing comes back while this runs.
 pub(crate) const LIMIT: u64 = 50;
@@ -68,7 +68,7 @@ impl Callers {
         told.turns.lock().unwrap().push(Arc::default());
         let limiter = {
             let _within = runtime.enter();
-            let builder = Limiter::builder().redis(url).unwrap().on_failure(OnFailure::Closed);
+            let builder = Redis::at(url).unwrap().on_failure(OnFailure::Closed);
             builder.deadline(DEADLINE).build().unwrap()
         };
         let limit: Limit = format!("fixed-window limit={LIMIT} window=366d").parse().unwrap();

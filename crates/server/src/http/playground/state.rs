@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use tollgate::store::KeyState;
 use tollgate_core::{Cost, Fill, Limit};
 use utoipa::ToSchema;
 
@@ -168,7 +169,7 @@ async fn standing(
     session: &Session,
 ) -> Result<StandingJson, Problem> {
     let scope = playground.scope(algorithm, parameters)?;
-    let (limit, state, now_us) = scope.state(session.key()).await?;
+    let KeyState { limit, state, now_us } = scope.state(session.key()).await?;
     let decision = limit.peek(&state, now_us, Cost::ONE.into());
     let shown = shown(&limit, &state, now_us);
     Ok(StandingJson {

@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::SystemTime;
 
-use tollgate::RedisBuilder;
+use tollgate::Redis;
 use tollgate_launcher::Proxy;
 
 use super::on_redis::{OnRedis, PATIENCE, admin, runtime, start};
@@ -18,8 +18,8 @@ fn days_from_now(days: i64) -> u64 {
     now.saturating_add_signed(days * DAY_US as i64)
 }
 
-fn builder(url: &str) -> RedisBuilder {
-    Limiter::builder().redis(url).unwrap().deadline(PATIENCE)
+fn builder(url: &str) -> Redis {
+    Redis::at(url).unwrap().deadline(PATIENCE)
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Connection;
 use tokio::runtime::Runtime;
-use tollgate::{Error, RedisBuilder, StoreError};
+use tollgate::{Error, Redis, StoreError};
 use tollgate_launcher::{Cluster, Flavour, Launch, Proxy, Server};
 
 use super::*;
@@ -28,14 +28,14 @@ impl OnRedis {
     /// Open when the store fails, as limiters are unless said.
     pub(super) fn within(url: &str, deadline: Duration) -> OnRedis {
         let runtime = runtime();
-        let builder = Limiter::builder().redis(url).unwrap().deadline(deadline);
+        let builder = Redis::at(url).unwrap().deadline(deadline);
         let ours = OnRedis::new(runtime, builder);
         ours.learn().unwrap();
         ours
     }
 
     /// Which has yet to learn what to sign with.
-    pub(super) fn new(runtime: Runtime, builder: RedisBuilder) -> OnRedis {
+    pub(super) fn new(runtime: Runtime, builder: Redis) -> OnRedis {
         let limiter = runtime.block_on(async { builder.build().unwrap() });
         let rules = Rules::new(&limiter, &config(LIMIT)).unwrap();
         let secret = secret("known to all of them");

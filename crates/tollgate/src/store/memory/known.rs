@@ -13,7 +13,7 @@ use super::table::At;
 use super::together::Part;
 use super::{Charged, Memory, Place};
 use crate::decision::{Decision, Source};
-use crate::receipt::Holder;
+use crate::receipt::Fingerprint;
 
 /// As many as most checks have; more are on the heap.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
@@ -66,8 +66,9 @@ impl Memory {
             for (((part, place), &(lock, at)), decision) in found.zip(&mut *each) {
                 if part.demand.intent == Intent::Charge && decision.is_allowed() {
                     let limit = &part.scope.limit;
-                    let (shard, holder) = (&mut locks[lock], place.holder());
-                    *decision = shard.charge(at, holder, limit, &self.budget, now_us, part.ask());
+                    let (shard, fingerprint) = (&mut locks[lock], place.fingerprint());
+                    *decision =
+                        shard.charge(at, fingerprint, limit, &self.budget, now_us, part.ask());
                 }
             }
         }
@@ -120,22 +121,28 @@ impl Shard {
     fn charge(
         &mut self,
         at: At,
-        holder: Holder,
+        fingerprint: Fingerprint,
         limit: &Limit,
         budget: &Budget,
         now_us: u64,
         ask: Ask,
     ) -> Decision {
         match limit {
-            Limit::FixedWindow(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::FixedWindow(limit) => {
+                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+            }
             Limit::SlidingWindowLog(limit) => {
-                self.charge_by(at, holder, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
             }
             Limit::SlidingWindowCounter(limit) => {
-                self.charge_by(at, holder, limit, budget, now_us, ask)
+                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
             }
-            Limit::TokenBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
-            Limit::LeakyBucket(limit) => self.charge_by(at, holder, limit, budget, now_us, ask),
+            Limit::TokenBucket(limit) => {
+                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+            }
+            Limit::LeakyBucket(limit) => {
+                self.charge_by(at, fingerprint, limit, budget, now_us, ask)
+            }
         }
     }
 
@@ -143,7 +150,7 @@ impl Shard {
     fn charge_by<A: Charged>(
         &mut self,
         at: At,
-        holder: Holder,
+        fingerprint: Fingerprint,
         limit: &A,
         budget: &Budget,
         now_us: u64,
@@ -151,7 +158,7 @@ impl Shard {
     ) -> Decision {
         // Made where it is charged: a decision that is copied has to wait for its words to be written.
         let check = |state: &mut A::State| {
-            Decision::of_key(limit.check_within(budget, state, now_us, ask), holder)
+            Decision::of_key(limit.check_within(budget, state, now_us, ask), fingerprint)
         };
         self.change(at, budget, check)
     }

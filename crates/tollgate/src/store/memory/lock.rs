@@ -3,7 +3,7 @@
 //! It is let go by a plain store. One that wakes those that wait for it has to ask whether there are any, in one step with
 //! letting go, and the processor then waits for memory that it could do without: a tenth of a check over many keys, and more.
 //! So nobody is woken here. Who finds a shard locked looks again, and as a rule it is free within a check's time; who still
-//! waits after a few microseconds lets other threads have the CPU, and then sleeps between looks. So a holder that was
+//! waits after a few microseconds lets other threads have the CPU, and then sleeps between looks. So a fingerprint that was
 //! interrupted goes on, also one of lower priority.
 
 use std::time::Duration;

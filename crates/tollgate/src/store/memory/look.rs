@@ -46,8 +46,8 @@ impl Memory {
         now_us: u64,
         receipt: Receipt,
     ) -> Result<u64, Error> {
-        let charge = receipt.charge_of(self.place(scope, key).holder());
-        let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name()))?;
+        let charge = receipt.charge_of(self.place(scope, key).fingerprint());
+        let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
         Ok(each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
             Reached::Own(state) => own.refund(state, now_us, charge),
             Reached::Other(limit, state) => limit.refund(state, now_us, charge),

@@ -11,6 +11,7 @@ use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 use super::budget::Budget;
 use super::identity::{Identify, Mark};
 use super::{logs, slot};
+use crate::names::Name;
 
 /// A limit under a name: what a check is asked of.
 #[derive(Debug)]
@@ -26,12 +27,10 @@ pub(crate) struct Scope {
     made: u64,
 }
 
-/// All limits of one name. A key has one state in it, under the limit that it was last asked of.
+/// All limits of one name. A key has one state in it, under the limit of its last check.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// No other's, also after it is gone.
-    pub(super) number: u64,
-    pub(super) name: Box<str>,
+    pub(super) name: Arc<Name>,
     salt: u64,
     pub(super) overflow: Mutex<Overflow>,
 }
@@ -49,7 +48,8 @@ pub(super) struct Scopes {
     /// A slot with an index has its scope here.
     by_index: Vec<Option<Arc<Scope>>>,
     free: Vec<u32>,
-    by_name: HashMap<Box<str>, Named, RandomState>,
+    /// By the name's number.
+    by_name: HashMap<u64, Named, RandomState>,
     made: u64,
 }
 
@@ -60,13 +60,14 @@ struct Named {
 }
 
 impl Scope {
-    pub(crate) fn name(&self) -> &str {
+    /// Returns the name that the limit is under.
+    pub(crate) fn name(&self) -> &Name {
         &self.family.name
     }
 
-    /// Tells its name from another.
+    /// Returns the number of the name.
     pub(crate) fn family(&self) -> u64 {
-        self.family.number
+        self.family.name.number()
     }
 
     /// Larger and newer ones last.
@@ -76,25 +77,25 @@ impl Scope {
 }
 
 impl Scopes {
-    pub(super) fn find(&self, name: &str, limit: &Limit) -> Option<Arc<Scope>> {
-        let index = *self.by_name.get(name)?.by_limit.get(limit)?;
+    pub(super) fn find(&self, name: &Name, limit: &Limit) -> Option<Arc<Scope>> {
+        let index = *self.by_name.get(&name.number())?.by_limit.get(limit)?;
         self.by_index.get(index as usize)?.clone()
     }
 
     /// A scope that there is not yet; `None` if no index is left for it.
     pub(super) fn make(
         &mut self,
-        name: &str,
+        name: &Arc<Name>,
         limit: Limit,
         identify: &Identify,
     ) -> Option<Arc<Scope>> {
         let index = self.free_index()?;
         self.made += 1;
         let made = self.made;
-        let named = self.by_name.entry(name.into()).or_insert_with(|| {
-            let salt = identify.salt(name);
+        let named = self.by_name.entry(name.number()).or_insert_with(|| {
+            let salt = identify.salt(name.text());
             let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
-            let family = Arc::new(Family { number: made, name: name.into(), salt, overflow });
+            let family = Arc::new(Family { name: Arc::clone(name), salt, overflow });
             Named { family, by_limit: HashMap::default() }
         });
         named.by_limit.insert(limit, index);
@@ -144,12 +145,12 @@ impl Scopes {
     }
 
     pub(super) fn is_in(&self, index: u32, family: &Family) -> bool {
-        self.get(index).is_some_and(|scope| scope.family.number == family.number)
+        self.get(index).is_some_and(|scope| scope.family() == family.name.number())
     }
 
     /// Those of a family that can be found by their limit.
     pub(super) fn listed<'s>(&'s self, family: &Family) -> impl Iterator<Item = &'s Arc<Scope>> {
-        let named = self.by_name.get(&family.name).into_iter();
+        let named = self.by_name.get(&family.name.number()).into_iter();
         named.flat_map(|named| named.by_limit.values()).filter_map(|&index| self.get(index))
     }
 
@@ -159,23 +160,23 @@ impl Scopes {
         let scope = self.by_index.get(index)?.as_ref();
         // Only the list has it; to come to hold it one has to look here, where now nobody can.
         let scope = Arc::clone(scope.filter(|scope| Arc::strong_count(scope) == 1)?);
-        let named = self.by_name.get_mut(&scope.family.name)?;
+        let named = self.by_name.get_mut(&scope.family())?;
         named.by_limit.remove(&scope.limit);
         Some(scope)
     }
 
     /// Puts such a scope on the list again.
     pub(super) fn list(&mut self, scope: &Scope) {
-        if let Some(named) = self.by_name.get_mut(&scope.family.name) {
+        if let Some(named) = self.by_name.get_mut(&scope.family()) {
             named.by_limit.insert(scope.limit, scope.index);
         }
     }
 
     /// Frees the index of a scope that is off the list and has no keys; with the last one, its name.
     pub(super) fn free(&mut self, scope: &Scope) {
-        let name = &scope.family.name;
-        if self.by_name.get(name).is_some_and(|named| named.by_limit.is_empty()) {
-            self.by_name.remove(name);
+        let name = scope.family();
+        if self.by_name.get(&name).is_some_and(|named| named.by_limit.is_empty()) {
+            self.by_name.remove(&name);
         }
         if let Some(place) = self.by_index.get_mut(scope.index as usize) {
             *place = None;

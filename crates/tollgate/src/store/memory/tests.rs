@@ -1,12 +1,14 @@
 //! What the store holds, and for whom.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
 use std::thread;
 
 use tollgate_core::{Cost, Intent, Receipt as Charge, Role, Together};
 
 use super::*;
+use crate::joint::Demand;
 use crate::receipt::Receipt;
-use crate::together::Demand;
 
 /// A whole hour, in 2001.
 const NOW_US: u64 = 1_000_000_800_000_000;
@@ -14,6 +16,13 @@ const S: u64 = 1_000_000;
 
 fn limit(text: &str) -> Limit {
     text.parse().unwrap()
+}
+
+/// The same name for the same text in all tests: a test has its own stores.
+fn named(text: &str) -> Arc<Name> {
+    static NAMES: LazyLock<Mutex<HashMap<String, Arc<Name>>>> = LazyLock::new(Mutex::default);
+    let made = || Arc::new(Name::new(text, []));
+    Arc::clone(NAMES.lock().entry(text.to_owned()).or_insert_with(made))
 }
 
 fn ask(units: u64) -> Ask {
@@ -45,7 +54,7 @@ fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Ch
 
 fn refund(memory: &Memory, scope: &Scope, key: &str, now_us: u64, charge: Charge) -> u64 {
     let key = key.as_bytes();
-    let receipt = Receipt::new(charge, memory.place(scope, key).holder());
+    let receipt = Receipt::new(charge, memory.place(scope, key).fingerprint());
     memory.refund(scope, key, now_us, receipt).unwrap()
 }
 
@@ -73,7 +82,7 @@ fn logs(memory: &Memory) -> usize {
 fn count_while_keys_come_and_go(limits: &[&str]) {
     let memory = Memory::new(Some(90_000));
     let scopes = ["one", "other"].map(|name| {
-        let scope = |text: &&str| memory.scope(name, limit(text)).unwrap();
+        let scope = |text: &&str| memory.scope(&named(name), limit(text)).unwrap();
         limits.iter().map(scope).collect::<Vec<_>>()
     });
     let empty = memory.budget.used();
@@ -147,7 +156,7 @@ fn what_is_counted_is_what_is_held_while_logs_become_others_and_back() {
 #[test]
 fn room_is_made_once_and_is_enough() {
     let memory = Memory::new(Some(64 << 20));
-    let scope = memory.scope("api", window(10)).unwrap();
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
     let empty = memory.budget.used();
     memory.make_room_for(0);
     assert_eq!(memory.budget.used(), empty);
@@ -172,7 +181,7 @@ fn room_ends_at_the_ceiling() {
     let memory = Memory::new(Some(1 << 20));
     memory.make_room_for(usize::MAX);
     assert!((950_000..=1 << 20).contains(&memory.budget.used()), "{}", memory.budget.used());
-    let scope = memory.scope("api", window(10)).unwrap();
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
     check(&memory, &scope, "a", NOW_US, ask(1));
     assert_eq!(memory.usage().keys, 1);
 }
@@ -181,7 +190,7 @@ fn room_ends_at_the_ceiling() {
 #[test]
 fn what_those_without_room_spent_stays_spent_under_another_limit() {
     let memory = Memory::new(Some(0));
-    let scope = |text| memory.scope("api", limit(text)).unwrap();
+    let scope = |text| memory.scope(&named("api"), limit(text)).unwrap();
     let window = scope("fixed-window limit=10 window=1h");
     let log = scope("sliding-window-log limit=10 window=1h");
     let bucket = scope("token-bucket capacity=10 refill=1/h");
@@ -239,7 +248,7 @@ fn known_keys_are_answered_as_any_are() {
     let stores = [(); 2].map(|()| Memory::new(None));
     let names = ["a", "b", "c", "d", "e", "f"];
     let scopes = [0, 1].map(|store| {
-        let scope = |(name, text)| stores[store].scope(name, limit(text)).unwrap();
+        let scope = |(name, text)| stores[store].scope(&named(name), limit(text)).unwrap();
         names.into_iter().zip(limits).map(scope).collect::<Vec<_>>()
     });
     let (mut seed, mut now_us, mut short, mut refused) = (1_u64, NOW_US, 0, 0);
@@ -283,7 +292,7 @@ fn known_keys_are_answered_as_any_are() {
 #[test]
 fn what_is_only_looked_at_brings_in_no_key() {
     let memory = Memory::new(Some(1 << 20));
-    let scope = memory.scope("api", window(10)).unwrap();
+    let scope = memory.scope(&named("api"), window(10)).unwrap();
     assert_eq!(told(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]), (true, vec![10, 10]));
     assert_eq!(memory.usage().keys, 0);
     assert_eq!(told(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]), (true, vec![10, 4]));
@@ -298,8 +307,9 @@ fn what_is_only_looked_at_brings_in_no_key() {
 fn looks_see_what_those_without_room_share_each_for_itself() {
     for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
         let memory = Memory::new(Some(0));
-        let scope = memory.scope("api", limit(text)).unwrap();
-        let other = memory.scope("api", limit("token-bucket capacity=10 refill=1/h")).unwrap();
+        let scope = memory.scope(&named("api"), limit(text)).unwrap();
+        let other =
+            memory.scope(&named("api"), limit("token-bucket capacity=10 refill=1/h")).unwrap();
         check(&memory, &scope, "a", NOW_US, ask(3));
         let looks = [look(&scope, "b", 4), look(&scope, "c", 5), look(&other, "d", 6)];
         assert_eq!(told(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
@@ -317,8 +327,8 @@ fn looks_see_what_those_without_room_share_each_for_itself() {
 #[test]
 fn a_look_under_another_limit_leaves_the_key_under_its_own() {
     let memory = Memory::new(Some(1 << 20));
-    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1h")).unwrap();
-    let other = memory.scope("api", window(8)).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
+    let other = memory.scope(&named("api"), window(8)).unwrap();
     check(&memory, &log, "a", NOW_US, ask(3));
     let (empty, looks) = (memory.budget.used(), [look(&other, "a", 6), charge(&other, "b", 1)]);
     assert_eq!(told(&memory, &looks), (false, vec![5, 8]));
@@ -335,7 +345,7 @@ fn a_look_under_another_limit_leaves_the_key_under_its_own() {
 fn a_small_log_is_in_its_slot_and_comes_back_there() {
     const HOUR_US: u64 = 3_600 * S;
     let memory = Memory::new(None);
-    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1h")).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1h")).unwrap();
     for round in 1..4 {
         let start_us = NOW_US + round * 2 * HOUR_US;
         for (nth, elsewhere) in [0, 0, 0, 1].into_iter().enumerate() {
@@ -357,7 +367,7 @@ fn a_small_log_is_in_its_slot_and_comes_back_there() {
 #[test]
 fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
     let memory = Memory::new(Some(1 << 20));
-    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     let spare = || memory.shards.iter().map(|shard| shard.0.lock().spare_bytes()).sum::<usize>();
     let mut now_us = NOW_US;
     let mut used = Vec::new();
@@ -371,7 +381,7 @@ fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
         assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
     }
     assert_eq!(used, [used[0]; 3]);
-    let window = memory.scope("window", window(10)).unwrap();
+    let window = memory.scope(&named("window"), window(10)).unwrap();
     for key in 0..40_000 {
         check(&memory, &window, &key.to_string(), now_us, ask(1));
     }
@@ -383,9 +393,9 @@ fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
 #[test]
 fn what_a_log_says_at_the_ceiling_is_true_after_it() {
     let memory = Memory::new(Some(200_000));
-    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     (1..=4).for_each(|nth| _ = check(&memory, &log, "a", NOW_US + nth * S, ask(1)));
-    let window = memory.scope("window", window(10)).unwrap();
+    let window = memory.scope(&named("window"), window(10)).unwrap();
     for key in 0.. {
         check(&memory, &window, &key.to_string(), NOW_US + 4 * S, ask(1));
         if memory.usage().overflowed > 0 {
@@ -406,7 +416,7 @@ fn what_a_log_says_at_the_ceiling_is_true_after_it() {
 #[test]
 fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
     let memory = Memory::new(Some(1 << 20));
-    let log = memory.scope("api", limit("sliding-window-log limit=99 window=1h")).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=99 window=1h")).unwrap();
     for nth in 1..=40 {
         check(&memory, &log, "a", NOW_US + nth, ask(1));
         let used = memory.budget.used();
@@ -432,9 +442,9 @@ const MORE_THAN_THERE_ARE: u64 = 40_000;
 #[test]
 fn limits_may_come_and_go_under_one_name_for_ever() {
     let memory = Memory::new(Some(8 << 20));
-    let held = memory.scope("api", window(2_000_000)).unwrap();
+    let held = memory.scope(&named("api"), window(2_000_000)).unwrap();
     for nth in 1..=MORE_THAN_THERE_ARE {
-        let scope = memory.scope("api", window(1_000_000 + nth)).unwrap();
+        let scope = memory.scope(&named("api"), window(1_000_000 + nth)).unwrap();
         // One key that all spend from, and one of each one's own.
         let decision = check(&memory, &scope, "all", NOW_US, ask(1)).decision;
         assert_eq!(decision.remaining, 1_000_000, "{nth}");
@@ -451,10 +461,10 @@ fn limits_may_come_and_go_under_one_name_for_ever() {
 fn what_was_spent_is_spent_when_all_limits_of_a_name_were_dropped() {
     let memory = Memory::new(Some(8 << 20));
     for nth in 1..=MORE_THAN_THERE_ARE {
-        let scope = memory.scope("api", window(1_000_000 - nth)).unwrap();
+        let scope = memory.scope(&named("api"), window(1_000_000 - nth)).unwrap();
         check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
     }
-    let scope = memory.scope("api", window(2_000_000)).unwrap();
+    let scope = memory.scope(&named("api"), window(2_000_000)).unwrap();
     for nth in 1..=MORE_THAN_THERE_ARE {
         assert_eq!(remaining(&memory, &scope, &nth.to_string(), NOW_US), 2_000_000 - nth);
     }
@@ -463,11 +473,12 @@ fn what_was_spent_is_spent_when_all_limits_of_a_name_were_dropped() {
 #[test]
 fn names_may_come_and_go_once_nothing_is_spent_under_them() {
     let memory = Memory::new(Some(8 << 20));
-    let held: Vec<_> =
-        (0..100).map(|nth| memory.scope(&format!("held {nth}"), window(10)).unwrap()).collect();
+    let held: Vec<_> = (0..100)
+        .map(|nth| memory.scope(&named(&format!("held {nth}")), window(10)).unwrap())
+        .collect();
     let mut now_us = NOW_US;
     for nth in 0..MORE_THAN_THERE_ARE {
-        let scope = memory.scope(&nth.to_string(), limit("fixed-window limit=9 window=1s"));
+        let scope = memory.scope(&named(&nth.to_string()), limit("fixed-window limit=9 window=1s"));
         assert!(check(&memory, &scope.unwrap(), "a", now_us, ask(9)).decision.is_allowed());
         // Those from over 11 s ago are dead.
         now_us += S / 1_000;
@@ -475,7 +486,7 @@ fn names_may_come_and_go_once_nothing_is_spent_under_them() {
         assert_eq!(remaining(&memory, held, "a", now_us), 10);
     }
     for (nth, scope) in held.iter().enumerate() {
-        let again = memory.scope(&format!("held {nth}"), window(10)).unwrap();
+        let again = memory.scope(&named(&format!("held {nth}")), window(10)).unwrap();
         assert!(Arc::ptr_eq(scope, &again), "a held one is never taken back");
     }
 }
@@ -486,12 +497,12 @@ fn a_name_with_something_spent_stays_until_it_is_whole() {
     let memory = Memory::new(Some(8 << 20));
     let count = ALL as usize;
     for nth in 0..ALL {
-        let scope = memory.scope(&nth.to_string(), window(9)).unwrap();
+        let scope = memory.scope(&named(&nth.to_string()), window(9)).unwrap();
         check(&memory, &scope, "a", NOW_US, ask(4));
     }
-    let one_more = |now_us| memory.scope_as_of("one more", window(9), || now_us);
+    let one_more = |now_us| memory.scope_as_of(&named("one more"), window(9), || now_us);
     assert_eq!(one_more(NOW_US + S).unwrap_err(), Error::TooManyLimits { count });
-    let known = memory.scope("77", window(9)).unwrap();
+    let known = memory.scope(&named("77"), window(9)).unwrap();
     assert_eq!(remaining(&memory, &known, "a", NOW_US), 5);
     let whole_us = NOW_US + 3_600 * S;
     assert_eq!(
@@ -509,7 +520,7 @@ fn a_name_with_something_spent_stays_until_it_is_whole() {
 #[test]
 fn keys_of_a_dropped_limit_go_to_the_smallest_that_has_room_for_what_they_spent() {
     let memory = Memory::new(Some(1 << 20));
-    let scope = |size| memory.scope("api", window(size)).unwrap();
+    let scope = |size| memory.scope(&named("api"), window(size)).unwrap();
     let held = [10, 100, 1_000].map(scope);
     for (key, size) in [("tiny", 5), ("small", 10), ("middling", 50), ("huge", 5_000)] {
         check(&memory, &scope(size), key, NOW_US, ask(4));
@@ -527,15 +538,15 @@ fn what_those_without_room_spent_keeps_their_name() {
     let memory = Memory::new(Some(0));
     let text = "sliding-window-log limit=10 window=1h";
     for _ in 0..3 {
-        check(&memory, &memory.scope("api", limit(text)).unwrap(), "a", NOW_US, ask(2));
+        check(&memory, &memory.scope(&named("api"), limit(text)).unwrap(), "a", NOW_US, ask(2));
         memory.reclaim(NOW_US + S);
     }
-    let scope = memory.scope("api", limit(text)).unwrap();
+    let scope = memory.scope(&named("api"), limit(text)).unwrap();
     assert_eq!(remaining(&memory, &scope, "b", NOW_US), 4);
     drop(scope);
     memory.reclaim(NOW_US + 3_700 * S);
     assert_eq!(memory.scopes.read().count(), 0);
-    let scope = memory.scope("api", limit(text)).unwrap();
+    let scope = memory.scope(&named("api"), limit(text)).unwrap();
     assert_eq!(remaining(&memory, &scope, "b", NOW_US), 10);
 }
 
@@ -550,9 +561,9 @@ fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
         (log, "fixed-window limit=10 window=1h"),
     ] {
         let memory = Memory::new(Some(1 << 20));
-        let held = memory.scope("api", limit(new)).unwrap();
+        let held = memory.scope(&named("api"), limit(new)).unwrap();
         for _ in 0..2 {
-            check(&memory, &memory.scope("api", limit(old)).unwrap(), "a", NOW_US, ask(2));
+            check(&memory, &memory.scope(&named("api"), limit(old)).unwrap(), "a", NOW_US, ask(2));
         }
         memory.reclaim(NOW_US - 1_800 * S);
         assert_eq!(limit_of(&memory, &held, "a"), Some(held.limit), "{old}");
@@ -565,20 +576,20 @@ fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
 #[test]
 fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
     let memory = Memory::new(None);
-    let held = memory.scope("api", window(10)).unwrap();
-    check(&memory, &memory.scope("api", window(9)).unwrap(), "a", NOW_US, ask(4));
-    check(&memory, &memory.scope("other", window(9)).unwrap(), "a", NOW_US, ask(4));
+    let held = memory.scope(&named("api"), window(10)).unwrap();
+    check(&memory, &memory.scope(&named("api"), window(9)).unwrap(), "a", NOW_US, ask(4));
+    check(&memory, &memory.scope(&named("other"), window(9)).unwrap(), "a", NOW_US, ask(4));
     memory.reclaim(NOW_US + 100_000 * S);
     assert_eq!(memory.usage().keys, 2);
     assert_eq!(remaining(&memory, &held, "a", NOW_US), 6);
-    let other = memory.scope("other", window(9)).unwrap();
+    let other = memory.scope(&named("other"), window(9)).unwrap();
     assert_eq!(remaining(&memory, &other, "a", NOW_US), 5);
 }
 
 #[test]
 fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
     let memory = Memory::new(None);
-    let log = memory.scope("api", limit("sliding-window-log limit=10 window=1m")).unwrap();
+    let log = memory.scope(&named("api"), limit("sliding-window-log limit=10 window=1m")).unwrap();
     for (cost, left) in [(1, 9), (1, 8), (3, 5), (6, 5), (6, 5), (1, 4), (4, 0), (1, 0)] {
         check(&memory, &log, "a", NOW_US, ask(cost));
         assert_eq!(remaining(&memory, &log, "a", NOW_US), left, "after {cost}");
@@ -590,13 +601,14 @@ fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
 fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
     const TURNS: u64 = 12_000;
     let memory = Memory::new(Some(1 << 20));
-    let held = memory.scope("api", window(1_000_000)).unwrap();
+    let held = memory.scope(&named("api"), window(1_000_000)).unwrap();
     let keys = ["a", "b", "c", "a key that is longer than most"];
     let spend = &|thread: u64| {
         for turn in 0..TURNS {
             let key = keys[(turn % 4) as usize];
             // With room for all that is spent, so that all of it is carried over.
-            let other = || memory.scope("api", window(1_000_001 + thread * TURNS + turn)).unwrap();
+            let other =
+                || memory.scope(&named("api"), window(1_000_001 + thread * TURNS + turn)).unwrap();
             let scope = if thread.is_multiple_of(2) { Arc::clone(&held) } else { other() };
             assert!(check(&memory, &scope, key, NOW_US, ask(1)).decision.is_allowed());
             if turn % 4_000 == 3_999 {

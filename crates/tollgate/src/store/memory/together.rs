@@ -14,7 +14,7 @@ use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Census, Shard};
 use super::{Memory, Place};
 use crate::decision::Decision;
-use crate::together::Demand;
+use crate::joint::Demand;
 
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl Memory {
             let Checked { decision, receipt } = answers.get_mut(charge)?;
             let receipt = if part.is_look() { None } else { receipt.take() };
             let checked = Checked { decision: *decision, receipt };
-            Some(Decision::of_key(checked, self.place(part.scope, part.key).holder()))
+            Some(Decision::of_key(checked, self.place(part.scope, part.key).fingerprint()))
         };
         each.extend(charge_of.iter().zip(parts).filter_map(answer));
         held.into_iter().for_each(|held| locks.put(held, &self.budget));

@@ -5,18 +5,19 @@
 //! check is on its way, what it took and may give back is missing to others; and what cannot be given
 //! back, because a server fails meanwhile, stays spent.
 
+use std::mem;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 
-use super::policy::unspent;
 use super::servers::Servers;
 use super::waiting::{AndThen, Receiver, Waiting};
-use super::wire::{Charge, PartOf, Reply, Request};
+use super::wire::{Charge, Reply, Request};
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::failure::Terms;
+use crate::joint::JointDecision;
+use crate::store::{self, Call};
 
 /// Decides a check of several limits that are in different places.
 pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
@@ -49,9 +50,8 @@ fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usiz
 
 struct Across {
     servers: Arc<Servers>,
-    terms: Terms,
+    call: Call,
     deadline: Instant,
-    at_us: Option<u64>,
     /// Each charge's answer, once there is one.
     answers: Vec<Option<Decision>>,
     /// What the places said, of those that can refuse.
@@ -62,8 +62,8 @@ impl Across {
     fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
         let mut answers = Vec::new();
         answers.resize_with(waiting.request.charges().len(), || None);
-        let (terms, deadline, at_us) = (waiting.terms(), waiting.deadline, waiting.request.at_us());
-        Across { servers, terms, deadline, at_us, answers, together: Vec::new() }
+        let (call, deadline) = (waiting.call(), waiting.deadline);
+        Across { servers, call, deadline, answers, together: Vec::new() }
     }
 
     /// Places that cannot refuse come last, so that they are only charged for what the others admit;
@@ -71,14 +71,13 @@ impl Across {
     /// what they refuse is charged nowhere.
     async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
         let reply = match &waiting.request {
-            Request::Together { charges, parts, .. } => {
+            Request::Together { charges, .. } => {
                 groups.sort_by_key(|group| {
                     let (last, not_first) = (!can_refuse(charges, group), takes(charges, group));
                     (last, not_first, has_queue(charges, group))
                 });
-                self.charge_all(charges, &groups).await.and_then(|together| {
-                    self.reply(together, charges, parts).ok_or(StoreError::Gone)
-                })
+                let decided = self.charge_all(charges, &groups).await;
+                decided.and_then(|together| self.reply(together).ok_or(StoreError::Gone))
             }
             _ => Err(StoreError::Gone),
         };
@@ -101,7 +100,7 @@ impl Across {
                     return self.refusal(charges).ok_or(StoreError::Gone);
                 }
                 // What only watches must not stand in the way.
-                Err(_) if group.iter().all(|&at| charges[at].demand.role == Role::Shadow) => {
+                Err(_) if group.iter().all(|&at| charges[at].demand().role == Role::Shadow) => {
                     self.leave_undecided(charges, group);
                 }
                 Err(error) => {
@@ -120,13 +119,19 @@ impl Across {
         group: &[usize],
     ) -> Result<Together, StoreError> {
         let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
-        let part = |(charge, own): (usize, &Charge)| PartOf { charge, intent: own.demand.intent };
-        let parts = own.iter().enumerate().map(part).collect();
-        let request = Request::Together { charges: own, parts, at_us: self.at_us };
-        let Reply::Together(together, each) = self.ask(request).await? else {
-            return Err(StoreError::Gone);
+        let originals: Vec<store::Charge> = own.iter().map(|charge| charge.of.clone()).collect();
+        let request = Request::Together { charges: own, at_us: self.call.at_us };
+        let joint = match self.ask(request).await {
+            Ok(Reply::Together(joint)) => joint,
+            Ok(_) => return Err(StoreError::Gone),
+            // The failure policy decides what its server failed to; the other servers are charged all the same.
+            Err(error) => {
+                let fallback = &self.servers.shared().fallback;
+                fallback.decide_all(&originals, &self.call).ok_or(error)?
+            }
         };
-        for (&at, answer) in group.iter().zip(each) {
+        let together = *joint.decided();
+        for (&at, answer) in group.iter().zip(joint.into_each()) {
             self.answers[at] = Some(answer);
         }
         Ok(together)
@@ -139,7 +144,7 @@ impl Across {
             let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
             if let Some(receipt) = receipt {
                 let (charge, place) = (charges[at].clone(), receipt.place());
-                let refund = Request::Refund { charge, place, at_us: self.at_us };
+                let refund = Request::Refund { charge, place, at_us: self.call.at_us };
                 self.servers.give_back(refund, AndThen::Nothing);
             }
         }
@@ -150,14 +155,20 @@ impl Across {
         let peeks: Vec<_> = others
             .into_iter()
             .map(|at| {
-                let request = Request::Peek { charge: charges[at].clone(), at_us: self.at_us };
-                (at, self.put(request))
+                let (charge, at_us) = (charges[at].clone(), self.call.at_us);
+                (at, self.put(Request::Peek { charge, at_us }))
             })
             .collect();
         for (at, receiver) in peeks {
             match receiver.await {
                 Ok(Ok(Reply::Checked(decision))) => self.answers[at] = Some(decision),
-                _ => self.leave_undecided(charges, &[at]),
+                _ => {
+                    let (fallback, charge) =
+                        (&self.servers.shared().fallback, charges[at].of.clone());
+                    let decision = fallback.decide(&charge, &self.call);
+                    self.answers[at] =
+                        decision.or_else(|| Some(fallback.decide_unspent(&charge, &self.call)));
+                }
             }
         }
     }
@@ -168,16 +179,16 @@ impl Across {
 
     /// Sends a part of the check, on the terms of the whole.
     fn put(&self, request: Request) -> Receiver {
-        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, self.terms);
+        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, &self.call);
         self.servers.put(waiting.by(self.deadline));
         receiver
     }
 
     /// Answers for charges whose server failed, though the answer does not depend on them.
     fn leave_undecided(&mut self, charges: &[Charge], group: &[usize]) {
-        let now_us = self.at_us.unwrap_or_else(|| self.servers.shared().clock.now_us());
+        let fallback = &self.servers.shared().fallback;
         for &at in group {
-            self.answers[at] = Some(unspent(&charges[at], now_us));
+            self.answers[at] = Some(fallback.decide_unspent(&charges[at].of.clone(), &self.call));
         }
     }
 
@@ -191,23 +202,14 @@ impl Across {
         Some(Together::of(parts))
     }
 
-    fn reply(
-        &mut self,
-        mut together: Together,
-        charges: &[Charge],
-        parts: &[PartOf],
-    ) -> Option<Reply> {
-        debug_assert_eq!(charges.len(), self.answers.len());
-        together.refused_by =
-            together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
-        let own = |part: &PartOf| Some(part.told(self.answers.get_mut(part.charge)?.as_mut()?));
-        let each = parts.iter().map(own).collect::<Option<_>>()?;
-        Some(Reply::Together(together, each))
+    fn reply(&mut self, together: Together) -> Option<Reply> {
+        let each = mem::take(&mut self.answers).into_iter().collect::<Option<_>>()?;
+        Some(Reply::Together(JointDecision::new(together, each)))
     }
 }
 
 fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
-    group.iter().any(|&at| charges[at].demand.role == Role::Enforced)
+    group.iter().any(|&at| charges[at].demand().role == Role::Enforced)
 }
 
 /// Whether there is anything that might have to be given back.
@@ -219,7 +221,7 @@ fn takes(charges: &[Charge], group: &[usize]) -> bool {
 fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
     let is_queue =
         |limit: &Limit| matches!(limit, Limit::LeakyBucket(own) if own.mode() == Mode::Shaping);
-    group.iter().any(|&at| is_queue(&charges[at].limit))
+    group.iter().any(|&at| is_queue(charges[at].limit()))
 }
 
 /// What places that all admit come to.

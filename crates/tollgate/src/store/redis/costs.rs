@@ -6,15 +6,17 @@
 #![allow(clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
 
 use std::iter;
+use std::sync::Arc;
 
 use redis::{Connection, Value};
-use tollgate_core::{Ask, Cost, Intent, Limit, MAX_LOG_UNITS, Place};
+use tollgate_core::{Ask, Cost, Limit, MAX_LOG_UNITS, Place};
 use tollgate_launcher::{Flavour, Launch, Server};
 
 use super::batcher::MAX_BATCH;
 use super::node::MAX_CARRIED_OVER;
-use super::wire::{Answers, Arguments, Charge, MAX_CHARGES, PartOf, Reply, Request, RequestEnd};
-use crate::together::Demand;
+use super::wire::{Answers, Arguments, Charge, MAX_CHARGES, Reply, Request, RequestEnd};
+use crate::joint::Demand;
+use crate::store::{self, Name};
 
 /// The longest time of a call, measured by the server.
 const MOST_US: u64 = 2_000;
@@ -117,7 +119,9 @@ enum Carry {
 }
 
 fn charge(key: &str, limit: Limit, cost: u64) -> Charge {
-    Charge { key: key.into(), limit, demand: Demand::of(Ask::new(Cost::new(cost).unwrap())) }
+    let (name, demand) = (Name::new("test", []), Demand::of(Ask::new(Cost::new(cost).unwrap())));
+    let of = store::Charge::new(Arc::new(name), key.as_bytes(), limit, demand);
+    Charge { key: key.as_bytes().into(), of }
 }
 
 fn check(key: &str, limit: Limit) -> Request {
@@ -137,8 +141,7 @@ fn refund(key: &str, limit: Limit, place: Place) -> Request {
 fn together(key: &str, limit: Limit, cost: u64) -> Vec<Request> {
     let count = MAX_CHARGES / charge(key, limit, 1).counts_as();
     let charges = (0..count).map(|at| charge(&format!("{key} {at}"), limit, cost)).collect();
-    let parts = (0..count).map(|charge| PartOf { charge, intent: Intent::Charge }).collect();
-    vec![Request::Together { parts, charges, at_us: None }]
+    vec![Request::Together { charges, at_us: None }]
 }
 
 /// As many requests as fit in one batch, each on a key of its own.

@@ -10,10 +10,7 @@
 
 use std::fmt;
 
-use ahash::RandomState;
 use sha2::{Digest, Sha256};
-
-use crate::receipt::Holder;
 
 /// The longest prefix.
 const MAX_PREFIX_BYTES: usize = 64;
@@ -42,45 +39,42 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns the fingerprint of a whole key, which has the name and the id: the same for all limiters of
-/// this process. It does not leave the process, so the hash may differ from one machine to the next.
-pub(crate) fn holder(key: &[u8]) -> Holder {
-    Holder(RandomState::with_seeds(1, 2, 3, 4).hash_one(key))
+/// Encodes the name of a limit as the end of its keys, the brace included.
+pub(crate) fn encode_name(name: &str) -> Box<[u8]> {
+    let mut suffix = b"}:".to_vec();
+    NAME.escape(name.as_bytes(), &mut suffix);
+    suffix.into()
 }
 
-/// Makes the keys of one scope.
+/// Makes the keys of one prefix.
 #[derive(Clone)]
 pub(crate) struct Keys {
     /// All before the id, the brace included.
     prefix: Box<[u8]>,
-    /// All after the id, the brace included.
-    suffix: Box<[u8]>,
 }
 
 impl Keys {
-    /// Of the scope `name`, after a prefix that [`check_prefix`] accepts.
-    pub(crate) fn new(prefix: &str, name: &str) -> Keys {
-        let mut suffix = b"}:".to_vec();
-        NAME.escape(name.as_bytes(), &mut suffix);
-        Keys { prefix: format!("{prefix}{{").into_bytes().into(), suffix: suffix.into() }
+    /// Returns the keys after a prefix that [`check_prefix`] accepts.
+    pub(crate) fn new(prefix: &str) -> Keys {
+        Keys { prefix: format!("{prefix}{{").into_bytes().into() }
     }
 
-    /// The key of `id`: `user:42` is `tollgate:{user:42}:api`.
-    pub(crate) fn key(&self, id: &[u8]) -> Vec<u8> {
-        // Room for any id, so that there is one allocation; the key lives only until it is sent.
-        let max_bytes = self.prefix.len() + MAX_ESCAPED_BYTES + self.suffix.len();
-        let mut key = Vec::with_capacity(max_bytes);
+    /// Returns the key of `id` under an [encoded](encode_name) name: `user:42` under `api` is
+    /// `tollgate:{user:42}:api`.
+    pub(crate) fn key(&self, id: &[u8], encoded_name: &[u8]) -> Box<[u8]> {
+        // One allocation of the right size: many keys wait at a time.
+        let bytes = self.prefix.len() + ID.escaped_bytes(id) + encoded_name.len();
+        let mut key = Vec::with_capacity(bytes);
         key.extend_from_slice(&self.prefix);
         ID.escape(id, &mut key);
-        key.extend_from_slice(&self.suffix);
-        key
+        key.extend_from_slice(encoded_name);
+        key.into()
     }
 }
 
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = String::from_utf8_lossy;
-        write!(f, "Keys({}…{})", text(&self.prefix), text(&self.suffix))
+        write!(f, "Keys({}…)", String::from_utf8_lossy(&self.prefix))
     }
 }
 
@@ -125,6 +119,15 @@ impl Alphabet {
         }
     }
 
+    /// Returns how many bytes [`escape`](Self::escape) appends.
+    fn escaped_bytes(&self, text: &[u8]) -> usize {
+        match self.width(text) {
+            0 => 1,
+            width if width > MAX_ESCAPED_BYTES => 2 + 2 * DIGEST_BYTES,
+            width => width,
+        }
+    }
+
     /// How many bytes the escaped text has, or any number above 96.
     fn width(&self, text: &[u8]) -> usize {
         if text.len() > MAX_ESCAPED_BYTES {
@@ -166,9 +169,18 @@ mod tests {
 
     use super::*;
 
-    fn keys(prefix: &str, name: &str) -> Keys {
+    /// The keys of one name.
+    struct Named(Keys, Box<[u8]>);
+
+    impl Named {
+        fn key(&self, id: &[u8]) -> Vec<u8> {
+            self.0.key(id, &self.1).into()
+        }
+    }
+
+    fn keys(prefix: &str, name: &str) -> Named {
         check_prefix(prefix).unwrap();
-        Keys::new(prefix, name)
+        Named(Keys::new(prefix), encode_name(name))
     }
 
     fn key(name: &str, id: impl AsRef<[u8]>) -> String {

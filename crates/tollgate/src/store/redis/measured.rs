@@ -1,9 +1,12 @@
 //! A batch for benchmarks to encode; not part of the API.
 
+use std::sync::Arc;
+
 use tollgate_core::{Ask, Cost, Limit};
 
 use super::wire::{Arguments, Charge, Request};
-use crate::together::Demand;
+use crate::joint::Demand;
+use crate::store::{self, Name};
 
 /// Requests that go to a server in one call.
 #[derive(Debug)]
@@ -14,11 +17,12 @@ pub struct Batch {
 impl Batch {
     /// Checks of one unit under one limit, each of another key.
     pub fn of_checks(limit: Limit, keys: usize) -> Batch {
+        let demand = Demand::of(Ask::new(Cost::ONE));
+        let name = Arc::new(Name::new("api", []));
         let check = |key: usize| Request::Check {
             charge: Charge {
-                key: format!("tollgate:{{user:{key}}}:api").into_bytes(),
-                limit,
-                demand: Demand::of(Ask::new(Cost::ONE)),
+                of: store::Charge::new(Arc::clone(&name), &[], limit, demand),
+                key: format!("tollgate:{{user:{key}}}:api").into_bytes().into(),
             },
             at_us: None,
         };

@@ -13,8 +13,9 @@ use super::slots::{Address, slot_of};
 use super::target::Target;
 use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
 use super::wire::Request;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::OnFailure;
 use crate::health::ServerHealth;
+use crate::store::Call;
 
 /// All servers of one limiter.
 pub(super) struct Servers {
@@ -89,11 +90,11 @@ impl Servers {
     pub(super) fn submit(
         self: &Arc<Self>,
         request: Request,
-        terms: Terms,
+        call: &Call,
         and_then: AndThen,
     ) -> Receiver {
         let is_across = self.is_across(&request);
-        let (waiting, receiver) = Waiting::new(&self.shared, request, terms);
+        let (waiting, receiver) = Waiting::new(&self.shared, request, call);
         let waiting = waiting.and_then(and_then);
         if is_across {
             self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
@@ -105,8 +106,8 @@ impl Servers {
 
     /// Sends requests, each with its keys in one place; those of one server are decided in their
     /// order.
-    pub(super) fn submit_all(&self, requests: Vec<(Request, Terms)>) -> Vec<Receiver> {
-        let waiting = |(request, terms)| Waiting::new(&self.shared, request, terms);
+    pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
+        let waiting = |(request, call)| Waiting::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
         match &self.kind {
             Kind::One(node) => node.put(Load::Many(all)),
@@ -140,8 +141,8 @@ impl Servers {
     /// Gives units back on behalf of nobody.
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let deadline = self.shared.deadline.max(REFUND_DEADLINE);
-        let terms = Terms { deadline, on_failure: Some(OnFailure::Closed) };
-        let (waiting, _) = Waiting::new(&self.shared, refund, terms);
+        let call = Call { at_us: refund.at_us(), deadline, on_failure: OnFailure::Closed };
+        let (waiting, _) = Waiting::new(&self.shared, refund, &call);
         self.put(waiting.and_then(and_then));
     }
 

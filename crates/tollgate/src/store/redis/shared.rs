@@ -10,24 +10,23 @@ use tollgate_core::Decision;
 use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
-use super::policy::Policy;
 use super::refund_order::RefundOrder;
 use super::waiting::OwedRefund;
-use super::wire::{Charge, Reply, Request};
+use super::wire::Charge;
 use crate::clock::Clock;
 use crate::error::StoreError;
-use crate::failure::OnFailure;
+use crate::store::Fallback;
 
 /// What all servers of one limiter share.
 pub(super) struct Shared {
     /// The limiter's: of requests that have no other, and by which servers are judged.
     pub(super) deadline: Duration,
     pub(super) executor: Arc<Executor>,
-    /// By which refusals are remembered, and decisions made without a server.
+    /// By which refusals are remembered.
     pub(super) clock: Clock,
     pub(super) denials: Denials,
     pub(super) refund_order: RefundOrder<OwedRefund>,
-    policy: Policy,
+    pub(super) fallback: Arc<Fallback>,
     failed: Mutex<Failed>,
     outages: Mutex<Outages>,
     /// Whether there is an outage, so that answers take the lock of `outages` only during one.
@@ -61,14 +60,14 @@ impl Failed {
 }
 
 impl Shared {
-    pub(super) fn new(deadline: Duration, max_bytes: Option<usize>) -> std::io::Result<Shared> {
+    pub(super) fn new(deadline: Duration, fallback: Arc<Fallback>) -> std::io::Result<Shared> {
         Ok(Shared {
             deadline,
             executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
             denials: Denials::new(),
             refund_order: RefundOrder::new(),
-            policy: Policy::new(max_bytes),
+            fallback,
             failed: Mutex::default(),
             outages: Mutex::default(),
             is_failing: AtomicBool::new(false),
@@ -80,27 +79,20 @@ impl Shared {
         self.denials.recall(charge.asked(), self.clock.now_us())
     }
 
-    /// Counts a request that the servers failed to decide, logs the first of an outage, and returns
-    /// what `on_failure` makes of it.
-    pub(super) fn instead(
-        &self,
-        request: &Request,
-        on_failure: OnFailure,
-        error: StoreError,
-    ) -> Result<Reply, StoreError> {
-        self.failed.lock().count(&error);
+    /// Counts a request that the servers failed to decide, and logs the first of an outage. `is_degraded` says whether
+    /// the failure policy decides it instead.
+    pub(super) fn count_failure(&self, error: &StoreError, is_degraded: bool) {
+        self.failed.lock().count(error);
         let now_us = self.clock.now_us();
-        let reply = self.policy.decide(on_failure, request, request.at_us().unwrap_or(now_us));
         let started = {
             let mut outages = self.outages.lock();
             self.is_failing.store(true, Ordering::Relaxed);
-            outages.failed(now_us, &error, reply.is_some())
+            outages.failed(now_us, error, is_degraded)
         };
         // Without the lock: a subscriber may call the limiter.
         if let Some(started) = started {
             started.log();
         }
-        reply.ok_or(error)
     }
 
     /// Logs the end of an outage, if an answer of a server ends one.

@@ -13,13 +13,11 @@ use super::servers::Servers;
 use super::shared::Shared;
 use super::wire::{Charge, Reply, Request};
 use crate::error::StoreError;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::OnFailure;
+use crate::store::{Call, Wake};
 
 /// For units that are given back on behalf of nobody: in a rush they wait their turn.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);
-
-/// What of a caller's own deadline is left for the way back.
-const WAY_BACK: Duration = Duration::from_millis(3);
 
 /// A request, and whom to tell.
 pub(super) struct Waiting {
@@ -70,20 +68,17 @@ pub(crate) enum AndThen {
     #[default]
     Nothing,
     /// Those who wait for units to come back are told.
-    Nudge(Nudge),
+    Wake(Wake),
     /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
     RefundUnlessTold(Arc<Refund>),
 }
-
-/// Tells those who wait for a key's units.
-pub(crate) type Nudge = Arc<dyn Fn() + Send + Sync>;
 
 /// Where an answer will be.
 pub(crate) type Receiver = oneshot::Receiver<Result<Reply, StoreError>>;
 
 impl Waiting {
-    pub(super) fn new(shared: &Arc<Shared>, request: Request, terms: Terms) -> (Waiting, Receiver) {
-        let (within, on_failure) = (terms.deadline, terms.policy());
+    pub(super) fn new(shared: &Arc<Shared>, request: Request, call: &Call) -> (Waiting, Receiver) {
+        let Call { deadline: within, on_failure, .. } = *call;
         let (answer, receiver) = oneshot::channel();
         let now = Instant::now();
         let waiting = Waiting {
@@ -153,12 +148,19 @@ impl Waiting {
         is_dropped
     }
 
-    /// On which terms it goes.
-    pub(super) fn terms(&self) -> Terms {
-        Terms { deadline: self.within, on_failure: Some(self.on_failure) }
+    /// How it is carried out.
+    pub(super) fn call(&self) -> Call {
+        let (at_us, deadline) = (self.request.at_us(), self.within);
+        Call { at_us, deadline, on_failure: self.on_failure }
     }
 
-    /// Tells that no server decided it, or what is decided instead.
+    /// Counts that no server decided it.
+    fn count_failure(&self, error: &StoreError) {
+        let is_degraded = self.request.is_decision() && self.on_failure != OnFailure::Closed;
+        self.shared.count_failure(error, is_degraded);
+    }
+
+    /// Tells that no server decided it.
     pub(super) fn fail(&mut self, error: StoreError) {
         let Some(answer) = self.answer.take() else { return };
         // It may have been done all the same.
@@ -166,31 +168,26 @@ impl Waiting {
             self.shared.denials.forget(&charge.key, self.shared.clock.now_us());
         }
         // Nobody may be left to tell.
-        let _ = answer.send(self.shared.instead(&self.request, self.on_failure, error));
-        if let AndThen::Nudge(nudge) = &self.and_then {
-            nudge();
+        self.count_failure(&error);
+        let _ = answer.send(Err(error));
+        if let AndThen::Wake(wake) = &self.and_then {
+            wake();
         }
     }
 
     pub(super) fn deliver(mut self, reply: Result<Reply, StoreError>) {
-        let reply = match reply {
-            // Nothing is decided a second time for one that was told already.
-            Err(error) if !self.is_told() => {
-                self.shared.instead(&self.request, self.on_failure, error)
-            }
-            reply => {
-                if reply.is_ok() {
-                    self.shared.answered();
-                }
-                reply
-            }
-        };
+        match &reply {
+            Ok(_) => self.shared.answered(),
+            // One that was told already was counted then.
+            Err(error) if !self.is_told() => self.count_failure(error),
+            Err(_) => {}
+        }
         let undelivered = match self.answer.take() {
             Some(answer) => answer.send(reply).err(),
             None => Some(reply),
         };
         match (mem::take(&mut self.and_then), undelivered) {
-            (AndThen::Nudge(nudge), _) => nudge(),
+            (AndThen::Wake(wake), _) => wake(),
             (AndThen::RefundUnlessTold(refund), Some(Ok(undelivered))) => {
                 refund.owe(undelivered);
             }
@@ -206,19 +203,13 @@ impl Drop for Waiting {
     }
 }
 
-/// The terms of a request whose caller has so long: no time at all, if there is none to ask.
-pub(super) fn bounded(terms: Terms, callers: Option<Duration>) -> Terms {
-    let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
-    Terms { deadline: terms.deadline.min(callers), ..terms }
-}
-
 /// A charge that is refunded if its answer is dropped. The request and its answer share this; when both have dropped it,
 /// the charge is known to have been read, or is refunded.
 pub(crate) struct Refund {
     servers: Arc<Servers>,
     charge: Charge,
     at_us: Option<u64>,
-    nudge: Nudge,
+    wake: Wake,
     /// Where the charge is, once its answer was dropped.
     owed: OnceLock<Place>,
     /// The number of the check, if the order of refunds matters.
@@ -226,16 +217,16 @@ pub(crate) struct Refund {
 }
 
 /// A refund, and how to wake the waiters for its units.
-pub(super) type OwedRefund = (Request, Nudge);
+pub(super) type OwedRefund = (Request, Wake);
 
 impl Refund {
     pub(super) fn new(
         servers: &Arc<Servers>,
         charge: &Charge,
         at_us: Option<u64>,
-        nudge: Nudge,
+        wake: Wake,
     ) -> Refund {
-        let is_ordered = match &charge.limit {
+        let is_ordered = match charge.limit() {
             Limit::TokenBucket(_) => true,
             // A place in a shaping bucket comes back only if it is the last.
             Limit::LeakyBucket(bucket) => bucket.mode() == Mode::Policing,
@@ -244,7 +235,7 @@ impl Refund {
         let order = &servers.shared().refund_order;
         let number = is_ordered.then(|| order.begin(&charge.key));
         let (servers, charge, owed) = (Arc::clone(servers), charge.clone(), OnceLock::new());
-        Refund { servers, charge, at_us, nudge, owed, number }
+        Refund { servers, charge, at_us, wake, owed, number }
     }
 
     /// Notes that the charge of an answer must be refunded, because the answer was dropped.
@@ -259,12 +250,12 @@ impl Refund {
 
 impl Drop for Refund {
     fn drop(&mut self) {
-        let Refund { servers, charge, at_us, nudge, owed, number } = self;
+        let Refund { servers, charge, at_us, wake, owed, number } = self;
         let owed = owed.take().map(|place| {
             let refund = Request::Refund { charge: charge.clone(), place, at_us: *at_us };
-            (place, (refund, Arc::clone(nudge)))
+            (place, (refund, Arc::clone(wake)))
         });
-        let send = |(refund, nudge)| servers.give_back(refund, AndThen::Nudge(nudge));
+        let send = |(refund, wake)| servers.give_back(refund, AndThen::Wake(wake));
         match (number, owed) {
             (Some(number), owed) => {
                 let owed = owed.map(|(place, refund)| (units_before(place), refund));

@@ -3,8 +3,6 @@
 mod limit;
 mod log;
 
-use std::mem;
-
 use redis::{Cmd, Value};
 use tollgate_core::{
     self as core, Checked, Cost, Fill, Intent, Level, Limit, MAX_TIME_US, Part, Place, Receipt,
@@ -13,11 +11,11 @@ use tollgate_core::{
 
 use super::batcher::MAX_BATCH;
 use super::denials::Asked;
-use super::key;
 use super::script::Abilities;
 use crate::decision::Decision;
-use crate::error::{Error, StoreError};
-use crate::together::Demand;
+use crate::error::StoreError;
+use crate::joint::{Demand, JointDecision};
+use crate::store;
 use limit::put_number;
 
 /// The script's word for the server's time, and for any wait: a number that no time or wait is.
@@ -35,24 +33,33 @@ const LONG_LOG_WEIGHT: usize = 4;
 /// One charge to one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
-    pub(super) key: Vec<u8>,
-    pub(super) limit: Limit,
-    pub(super) demand: Demand,
+    /// The key on the server.
+    pub(super) key: Box<[u8]>,
+    /// What the limiter asks.
+    pub(super) of: store::Charge,
 }
 
 impl Charge {
+    pub(super) fn limit(&self) -> &Limit {
+        self.of.limit()
+    }
+
+    pub(super) fn demand(&self) -> &Demand {
+        self.of.demand()
+    }
+
     pub(super) fn asked(&self) -> Asked<'_> {
-        Asked { key: &self.key, limit: &self.limit, cost: self.demand.ask.cost.units() }
+        Asked { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
     }
 
     /// Whether it is, if nothing refuses: it is no look.
     pub(super) fn is_charged(&self) -> bool {
-        self.demand.intent == Intent::Charge
+        self.demand().intent == Intent::Charge
     }
 
     /// Whether its limit is a log that may have holes.
     fn is_on_long_log(&self) -> bool {
-        matches!(&self.limit, Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS)
+        matches!(self.limit(), Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS)
     }
 
     /// The work of a check in the worst case, in checks of a window or a bucket.
@@ -62,7 +69,7 @@ impl Charge {
 
     /// How many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
-        match &self.limit {
+        match self.limit() {
             Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
             Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS => 16,
             Limit::SlidingWindowLog(_) => 2,
@@ -73,31 +80,8 @@ impl Charge {
     /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
     /// for fewer.
     pub(super) fn part(&self, decision: &core::Decision) -> Part {
-        let requests_remaining = decision.remaining / self.demand.ask.cost.units();
-        Part { role: self.demand.role, decision: *decision, requests_remaining }
-    }
-}
-
-/// Which of the charges a caller's part is in, and whether the caller meant it to be charged.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PartOf {
-    pub(super) charge: usize,
-    pub(super) intent: Intent,
-}
-
-impl PartOf {
-    /// The first part of a charge.
-    pub(super) fn first_of(parts: &[PartOf], charge: usize) -> Option<usize> {
-        parts.iter().position(|part| part.charge == charge)
-    }
-
-    /// What it is told of its charge's answer: the receipt, unless it is a look or another had it.
-    pub(super) fn told(&self, answer: &mut Decision) -> Decision {
-        let rest = answer.without_receipt();
-        match self.intent {
-            Intent::Charge => mem::replace(answer, rest),
-            Intent::Look => rest,
-        }
+        let requests_remaining = decision.remaining / self.demand().ask.cost.units();
+        Part { role: self.demand().role, decision: *decision, requests_remaining }
     }
 }
 
@@ -112,10 +96,9 @@ pub(crate) enum Request {
         charge: Charge,
         at_us: Option<u64>,
     },
-    /// Several charges, all or none. The parts are those of the caller, each in one of the charges.
+    /// Several charges, all or none.
     Together {
         charges: Vec<Charge>,
-        parts: Vec<PartOf>,
         at_us: Option<u64>,
     },
     Refund {
@@ -136,19 +119,17 @@ pub(crate) enum Request {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Checked(Decision),
-    Together(Together, Vec<Decision>),
+    Together(JointDecision),
     Refunded(u64),
     Reset,
     /// And the time at which to look at it.
     State {
-        asked: Limit,
         /// What decides on it: the one that was asked for, or another at its size.
         limit: Limit,
-        state: State,
+        /// Boxed, because every request in flight has room for a reply.
+        state: Box<State>,
         now_us: u64,
     },
-    /// Of several requests that were asked for at once.
-    Batch(Vec<Result<crate::Together, Error>>),
 }
 
 impl Request {
@@ -204,11 +185,16 @@ impl Request {
         }
     }
 
+    /// Whether it decides something, so that a failure policy can decide it instead.
+    pub(super) fn is_decision(&self) -> bool {
+        matches!(self, Request::Check { .. } | Request::Peek { .. } | Request::Together { .. })
+    }
+
     /// Whether the limit and the cost say it all.
     fn is_plain(&self) -> bool {
         match self {
             Request::Check { charge, at_us } => {
-                at_us.is_none() && charge.demand.ask.max_wait_us.is_none()
+                at_us.is_none() && charge.demand().ask.max_wait_us.is_none()
             }
             _ => false,
         }
@@ -233,8 +219,10 @@ impl Request {
             Request::Refund { place: Place::Window { .. }, .. } => 0,
             Request::Refund { place: Place::Entry { .. }, .. } => 1,
             Request::Refund { place: Place::Bucket { .. }, .. } => 2,
+            // A peek looks whatever its charge says.
+            Request::Peek { .. } => u8::from(charge.demand().role == Role::Shadow),
             _ => {
-                let Demand { role, intent, .. } = charge.demand;
+                let Demand { role, intent, .. } = *charge.demand();
                 u8::from(role == Role::Shadow) | u8::from(intent == Intent::Look) << 1
             }
         }
@@ -248,7 +236,7 @@ impl Request {
                 Place::Entry { at_us } => (at_us, 0),
                 Place::Bucket { charged, over_us } => (charged, over_us),
             },
-            _ => (charge.demand.ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
+            _ => (charge.demand().ask.max_wait_us.map_or(NONE, |us| us.min(NONE - 1)), 0),
         }
     }
 }
@@ -289,9 +277,9 @@ impl<'a> Arguments<'a> {
     }
 
     fn add_charge(&mut self, request: &Request, charge: &'a Charge) {
-        let limit = self.intern(&charge.limit);
+        let limit = self.intern(charge.limit());
         self.requests.extend_from_slice(&limit.to_le_bytes());
-        put_number(&mut self.requests, charge.demand.ask.cost.units());
+        put_number(&mut self.requests, charge.demand().ask.cost.units());
         if !request.is_plain() {
             self.requests.push(request.role(charge));
             let (a, b) = request.numbers(charge);
@@ -416,17 +404,17 @@ impl Answers {
             (Request::Peek { charge, .. }, [raw]) => {
                 Ok(Reply::Checked(checked(charge, raw)?.without_receipt()))
             }
-            (Request::Together { charges, parts, .. }, raw) => {
-                together(charges, parts, raw, now_us).ok_or_else(unexpected)
+            (Request::Together { charges, .. }, raw) => {
+                together(charges, raw, now_us).ok_or_else(unexpected)
             }
             (_, [raw]) if raw.status != DONE => Err(unexpected()),
             (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
-            (Request::State { charge: Charge { key, limit, .. }, .. }, [raw]) => {
+            (Request::State { charge, .. }, [raw]) => {
                 let texts = self.state_texts(raw).ok_or_else(unexpected)?;
-                let asked = *limit;
-                let (limit, state) = state(&asked, texts, now_us).ok_or_else(|| corrupt(key))?;
-                Ok(Reply::State { asked, limit, state, now_us })
+                let (limit, state) =
+                    state(charge.limit(), texts, now_us).ok_or_else(|| corrupt(&charge.key))?;
+                Ok(Reply::State { limit, state: Box::new(state), now_us })
             }
             _ => Err(unexpected()),
         }
@@ -492,9 +480,9 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
         _ => return None,
     };
     let first_back_us = raw.first_back_us;
-    let limit = charge.limit.size();
+    let limit = charge.limit().size();
     let decision = core::Decision { verdict, limit, remaining, reset_after_us, first_back_us };
-    let place = match &charge.limit {
+    let place = match charge.limit() {
         Limit::FixedWindow(limit) => Place::Window { start_us: last, window_us: limit.window_us() },
         Limit::SlidingWindowCounter(limit) => {
             Place::Window { start_us: last, window_us: limit.window_us() }
@@ -505,13 +493,12 @@ fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
         }
     };
     let is_charged = decision.is_allowed() && charge.is_charged();
-    let receipt = is_charged.then(|| Receipt::of(charge.demand.ask.cost, place));
-    Some(Decision::of_key(Checked { decision, receipt }, key::holder(&charge.key)))
+    let receipt = is_charged.then(|| Receipt::of(charge.demand().ask.cost, place));
+    Some(Decision::of_key(Checked { decision, receipt }, charge.of.fingerprint()))
 }
 
-/// What the charges' answers come to, and every part's own; the first part of a charge that is no look
-/// has its receipt.
-fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> Option<Reply> {
+/// Returns the answer of all charges together, and each one's own.
+fn together(charges: &[Charge], raw: &[Raw], now_us: u64) -> Option<Reply> {
     let mut answers: Vec<Decision> = charges
         .iter()
         .zip(raw)
@@ -519,19 +506,16 @@ fn together(charges: &[Charge], parts: &[PartOf], raw: &[Raw], now_us: u64) -> O
         .collect::<Option<_>>()?;
     let part = |(charge, (raw, answer)): (&Charge, (&Raw, &Decision))| {
         let part = charge.part(answer.decided());
-        match charge.demand.ask.max_wait_us {
+        match charge.demand().ask.max_wait_us {
             Some(_) => Part { requests_remaining: raw.fits, ..part },
             None => part,
         }
     };
-    let mut together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
+    let together = Together::of(charges.iter().zip(raw.iter().zip(&answers)).map(part));
     if !together.verdict.is_allowed() {
         answers.iter_mut().for_each(|answer| *answer = answer.without_receipt());
     }
-    together.refused_by = together.refused_by.and_then(|charge| PartOf::first_of(parts, charge));
-    let own = |part: &PartOf| Some(part.told(answers.get_mut(part.charge)?));
-    let each = parts.iter().map(own).collect::<Option<_>>()?;
-    Some(Reply::Together(together, each))
+    Some(Reply::Together(JointDecision::new(together, answers)))
 }
 
 /// A number and what comes after it.

@@ -197,7 +197,7 @@ impl Settings {
     ) -> Taken {
         let key = self.key_of(head);
         let check = scope.check(&key).cost(cost);
-        if self.is_tracked || scope.is_shaping() || scope.is_local().is_err() {
+        if self.is_tracked || scope.is_shaping() || !scope.is_local() {
             return self.ask_at_length(check, head, cost, told);
         }
         let decision = check.now();
@@ -226,7 +226,7 @@ impl Settings {
             check = check.max_wait(max_wait).refunded_if_dropped();
             place = own;
         }
-        if scope.is_local().is_ok() {
+        if scope.is_local() {
             let limit = |decision| Answered::Limit { decision, cost, key: kept };
             let answered = check.now().map_or_else(Answered::Undecided, limit);
             return Taken::Settled(self.settle(head, answered, place, told));

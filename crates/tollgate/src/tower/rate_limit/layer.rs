@@ -27,10 +27,10 @@ use crate::tower::ResponseHead;
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
 /// use axum::{Router, routing::{get, post}};
-/// use tollgate::{Limiter, tower::RateLimitLayer};
+/// use tollgate::{Limiter, tower::RateLimitLayer, Redis};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let limiter = Limiter::memory(); // or Limiter::redis("redis://127.0.0.1:6379")?
+/// let limiter = Limiter::memory(); // or Redis::at("redis://127.0.0.1:6379")?.build()?
 /// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
 /// let app: Router = Router::new()
 ///     .route("/", get(|| async { "hello" }))
@@ -90,7 +90,7 @@ impl RateLimitLayer {
     #[must_use]
     pub fn identity(self, identity: Identity) -> RateLimitLayer {
         self.with(|settings| {
-            let clock = &settings.by.limiter().inner.clock;
+            let clock = settings.by.limiter().clock();
             settings.identity = Some(identity.on_clock(clock));
         })
     }

@@ -142,7 +142,7 @@ impl Settings {
 
     /// Returns whether ten seconds have passed since this last returned true.
     fn is_due(&self, last_us: &AtomicU64) -> bool {
-        let now_us = self.by.limiter().inner.clock.now_us();
+        let now_us = self.by.limiter().clock().now_us();
         let before_us = last_us.load(Ordering::Relaxed);
         let is_due = before_us == 0 || now_us.saturating_sub(before_us) > 10_000_000;
         let swap =
@@ -151,7 +151,7 @@ impl Settings {
     }
 
     pub(super) fn wall_us(&self) -> u64 {
-        self.by.limiter().inner.clock.wall_us()
+        self.by.limiter().clock().wall_us()
     }
 }
 

@@ -342,7 +342,7 @@ impl Node {
         let Shared { denials, clock, .. } = &*self.shared;
         match (&waiting.request, reply) {
             (Request::Check { charge, at_us: None }, Ok(Reply::Checked(decision)))
-                if !decision.is_allowed() && charge.demand.ask.max_wait_us.is_none() =>
+                if !decision.is_allowed() && charge.demand().ask.max_wait_us.is_none() =>
             {
                 denials.remember(charge.asked(), waiting.since_us, *decision.decided());
             }

@@ -1,13 +1,15 @@
 //! What the core makes of a trace: the requests, their answers, and every key's state.
 
+use std::sync::Arc;
 use tollgate_core::{
     Ask, CarryOver, Checked, Cost, Decision, Intent, Limit, MAX_STEP_BACK_US, MAX_TIME_US,
     MAX_UNITS, Place, Receipt, State,
 };
 
-use super::super::wire::{Charge, PartOf, Request};
+use super::super::wire::{Charge, Request};
 use super::trace::{Act, Batch, Price, Step, Time};
-use crate::together::Demand;
+use crate::joint::Demand;
+use crate::store::{self, Name};
 
 /// Every key, and the server's time.
 pub(super) struct World {
@@ -172,9 +174,8 @@ impl Key {
             Act::Peek => (Request::Peek { charge, at_us }, self.peek(ask, when)),
             Act::Look(_) => {
                 let intent = Intent::Look;
-                let charge = Charge { demand: Demand { intent, ..charge.demand }, ..charge };
-                let (charges, parts) = (vec![charge], vec![PartOf { charge: 0, intent }]);
-                (Request::Together { charges, parts, at_us }, self.peek(ask, when))
+                let charge = self.demanding(Demand { intent, ..*charge.demand() });
+                (Request::Together { charges: vec![charge], at_us }, self.peek(ask, when))
             }
             Act::Refund(which) | Act::RefundAtUs(which, _) => {
                 if self.receipts.is_empty() {
@@ -249,8 +250,14 @@ impl Key {
         back
     }
 
+    fn demanding(&self, demand: Demand) -> Charge {
+        let name = Arc::new(Name::new("test", []));
+        let of = store::Charge::new(name, &self.name, self.limit, demand);
+        Charge { key: self.name.clone().into(), of }
+    }
+
     pub(super) fn charge(&self, ask: Ask) -> Charge {
-        Charge { key: self.name.clone(), limit: self.limit, demand: Demand::of(ask) }
+        self.demanding(Demand::of(ask))
     }
 
     /// The state under its limit, or under the one that it stays under; and which decides.

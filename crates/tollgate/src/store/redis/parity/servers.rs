@@ -193,8 +193,8 @@ impl Player {
                     *own.decided() == expected.decision && receipt == expected.receipt
                 }
                 (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decided() == expected,
-                (Ok(Reply::Together(together, each)), Expected::Peeked(expected)) => {
-                    let is_allowed = together.verdict.is_allowed();
+                (Ok(Reply::Together(joint)), Expected::Peeked(expected)) => {
+                    let (is_allowed, each) = (joint.is_allowed(), joint.each());
                     let is_own =
                         |own: &Decision| own.decided() == expected && own.receipt().is_none();
                     is_allowed == expected.is_allowed() && each.iter().all(is_own)
@@ -224,7 +224,7 @@ impl Player {
             };
             let expected = key.decides(now_us, Cost::ONE);
             prop_assert_eq!(limit, expected.0, "{} of {:?}", self.flavour, key);
-            let (own, expected) = (comparable(&limit, state), comparable(&limit, expected.1));
+            let (own, expected) = (comparable(&limit, *state), comparable(&limit, expected.1));
             prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
         }
         Ok(())

@@ -19,7 +19,6 @@ use siphasher::sip128::SipHasher13;
 use tollgate_core::{Cost, Limit};
 
 use crate::error::Error;
-use crate::scope::Scope;
 
 /// Enough that acquires of different keys seldom meet.
 const SHARDS: usize = 64;
@@ -39,9 +38,9 @@ pub(crate) struct Lines {
 
 /// Which line: the scope's name, and a keyed fingerprint of 128 bits of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    /// The number of the name. Whoever stands in line holds the scope, and that the number.
-    family: u64,
+pub(crate) struct Place {
+    /// The number of the name. A caller in line holds the scope, and that the name.
+    name: u64,
     key: u128,
 }
 
@@ -61,10 +60,10 @@ struct Line {
 
 /// What one in line asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Want {
+pub(crate) struct Want {
     /// A line is of one name, under which there may be several limits.
-    pub(super) limit: Limit,
-    pub(super) cost: Cost,
+    pub(crate) limit: Limit,
+    pub(crate) cost: Cost,
 }
 
 #[derive(Debug)]
@@ -111,18 +110,17 @@ impl Lines {
         self.shards.iter().map(in_shard).sum()
     }
 
-    /// Takes the last place in the key's line.
-    pub(super) fn join(
+    /// Takes the last place in the line of a key, under the name with this number.
+    pub(crate) fn join(
         &self,
-        scope: &Scope,
+        name: u64,
         key: &[u8],
-        cost: Cost,
+        want: Want,
     ) -> Result<(Turn<'_>, Standing), Error> {
-        let place = self.place(scope, key);
+        let place = self.place(name, key);
         let mut shard = self.shards[place.shard()].lock();
         // Drawn under the lock, so that tickets rise along every line.
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        let want = Want { limit: *scope.limit(), cost };
         let last = Behind { ticket, want, deadline_us: u64::MAX, waker: None };
         let standing = match shard.entry(place) {
             Entry::Vacant(vacant) => {
@@ -144,13 +142,13 @@ impl Lines {
     }
 
     /// Lets the key's front ask again at once: units came back that it did not know of.
-    pub(crate) fn nudge(&self, scope: &Scope, key: &[u8]) {
+    pub(crate) fn nudge(&self, name: u64, key: &[u8]) {
         // A front that asked before the units came back was counted before it asked, and the
         // store's lock orders the two.
         if self.standing.load(Ordering::Acquire) == 0 {
             return;
         }
-        let place = self.place(scope, key);
+        let place = self.place(name, key);
         let waker = {
             let mut shard = self.shards[place.shard()].lock();
             shard.get_mut(&place).and_then(|line| {
@@ -161,9 +159,9 @@ impl Lines {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    fn place(&self, scope: &Scope, key: &[u8]) -> Place {
+    fn place(&self, name: u64, key: &[u8]) -> Place {
         let key = self.fingerprint.hash(key).as_u128();
-        Place { family: scope.kept.family(), key }
+        Place { name, key }
     }
 }
 
@@ -175,7 +173,7 @@ impl fmt::Debug for Lines {
 
 /// A place in a line. Dropping it leaves the line, and wakes the next if it was the front.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     lines: &'a Lines,
     place: Place,
     ticket: u64,
@@ -183,7 +181,7 @@ pub(super) struct Turn<'a> {
 
 /// Where one stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// At the front: ask.
     Front,
     /// Behind others: wait to be woken.
@@ -197,7 +195,7 @@ pub(super) enum Standing {
 
 /// Whether the front may rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(crate) enum Rest {
     /// Until it is due, or woken.
     Undisturbed,
     /// Not at all: units came back since it asked.
@@ -206,7 +204,7 @@ pub(super) enum Rest {
 
 impl Turn<'_> {
     /// Where this one stands; if behind, `waker` is woken when that changes.
-    pub(super) fn stand(&self, deadline_us: u64, waker: &Waker) -> Standing {
+    pub(crate) fn stand(&self, deadline_us: u64, waker: &Waker) -> Standing {
         let _stale;
         let mut shard = self.lines.shards[self.place.shard()].lock();
         let Some(line) = shard.get_mut(&self.place) else { return Standing::Front };
@@ -221,7 +219,7 @@ impl Turn<'_> {
     }
 
     /// What those ahead ask for, the front first.
-    pub(super) fn wants_ahead(&self) -> Vec<Want> {
+    pub(crate) fn wants_ahead(&self) -> Vec<Want> {
         let shard = self.lines.shards[self.place.shard()].lock();
         let Some(line) = shard.get(&self.place) else { return Vec::new() };
         let Some(at) = line.position(self.ticket) else { return Vec::new() };
@@ -230,7 +228,7 @@ impl Turn<'_> {
     }
 
     /// Whether there is room for one more to wait; asked by a front that found nobody before it.
-    pub(super) fn has_room(&self) -> Result<(), Error> {
+    pub(crate) fn has_room(&self) -> Result<(), Error> {
         let standing = self.lines.standing.load(Ordering::Relaxed);
         if standing > self.lines.max_waiting {
             return Err(Error::TooManyWaiting { waiting: standing - 1 });
@@ -240,7 +238,7 @@ impl Turn<'_> {
 
     /// The front says that it asks again at `due_us`. Those whose deadline is before that are woken,
     /// to learn that they are too late.
-    pub(super) fn rest(&self, due_us: u64, waker: &Waker) -> Rest {
+    pub(crate) fn rest(&self, due_us: u64, waker: &Waker) -> Rest {
         let mut late = Vec::new();
         let _stale;
         {

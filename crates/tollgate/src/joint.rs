@@ -1,42 +1,30 @@
 //! The answer of several limits to one request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "rules")]
-use tollgate_core::Part;
-use tollgate_core::{Ask, Cost, Intent, MAX_UNITS, Role, Verdict};
+use tollgate_core::{Ask, Cost, Intent, MAX_UNITS, Part, Role, Verdict};
 
-use crate::check::Check;
 use crate::decision::Decision;
-use crate::error::Error;
-use crate::limiter::{Inner, Limiter};
-use crate::store::memory;
-#[cfg(feature = "redis")]
-use crate::store::{
-    Store,
-    redis::{Asked, Redis},
-};
 
 /// The answer of several limits to one request: all were charged, or none, but for peeks.
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
-pub struct Together {
+pub struct JointDecision {
     decided: tollgate_core::Together,
     each: Vec<Decision>,
 }
 
-impl Together {
-    pub(crate) fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> Together {
-        Together { decided, each }
+impl JointDecision {
+    /// Returns the answer of several limits, with each one's own.
+    pub fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> JointDecision {
+        JointDecision { decided, each }
     }
 
     /// The answer of a single limit to a request that costs `units`.
-    #[cfg(feature = "rules")]
-    pub(crate) fn of_one(decision: Decision, units: u64) -> Together {
+    pub fn of_one(decision: Decision, units: u64) -> JointDecision {
         let requests_remaining = decision.remaining() / units.max(1);
         let part = Part { role: Role::Enforced, decision: *decision.decided(), requests_remaining };
-        Together { decided: tollgate_core::Together::of([part]), each: vec![decision] }
+        JointDecision { decided: tollgate_core::Together::of([part]), each: vec![decision] }
     }
 
     /// Whether every enforced limit admits the request.
@@ -105,66 +93,31 @@ impl Together {
         &self.each
     }
 
+    /// Returns the answer of all limits together, as the algorithms have it.
+    pub fn decided(&self) -> &tollgate_core::Together {
+        &self.decided
+    }
+
     /// The same, to take the receipts.
     pub fn into_each(self) -> Vec<Decision> {
         self.each
     }
 }
 
-/// Decides without waiting.
-pub(crate) fn now(limiter: &Limiter, checks: &[Check<'_>]) -> Result<Together, Error> {
-    // Pushed where they stay: what is collected is moved.
-    let mut parts = memory::Few::new();
-    for check in checks {
-        let demand = demand(limiter, check)?;
-        check.scope.is_local()?;
-        parts.push(memory::Part { scope: &check.scope.kept, key: check.key.as_bytes(), demand });
-    }
-    let Inner { memory, clock, .. } = &*limiter.inner;
-    let now_us = time(checks).unwrap_or_else(|| clock.now_us());
-    let mut each = memory::Few::new();
-    let decided = memory.together(&parts, now_us, &mut each);
-    Ok(Together::new(decided, each.drain(..).collect()))
-}
-
-/// What to ask of Redis.
-#[cfg(feature = "redis")]
-pub(crate) fn request(limiter: &Limiter, redis: &Redis, checks: &[Check<'_>]) -> Asked {
-    let part = |check: &Check<'_>| {
-        let demand = demand(limiter, check)?;
-        match &check.scope.store {
-            Store::Redis(scope) => Ok(scope.part(check.key.as_bytes(), demand)),
-            Store::Memory => Err(Error::DifferentLimiters),
-        }
-    };
-    let parts = checks.iter().map(part).collect::<Result<Vec<_>, Error>>()?;
-    redis.request(parts, time(checks))
-}
-
-/// When several are decided: at the first time that one of them says.
-fn time(checks: &[Check<'_>]) -> Option<u64> {
-    checks.iter().find_map(|check| check.at_us)
-}
-
-fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
-    if !Arc::ptr_eq(&check.scope.limiter.inner, &limiter.inner) {
-        return Err(Error::DifferentLimiters);
-    }
-    Ok(Demand { ask: check.ask()?, role: check.role, intent: check.intent })
-}
-
-/// What is asked of one limit among several.
+/// What is asked of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub(crate) ask: Ask,
-    pub(crate) role: Role,
-    pub(crate) intent: Intent,
+pub struct Demand {
+    /// The cost, and the longest wait.
+    pub ask: Ask,
+    /// Whether a refusal counts.
+    pub role: Role,
+    /// Whether it is charged.
+    pub intent: Intent,
 }
 
 impl Demand {
-    /// One that can refuse, and is charged.
-    #[cfg(any(feature = "redis", test))]
-    pub(crate) fn of(ask: Ask) -> Demand {
+    /// Returns the demand of a plain check: it can refuse, and is charged.
+    pub fn of(ask: Ask) -> Demand {
         Demand { ask, role: Role::Enforced, intent: Intent::Charge }
     }
 

@@ -1,0 +1,211 @@
+//! A check of several limits: all are charged, or none.
+
+use std::mem;
+use std::sync::Arc;
+
+use tollgate_core::{Intent, Role};
+
+use crate::answer::Answer;
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::failure::Terms;
+use crate::joint::{Demand, JointDecision};
+use crate::limiter::{Limiter, Remote, Store};
+use crate::scope::Place;
+use crate::store::memory;
+use crate::store::{Call, Charge, JointRequest};
+
+impl Limiter {
+    /// Decides one request on several limits: all of them are charged, or none. A
+    /// [peek](Scope::peek) among them can refuse, and is never charged.
+    ///
+    /// The same name and key twice is one charge with the costs added, under the limit of the first that
+    /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one
+    /// with the costs added. What can refuse comes first: beside a peek that is no shadow, a shadow is not charged.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let user = limiter.scope("user", "token-bucket capacity=60 refill=1/s")?;
+    /// let all = limiter.scope("all", "fixed-window limit=1000 window=1s")?;
+    /// let together = limiter.check_all_now(&[user.check("user:42").cost(5), all.check("all")])?;
+    /// assert_eq!((together.limit(), together.remaining()), (Some(60), Some(55))); // `user`, the tightest
+    /// assert_eq!(together.requests_remaining(), Some(11)); // eleven more requests like this one fit
+    ///
+    /// // Who has failed to log in three times is not let in; only failures are charged.
+    /// let failed = limiter.scope("failed", "sliding-window-log limit=3 window=1h")?;
+    /// assert!(failed.check("user:42").cost(3).now()?.is_allowed());
+    /// let refused = limiter.check_all_now(&[user.check("user:42"), failed.peek("user:42")])?;
+    /// assert_eq!(refused.refused_by(), Some(1));
+    /// assert_eq!(user.peek("user:42").now()?.remaining(), 55); // it cost nothing
+    ///
+    /// let both = [failed.peek("user:7").cost(2), failed.check("user:7")];
+    /// let told = limiter.check_all_now(&both)?; // the charge alone, told to both
+    /// assert_eq!(told.each()[0].remaining(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn check_all_now(&self, checks: &[Check<'_>]) -> Result<JointDecision, Error> {
+        let Store::Memory(local) = self.store() else { return Err(Error::MustWait) };
+        // Pushed where they stay: what is collected is moved.
+        let mut parts = memory::Few::new();
+        for check in checks {
+            let demand = demand(self, check)?;
+            let Place::Memory { kept, .. } = check.scope.place() else {
+                return Err(Error::MustWait);
+            };
+            parts.push(memory::Part { scope: kept, key: check.key.as_bytes(), demand });
+        }
+        let now_us = time(checks).unwrap_or_else(|| local.clock.now_us());
+        let mut each = memory::Few::new();
+        let decided = local.memory.together(&parts, now_us, &mut each);
+        Ok(JointDecision::new(decided, each.drain(..).collect()))
+    }
+
+    /// [`check_all_now`](Self::check_all_now), for any store.
+    pub fn check_all(&self, checks: &[Check<'_>]) -> Answer<JointDecision> {
+        let Store::Remote(remote) = self.store() else {
+            return Answer::ready(self.check_all_now(checks));
+        };
+        let Joined { request, parts } = match joined(self, remote, checks) {
+            Ok(Some(joined)) => joined,
+            Ok(None) => return Answer::ready(Ok(of_nothing())),
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let (remote, again) = (Arc::clone(remote), request.clone());
+        let answer = remote.store.check_all(request);
+        answer.then(move |answer| {
+            let answer = remote.decide_all_instead(answer, &again)?;
+            parts.answer(answer)
+        })
+    }
+
+    /// Decides many requests, independent of each other, each on one or more limits.
+    ///
+    /// On Redis they go in their order, 64 charges at a time, each time within the limiter's deadline, or
+    /// the scopes' own; with [`Check::within`] on any of them, all within that.
+    pub fn batch(&self, requests: &[&[Check<'_>]]) -> Answer<Vec<Result<JointDecision, Error>>> {
+        let Store::Remote(remote) = self.store() else {
+            let decide = |checks: &&[Check<'_>]| self.check_all_now(checks);
+            return Answer::ready(Ok(requests.iter().map(decide).collect()));
+        };
+        let within = requests.iter().filter_map(|checks| Check::least_time(checks)).min();
+        let joined: Vec<_> = requests.iter().map(|checks| joined(self, remote, checks)).collect();
+        let requests = joined.iter().flatten().flatten().map(|joined| joined.request.clone());
+        let answer = Arc::clone(&remote.store).batch(requests.collect(), within);
+        let remote = Arc::clone(remote);
+        answer.then(move |answers| {
+            let mut answers = answers?.into_iter();
+            let own = |joined| match joined {
+                Ok(Some(Joined { request, parts })) => {
+                    // OK because a store answers as many requests as it was given.
+                    let answer = answers.next().unwrap_or(Err(Error::AnswerTaken));
+                    parts.answer(remote.decide_all_instead(answer, &request)?)
+                }
+                Ok(None) => Ok(of_nothing()),
+                Err(error) => Err(error),
+            };
+            Ok(joined.into_iter().map(own).collect())
+        })
+    }
+}
+
+/// The charges of one check, and the caller's parts, each in one of the charges.
+#[derive(Debug)]
+struct Joined {
+    request: JointRequest,
+    parts: Parts,
+}
+
+#[derive(Debug)]
+struct Parts(Vec<Part>);
+
+/// The charge that a caller's part is in, and whether the caller wants it charged.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    charge: usize,
+    intent: Intent,
+}
+
+/// Merges the checks of one key into one charge, under the limit of the first that counts ([`Demand::outranks`]).
+/// `None` if there is nothing to decide.
+fn joined(
+    limiter: &Limiter,
+    remote: &Remote,
+    checks: &[Check<'_>],
+) -> Result<Option<Joined>, Error> {
+    let most = remote.store.max_charges();
+    if checks.len() > most {
+        return Err(Error::TooManyCharges { count: checks.len(), most });
+    }
+    let mut charges: Vec<Charge> = Vec::with_capacity(checks.len());
+    let mut parts = Vec::with_capacity(checks.len());
+    let mut terms: Vec<(Role, Terms)> = Vec::with_capacity(checks.len());
+    for check in checks {
+        let demand = demand(limiter, check)?;
+        let Place::Remote(scope) = check.scope.place() else {
+            return Err(Error::DifferentLimiters);
+        };
+        terms.push((demand.role, scope.terms));
+        let charge = scope.charge(check.key.as_bytes(), demand);
+        let same = charges.iter().position(|other| other.has_key_of(&charge));
+        parts.push(Part { charge: same.unwrap_or(charges.len()), intent: demand.intent });
+        match same {
+            Some(same) => merge(&mut charges[same], &charge),
+            None => charges.push(charge),
+        }
+    }
+    let Some(terms) = Terms::of_all(&terms) else { return Ok(None) };
+    let terms = terms.bounded(Check::least_time(checks));
+    let at_us = remote.time(time(checks));
+    let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
+    Ok(Some(Joined { request: JointRequest { charges, call }, parts: Parts(parts) }))
+}
+
+/// Makes two charges of one key one.
+fn merge(charge: &mut Charge, other: &Charge) {
+    let outranks = other.demand().outranks(charge.demand());
+    let limit = if outranks { other.limit() } else { charge.limit() };
+    let demand = charge.demand().merged(*other.demand());
+    *charge = Charge::new(Arc::clone(charge.name()), charge.key(), *limit, demand);
+}
+
+impl Parts {
+    /// Turns the answer of each charge into the answer of each part. The first part of a charge that is no look has its
+    /// receipt.
+    fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
+        let mut decided = *joint.decided();
+        let first_of = |charge| self.0.iter().position(|part| part.charge == charge);
+        decided.refused_by = decided.refused_by.and_then(first_of);
+        let mut answers = joint.into_each();
+        let own = |part: &Part| {
+            let answer = answers.get_mut(part.charge)?;
+            let rest = answer.without_receipt();
+            Some(match part.intent {
+                Intent::Charge => mem::replace(answer, rest),
+                Intent::Look => rest,
+            })
+        };
+        let each: Option<Vec<Decision>> = self.0.iter().map(own).collect();
+        // OK because a store answers as many charges as it was given.
+        Ok(JointDecision::new(decided, each.ok_or(Error::AnswerTaken)?))
+    }
+}
+
+fn of_nothing() -> JointDecision {
+    JointDecision::new(tollgate_core::Together::of([]), Vec::new())
+}
+
+/// Returns the time at which several checks are decided: the first that one of them sets.
+fn time(checks: &[Check<'_>]) -> Option<u64> {
+    checks.iter().find_map(|check| check.at_us)
+}
+
+fn demand(limiter: &Limiter, check: &Check<'_>) -> Result<Demand, Error> {
+    if !check.scope.limiter().is_same(limiter) {
+        return Err(Error::DifferentLimiters);
+    }
+    Ok(Demand { ask: check.ask()?, role: check.role, intent: check.intent })
+}

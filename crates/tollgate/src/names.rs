@@ -1,0 +1,165 @@
+//! The registry of names: every name has one number, whichever store keeps its keys.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use ahash::RandomState;
+use parking_lot::RwLock;
+
+use crate::error::Error;
+
+/// The most names in use at a time on a store across the network. The memory store has its own bound, on limits.
+const MAX_NAMES: usize = 32_768;
+
+/// Dropped names are removed when the registry has grown to this size, and again whenever it has doubled.
+const FIRST_SWEEP: usize = 1_024;
+
+/// The name of a limit, as a store needs it.
+#[derive(Debug)]
+pub struct Name {
+    number: u64,
+    text: Box<str>,
+    encoded: Box<[u8]>,
+}
+
+impl Name {
+    /// Returns a name that differs from every other name of this process. `encoded` is what the store made of the
+    /// text ([`RemoteStore::encode_name`](crate::store::RemoteStore::encode_name)).
+    pub fn new(text: &str, encoded: impl Into<Box<[u8]>>) -> Name {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        Name { number, text: text.into(), encoded: encoded.into() }
+    }
+
+    /// Returns a number that no other name of this process has, not even after this one was dropped.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns the name as the caller wrote it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns what the store made of the name.
+    pub fn encoded(&self) -> &[u8] {
+        &self.encoded
+    }
+}
+
+/// The names of one limiter. A name that nobody holds is forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    registered: RwLock<Registered>,
+}
+
+#[derive(Debug)]
+struct Registered {
+    by_text: HashMap<Box<str>, Weak<Name>, RandomState>,
+    /// The size at which dropped names are removed next.
+    sweep_at: usize,
+}
+
+impl Default for Registered {
+    fn default() -> Registered {
+        Registered { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
+    }
+}
+
+impl Names {
+    /// Returns the name of this text; makes it if nobody holds it. Any number of names.
+    pub(crate) fn get(&self, text: &str, encode: impl FnOnce() -> Box<[u8]>) -> Arc<Name> {
+        if let Some(name) = self.registered.read().find(text) {
+            return name;
+        }
+        let mut registered = self.registered.write();
+        registered.find(text).unwrap_or_else(|| registered.add(text, encode()))
+    }
+
+    /// [`get`](Self::get), but an error if there are 32,768 other names already.
+    pub(crate) fn get_bounded(
+        &self,
+        text: &str,
+        encode: impl FnOnce() -> Box<[u8]>,
+    ) -> Result<Arc<Name>, Error> {
+        if let Some(name) = self.registered.read().find(text) {
+            return Ok(name);
+        }
+        let mut registered = self.registered.write();
+        if registered.by_text.len() >= MAX_NAMES {
+            registered.sweep();
+        }
+        let count = registered.by_text.len();
+        match registered.find(text) {
+            Some(name) => Ok(name),
+            None if count >= MAX_NAMES => Err(Error::TooManyLimits { count }),
+            None => Ok(registered.add(text, encode())),
+        }
+    }
+}
+
+impl Registered {
+    fn find(&self, text: &str) -> Option<Arc<Name>> {
+        self.by_text.get(text)?.upgrade()
+    }
+
+    fn add(&mut self, text: &str, encoded: Box<[u8]>) -> Arc<Name> {
+        if self.by_text.len() >= self.sweep_at {
+            self.sweep();
+        }
+        let name = Arc::new(Name::new(text, encoded));
+        self.by_text.insert(text.into(), Arc::downgrade(&name));
+        name
+    }
+
+    fn sweep(&mut self) {
+        self.by_text.retain(|_, name| name.strong_count() > 0);
+        self.sweep_at = FIRST_SWEEP.max(2 * self.by_text.len());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn plain(names: &Names, text: &str) -> Arc<Name> {
+        names.get(text, Box::default)
+    }
+
+    #[test]
+    fn a_name_keeps_its_number_while_it_is_held() {
+        let names = Names::default();
+        let api = plain(&names, "api");
+        assert_eq!(plain(&names, "api").number(), api.number());
+        assert_ne!(plain(&names, "logins").number(), api.number());
+        let number = api.number();
+        drop(api);
+        assert_ne!(plain(&names, "api").number(), number);
+    }
+
+    #[test]
+    fn dropped_names_are_removed() {
+        let names = Names::default();
+        let held = plain(&names, "held");
+        for nth in 0..10 * FIRST_SWEEP {
+            plain(&names, &nth.to_string());
+        }
+        assert!(names.registered.read().by_text.len() <= FIRST_SWEEP);
+        assert_eq!(plain(&names, "held").number(), held.number());
+    }
+
+    #[test]
+    fn names_in_use_are_bounded() {
+        let names = Names::default();
+        let bounded = |text: &str| names.get_bounded(text, Box::default);
+        let mut held: Vec<_> =
+            (0..MAX_NAMES).map(|nth| bounded(&nth.to_string()).unwrap()).collect();
+        let refused = bounded("one more").unwrap_err();
+        assert_eq!(refused, Error::TooManyLimits { count: MAX_NAMES });
+        assert_eq!(bounded("7").unwrap().number(), held[7].number());
+        held.pop();
+        assert_eq!(bounded("one more").unwrap().text(), "one more");
+    }
+}
