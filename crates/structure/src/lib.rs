@@ -7,10 +7,11 @@
 //! cargo run -p tollgate-structure -- tollgate   lists those of one crate of this workspace
 //! ```
 //!
-//! Two rules are checked; `tests/workspace.rs` has their tables:
+//! Three rules are checked; `tests/workspace.rs` has their tables:
 //!
 //! - crates depend on each other in one direction: [`layer_problems`]
 //! - sibling modules inside a crate depend on each other in one direction: [`module_cycles`], [`cycle_problems`]
+//! - the walks in ARCHITECTURE.md are short and name files that exist: [`walk_problems`]
 //!
 //! How module cycles are found, in order:
 //!
@@ -30,9 +31,11 @@ mod metadata;
 mod module;
 mod resolve;
 mod scan;
+mod walks;
 
 pub use cycles::{Cycle, Edge, module_cycles};
 pub use error::StructureError;
 pub use known::cycle_problems;
 pub use layers::{Dependency, layer_problems};
 pub use metadata::{CrateRoot, Workspace};
+pub use walks::walk_problems;

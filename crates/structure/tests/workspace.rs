@@ -1,9 +1,10 @@
 //! This workspace keeps to its structure. The tables here are meant to be edited.
 
+use std::fs;
 use std::path::Path;
 
 use tollgate_structure::{
-    StructureError, Workspace, cycle_problems, layer_problems, module_cycles,
+    StructureError, Workspace, cycle_problems, layer_problems, module_cycles, walk_problems,
 };
 
 /// The crates that each crate may depend on, dev-dependencies aside. A row names only crates of rows above it.
@@ -73,6 +74,16 @@ fn modules_have_no_cycle_that_is_not_known() {
     let cycles: Vec<_> =
         workspace.roots.iter().flat_map(|root| module_cycles(&workspace, root).unwrap()).collect();
     pass(&cycle_problems(&cycles, KNOWN_CYCLES));
+}
+
+#[test]
+fn walks_are_short_and_name_files_that_exist() {
+    let root = workspace().unwrap().root;
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect(
+        "there must be an ARCHITECTURE.md with at least four sections `### Walk: …` at the root",
+    );
+    let problems = walk_problems(&text, &|path| root.join(path).is_file());
+    pass(&problems.iter().map(|problem| format!("ARCHITECTURE.md: {problem}")).collect::<Vec<_>>());
 }
 
 fn workspace() -> Result<Workspace, StructureError> {
