@@ -20,8 +20,7 @@
 //! - [`Algorithm`]: what each algorithm does; one file each, the buckets on one kernel.
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
-//! - [`muldiv`]: the one multiplication that may pass 64 bits.
-//! - [`twins`]: the same in Lua, for a store that decides inside Redis.
+//! - [`store`]: what an author of a store needs: fast paths, logs in few bytes, the algorithms in Lua.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,18 +31,16 @@ mod algorithm;
 mod decision;
 mod limit;
 mod muldiv;
+pub mod store;
 mod together;
-pub mod twins;
 
 pub use algorithm::{
-    Algorithm, BriefLog, Entry, FewLog, Fill, FixedWindow, LeakyBucket, Level, Log,
-    MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
-    Window, WindowPair,
+    Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
+    Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
 pub use limit::{
     AlgorithmName, Bound, CarryOver, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS,
     MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, duration_text, parse_duration,
 };
-pub use muldiv::muldiv;
 pub use together::{Charge, Intent, Part, Role, TightestLimit, Together, check_all};

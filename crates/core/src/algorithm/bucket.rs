@@ -6,7 +6,7 @@
 use core::hint::select_unpredictable;
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Decide, MAX_TIME_US};
+use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
 use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
 use crate::muldiv::muldiv;
@@ -360,7 +360,7 @@ impl<K: BucketKind> Decide for K {
     }
 }
 
-impl<K: BucketKind> Algorithm for K {
+impl<K: BucketKind> FastPath for K {
     type Usual = Fill;
 
     /// In 64 bits, on a clock that has not stepped back. What is held is one number then: the parts of a unit,
@@ -399,7 +399,9 @@ impl<K: BucketKind> Algorithm for K {
         let place = Place::Bucket { charged, over_us: now_us + reset_after_us };
         Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
     }
+}
 
+impl<K: BucketKind> Algorithm for K {
     #[inline]
     fn size(&self) -> u64 {
         self.bucket().capacity
