@@ -99,18 +99,33 @@ pub struct Bound {
     pub formula: &'static str,
 }
 
-/// Runs the same expression on the algorithm inside, as its own type.
-macro_rules! each {
+/// Runs the same expression on the algorithm inside a limit, as its own type.
+///
+/// ```
+/// use tollgate_core::store::each;
+/// use tollgate_core::{Algorithm, Limit};
+///
+/// fn interval_us(limit: &Limit) -> u64 {
+///     each!(limit, algorithm => algorithm.interval_us())
+/// }
+/// assert_eq!(interval_us(&"fixed-window limit=5 window=1s".parse()?), 1_000_000);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+// Exported macros stand at the crate's root; `store::each` is the name to use.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __each {
     ($limit:expr, $algorithm:ident => $body:expr) => {
         match $limit {
-            Limit::FixedWindow($algorithm) => $body,
-            Limit::SlidingWindowLog($algorithm) => $body,
-            Limit::SlidingWindowCounter($algorithm) => $body,
-            Limit::TokenBucket($algorithm) => $body,
-            Limit::LeakyBucket($algorithm) => $body,
+            $crate::Limit::FixedWindow($algorithm) => $body,
+            $crate::Limit::SlidingWindowLog($algorithm) => $body,
+            $crate::Limit::SlidingWindowCounter($algorithm) => $body,
+            $crate::Limit::TokenBucket($algorithm) => $body,
+            $crate::Limit::LeakyBucket($algorithm) => $body,
         }
     };
 }
+use __each as each;
 
 impl Limit {
     /// The algorithm's name.
