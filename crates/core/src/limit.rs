@@ -1,5 +1,6 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
+mod common;
 mod error;
 mod more;
 mod quota;

@@ -37,10 +37,23 @@ impl Bucket {
         Ok(Bucket { capacity, rate, time_to_full_us, one_fits_below })
     }
 
+    /// A bucket of the capacity nearest to `capacity` that is at least 1 and comes back within 100 years.
+    pub(super) fn nearest(capacity: u64, rate: Rate) -> Bucket {
+        // At least 1, because no rate has a period above 100 years.
+        let (within_100_years, _) = muldiv(MAX_FILL_US, rate.units.get(), rate.per_us);
+        let most = within_100_years.min(MAX_UNITS);
+        Bucket::of(capacity.min(most).max(1), rate)
+    }
+
     fn with_capacity(&self, capacity: u64) -> Bucket {
-        let time_to_full_us = Level::of(capacity).drain_time_us(self.rate);
-        let one_fits_below = one_fits_below(capacity, self.rate);
-        Bucket { capacity, rate: self.rate, time_to_full_us, one_fits_below }
+        Bucket::of(capacity, self.rate)
+    }
+
+    /// A bucket of any capacity, also one that [`new`](Self::new) refuses.
+    fn of(capacity: u64, rate: Rate) -> Bucket {
+        let time_to_full_us = Level::of(capacity).drain_time_us(rate);
+        let one_fits_below = one_fits_below(capacity, rate);
+        Bucket { capacity, rate, time_to_full_us, one_fits_below }
     }
 
     /// The most it holds.

@@ -7,6 +7,7 @@ mod any;
 mod bounds;
 mod carry_over;
 mod clocks;
+mod common_limits;
 mod logs;
 mod more;
 mod muldiv;
