@@ -1,6 +1,6 @@
 //! Exact rate-limiting algorithms as pure functions.
 //!
-//! No clock, no I/O, no lock and no dependency: time is an argument, in microseconds since the
+//! No clock, no I/O, no lock and, without features, no dependency: time is an argument, in microseconds since the
 //! Unix epoch, and a key's state is a small plain value that the caller keeps.
 //!
 //! ```
@@ -21,6 +21,20 @@
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
 //! - [`store`]: what an author of a store needs: fast paths, logs in few bytes, the algorithms in Lua.
+//!
+//! With the feature `serde` these types are `Serialize` and `Deserialize`:
+//!
+//! | type | form | as JSON |
+//! |---|---|---|
+//! | [`Limit`] | its text | `"token-bucket capacity=60 refill=1/s"` |
+//! | [`Decision`] | fields, named as `tollgate replay` names them | `{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"first_back_us":0}` |
+//! | [`Verdict`] | three of those fields | `{"allowed":false,"retry_after_us":100000,"delay_us":0}` |
+//! | [`Retry`] | microseconds, or none if waiting cannot help | `100000`, `null` |
+//! | [`Receipt`] | a cost and a [`Place`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
+//! | [`Cost`] | a number | `1` |
+//!
+//! What is read is checked as if it were made in code. A receipt that is made up, or refunded twice, gives back what
+//! other requests were charged, but never more than is spent.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -31,6 +45,8 @@ mod algorithm;
 mod decision;
 mod limit;
 mod muldiv;
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod store;
 mod together;
 

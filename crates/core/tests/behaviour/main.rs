@@ -9,6 +9,7 @@ mod carry_over;
 mod clocks;
 mod common_limits;
 mod logs;
+mod made_up_receipts;
 mod more;
 mod muldiv;
 mod one;
