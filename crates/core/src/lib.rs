@@ -45,6 +45,8 @@ mod algorithm;
 mod decision;
 mod limit;
 mod muldiv;
+mod parameter;
+mod range;
 #[cfg(feature = "serde")]
 mod serialize;
 pub mod store;
@@ -55,8 +57,9 @@ pub use algorithm::{
     Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
-pub use limit::{
-    AlgorithmName, Bound, CarryOver, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS,
-    MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, duration_text, parse_duration,
+pub use limit::{Bound, CarryOver, Limit, State};
+pub use parameter::{
+    AlgorithmName, Excerpt, LimitError, Notation, Rate, duration_text, parse_duration,
 };
+pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 pub use together::{Charge, Intent, Part, Role, TightestLimit, Together, check_all};

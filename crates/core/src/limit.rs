@@ -1,26 +1,17 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
 mod common;
-mod error;
 mod more;
 mod quota;
-mod range;
-mod rate;
 mod text;
-mod time;
-
-pub use error::{Excerpt, LimitError, Notation};
-pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
-pub(crate) use range::{limit_units, log_units, window_us};
-pub use rate::Rate;
-pub use text::AlgorithmName;
-pub use time::{duration_text, parse_duration};
 
 use crate::algorithm::{
     Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US, Mode,
     SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
+use crate::parameter::AlgorithmName;
+use crate::range::MAX_UNITS;
 
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///

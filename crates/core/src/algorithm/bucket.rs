@@ -8,8 +8,9 @@ use core::num::NonZeroU64;
 
 use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
 use crate::muldiv::muldiv;
+use crate::parameter::{LimitError, Rate, limit_units};
+use crate::range::{MAX_FILL_US, MAX_UNITS};
 
 /// A capacity and the rate at which it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, limit_units, window_us};
+use crate::parameter::{LimitError, limit_units, window_us};
 
 /// At most `limit` units in each window; windows are aligned to the Unix epoch.
 ///

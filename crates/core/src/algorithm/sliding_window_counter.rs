@@ -6,8 +6,9 @@ use core::time::Duration;
 use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
 use super::{Algorithm, Decide, FastPath};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
 use crate::muldiv::muldiv;
+use crate::parameter::{LimitError, limit_units, window_us};
+use crate::range::MAX_UNITS;
 
 /// At most `limit` units in the estimate of the last window: those of the current one, and those
 /// of the previous one in proportion to how much of it is still in view.

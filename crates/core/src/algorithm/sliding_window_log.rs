@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::{Algorithm, Decide, MAX_TIME_US};
 use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, log_units, window_us};
+use crate::parameter::{LimitError, log_units, window_us};
 pub use fast_path::LogFastPath;
 use log::Run;
 pub use log::{BriefLog, Entry, FewLog, Log, LogStamp, LogStorage};

@@ -3,7 +3,7 @@
 use core::num::{NonZeroU32, NonZeroU64};
 
 use super::bucket::{Bucket, BucketKind};
-use crate::limit::{LimitError, Rate};
+use crate::parameter::{LimitError, Rate};
 
 /// A bucket of `capacity` tokens that starts full and refills continuously.
 ///
