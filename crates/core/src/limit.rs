@@ -3,15 +3,19 @@
 mod common;
 mod more;
 mod quota;
+mod state;
 mod text;
 
+pub use state::State;
+
 use crate::algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US, Mode,
-    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
+    Algorithm, Bucket, BucketKind, Entry, FixedWindow, LeakyBucket, MAX_TIME_US, Mode,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
 use crate::parameter::AlgorithmName;
 use crate::range::MAX_UNITS;
+use state::{change, read};
 
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///
@@ -40,19 +44,6 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// A level that leaks at a steady rate, as a meter or as a queue.
     LeakyBucket(LeakyBucket),
-}
-
-/// What is kept for one key, whichever algorithm limits it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum State {
-    /// Of a fixed window.
-    Window(Window),
-    /// Of a sliding window log.
-    Log(Log),
-    /// Of a sliding window counter.
-    WindowPair(WindowPair),
-    /// Of a token bucket or a leaky bucket.
-    Fill(Fill),
 }
 
 /// How a key goes on when its limit is another: [`Limit::carry_over`].
@@ -325,82 +316,6 @@ impl Limit {
         }
     }
 }
-
-/// Runs `act` on the state as the algorithm's own. A state that another algorithm left counts as
-/// its units spent now: [`Limit::carry_over`] does better, knowing the old limit.
-fn change<A: Algorithm, T>(
-    limit: &A,
-    state: &mut State,
-    now_us: u64,
-    act: impl FnOnce(&mut A::State) -> T,
-) -> T
-where
-    A::State: Part,
-{
-    if let Some(own) = A::State::of_mut(state) {
-        return act(own);
-    }
-    let mut own = limit.after_spending(state.units().min(limit.size()), now_us);
-    let answer = act(&mut own);
-    *state = own.into();
-    answer
-}
-
-/// [`change`], for looking.
-fn read<A: Algorithm, T>(
-    limit: &A,
-    state: &State,
-    now_us: u64,
-    look: impl FnOnce(&A::State) -> T,
-) -> T
-where
-    A::State: Part,
-{
-    match A::State::of(state) {
-        Some(own) => look(own),
-        None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
-    }
-}
-
-impl State {
-    /// All units it holds, as if none had left since.
-    fn units(&self) -> u64 {
-        match self {
-            State::Window(window) => window.spent,
-            State::Log(log) => log.units(),
-            State::WindowPair(windows) => windows.current.saturating_add(windows.previous),
-            State::Fill(fill) => fill.level.ceil(),
-        }
-    }
-}
-
-/// An algorithm's own state as one of the kinds of [`State`].
-trait Part: Into<State> {
-    fn of(state: &State) -> Option<&Self>;
-    fn of_mut(state: &mut State) -> Option<&mut Self>;
-}
-
-macro_rules! part {
-    ($($kind:ident),*) => {$(
-        impl From<$kind> for State {
-            fn from(own: $kind) -> State {
-                State::$kind(own)
-            }
-        }
-
-        impl Part for $kind {
-            fn of(state: &State) -> Option<&$kind> {
-                if let State::$kind(own) = state { Some(own) } else { None }
-            }
-
-            fn of_mut(state: &mut State) -> Option<&mut $kind> {
-                if let State::$kind(own) = state { Some(own) } else { None }
-            }
-        }
-    )*};
-}
-
-part!(Window, Log, WindowPair, Fill);
 
 macro_rules! from_algorithm {
     ($($algorithm:ident),*) => {$(
