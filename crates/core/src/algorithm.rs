@@ -2,6 +2,7 @@
 
 mod bucket;
 mod decide;
+mod fast_path;
 mod fixed_window;
 mod leaky_bucket;
 mod sliding_window_counter;
@@ -10,10 +11,13 @@ mod token_bucket;
 
 pub(crate) use bucket::{Bucket, BucketKind};
 pub use bucket::{Fill, Level};
+pub use fast_path::FastPath;
 pub use fixed_window::{FixedWindow, Window};
 pub use leaky_bucket::{LeakyBucket, Mode};
 pub use sliding_window_counter::{SlidingWindowCounter, WindowPair};
-pub use sliding_window_log::{BriefLog, Entry, FewLog, Log, SlidingWindowLog};
+pub use sliding_window_log::{
+    BriefLog, Entry, FewLog, Log, LogFastPath, LogStamp, LogStorage, SlidingWindowLog,
+};
 pub use token_bucket::TokenBucket;
 
 pub(crate) use decide::Decide;
@@ -45,9 +49,6 @@ pub const MAX_TIME_US: u64 = (1 << 53) - 1;
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 pub trait Algorithm: Decide {
-    /// What is kept for most keys; of a log, the few units that those who come seldom have.
-    type Usual;
-
     /// The limit's size, its `limit` or `capacity`: the most one request can ever cost.
     fn size(&self) -> u64;
 
@@ -123,11 +124,6 @@ pub trait Algorithm: Decide {
         let receipt = Receipt { cost: ask.cost, place: self.place(&standing, over_us) };
         Checked { decision, receipt: is_allowed.then_some(receipt) }
     }
-
-    /// [`check`](Self::check) of a request for one unit that accepts any delay, as most are, if it is allowed and
-    /// nothing is out of the ordinary, in fewer steps. `None` otherwise, and then nothing has changed. The state must be one
-    /// that this limit has left, or [`carry_over`](Self::carry_over).
-    fn check_one(&self, state: &mut Self::Usual, now_us: u64) -> Option<Checked>;
 
     /// Decides one request and charges nothing: `remaining` and `reset_after_us` are those before it.
     fn peek(&self, state: &Self::State, now_us: u64, ask: Ask) -> Decision {

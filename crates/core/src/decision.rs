@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::limit::MAX_UNITS;
+use crate::range::MAX_UNITS;
 
 /// The units a request spends: at least 1, below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! Exact rate-limiting algorithms as pure functions.
 //!
-//! No clock, no I/O, no lock and no dependency: time is an argument, in microseconds since the
+//! No clock, no I/O, no lock and, without features, no dependency: time is an argument, in microseconds since the
 //! Unix epoch, and a key's state is a small plain value that the caller keeps.
 //!
 //! ```
@@ -20,8 +20,21 @@
 //! - [`Algorithm`]: what each algorithm does; one file each, the buckets on one kernel.
 //! - [`Decision`], [`Receipt`]: the answer, and the way to take a charge back.
 //! - [`check_all`]: several limits, all or none.
-//! - [`muldiv`]: the one multiplication that may pass 64 bits.
-//! - [`twins`]: the same in Lua, for a store that decides inside Redis.
+//! - [`store`]: what an author of a store needs: fast paths, logs in few bytes, the algorithms in Lua.
+//!
+//! With the feature `serde` these types are `Serialize` and `Deserialize`:
+//!
+//! | type | form | as JSON |
+//! |---|---|---|
+//! | [`Limit`] | its text | `"token-bucket capacity=60 refill=1/s"` |
+//! | [`Decision`] | fields, named as `tollgate replay` names them | `{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"first_back_us":0}` |
+//! | [`Verdict`] | three of those fields | `{"allowed":false,"retry_after_us":100000,"delay_us":0}` |
+//! | [`Retry`] | microseconds, or none if waiting cannot help | `100000`, `null` |
+//! | [`Receipt`] | a cost and a [`Place`] | `{"cost":1,"place":{"bucket":{"charged":7,"over_us":9}}}` |
+//! | [`Cost`] | a number | `1` |
+//!
+//! What is read is checked as if it were made in code. A receipt that is made up, or refunded twice, gives back what
+//! other requests were charged, but never more than is spent.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,18 +45,21 @@ mod algorithm;
 mod decision;
 mod limit;
 mod muldiv;
+mod parameter;
+mod range;
+#[cfg(feature = "serde")]
+mod serialize;
+pub mod store;
 mod together;
-pub mod twins;
 
 pub use algorithm::{
-    Algorithm, BriefLog, Entry, FewLog, Fill, FixedWindow, LeakyBucket, Level, Log,
-    MAX_STEP_BACK_US, MAX_TIME_US, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
-    Window, WindowPair,
+    Algorithm, Entry, Fill, FixedWindow, LeakyBucket, Level, Log, MAX_STEP_BACK_US, MAX_TIME_US,
+    Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
 };
 pub use decision::{Ask, Checked, Cost, CostError, Decision, Place, Receipt, Retry, Verdict};
-pub use limit::{
-    AlgorithmName, Bound, CarryOver, Excerpt, Limit, LimitError, MAX_FILL_US, MAX_LOG_UNITS,
-    MAX_UNITS, MAX_WINDOW_US, Notation, Rate, State, duration_text, parse_duration,
+pub use limit::{Bound, CarryOver, Limit, State};
+pub use parameter::{
+    AlgorithmName, Excerpt, LimitError, Notation, Rate, duration_text, parse_duration,
 };
-pub use muldiv::muldiv;
+pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 pub use together::{Charge, Intent, Part, Role, TightestLimit, Together, check_all};

@@ -1,25 +1,21 @@
 //! A limit: an algorithm with its numbers, chosen at run time.
 
-mod error;
+mod common;
 mod more;
 mod quota;
-mod range;
-mod rate;
+mod state;
 mod text;
-mod time;
 
-pub use error::{Excerpt, LimitError, Notation};
-pub use range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
-pub(crate) use range::{limit_units, log_units, window_us};
-pub use rate::Rate;
-pub use text::AlgorithmName;
-pub use time::{duration_text, parse_duration};
+pub use state::State;
 
 use crate::algorithm::{
-    Algorithm, Bucket, BucketKind, Entry, Fill, FixedWindow, LeakyBucket, Log, MAX_TIME_US, Mode,
-    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Window, WindowPair,
+    Algorithm, Bucket, BucketKind, Entry, FixedWindow, LeakyBucket, MAX_TIME_US, Mode,
+    SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::decision::{Ask, Checked, Cost, Decision, Receipt};
+use crate::parameter::AlgorithmName;
+use crate::range::MAX_UNITS;
+use state::{change, read};
 
 /// An algorithm with its numbers, as configuration and the command line write it.
 ///
@@ -48,19 +44,6 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// A level that leaks at a steady rate, as a meter or as a queue.
     LeakyBucket(LeakyBucket),
-}
-
-/// What is kept for one key, whichever algorithm limits it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum State {
-    /// Of a fixed window.
-    Window(Window),
-    /// Of a sliding window log.
-    Log(Log),
-    /// Of a sliding window counter.
-    WindowPair(WindowPair),
-    /// Of a token bucket or a leaky bucket.
-    Fill(Fill),
 }
 
 /// How a key goes on when its limit is another: [`Limit::carry_over`].
@@ -99,18 +82,33 @@ pub struct Bound {
     pub formula: &'static str,
 }
 
-/// Runs the same expression on the algorithm inside, as its own type.
-macro_rules! each {
+/// Runs the same expression on the algorithm inside a limit, as its own type.
+///
+/// ```
+/// use tollgate_core::store::each;
+/// use tollgate_core::{Algorithm, Limit};
+///
+/// fn interval_us(limit: &Limit) -> u64 {
+///     each!(limit, algorithm => algorithm.interval_us())
+/// }
+/// assert_eq!(interval_us(&"fixed-window limit=5 window=1s".parse()?), 1_000_000);
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+// Exported macros stand at the crate's root; `store::each` is the name to use.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __each {
     ($limit:expr, $algorithm:ident => $body:expr) => {
         match $limit {
-            Limit::FixedWindow($algorithm) => $body,
-            Limit::SlidingWindowLog($algorithm) => $body,
-            Limit::SlidingWindowCounter($algorithm) => $body,
-            Limit::TokenBucket($algorithm) => $body,
-            Limit::LeakyBucket($algorithm) => $body,
+            $crate::Limit::FixedWindow($algorithm) => $body,
+            $crate::Limit::SlidingWindowLog($algorithm) => $body,
+            $crate::Limit::SlidingWindowCounter($algorithm) => $body,
+            $crate::Limit::TokenBucket($algorithm) => $body,
+            $crate::Limit::LeakyBucket($algorithm) => $body,
         }
     };
 }
+use __each as each;
 
 impl Limit {
     /// The algorithm's name.
@@ -318,82 +316,6 @@ impl Limit {
         }
     }
 }
-
-/// Runs `act` on the state as the algorithm's own. A state that another algorithm left counts as
-/// its units spent now: [`Limit::carry_over`] does better, knowing the old limit.
-fn change<A: Algorithm, T>(
-    limit: &A,
-    state: &mut State,
-    now_us: u64,
-    act: impl FnOnce(&mut A::State) -> T,
-) -> T
-where
-    A::State: Part,
-{
-    if let Some(own) = A::State::of_mut(state) {
-        return act(own);
-    }
-    let mut own = limit.after_spending(state.units().min(limit.size()), now_us);
-    let answer = act(&mut own);
-    *state = own.into();
-    answer
-}
-
-/// [`change`], for looking.
-fn read<A: Algorithm, T>(
-    limit: &A,
-    state: &State,
-    now_us: u64,
-    look: impl FnOnce(&A::State) -> T,
-) -> T
-where
-    A::State: Part,
-{
-    match A::State::of(state) {
-        Some(own) => look(own),
-        None => look(&limit.after_spending(state.units().min(limit.size()), now_us)),
-    }
-}
-
-impl State {
-    /// All units it holds, as if none had left since.
-    fn units(&self) -> u64 {
-        match self {
-            State::Window(window) => window.spent,
-            State::Log(log) => log.units(),
-            State::WindowPair(windows) => windows.current.saturating_add(windows.previous),
-            State::Fill(fill) => fill.level.ceil(),
-        }
-    }
-}
-
-/// An algorithm's own state as one of the kinds of [`State`].
-trait Part: Into<State> {
-    fn of(state: &State) -> Option<&Self>;
-    fn of_mut(state: &mut State) -> Option<&mut Self>;
-}
-
-macro_rules! part {
-    ($($kind:ident),*) => {$(
-        impl From<$kind> for State {
-            fn from(own: $kind) -> State {
-                State::$kind(own)
-            }
-        }
-
-        impl Part for $kind {
-            fn of(state: &State) -> Option<&$kind> {
-                if let State::$kind(own) = state { Some(own) } else { None }
-            }
-
-            fn of_mut(state: &mut State) -> Option<&mut $kind> {
-                if let State::$kind(own) = state { Some(own) } else { None }
-            }
-        }
-    )*};
-}
-
-part!(Window, Log, WindowPair, Fill);
 
 macro_rules! from_algorithm {
     ($($algorithm:ident),*) => {$(

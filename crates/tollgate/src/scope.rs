@@ -96,12 +96,15 @@ impl Limiter {
     /// [`Error::Limit`]. Make a scope once and keep it: making one looks its name up.
     ///
     /// ```
-    /// # use tollgate::Limiter;
+    /// # use tollgate::{Limit, Limiter};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let limiter = Limiter::memory();
     /// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
     /// assert_eq!(logins.check("user:42").now()?.remaining(), 4);
     /// assert_eq!(logins.check("user:7").now()?.remaining(), 4);
+    ///
+    /// let api = limiter.scope("api", Limit::per_second(10).burst(60))?;
+    /// assert_eq!(api.check("user:42").now()?.remaining(), 59);
     ///
     /// let mistake = limiter.scope("logins", "sliding-window-log limit=5").unwrap_err();
     /// assert!(mistake.to_string().contains("window"), "{mistake}");

@@ -3,13 +3,16 @@
 //! A token bucket counts what is left, a leaky bucket what is spent. Here it is always what is
 //! spent: tokens left are the capacity less the level.
 
-use core::hint::select_unpredictable;
+mod level;
+
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Decide, MAX_TIME_US};
+use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, MAX_FILL_US, MAX_UNITS, Rate, limit_units};
 use crate::muldiv::muldiv;
+use crate::parameter::{LimitError, Rate, limit_units};
+use crate::range::{MAX_FILL_US, MAX_UNITS};
+pub use level::Level;
 
 /// A capacity and the rate at which it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,10 +40,23 @@ impl Bucket {
         Ok(Bucket { capacity, rate, time_to_full_us, one_fits_below })
     }
 
+    /// A bucket of the capacity nearest to `capacity` that is at least 1 and comes back within 100 years.
+    pub(super) fn nearest(capacity: u64, rate: Rate) -> Bucket {
+        // At least 1, because no rate has a period above 100 years.
+        let (within_100_years, _) = muldiv(MAX_FILL_US, rate.units.get(), rate.per_us);
+        let most = within_100_years.min(MAX_UNITS);
+        Bucket::of(capacity.min(most).max(1), rate)
+    }
+
     fn with_capacity(&self, capacity: u64) -> Bucket {
-        let time_to_full_us = Level::of(capacity).drain_time_us(self.rate);
-        let one_fits_below = one_fits_below(capacity, self.rate);
-        Bucket { capacity, rate: self.rate, time_to_full_us, one_fits_below }
+        Bucket::of(capacity, self.rate)
+    }
+
+    /// A bucket of any capacity, also one that [`new`](Self::new) refuses.
+    fn of(capacity: u64, rate: Rate) -> Bucket {
+        let time_to_full_us = Level::of(capacity).drain_time_us(rate);
+        let one_fits_below = one_fits_below(capacity, rate);
+        Bucket { capacity, rate, time_to_full_us, one_fits_below }
     }
 
     /// The most it holds.
@@ -117,71 +133,6 @@ fn one_fits_below(capacity: u64, rate: Rate) -> u64 {
     let parts = capacity.checked_mul(rate.per_us.get()).filter(|parts| *parts <= 1 << 63);
     let most = parts.and_then(|parts| parts.checked_sub(rate.per_us.get()));
     most.map_or(0, |most| most + 1)
-}
-
-/// An exact amount in a bucket: whole units, and a fraction in parts of the rate's period.
-///
-/// At 3 units per 7 ms, half a unit is a fraction of 3500: 3500 / 7000.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Level {
-    /// Whole units.
-    pub units: u64,
-    /// Parts of one unit, out of the rate's period in microseconds.
-    pub fraction: u64,
-}
-
-impl Level {
-    const fn of(units: u64) -> Level {
-        Level { units, fraction: 0 }
-    }
-
-    /// Whole units, rounded up.
-    #[inline]
-    pub(crate) fn ceil(self) -> u64 {
-        self.units.saturating_add(u64::from(self.fraction > 0))
-    }
-
-    #[inline]
-    fn saturating_minus(self, other: Level, period_us: NonZeroU64) -> Level {
-        let borrows = self.fraction < other.fraction;
-        let taken = other.units.saturating_add(u64::from(borrows));
-        let Some(units) = self.units.checked_sub(taken) else { return Level::default() };
-        // Not a branch: which fraction is larger is as good as random, and guessing costs 3 ns.
-        let borrowed = select_unpredictable(borrows, period_us.get(), 0);
-        // Wraps on the way to a fraction below the period.
-        let fraction = self.fraction.wrapping_add(borrowed).wrapping_sub(other.fraction);
-        Level { units, fraction }
-    }
-
-    /// How long this much takes to drain, rounded up.
-    #[inline]
-    fn drain_time_us(self, rate: Rate) -> u64 {
-        let parts = self.units.checked_mul(rate.per_us.get());
-        match parts.and_then(|parts| parts.checked_add(self.fraction)) {
-            // Most rates are one unit in so many microseconds.
-            Some(parts) if rate.units.get() == 1 => parts,
-            Some(parts) => parts.div_ceil(rate.units.get()),
-            None => self.drain_time_wide_us(rate),
-        }
-    }
-
-    #[cold]
-    fn drain_time_wide_us(self, rate: Rate) -> u64 {
-        let (whole_us, parts) = muldiv(self.units, rate.per_us.get(), rate.units);
-        let parts = parts.saturating_add(self.fraction);
-        whole_us.saturating_add(parts.div_ceil(rate.units.get()))
-    }
-
-    /// The same amount at another rate, its fraction rounded up.
-    fn at_period(self, from_us: NonZeroU64, to_us: NonZeroU64) -> Level {
-        let (fraction, part) = muldiv(self.fraction, to_us.get(), from_us);
-        let fraction = fraction.saturating_add(u64::from(part > 0));
-        if fraction < to_us.get() {
-            Level { fraction, ..self }
-        } else {
-            Level::of(self.units.saturating_add(1))
-        }
-    }
 }
 
 /// A bucket's state: what it held when last charged.
@@ -360,7 +311,7 @@ impl<K: BucketKind> Decide for K {
     }
 }
 
-impl<K: BucketKind> Algorithm for K {
+impl<K: BucketKind> FastPath for K {
     type Usual = Fill;
 
     /// In 64 bits, on a clock that has not stepped back. What is held is one number then: the parts of a unit,
@@ -399,7 +350,9 @@ impl<K: BucketKind> Algorithm for K {
         let place = Place::Bucket { charged, over_us: now_us + reset_after_us };
         Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
     }
+}
 
+impl<K: BucketKind> Algorithm for K {
     #[inline]
     fn size(&self) -> u64 {
         self.bucket().capacity

@@ -3,9 +3,9 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::{Algorithm, Decide, MAX_TIME_US};
+use super::{Algorithm, Decide, FastPath, MAX_TIME_US};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, limit_units, window_us};
+use crate::parameter::{LimitError, limit_units, window_us};
 
 /// At most `limit` units in each window; windows are aligned to the Unix epoch.
 ///
@@ -123,7 +123,7 @@ impl Decide for FixedWindow {
     }
 }
 
-impl Algorithm for FixedWindow {
+impl FastPath for FixedWindow {
     type Usual = Window;
 
     /// In the window last charged.
@@ -144,7 +144,9 @@ impl Algorithm for FixedWindow {
         let receipt = Receipt { cost: Cost::ONE, place: self.place_in(window) };
         Some(Checked { decision, receipt: Some(receipt) })
     }
+}
 
+impl Algorithm for FixedWindow {
     #[inline]
     fn size(&self) -> u64 {
         self.limit

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::TokenBucket;
 use super::bucket::{Bucket, BucketKind};
-use crate::limit::{LimitError, Rate};
+use crate::parameter::{LimitError, Rate};
 
 /// A bucket that starts empty, holds `capacity` and leaks continuously.
 ///

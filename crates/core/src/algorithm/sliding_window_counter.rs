@@ -4,10 +4,11 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::fixed_window::{latest_in_window_us, left_in_window_us, window_start_us};
-use super::{Algorithm, Decide};
+use super::{Algorithm, Decide, FastPath};
 use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, MAX_UNITS, limit_units, window_us};
 use crate::muldiv::muldiv;
+use crate::parameter::{LimitError, limit_units, window_us};
+use crate::range::MAX_UNITS;
 
 /// At most `limit` units in the estimate of the last window: those of the current one, and those
 /// of the previous one in proportion to how much of it is still in view.
@@ -180,7 +181,7 @@ impl Decide for SlidingWindowCounter {
     }
 }
 
-impl Algorithm for SlidingWindowCounter {
+impl FastPath for SlidingWindowCounter {
     type Usual = WindowPair;
 
     /// In 64 bits, and in the window last charged.
@@ -213,7 +214,9 @@ impl Algorithm for SlidingWindowCounter {
         let place = Place::Window { start_us, window_us: self.window_us() };
         Some(Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) })
     }
+}
 
+impl Algorithm for SlidingWindowCounter {
     #[inline]
     fn size(&self) -> u64 {
         self.limit

@@ -1,20 +1,17 @@
 //! Sliding window log: every charge, for exactly one window.
 
+mod fast_path;
 mod log;
 
-use core::hint::select_unpredictable;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
 use super::{Algorithm, Decide, MAX_TIME_US};
-use crate::decision::{Ask, Checked, Cost, Decision, Place, Receipt, Retry, Verdict};
-use crate::limit::{LimitError, log_units, window_us};
+use crate::decision::{Ask, Cost, Place, Receipt, Retry, Verdict};
+use crate::parameter::{LimitError, log_units, window_us};
+pub use fast_path::LogFastPath;
 use log::Run;
-pub use log::{BriefLog, Entry, FewLog, Log};
-
-/// Of how many runs the short way sees that they leave. A refusal forgets none, and should not walk past thousands each
-/// time.
-const MOST_LEAVING: usize = 64;
+pub use log::{BriefLog, Entry, FewLog, Log, LogStamp, LogStorage};
 
 /// At most `limit` units in any window, wherever it begins.
 ///
@@ -47,89 +44,6 @@ impl SlidingWindowLog {
         let at_us = now_us.min(MAX_TIME_US).max(log.head.charged_us);
         let counting = log.first_counting(at_us, self.window_us);
         log.entries(counting)
-    }
-
-    /// The bytes by which a charge at `now_us` would make the log grow.
-    pub fn growth_bytes(&self, log: &Log, now_us: u64, cost: Cost) -> usize {
-        let at_us = now_us.min(MAX_TIME_US).max(log.head.charged_us);
-        log.growth_bytes(log.first_counting(at_us, self.window_us), at_us, cost)
-    }
-
-    /// [`check_one`](Algorithm::check_one) of a log with charges that count and memory for one more, and of which not
-    /// too many leave.
-    #[inline]
-    pub fn check_one_more(&self, log: &mut Log, now_us: u64) -> Option<Checked> {
-        let left_us = now_us.checked_sub(self.window_us())?;
-        let (head, runs) = log.parts_mut();
-        let last = runs.len().checked_sub(1)?;
-        let newest = runs[head.end.wrapping_sub(1) & last];
-        let is_usual = (head.charged_us..=MAX_TIME_US).contains(&now_us) && !newest.is_by(left_us);
-        if !is_usual || head.first == head.end {
-            return None;
-        }
-        let mut first = head.first;
-        let mut base = head.base;
-        // The newest stays.
-        while runs[first & last].is_by(left_us) {
-            if first.wrapping_sub(head.first) == MOST_LEAVING {
-                return None;
-            }
-            base = runs[first & last].through;
-            first = first.wrapping_add(1);
-        }
-        let spent = newest.through - base;
-        if spent >= self.limit {
-            return None;
-        }
-        let oldest_us = runs[first & last].at_us();
-        if newest.is_of_ones_at(now_us) {
-            runs[head.end.wrapping_sub(1) & last].through += 1;
-        } else {
-            if head.end.wrapping_sub(first) > last {
-                return None;
-            }
-            runs[head.end & last] = Run::of_ones(now_us, newest.through + 1);
-            head.end = head.end.wrapping_add(1);
-            head.charged_us = now_us;
-        }
-        head.first = first;
-        head.base = base;
-        Some(self.charged_one(spent, now_us, oldest_us - left_us))
-    }
-
-    /// The refusal of one unit by a log of a few, which stays as it is; `None` unless it is refused, and that is simple.
-    pub fn refuse_one(&self, FewLog { at_us }: FewLog, now_us: u64) -> Option<Checked> {
-        let left_us = now_us.checked_sub(self.window_us())?;
-        let [newest_us, ..] = at_us;
-        // When enough have left for one more, if as many are there.
-        let last_to_leave = usize::try_from(self.limit.checked_sub(1)?).ok()?;
-        let counted_us = *at_us.get(last_to_leave).filter(|&&at_us| at_us > left_us)?;
-        if !(newest_us..=MAX_TIME_US).contains(&now_us) {
-            return None;
-        }
-        let after_us = counted_us - left_us;
-        let decision = Decision {
-            verdict: Verdict::Denied { retry: Retry::AfterUs(after_us) },
-            limit: self.limit,
-            remaining: 0,
-            reset_after_us: newest_us - left_us,
-            first_back_us: after_us,
-        };
-        Some(Checked { decision, receipt: None })
-    }
-
-    /// The answer to one unit that was charged after `spent` others.
-    #[inline(always)]
-    fn charged_one(&self, spent: u64, now_us: u64, first_back_us: u64) -> Checked {
-        let decision = Decision {
-            verdict: Verdict::Allowed { delay_us: 0 },
-            limit: self.limit,
-            remaining: self.limit - spent - 1,
-            reset_after_us: self.window_us(),
-            first_back_us,
-        };
-        let place = Place::Entry { at_us: now_us };
-        Checked { decision, receipt: Some(Receipt { cost: Cost::ONE, place }) }
     }
 }
 
@@ -240,25 +154,6 @@ impl Decide for SlidingWindowLog {
 }
 
 impl Algorithm for SlidingWindowLog {
-    type Usual = FewLog;
-
-    #[inline(always)]
-    fn check_one(&self, few: &mut FewLog, now_us: u64) -> Option<Checked> {
-        let left_us = now_us.checked_sub(self.window_us())?;
-        let [newest_us, ..] = few.at_us;
-        let spent = few.at_us.iter().map(|&at_us| u64::from(at_us > left_us)).sum();
-        if !(newest_us..=MAX_TIME_US).contains(&now_us) || spent >= self.limit.min(3) {
-            return None;
-        }
-        let [newest_us, earlier_us, _] =
-            few.at_us.map(|at_us| if at_us > left_us { at_us } else { 0 });
-        few.at_us = [now_us, newest_us, earlier_us];
-        // Nobody can guess which: who branches here waits for memory.
-        let oldest_us = select_unpredictable(newest_us > 0, newest_us, now_us);
-        let oldest_us = select_unpredictable(earlier_us > 0, earlier_us, oldest_us);
-        Some(self.charged_one(spent, now_us, oldest_us - left_us))
-    }
-
     #[inline]
     fn size(&self) -> u64 {
         self.limit

@@ -1,7 +1,9 @@
 //! Token bucket: a balance that comes back at a steady rate.
 
+use core::num::{NonZeroU32, NonZeroU64};
+
 use super::bucket::{Bucket, BucketKind};
-use crate::limit::{LimitError, Rate};
+use crate::parameter::{LimitError, Rate};
 
 /// A bucket of `capacity` tokens that starts full and refills continuously.
 ///
@@ -20,6 +22,33 @@ impl TokenBucket {
 
     pub(super) const fn of(bucket: Bucket) -> TokenBucket {
         TokenBucket { bucket }
+    }
+
+    /// A bucket of `units` tokens, at least 1, that all come back within `per`.
+    pub(crate) fn of_units_per(units: u32, per: NonZeroU64) -> TokenBucket {
+        let units: NonZeroU64 = NonZeroU32::new(units).unwrap_or(NonZeroU32::MIN).into();
+        TokenBucket { bucket: Bucket::nearest(units.get(), Rate::in_lowest_terms(units, per)) }
+    }
+
+    /// Returns this bucket with another capacity: the most tokens that can be spent at once. The refill stays.
+    ///
+    /// ```
+    /// use tollgate_core::Limit;
+    ///
+    /// let limit = Limit::per_second(10).burst(60);
+    /// assert_eq!(Limit::from(limit), "token-bucket capacity=60 refill=10/s".parse()?);
+    /// # Ok::<(), tollgate_core::LimitError>(())
+    /// ```
+    ///
+    /// A capacity below the refill is fine: of 100 a second with a burst of 5, requests that come evenly all pass,
+    /// and 5 of those that come at once.
+    ///
+    /// Every number makes a valid limit: 0 counts as 1, and a capacity that takes over 100 years to come back is
+    /// lowered to what comes back in 100 years (of one a day, 36,525). For a capacity above 32 bits, and for an
+    /// error instead of the nearest limit, use [`TokenBucket::new`].
+    #[must_use = "only the bucket that is returned has the capacity"]
+    pub fn burst(self, capacity: u32) -> TokenBucket {
+        TokenBucket { bucket: Bucket::nearest(capacity.into(), self.refill()) }
     }
 
     /// The most tokens it holds.

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use super::{Limit, LimitError, Rate};
+use super::Limit;
 use crate::algorithm::{
     FixedWindow, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
+use crate::parameter::{LimitError, Rate};
 
 impl Limit {
     /// The same algorithm, in the same mode, for `units` in every `per`: a window of that length, or a

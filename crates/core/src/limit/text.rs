@@ -5,101 +5,14 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use super::error::Excerpt;
-use super::time::{TimeUnit, duration, split_unit, write_duration};
-use super::{Limit, LimitError, Rate};
+use super::Limit;
 use crate::algorithm::{
     FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
-
-/// Longer than any limit can be written, with room for spaces.
-pub(super) const MAX_TEXT_BYTES: usize = 1_024;
-
-/// An algorithm's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AlgorithmName {
-    /// `fixed-window`
-    FixedWindow,
-    /// `sliding-window-log`
-    SlidingWindowLog,
-    /// `sliding-window-counter`
-    SlidingWindowCounter,
-    /// `token-bucket`
-    TokenBucket,
-    /// `leaky-bucket`
-    LeakyBucket,
-}
-
-impl AlgorithmName {
-    /// Every algorithm.
-    pub const ALL: [AlgorithmName; 5] = [
-        AlgorithmName::FixedWindow,
-        AlgorithmName::SlidingWindowLog,
-        AlgorithmName::SlidingWindowCounter,
-        AlgorithmName::TokenBucket,
-        AlgorithmName::LeakyBucket,
-    ];
-
-    /// The name as it is written.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            AlgorithmName::FixedWindow => "fixed-window",
-            AlgorithmName::SlidingWindowLog => "sliding-window-log",
-            AlgorithmName::SlidingWindowCounter => "sliding-window-counter",
-            AlgorithmName::TokenBucket => "token-bucket",
-            AlgorithmName::LeakyBucket => "leaky-bucket",
-        }
-    }
-
-    /// The names of its parameters. All are required but a leaky bucket's mode.
-    pub const fn parameters(self) -> &'static [&'static str] {
-        match self {
-            AlgorithmName::FixedWindow
-            | AlgorithmName::SlidingWindowLog
-            | AlgorithmName::SlidingWindowCounter => &["limit", "window"],
-            AlgorithmName::TokenBucket => &["capacity", "refill"],
-            AlgorithmName::LeakyBucket => &["capacity", "leak", "mode"],
-        }
-    }
-
-    pub(super) const fn example(self) -> &'static str {
-        match self {
-            AlgorithmName::FixedWindow => "fixed-window limit=100 window=60s",
-            AlgorithmName::SlidingWindowLog => "sliding-window-log limit=5 window=15m",
-            AlgorithmName::SlidingWindowCounter => "sliding-window-counter limit=100 window=60s",
-            AlgorithmName::TokenBucket => "token-bucket capacity=10 refill=1/s",
-            AlgorithmName::LeakyBucket => "leaky-bucket capacity=10 leak=1/s mode=policing",
-        }
-    }
-
-    /// The name someone meant who wrote `TokenBucket`, `token_bucket` or `leaky`.
-    pub(super) fn meant_by(text: &str) -> Option<AlgorithmName> {
-        let letters = |text: &str| {
-            let letters = text.chars().filter(char::is_ascii_alphanumeric);
-            letters.map(|letter| letter.to_ascii_lowercase()).collect::<alloc::string::String>()
-        };
-        let meant = letters(text);
-        if meant.len() < 4 {
-            return None;
-        }
-        AlgorithmName::ALL.into_iter().find(|name| letters(name.as_str()).starts_with(&meant))
-    }
-}
-
-impl fmt::Display for AlgorithmName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for AlgorithmName {
-    type Err = LimitError;
-
-    fn from_str(text: &str) -> Result<AlgorithmName, LimitError> {
-        let name = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
-        name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(text) })
-    }
-}
+use crate::parameter::{
+    AlgorithmName, Excerpt, Given, LimitError, MAX_TEXT_BYTES, duration, rate, units,
+    write_duration,
+};
 
 /// The same as parsing it: where a limit is wanted, its text will do.
 impl TryFrom<&str> for Limit {
@@ -194,15 +107,6 @@ fn read<'t>(
     })
 }
 
-impl FromStr for Rate {
-    type Err = LimitError;
-
-    /// Reads `10/s`, `0.1/s` or `3/7ms`.
-    fn from_str(text: &str) -> Result<Rate, LimitError> {
-        rate(Given { name: "rate", value: text })
-    }
-}
-
 impl fmt::Display for Limit {
     /// The text form, which parses back to an equal limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,13 +133,6 @@ impl fmt::Display for Limit {
 struct Parameter<'t> {
     name: &'static str,
     value: Option<&'t str>,
-}
-
-/// A parameter that was given.
-#[derive(Clone, Copy)]
-pub(super) struct Given<'t> {
-    pub(super) name: &'static str,
-    pub(super) value: &'t str,
 }
 
 impl<'t> Parameter<'t> {
@@ -279,47 +176,10 @@ fn limit_and_window<'t>(
     Ok((units(limit)?, duration(window)?))
 }
 
-fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
-    digits(value)
-        .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
-}
-
-/// A number of digits alone: `parse` would take a sign as well. One too large for 64 bits becomes
-/// the largest, for the ranges to refuse.
-pub(super) fn digits(text: &str) -> Option<u64> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().unwrap_or(u64::MAX))
-}
-
 fn mode(parameter: Parameter<'_>) -> Result<Mode, LimitError> {
     match parameter.value {
         None | Some("policing") => Ok(Mode::Policing),
         Some("shaping") => Ok(Mode::Shaping),
         Some(other) => Err(LimitError::UnknownMode { found: Excerpt::of(other) }),
     }
-}
-
-/// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
-fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
-    let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
-    let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;
-    let (whole, decimals) = match units.split_once('.') {
-        Some((_, "")) => return Err(wrong()),
-        Some(parts) => parts,
-        None => (units, ""),
-    };
-    let whole = digits(whole).ok_or_else(wrong)?;
-    let part = if decimals.is_empty() { 0 } else { digits(decimals).ok_or_else(wrong)? };
-    let (count, unit) = split_unit(time);
-    let count = if count.is_empty() { Some(1) } else { digits(count) };
-    let count = count.filter(|&count| count > 0).ok_or_else(wrong)?;
-    let unit = TimeUnit::of(unit, given)?.ok_or_else(wrong)?;
-    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
-    if decimals.len() > 15 {
-        return Err(LimitError::RateOutOfRange { parameter: given.name });
-    }
-    let scale = 10_u128.pow(decimals.len() as u32);
-    let units = u128::from(whole) * scale + u128::from(part);
-    let per_us = u128::from(count.saturating_mul(unit.us())) * scale;
-    Rate::reduced(given.name, units, per_us)
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate_core::{Algorithm, Ask, BriefLog, Cost, FewLog, Log, SlidingWindowLog};
+use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
+use tollgate_core::{Algorithm, Ask, Cost, Log, SlidingWindowLog};
 
 /// Milliseconds since the step before, or back; what it costs; whether it is refunded at once.
 fn steps() -> impl Strategy<Value = Vec<(i64, u64, bool)>> {

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use num_bigint::BigUint;
 use proptest::prelude::*;
-use tollgate_core::muldiv;
+use tollgate_core::store::muldiv;
 
 fn agrees(a: u64, b: u64, divisor: u64) -> Result<(), TestCaseError> {
     let product = BigUint::from(a) * BigUint::from(b);

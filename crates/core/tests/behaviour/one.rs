@@ -1,6 +1,7 @@
 //! The short way to decide on one unit, beside the long one.
 
 use proptest::prelude::*;
+use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
 use tollgate_core::{
     Algorithm, Ask, Checked, Cost, Entry, FixedWindow, Limit, Log, SlidingWindowCounter,
     SlidingWindowLog, State,

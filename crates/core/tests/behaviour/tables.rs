@@ -3,6 +3,7 @@
 use Want::{Allowed, Delayed, Never, RetryAfterMs};
 use std::time::Duration;
 
+use tollgate_core::store::LogStorage;
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Log, Retry, SlidingWindowLog, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq)]

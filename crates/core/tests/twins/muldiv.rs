@@ -3,7 +3,8 @@
 use std::num::NonZeroU64;
 
 use proptest::prelude::*;
-use tollgate_core::{MAX_UNITS, muldiv};
+use tollgate_core::MAX_UNITS;
+use tollgate_core::store::muldiv;
 
 use crate::servers::{Servers, prove};
 

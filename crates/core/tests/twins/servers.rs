@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
-use tollgate_core::twins;
+use tollgate_core::store::twins;
 use tollgate_launcher::{Flavour, Launch, Server};
 
 /// All twins, in the order in which each finds what it needs.

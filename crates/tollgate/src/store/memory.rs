@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use tollgate_core::store::{FastPath, LogFastPath, LogStorage};
 use tollgate_core::{
     Algorithm, Ask, Checked, Cost, FixedWindow, LeakyBucket, Limit, Log, SlidingWindowCounter,
     SlidingWindowLog, TokenBucket,
@@ -358,7 +359,7 @@ fn check_slot<A: Charged>(
 }
 
 /// A limit whose keys a slot can keep.
-pub(crate) trait Charged: Algorithm<State: Kept, Usual: Usual> {
+pub(crate) trait Charged: FastPath<State: Kept, Usual: Usual> {
     /// Decides one request, and charges it if it is allowed, with no more memory than there is.
     #[inline(always)]
     fn check_within(&self, _: &Budget, state: &mut Self::State, now_us: u64, ask: Ask) -> Checked {

@@ -1,5 +1,7 @@
 //! A sliding window log's state: the charges that may still count.
 
+mod storage;
+
 use alloc::boxed::Box;
 use alloc::vec;
 use core::iter;
@@ -7,6 +9,7 @@ use core::num::NonZeroU64;
 
 use super::super::MAX_TIME_US;
 use crate::decision::Cost;
+pub use storage::{BriefLog, FewLog, LogStamp, LogStorage};
 
 /// One charge in a [`Log`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,45 +117,6 @@ impl Runs {
     }
 }
 
-/// A [`Log`] of at most one charge, as three numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct BriefLog {
-    /// When it was last charged, also if that charge was refunded.
-    pub charged_us: u64,
-    /// When the charge that is kept was made.
-    pub at_us: u64,
-    /// What it spent; 0 if none is kept.
-    pub units: u64,
-}
-
-impl From<BriefLog> for Log {
-    fn from(BriefLog { charged_us, at_us, units }: BriefLog) -> Log {
-        let mut runs = [Run::default(); FEW];
-        runs[0] = Run::new(at_us, units, units);
-        let charged_us = charged_us.min(MAX_TIME_US);
-        let head = Head { first: 0, end: usize::from(units > 0), base: 0, charged_us };
-        Log { head, runs: Runs::Few(runs) }
-    }
-}
-
-/// A [`Log`] of one to three charges of a unit each: when they were made, the latest first; 0 where there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FewLog {
-    /// The first is when it was last charged.
-    pub at_us: [u64; 3],
-}
-
-impl From<FewLog> for Log {
-    fn from(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: FewLog) -> Log {
-        let missing = u8::from(earlier_us == 0) + u8::from(oldest_us == 0);
-        let head =
-            Head { first: missing.into(), end: 3, base: missing.into(), charged_us: newest_us };
-        let run = |at_us, through| Run::new(at_us, 1, through);
-        let runs = [run(oldest_us, 1), run(earlier_us, 2), run(newest_us, 3), Run::default()];
-        Log { head, runs: Runs::Few(runs) }
-    }
-}
-
 impl PartialEq for Log {
     fn eq(&self, other: &Log) -> bool {
         self.head.charged_us == other.head.charged_us && self.entries(0).eq(other.entries(0))
@@ -162,7 +126,7 @@ impl PartialEq for Log {
 impl Eq for Log {}
 
 impl Log {
-    /// The log of these charges, oldest first, last charged at `charged_us`.
+    /// Makes the log of these charges, oldest first, last charged at `charged_us`.
     pub fn of(charged_us: u64, entries: impl IntoIterator<Item = Entry>) -> Log {
         let mut log = Log::from(BriefLog { charged_us, ..BriefLog::default() });
         for Entry { at_us, cost } in entries {
@@ -171,65 +135,12 @@ impl Log {
         log
     }
 
-    /// The log as three numbers; `None` if it has more than one charge.
-    pub fn brief(&self) -> Option<BriefLog> {
-        let is_brief = match self.count() {
-            0 => true,
-            1 => self.units() == 1 || self.newest().is_some_and(|run| !run.is_of_ones()),
-            _ => false,
-        };
-        is_brief.then(|| self.coarsened())
-    }
-
-    /// The log as three times; `None` unless it has one to three charges, of a unit each, and none was refunded since
-    /// the newest.
-    pub fn few(&self) -> Option<FewLog> {
-        let is_few = (1..=3).contains(&self.units()) && self.runs().all(Run::is_of_ones);
-        if !is_few {
-            return None;
-        }
-        let at_us = self
-            .entries(0)
-            .fold([0; 3], |[newest, earlier, _], entry| [entry.at_us, newest, earlier]);
-        let oldest_us = self.run(0).map_or(0, Run::at_us);
-        (at_us[0] == self.head.charged_us && oldest_us > 0).then_some(FewLog { at_us })
-    }
-
     /// The charges from the run at `index` on, oldest first.
     pub(super) fn entries(&self, index: usize) -> impl Iterator<Item = Entry> + use<'_> {
         (index..self.count()).flat_map(|index| {
             let (entry, count) = self.charges(index);
             (0..count).map(move |_| entry)
         })
-    }
-
-    /// The log as one charge of all its units, at the time of the newest.
-    ///
-    /// Conservative: units count no shorter than they did.
-    #[inline]
-    pub fn coarsened(&self) -> BriefLog {
-        let at_us = self.newest().map_or(0, Run::at_us);
-        BriefLog { charged_us: self.head.charged_us, at_us, units: self.units() }
-    }
-
-    /// The same before and after whatever changes nothing, and another after a charge, a refund or a new clock.
-    #[inline]
-    pub fn stamp(&self) -> impl PartialEq + use<> {
-        (self.head, self.through())
-    }
-
-    /// The bytes it keeps on the heap, used or not.
-    pub fn heap_bytes(&self) -> usize {
-        match &self.runs {
-            Runs::Few(_) => 0,
-            Runs::Many(cells) => size_of_val(&**cells),
-        }
-    }
-
-    /// Whether it has no room for another run, unless some leave.
-    #[inline]
-    pub fn is_full(&self) -> bool {
-        self.count() == self.runs.cells().len()
     }
 
     /// The bytes by which a charge would make it grow, once the oldest `leaving` have left.
@@ -242,14 +153,6 @@ impl Log {
         2 * cells * size_of::<Run>() - self.heap_bytes()
     }
 
-    /// Makes room for one more charge.
-    #[inline]
-    pub fn reserve_one(&mut self) {
-        if self.is_full() {
-            self.grow();
-        }
-    }
-
     #[cold]
     fn grow(&mut self) {
         let mut more = vec![Run::default(); 2 * self.runs.cells().len()];
@@ -258,36 +161,6 @@ impl Log {
         }
         self.head = Head { first: 0, end: self.count(), ..self.head };
         self.runs = Runs::Many(more.into_boxed_slice());
-    }
-
-    /// Makes room for a charge without more memory: the two newest become one, at the later time.
-    /// Whether there were two.
-    ///
-    /// Conservative: the older one's units count as long as the newer one's.
-    pub fn coarsen(&mut self) -> bool {
-        let Some(earlier) = self.count().checked_sub(2) else { return false };
-        let Run { mark, through } = self.run(earlier + 1).unwrap_or_default();
-        // Of two units or more: no run of ones, which would be as many charges.
-        *self.cell_mut(earlier) = Run { mark: mark & !1, through };
-        self.head.end = self.head.end.wrapping_sub(1);
-        true
-    }
-
-    /// Forgets everything, and keeps its memory.
-    pub fn clear(&mut self) {
-        self.head = Head::default();
-    }
-
-    /// Becomes another, in its own memory if that is enough.
-    pub fn refill(&mut self, other: Log) {
-        if self.runs.cells().len() < other.count() {
-            *self = other;
-            return;
-        }
-        self.head = Head { first: 0, end: other.count(), ..other.head };
-        for (cell, run) in iter::zip(self.runs.cells_mut(), other.runs()) {
-            *cell = run;
-        }
     }
 
     /// The parts that a decision changes.

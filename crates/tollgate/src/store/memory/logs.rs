@@ -2,7 +2,8 @@
 
 use std::mem;
 
-use tollgate_core::{BriefLog, Cost, FewLog, Log, SlidingWindowLog, State};
+use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
+use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 
 use super::budget::Budget;
 use super::slot::Words;

@@ -1,5 +1,6 @@
 //! What is done with a key's state beside checks.
 
+use tollgate_core::store::each;
 use tollgate_core::{
     Algorithm, Ask, Cost, Decision, Entry, Fill, Limit, Log, State, Window, WindowPair,
 };
@@ -10,19 +11,6 @@ use super::slot::Kept;
 use super::{Memory, Scope};
 use crate::error::Error;
 use crate::receipt::Receipt;
-
-/// Runs the same expression on the algorithm inside a limit, as its own type.
-macro_rules! each {
-    ($limit:expr, $algorithm:ident => $body:expr) => {
-        match $limit {
-            Limit::FixedWindow($algorithm) => $body,
-            Limit::SlidingWindowLog($algorithm) => $body,
-            Limit::SlidingWindowCounter($algorithm) => $body,
-            Limit::TokenBucket($algorithm) => $body,
-            Limit::LeakyBucket($algorithm) => $body,
-        }
-    };
-}
 
 impl Memory {
     /// Decides one request and charges nothing.

@@ -1,8 +1,9 @@
 //! A key and its state, in 44 bytes.
 
+use tollgate_core::store::{FewLog, LogStorage};
 use tollgate_core::{
-    Algorithm, Ask, Cost, Decision, FewLog, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State,
-    Window, WindowPair,
+    Algorithm, Ask, Cost, Decision, Fill, Level, Limit, Log, MAX_STEP_BACK_US, State, Window,
+    WindowPair,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -6,7 +6,8 @@
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-use tollgate_core::{Limit, twins};
+use tollgate_core::Limit;
+use tollgate_core::store::twins;
 
 /// A script, and the name that the server knows it by once it has seen it.
 pub(super) struct Script {

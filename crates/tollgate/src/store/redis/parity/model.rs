@@ -1,6 +1,7 @@
 //! What the core makes of a trace: the requests, their answers, and every key's state.
 
 use std::sync::Arc;
+use tollgate_core::store::LogStorage;
 use tollgate_core::{
     Ask, CarryOver, Checked, Cost, Decision, Intent, Limit, MAX_STEP_BACK_US, MAX_TIME_US,
     MAX_UNITS, Place, Receipt, State,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use redis::{Connection, Pipeline, Value};
+use tollgate_core::store::LogStorage;
 use tollgate_core::{Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
 

@@ -1,20 +1,43 @@
-//! A rate as a whole fraction.
+//! What a limit accepts: numbers within their ranges, and rates made of them.
 
-use core::fmt;
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use super::LimitError;
-use super::range::{MAX_FILL_US, MAX_UNITS, whole_us};
-use super::time::{TimeUnit, write_duration};
+use super::error::LimitError;
+use super::rate::{Rate, greatest_common_divisor};
+use crate::range::{MAX_FILL_US, MAX_LOG_UNITS, MAX_UNITS, MAX_WINDOW_US};
 
-/// Units per time, exact: 3 per 7 ms is 3 / 7000 us, never 0.000428….
-///
-/// Kept in lowest terms, so 60 a minute and 1 a second are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rate {
-    pub(crate) units: NonZeroU64,
-    pub(crate) per_us: NonZeroU64,
+pub(crate) fn limit_units(parameter: &'static str, units: u64) -> Result<u64, LimitError> {
+    match units {
+        0 => Err(LimitError::Zero { parameter }),
+        1..=MAX_UNITS => Ok(units),
+        _ => Err(LimitError::TooManyUnits { parameter }),
+    }
+}
+
+pub(crate) fn log_units(limit: u64) -> Result<u64, LimitError> {
+    let limit = limit_units("limit", limit)?;
+    if limit > MAX_LOG_UNITS {
+        return Err(LimitError::LogTooLarge { limit });
+    }
+    Ok(limit)
+}
+
+pub(crate) fn window_us(window: Duration) -> Result<NonZeroU64, LimitError> {
+    let window_us = whole_us("window", window)?;
+    if window_us.get() > MAX_WINDOW_US {
+        return Err(LimitError::WindowTooLong);
+    }
+    Ok(window_us)
+}
+
+/// A duration as microseconds, refused rather than rounded.
+fn whole_us(parameter: &'static str, duration: Duration) -> Result<NonZeroU64, LimitError> {
+    if !duration.subsec_nanos().is_multiple_of(1_000) {
+        return Err(LimitError::NotWholeMicroseconds { parameter, duration });
+    }
+    let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    NonZeroU64::new(us).ok_or(LimitError::Zero { parameter })
 }
 
 impl Rate {
@@ -52,16 +75,6 @@ impl Rate {
         Rate::new(units, Duration::from_secs(86_400))
     }
 
-    /// The fraction's numerator, in lowest terms.
-    pub const fn units(&self) -> u64 {
-        self.units.get()
-    }
-
-    /// The fraction's denominator, in lowest terms.
-    pub const fn per_us(&self) -> u64 {
-        self.per_us.get()
-    }
-
     pub(super) fn reduced(
         parameter: &'static str,
         units: u128,
@@ -76,27 +89,4 @@ impl Rate {
         }
         Ok(Rate { units, per_us })
     }
-}
-
-impl fmt::Display for Rate {
-    /// The usual unit in which it is a whole number, or the fraction itself: `100/m`, `3/7ms`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use TimeUnit::{Day, Hour, Microsecond, Millisecond, Minute, Second};
-        for unit in [Second, Minute, Hour, Day, Millisecond, Microsecond] {
-            let times = unit.us() / self.per_us;
-            let units = self.units.get().saturating_mul(times);
-            if unit.us() % self.per_us == 0 && units <= MAX_UNITS {
-                return write!(f, "{units}/{unit}");
-            }
-        }
-        write!(f, "{}/", self.units)?;
-        write_duration(f, self.per_us.get())
-    }
-}
-
-fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

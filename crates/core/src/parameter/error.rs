@@ -5,9 +5,9 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
-use super::range::{MAX_LOG_UNITS, MAX_UNITS};
+use super::name::AlgorithmName;
 use super::rate::Rate;
-use super::text::AlgorithmName;
+use crate::range::{MAX_LOG_UNITS, MAX_UNITS};
 
 /// Why a limit was refused. The message names the parameter and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,37 @@
+//! A shorter computation of the most frequent decision: one unit that fits.
+
+use super::Algorithm;
+use crate::decision::Checked;
+
+/// The fast path of an algorithm: a request for one unit that fits, in fewer steps than
+/// [`Algorithm::check`] takes.
+///
+/// A store tries [`check_one`](Self::check_one) first, and calls [`Algorithm::check`] when that returns `None`:
+///
+/// ```
+/// use core::time::Duration;
+/// use tollgate_core::store::FastPath;
+/// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Window};
+///
+/// let limit = FixedWindow::new(1, Duration::from_secs(60))?;
+/// let mut state = Window::default();
+/// let mut check = |now_us| {
+///     let checked = limit.check_one(&mut state, now_us);
+///     checked.unwrap_or_else(|| limit.check(&mut state, now_us, Ask::new(Cost::ONE)))
+/// };
+/// assert!(check(0).decision.is_allowed());
+/// assert_eq!(check(0).decision.retry_after_us(), Some(60_000_000));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+pub trait FastPath: Algorithm {
+    /// The state in the form that most keys have: of a log the last few single units, of other algorithms
+    /// the whole state.
+    type Usual;
+
+    /// Decides a request for one unit that accepts any delay, and charges it, if it is allowed and nothing is
+    /// out of the ordinary; the answer is that of [`Algorithm::check`].
+    ///
+    /// Returns `None` otherwise, and then nothing has changed. The state must come from this limit: from an
+    /// earlier check, or from [`carry_over`](Algorithm::carry_over).
+    fn check_one(&self, state: &mut Self::Usual, now_us: u64) -> Option<Checked>;
+}

@@ -1,0 +1,174 @@
+//! A log as a store keeps it: in three numbers where that is enough, and within a budget of memory.
+
+use core::iter;
+
+use super::{FEW, Head, Log, Run, Runs};
+use crate::algorithm::MAX_TIME_US;
+
+/// A [`Log`] of at most one charge, as three numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BriefLog {
+    /// When it was last charged, also if that charge was refunded.
+    pub charged_us: u64,
+    /// When the charge that is kept was made.
+    pub at_us: u64,
+    /// What it spent; 0 if none is kept.
+    pub units: u64,
+}
+
+impl From<BriefLog> for Log {
+    fn from(BriefLog { charged_us, at_us, units }: BriefLog) -> Log {
+        let mut runs = [Run::default(); FEW];
+        runs[0] = Run::new(at_us, units, units);
+        let charged_us = charged_us.min(MAX_TIME_US);
+        let head = Head { first: 0, end: usize::from(units > 0), base: 0, charged_us };
+        Log { head, runs: Runs::Few(runs) }
+    }
+}
+
+/// A [`Log`] of one to three charges of a unit each: when they were made, the latest first; 0 where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FewLog {
+    /// The first is when it was last charged.
+    pub at_us: [u64; 3],
+}
+
+impl From<FewLog> for Log {
+    fn from(FewLog { at_us: [newest_us, earlier_us, oldest_us] }: FewLog) -> Log {
+        let missing = u8::from(earlier_us == 0) + u8::from(oldest_us == 0);
+        let head =
+            Head { first: missing.into(), end: 3, base: missing.into(), charged_us: newest_us };
+        let run = |at_us, through| Run::new(at_us, 1, through);
+        let runs = [run(oldest_us, 1), run(earlier_us, 2), run(newest_us, 3), Run::default()];
+        Log { head, runs: Runs::Few(runs) }
+    }
+}
+
+/// What a [`Log`] was at one time; see [`LogStorage::stamp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogStamp {
+    head: Head,
+    through: u64,
+}
+
+/// What a store does with a [`Log`] that it keeps: writes it in three numbers, counts its bytes, and limits them.
+pub trait LogStorage: Sealed {
+    /// Returns the log as three numbers; `None` if it has more than one charge.
+    fn brief(&self) -> Option<BriefLog>;
+
+    /// Returns the log as three times; `None` unless it has one to three charges, of a unit each, and none was refunded since
+    /// the newest.
+    fn few(&self) -> Option<FewLog>;
+
+    /// Returns the log as one charge of all its units, at the time of the newest.
+    ///
+    /// Conservative: units count no shorter than they did.
+    fn coarsened(&self) -> BriefLog;
+
+    /// Returns a value that differs after a charge, a refund or a new clock, and is the same as long as nothing
+    /// changes.
+    fn stamp(&self) -> LogStamp;
+
+    /// Returns the bytes it keeps on the heap, used or not.
+    fn heap_bytes(&self) -> usize;
+
+    /// Returns whether there is no memory for another charge, unless older charges leave.
+    fn is_full(&self) -> bool;
+
+    /// Allocates memory for one more charge, if there is none.
+    fn reserve_one(&mut self);
+
+    /// Frees memory for a charge within the log: the two newest charges become one, at the later time. Returns
+    /// whether there were two.
+    ///
+    /// Conservative: the older one's units count as long as the newer one's.
+    fn coarsen(&mut self) -> bool;
+
+    /// Removes every charge, and keeps the memory.
+    fn clear(&mut self);
+
+    /// Copies another log into this one's memory, or replaces this one if its memory is too small.
+    fn refill(&mut self, other: Log);
+}
+
+/// Lets the trait gain methods: no other crate can implement it.
+pub trait Sealed {}
+
+impl Sealed for Log {}
+
+impl LogStorage for Log {
+    fn brief(&self) -> Option<BriefLog> {
+        let is_brief = match self.count() {
+            0 => true,
+            1 => self.units() == 1 || self.newest().is_some_and(|run| !run.is_of_ones()),
+            _ => false,
+        };
+        is_brief.then(|| self.coarsened())
+    }
+
+    fn few(&self) -> Option<FewLog> {
+        let is_few = (1..=3).contains(&self.units()) && self.runs().all(Run::is_of_ones);
+        if !is_few {
+            return None;
+        }
+        let at_us = self
+            .entries(0)
+            .fold([0; 3], |[newest, earlier, _], entry| [entry.at_us, newest, earlier]);
+        let oldest_us = self.run(0).map_or(0, Run::at_us);
+        (at_us[0] == self.head.charged_us && oldest_us > 0).then_some(FewLog { at_us })
+    }
+
+    #[inline]
+    fn coarsened(&self) -> BriefLog {
+        let at_us = self.newest().map_or(0, Run::at_us);
+        BriefLog { charged_us: self.head.charged_us, at_us, units: self.units() }
+    }
+
+    #[inline]
+    fn stamp(&self) -> LogStamp {
+        LogStamp { head: self.head, through: self.through() }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match &self.runs {
+            Runs::Few(_) => 0,
+            Runs::Many(cells) => size_of_val(&**cells),
+        }
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.count() == self.runs.cells().len()
+    }
+
+    #[inline]
+    fn reserve_one(&mut self) {
+        if self.is_full() {
+            self.grow();
+        }
+    }
+
+    fn coarsen(&mut self) -> bool {
+        let Some(earlier) = self.count().checked_sub(2) else { return false };
+        let Run { mark, through } = self.run(earlier + 1).unwrap_or_default();
+        // Of two units or more: no run of ones, which would be as many charges.
+        *self.cell_mut(earlier) = Run { mark: mark & !1, through };
+        self.head.end = self.head.end.wrapping_sub(1);
+        true
+    }
+
+    fn clear(&mut self) {
+        self.head = Head::default();
+    }
+
+    fn refill(&mut self, other: Log) {
+        if self.runs.cells().len() < other.count() {
+            *self = other;
+            return;
+        }
+        self.head = Head { first: 0, end: other.count(), ..other.head };
+        for (cell, run) in iter::zip(self.runs.cells_mut(), other.runs()) {
+            *cell = run;
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! A limit's parameters: their names, values and text, and why one is refused.
+//!
+//! `error` stands above `name` and `rate`, which it shows, and below what can be refused: `accept` takes numbers, `value`
+//! takes text.
+
+mod accept;
+mod error;
+mod name;
+mod rate;
+mod time;
+mod value;
+
+pub(crate) use accept::{limit_units, log_units, window_us};
+pub use error::{Excerpt, LimitError, Notation};
+pub use name::AlgorithmName;
+pub use rate::Rate;
+pub use time::duration_text;
+pub(crate) use time::write_duration;
+pub use value::parse_duration;
+pub(crate) use value::{Given, MAX_TEXT_BYTES, duration, rate, units};

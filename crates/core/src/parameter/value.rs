@@ -1,0 +1,122 @@
+//! The values of parameters as text: `10`, `250ms`, `3/7ms`.
+
+use alloc::format;
+use core::str::FromStr;
+use core::time::Duration;
+
+use super::error::{Excerpt, LimitError};
+use super::name::AlgorithmName;
+use super::rate::Rate;
+use super::time::TimeUnit;
+
+/// Longer than any limit can be written, with room for spaces.
+pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
+
+/// A parameter that was given.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'t> {
+    pub(crate) name: &'static str,
+    pub(crate) value: &'t str,
+}
+
+impl FromStr for AlgorithmName {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<AlgorithmName, LimitError> {
+        let name = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
+        name.ok_or_else(|| LimitError::UnknownAlgorithm { found: Excerpt::of(text) })
+    }
+}
+
+impl FromStr for Rate {
+    type Err = LimitError;
+
+    /// Reads `10/s`, `0.1/s` or `3/7ms`.
+    fn from_str(text: &str) -> Result<Rate, LimitError> {
+        rate(Given { name: "rate", value: text })
+    }
+}
+
+/// Reads `250ms`; a refusal names it as `parameter`.
+///
+/// ```
+/// # use core::time::Duration;
+/// # use tollgate_core::parse_duration;
+/// assert_eq!(parse_duration("deadline", "10ms")?, Duration::from_millis(10));
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+pub fn parse_duration(parameter: &'static str, text: &str) -> Result<Duration, LimitError> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(LimitError::NotADuration { parameter, found: Excerpt::of(text) });
+    }
+    duration(Given { name: parameter, value: text })
+}
+
+pub(crate) fn duration(given: Given<'_>) -> Result<Duration, LimitError> {
+    let wrong =
+        || LimitError::NotADuration { parameter: given.name, found: Excerpt::of(given.value) };
+    let (count, unit) = split_unit(given.value);
+    let count = digits(count).ok_or_else(wrong)?;
+    let unit = time_unit(unit, given)?.ok_or_else(wrong)?;
+    Ok(Duration::from_micros(count.saturating_mul(unit.us())))
+}
+
+/// Splits `250ms` into its digits and what follows them.
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
+}
+
+/// The unit at the end of a value; `None` when there is none or it is no word at all.
+fn time_unit(unit: &str, given: Given<'_>) -> Result<Option<TimeUnit>, LimitError> {
+    if let Some(known) = TimeUnit::ALL.into_iter().find(|known| known.as_str() == unit) {
+        return Ok(Some(known));
+    }
+    if unit.is_empty() || !unit.chars().all(char::is_alphabetic) {
+        return Ok(None);
+    }
+    let before = &given.value[..given.value.len() - unit.len()];
+    let suggestion = TimeUnit::meant_by(unit).map(|meant| format!("{before}{meant}"));
+    Err(LimitError::UnknownUnit {
+        parameter: given.name,
+        found: Excerpt::of(given.value),
+        unit: Excerpt::of(unit),
+        suggestion,
+    })
+}
+
+pub(crate) fn units(Given { name, value }: Given<'_>) -> Result<u64, LimitError> {
+    digits(value)
+        .ok_or_else(|| LimitError::NotANumber { parameter: name, found: Excerpt::of(value) })
+}
+
+/// A number of digits alone: `parse` would take a sign as well. One too large for 64 bits becomes
+/// the largest, for the ranges to refuse.
+fn digits(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+/// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
+pub(crate) fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
+    let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
+    let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;
+    let (whole, decimals) = match units.split_once('.') {
+        Some((_, "")) => return Err(wrong()),
+        Some(parts) => parts,
+        None => (units, ""),
+    };
+    let whole = digits(whole).ok_or_else(wrong)?;
+    let part = if decimals.is_empty() { 0 } else { digits(decimals).ok_or_else(wrong)? };
+    let (count, unit) = split_unit(time);
+    let count = if count.is_empty() { Some(1) } else { digits(count) };
+    let count = count.filter(|&count| count > 0).ok_or_else(wrong)?;
+    let unit = time_unit(unit, given)?.ok_or_else(wrong)?;
+    // 15 decimals: a unit in a billion days. OK because 10^15 times 2^64 fits u128.
+    if decimals.len() > 15 {
+        return Err(LimitError::RateOutOfRange { parameter: given.name });
+    }
+    let scale = 10_u128.pow(decimals.len() as u32);
+    let units = u128::from(whole) * scale + u128::from(part);
+    let per_us = u128::from(count.saturating_mul(unit.us())) * scale;
+    Rate::reduced(given.name, units, per_us)
+}

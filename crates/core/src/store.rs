@@ -1,0 +1,20 @@
+//! What an author of a store needs. Not needed to use limits.
+//!
+//! A store keeps a [`State`](crate::State) for each key, and decides with [`Limit::check`](crate::Limit::check) or
+//! with an [`Algorithm`](crate::Algorithm). That alone makes a correct store. What is here makes one that is fast,
+//! small, or inside Redis:
+//!
+//! | to | use |
+//! |---|---|
+//! | run code on the algorithm's own type, chosen once for a limit | [`each!`] |
+//! | decide the most frequent case in fewer steps | [`FastPath`], for logs also [`LogFastPath`] |
+//! | keep logs in few bytes, and within a budget | [`LogStorage`], [`FewLog`], [`BriefLog`] |
+//! | decide inside Redis | [`twins`] |
+//! | multiply and divide exactly as the algorithms do | [`muldiv`] |
+
+pub mod twins;
+
+#[doc(inline)]
+pub use crate::__each as each;
+pub use crate::algorithm::{BriefLog, FastPath, FewLog, LogFastPath, LogStamp, LogStorage};
+pub use crate::muldiv::muldiv;

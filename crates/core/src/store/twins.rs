@@ -1,0 +1,27 @@
+//! The algorithms in Lua: the text of each twin, for a store that decides inside Redis.
+//!
+//! Each comes after those that it says in its first lines; [`MULDIV`] and [`ALGORITHM`] before all.
+
+/// Twin of [`muldiv`](crate::store::muldiv).
+pub const MULDIV: &str = include_str!("../muldiv.lua");
+
+/// Twin of [`Algorithm`](crate::Algorithm).
+pub const ALGORITHM: &str = include_str!("../algorithm.lua");
+
+/// Twin of [`FixedWindow`](crate::FixedWindow).
+pub const FIXED_WINDOW: &str = include_str!("../algorithm/fixed_window.lua");
+
+/// Twin of [`SlidingWindowCounter`](crate::SlidingWindowCounter).
+pub const SLIDING_WINDOW_COUNTER: &str = include_str!("../algorithm/sliding_window_counter.lua");
+
+/// Twin of [`SlidingWindowLog`](crate::SlidingWindowLog).
+pub const SLIDING_WINDOW_LOG: &str = include_str!("../algorithm/sliding_window_log.lua");
+
+/// The bucket that [`TOKEN_BUCKET`] and [`LEAKY_BUCKET`] are.
+pub const BUCKET: &str = include_str!("../algorithm/bucket.lua");
+
+/// Twin of [`TokenBucket`](crate::TokenBucket).
+pub const TOKEN_BUCKET: &str = include_str!("../algorithm/token_bucket.lua");
+
+/// Twin of [`LeakyBucket`](crate::LeakyBucket).
+pub const LEAKY_BUCKET: &str = include_str!("../algorithm/leaky_bucket.lua");
