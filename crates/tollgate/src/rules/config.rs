@@ -247,6 +247,8 @@ pub(crate) enum JwtAlgorithm {
     Hs256,
     Rs256,
     Es256,
+    Es384,
+    EdDsa,
 }
 
 /// What a bad token comes to.

@@ -952,6 +952,7 @@ const TOKENS: &[Mistake] = &[
     mistake("a public key for HS256", Sees, key!("{ algorithm: HS256, public_key_file: hush }")),
     mistake("a secret for RS256", Sees, key!("{ algorithm: RS256, secret_file: hush }")),
     mistake("a secret for ES256", Sees, key!("{ algorithm: ES256, secret_env: HUSH }")),
+    mistake("a secret for EdDSA", Sees, key!("{ algorithm: EdDSA, secret_env: HUSH }")),
     mistake(
         "a variable that is not set",
         Blind,
@@ -1108,20 +1109,26 @@ const PUBLIC_KEYS: &[Mistake] = &[
         ),
     ),
     mistake("an RSA key for ES256", Blind, key!("{ algorithm: ES256, public_key: ", rsa!(), " }")),
+    mistake("an RSA key for EdDSA", Blind, key!("{ algorithm: EdDSA, public_key: ", rsa!(), " }")),
+    mistake(
+        "a key on P-256 for ES384",
+        Blind,
+        key!("{ algorithm: ES384, public_key: ", p256!(), " }"),
+    ),
     mistake(
         "a key on P-256 for RS256",
         Blind,
         key!("{ algorithm: RS256, public_key: ", p256!(), " }"),
     ),
     mistake(
-        "a key that is neither",
+        "a key that signs nothing",
         Blind,
         key!(
             "{ algorithm: RS256, public_key: \"",
             pem!(
                 "PUBLIC KEY",
                 "\\n",
-                "MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk="
+                "MCowBQYDK2VuAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk="
             ),
             "\" }"
         ),

@@ -158,6 +158,18 @@ identity:
       - { algorithm: RS256, public_key: "#,
         rsa_pkcs1!(),
         r#" }
+      - algorithm: EdDSA
+        public_key: |
+          -----BEGIN PUBLIC KEY-----
+          MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk=
+          -----END PUBLIC KEY-----
+      - algorithm: ES384
+        public_key: |
+          -----BEGIN PUBLIC KEY-----
+          MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEYBdoRIe39mMdhZPkhQUdUFE5HmdiDI0W
+          jXkPQ2km5pLBifxq9NDD4AwVLnfemoWNu7JbtF7UJEumt9yA6tJr0Ak2uFBfo6ZY
+          mEVCTcpo0dXQdje/j2kkhCbscGgX4uZ4
+          -----END PUBLIC KEY-----
       - { algorithm: ES256, id: "01", public_key: "#,
         p256!(),
         r#" }

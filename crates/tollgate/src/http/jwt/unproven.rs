@@ -122,6 +122,9 @@ fn algorithm(name: &str) -> Result<Algorithm, InvalidToken> {
         "HS256" => Ok(Algorithm::HS256),
         "RS256" => Ok(Algorithm::RS256),
         "ES256" => Ok(Algorithm::ES256),
+        "ES384" => Ok(Algorithm::ES384),
+        // The newer name (RFC 9864) for the one curve that is supported.
+        "EdDSA" | "Ed25519" => Ok(Algorithm::EdDSA),
         _ => Err(InvalidToken::Algorithm),
     }
 }

@@ -106,12 +106,22 @@ F0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==
 -----END EC PRIVATE KEY-----
 ";
 
-/// Another curve.
+/// Another curve, PKCS #8.
+pub(super) const P384_PRIVATE: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIG2AgEAMBAGByqGSM49AgEGBSuBBAAiBIGeMIGbAgEBBDCwE4+rJSqwvt2ShcKo
+VUYQR9UEHTsottkHFF4VfSD1r49L67QFU17772hfvH77KTehZANiAATXU5/aazn0
+lj9PHPh9prM4RfrnOmaTGw/Cv8FUsB8FCXm/+dFVkBBGFtJmyaMKF/ezaMyob3Ew
+C5DKVusyzLJeQ3T3gdSS+nSszGiif3Co8NSM0rL8jCmkJdrsijf+eeE=
+-----END PRIVATE KEY-----
+";
+
+/// Its public key.
 pub(super) const P384: &str = "\
 -----BEGIN PUBLIC KEY-----
-MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEYBdoRIe39mMdhZPkhQUdUFE5HmdiDI0W
-jXkPQ2km5pLBifxq9NDD4AwVLnfemoWNu7JbtF7UJEumt9yA6tJr0Ak2uFBfo6ZY
-mEVCTcpo0dXQdje/j2kkhCbscGgX4uZ4
+MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAE11Of2ms59JY/Txz4faazOEX65zpmkxsP
+wr/BVLAfBQl5v/nRVZAQRhbSZsmjChf3s2jMqG9xMAuQylbrMsyyXkN094HUkvp0
+rMxoon9wqPDUjNKy/IwppCXa7Io3/nnh
 -----END PUBLIC KEY-----
 ";
 
@@ -123,9 +133,16 @@ Y6LEL+u8UlQQbsiVIubIg5bY08CjLX6lFSCOM4SIsrEA7dknZdCeUw==
 -----END PUBLIC KEY-----
 ";
 
-/// Another algorithm.
+/// Another algorithm, PKCS #8.
+pub(super) const ED25519_PRIVATE: &str = "\
+-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEINYH3OBBALtVgg8RgzCNZFhq3+VOKfTOeqQihfDFl9W6
+-----END PRIVATE KEY-----
+";
+
+/// Its public key.
 pub(super) const ED25519: &str = "\
 -----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk=
+MCowBQYDK2VwAyEALs5AiS3G1dnetVQbtVTWeiL7HVYdr/KUD+GmO5SpiVc=
 -----END PUBLIC KEY-----
 ";
