@@ -133,6 +133,13 @@ tests:
         p256!(),
         " }], leeway: 1h } }"
     ),
+    "limits: {}\nidentity: { jwt: { jwks: { url: 'https://issuer.example/.well-known/jwks.json' }, issuer: a } }",
+    concat!(
+        "limits: {}\nidentity: { jwt: { jwks: { url: 'http://127.0.0.1:8080/keys?v=2', max_age: 10s, max_stale: 30d }, ",
+        "keys: [{ algorithm: ES256, public_key: ",
+        p256!(),
+        " }] } }"
+    ),
     "limits: {}\nidentity: { trusted_proxies: [::1, 2001:db8::/32, 10.0.0.0/8, \"::ffff:192.0.2.0/120\"], trusted_headers: [] }",
     concat!(
         r#"

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::crypto::CryptoProvider;
 use jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER;
-use jsonwebtoken::{Algorithm, DecodingKey};
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
 
 use crate::rules::config::{self, JwtAlgorithm, MIN_SECRET_BYTES};
 
@@ -159,6 +159,28 @@ impl JwtKey {
         JwtKey::rsa_der(&public_key(pem)?)
     }
 
+    /// An RSA public key by its two numbers, with the same bounds.
+    pub(super) fn rsa_components(modulus: &[u8], exponent: &[u8]) -> Result<JwtKey, JwtError> {
+        // As DER, so that what checks a PEM checks these numbers.
+        JwtKey::rsa_der(&der(0x30, &[der_number(modulus), der_number(exponent)].concat()))
+    }
+
+    /// A public key on the curve P-256: 64 bytes, x and y.
+    pub(super) fn p256_point(point: &[u8]) -> JwtKey {
+        let point = [&[UNCOMPRESSED], point].concat();
+        JwtKey::new(Algorithm::ES256, DecodingKey::from_ec_der(&point))
+    }
+
+    /// A public key on the curve P-384: 96 bytes, x and y.
+    pub(super) fn p384_point(point: &[u8]) -> JwtKey {
+        let point = [&[UNCOMPRESSED], point].concat();
+        JwtKey::new(Algorithm::ES384, DecodingKey::from_ec_der(&point))
+    }
+
+    pub(super) fn ed25519(key: &[u8; ED25519_BYTES]) -> JwtKey {
+        JwtKey::new(Algorithm::EdDSA, DecodingKey::from_ed_der(key))
+    }
+
     /// An RSA public key as DER, with or without the name of its algorithm.
     fn rsa_der(der: &[u8]) -> Result<JwtKey, JwtError> {
         let components = (PROVIDER.key_utils.rsa_pub_components_from_public_key)(der);
@@ -220,6 +242,19 @@ impl JwtKey {
         self.algorithm == other.algorithm && self.id == other.id
     }
 
+    /// Whether it is the same key, for the same tokens.
+    pub(super) fn is_same(&self, other: &JwtKey) -> bool {
+        use DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
+        let is_same_key = match (self.key.kind(), other.key.kind()) {
+            (SecretOrDer(own), SecretOrDer(other)) => own == other,
+            (RsaModulusExponent { n, e }, RsaModulusExponent { n: modulus, e: exponent }) => {
+                n == modulus && e == exponent
+            }
+            _ => false,
+        };
+        self.is_alike(other) && is_same_key
+    }
+
     /// Whether `signature` is this key's for `message`.
     pub(super) fn signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
         let verifier = (PROVIDER.verifier_factory)(&self.algorithm, &self.key);
@@ -260,6 +295,28 @@ fn public_key(pem: &[u8]) -> Result<Vec<u8>, JwtError> {
     }
     let body: String = body.split_ascii_whitespace().collect();
     STANDARD.decode(body).map_err(|_| JwtError::NotPem)
+}
+
+/// One value of DER.
+fn der(tag: u8, value: &[u8]) -> Vec<u8> {
+    let length = value.len().to_be_bytes();
+    let significant: Vec<u8> = length.into_iter().skip_while(|byte| *byte == 0).collect();
+    let head = match (value.len(), significant.len()) {
+        // OK because the length is below 128, and a length in bytes has at most 8.
+        (..128, _) => vec![tag, value.len() as u8],
+        (_, bytes) => [&[tag, 0x80 | bytes as u8], &significant[..]].concat(),
+    };
+    [&head, value].concat()
+}
+
+/// A whole number that is not negative, as DER writes it.
+fn der_number(number: &[u8]) -> Vec<u8> {
+    let digits: Vec<u8> = number.iter().copied().skip_while(|byte| *byte == 0).collect();
+    match digits.first() {
+        Some(..128) => der(2, &digits),
+        // A zero in front: the highest bit would be a sign.
+        _ => der(2, &[&[0], &digits[..]].concat()),
+    }
 }
 
 /// The bits of a big-endian number.

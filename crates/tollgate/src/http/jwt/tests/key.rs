@@ -252,7 +252,7 @@ fn debug_shows_no_key() {
     at(&jwt, &Issuer::Es256.token_with(r#"{"exp":1700000100,"iss":"a"}"#), NOW_US).unwrap();
     let want = format!(
         "Jwt {{ keys: [{want}, JwtKey {{ algorithm: ES256, id: None, .. }}], \
-         issuers: [\"a\"], audiences: [], leeway_us: 5000000, max_cached: 10000 }}"
+         jwks: [], issuers: [\"a\"], audiences: [], leeway_us: 5000000, max_cached: 10000 }}"
     );
     assert_eq!(format!("{jwt:?}"), want);
 }

@@ -146,3 +146,16 @@ pub(super) const ED25519: &str = "\
 MCowBQYDK2VwAyEALs5AiS3G1dnetVQbtVTWeiL7HVYdr/KUD+GmO5SpiVc=
 -----END PUBLIC KEY-----
 ";
+
+/// [`RSA_PUBLIC`] as a key of a set, without a name.
+pub(super) const RSA_JWK: &str = r#"{"kty":"RSA","e":"AQAB","n":"tZ-6nvZy-4-cjQV0tL-hwtgFHNzIbR7aO-wZwHsBAFcgRaa_uWCzUlly7tSqp7-CZIOck_K0O5EUih20CXuF7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8zLWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv-gdkCz1pQLcoCIH_qYTSV-RAvxmvpkG8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5eQBPpi-fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3evPw"}"#;
+
+/// [`P256_PUBLIC`].
+pub(super) const P256_JWK: &str = r#"{"kty":"EC","crv":"P-256","x":"Sm9x_UBCIVhyICC9zvZEkS6zyX5h6Jt8ESi_0ILGZyA","y":"UzPxegsR2RdKRpIlPh1vDSFbYhDFyRyAyrTyxYtdq80"}"#;
+
+/// [`P384`].
+pub(super) const P384_JWK: &str = r#"{"kty":"EC","crv":"P-384","x":"11Of2ms59JY_Txz4faazOEX65zpmkxsPwr_BVLAfBQl5v_nRVZAQRhbSZsmjChf3","y":"s2jMqG9xMAuQylbrMsyyXkN094HUkvp0rMxoon9wqPDUjNKy_IwppCXa7Io3_nnh"}"#;
+
+/// [`ED25519`].
+pub(super) const ED25519_JWK: &str =
+    r#"{"kty":"OKP","crv":"Ed25519","x":"Ls5AiS3G1dnetVQbtVTWeiL7HVYdr_KUD-GmO5SpiVc"}"#;

@@ -1,0 +1,48 @@
+//! Keys that are fetched: what becomes of each fetch.
+
+use std::sync::{Arc, Weak};
+
+use tokio::time::Instant;
+
+use super::{Freshness, Jwks, KeyRefresh, PublishedKeys, SharedKeys};
+use crate::http::jwt::key_set::KeySet;
+
+impl Jwks {
+    /// Without any keys until [`start`](Self::start) has fetched some.
+    pub(in crate::http) fn fetched_by(refresh: impl KeyRefresh + 'static) -> Jwks {
+        let jwks = Jwks::new(Freshness::NotLoaded, Some(Box::new(refresh)));
+        jwks.shared.status.lock().problem = Some("the keys were not fetched yet".into());
+        jwks
+    }
+
+    pub(in crate::http) fn downgrade(&self) -> Weak<SharedKeys> {
+        Arc::downgrade(&self.shared)
+    }
+
+    pub(in crate::http) fn of(shared: Arc<SharedKeys>) -> Jwks {
+        Jwks { shared }
+    }
+
+    /// Verifies tokens with the keys of a set that was fetched now. Returns whether its keys are others.
+    pub(in crate::http) fn fetched(&self, set: KeySet) -> bool {
+        let before = self.current().generation;
+        self.publish(set, Freshness::FetchedAt(Instant::now()));
+        self.current().generation != before
+    }
+
+    /// The keys stay as they are.
+    pub(in crate::http) fn not_fetched(&self, problem: String) {
+        let mut status = self.shared.status.lock();
+        status.failures += 1;
+        status.problem = Some(problem);
+    }
+
+    /// Verifies no tokens with keys that are too old to be believed.
+    pub(in crate::http) fn drop_keys(&self) {
+        let mut status = self.shared.status.lock();
+        (status.keys, status.skipped, status.loaded) = (0, 0, None);
+        let generation = self.current().generation.wrapping_add(1);
+        let (set, freshness) = (KeySet::default(), Freshness::NotLoaded);
+        self.shared.current.store(Arc::new(PublishedKeys { generation, set, freshness }));
+    }
+}
