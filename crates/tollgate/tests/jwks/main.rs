@@ -1,5 +1,7 @@
 //! Keys of tokens from an issuer's key set: in a file of rules, in a file beside it, and under a URL.
 
+#![allow(clippy::unwrap_used)]
+
 mod issuer;
 
 use std::fs;

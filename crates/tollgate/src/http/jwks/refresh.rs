@@ -61,7 +61,7 @@ impl KeyRefresh for UrlRefresh {
         if let Err(error) = self.spawn(keys) {
             let url = self.source.shown();
             tracing::error!(url, %error, "keys of tokens are not fetched: no thread can be started");
-            keys.not_fetched(format!("the keys of {url} are not fetched: {error}"));
+            keys.not_fetched(format!("the keys of {url} are not fetched: {error}"), 1);
         }
     }
 
@@ -100,7 +100,8 @@ async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, bell: &Bell) {
             let url = source.shown();
             tracing::error!(url, %error, "keys of tokens are not fetched");
             if let Some(keys) = keys.upgrade() {
-                Jwks::of(keys).not_fetched(format!("the keys of {url} are not fetched: {error}"));
+                Jwks::of(keys)
+                    .not_fetched(format!("the keys of {url} are not fetched: {error}"), 1);
             }
         }
     }
@@ -176,7 +177,7 @@ impl Refreshing {
     fn note(&mut self, error: &FetchError, keys: &Jwks) {
         let failures = self.schedule.failed();
         let url = &self.url;
-        keys.not_fetched(format!("the keys of {url} were not fetched: {error}"));
+        keys.not_fetched(format!("the keys of {url} were not fetched: {error}"), failures);
         if failures.is_power_of_two() {
             tracing::warn!(url, failures, %error, "keys of tokens not fetched: they are as they were");
         }

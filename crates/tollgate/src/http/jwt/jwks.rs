@@ -61,7 +61,8 @@ pub struct JwksStatus {
     pub refreshes: u64,
     /// How often that failed.
     pub failures: u64,
-    /// What is wrong: why the last fetch failed, or that no key can be used. `None` if all is well.
+    /// What is wrong: that no key can be used, or why the last four fetches or more failed; without any keys, why the
+    /// last one did. `None` if all is well.
     pub problem: Option<String>,
 }
 

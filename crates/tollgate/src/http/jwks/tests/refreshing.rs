@@ -177,6 +177,8 @@ async fn a_bad_set_changes_nothing_and_is_shown() {
     pass(0).await;
     *fixture.issuer.publishes.lock() = Ok(r#"{"keys":[{"kty":"oct","k":"aHVzaA"}]}"#.into());
     pass(640).await;
+    assert_eq!((fixture.jwks.status().failures, fixture.jwks.status().problem), (1, None));
+    pass(35).await;
     assert!(has_key(&fixture.jwks, "a"));
     let problem = fixture.jwks.status().problem.unwrap();
     assert!(problem.contains(&JwksError::SymmetricKey.to_string()), "{problem}");

@@ -7,6 +7,9 @@ use tokio::time::Instant;
 use super::{Freshness, Jwks, KeyRefresh, PublishedKeys, SharedKeys};
 use crate::http::jwt::key_set::KeySet;
 
+/// The failures in a row that are a problem, although there are keys: that is half a minute after the first.
+const TOLERATED_FAILURES: u32 = 4;
+
 impl Jwks {
     /// Without any keys until [`start`](Self::start) has fetched some.
     pub(in crate::http) fn fetched_by(refresh: impl KeyRefresh + 'static) -> Jwks {
@@ -30,11 +33,13 @@ impl Jwks {
         self.current().generation != before
     }
 
-    /// The keys stay as they are.
-    pub(in crate::http) fn not_fetched(&self, problem: String) {
+    /// The keys stay as they are. `in_a_row` is how many fetches failed since one succeeded.
+    pub(in crate::http) fn not_fetched(&self, problem: String, in_a_row: u32) {
         let mut status = self.shared.status.lock();
         status.failures += 1;
-        status.problem = Some(problem);
+        if status.keys == 0 || in_a_row >= TOLERATED_FAILURES {
+            status.problem = Some(problem);
+        }
     }
 
     /// Verifies no tokens with keys that are too old to be believed.
