@@ -80,6 +80,7 @@ impl Identity {
     }
 
     /// Believes these proxies where a request came from. Nobody else is.
+    #[doc(alias = "SmartIpKeyExtractor")]
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
         Identity { proxies: Some(proxies), ..self }
