@@ -18,7 +18,7 @@ HADOLINT_VERSION := 2.15.1
 KUBERNETES_VALIDATE_VERSION := 1.37.0
 
 # Each is checked by itself as well: together they hide what one of them lacks.
-FEATURES := rules watch redis tls tower axum tonic reqwest jwt
+FEATURES := rules watch redis tls tower axum tonic reqwest jwt jwks
 
 .PHONY: help
 help: ## list the targets

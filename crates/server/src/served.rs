@@ -223,7 +223,7 @@ impl Served {
         format!("{hash:016x}")
     }
 
-    /// Returns why the rules file was refused, or which domains in use have no rules.
+    /// Returns why the rules file was refused, which domains in use have no rules, or why keys of tokens are not fetched.
     pub(crate) fn rules_problem(&self) -> Option<String> {
         match &self.file {
             Some(file) => file.status().problem,

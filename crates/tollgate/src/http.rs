@@ -3,7 +3,8 @@
 //! The middleware in [`tower`](crate::tower) is made of it, and a server of one's own can be.
 //!
 //! - `head`: a request without its body; `identity`: who sent it
-//! - `proxies`, `forwarded`: the client's address behind proxies; `tokens`, `jwt`: the claims of its token
+//! - `proxies`, `forwarded`: the client's address behind proxies; `tokens`, `jwt`: the claims of its token;
+//!   `jwks`: its issuer's keys, fetched
 //! - `outcome`: what was decided about it
 //! - `headers`, `problem`: how the client is told
 
@@ -11,6 +12,8 @@ mod forwarded;
 mod head;
 mod headers;
 mod identity;
+#[cfg(feature = "jwks")]
+mod jwks;
 #[cfg(feature = "jwt")]
 mod jwt;
 mod outcome;
@@ -25,8 +28,12 @@ pub use head::{Peer, RequestHead};
 pub use headers::HeaderFamilies;
 pub(crate) use headers::{Ready, Told};
 pub use identity::{Identity, NOWHERE};
+#[cfg(feature = "jwks")]
+pub use jwks::JwksUrl;
 #[cfg(feature = "jwt")]
-pub use jwt::{Claims, InvalidToken, Jwt, JwtError, JwtKey};
+pub(crate) use jwt::KeySet;
+#[cfg(feature = "jwt")]
+pub use jwt::{Claims, InvalidToken, Jwks, JwksError, JwksStatus, Jwt, JwtError, JwtKey};
 pub use outcome::{Outcome, Policy};
 pub use problem::{Reason, Refusal};
 pub use proxies::{TrustError, TrustedProxies};

@@ -106,7 +106,9 @@ impl Rules {
     /// Rules that spend a limiter's limits. Logs the configuration's [warnings](Config::warnings).
     pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
         log_warnings(config);
-        let plan = ArcSwap::from_pointee(Plan::new(limiter, config, None)?);
+        let plan = Plan::new(limiter, config, None)?;
+        plan.start();
+        let plan = ArcSwap::from_pointee(plan);
         let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
         let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
         Ok(Rules { inner: Arc::new(inner) })
@@ -128,6 +130,7 @@ impl Rules {
         required_domains.check_removed(domains, config)?;
         let new = Plan::new(limiter, config, Some(&before))?;
         let generation = new.generation;
+        new.start();
         plan.store(Arc::new(new));
         Ok(generation)
     }

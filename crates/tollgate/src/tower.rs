@@ -28,4 +28,6 @@ pub use body::RefusalBody;
 pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
 #[cfg(feature = "axum")]
 pub use rate_limit::MissingAdmission;
-pub use rate_limit::{Admission, Decided, RateLimit, RateLimitLayer, ResponseFuture};
+pub use rate_limit::{
+    Admission, Decided, GlobalKeyExtractor, KeyExtractor, RateLimit, RateLimitLayer, ResponseFuture,
+};

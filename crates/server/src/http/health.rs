@@ -36,9 +36,9 @@ pub(crate) struct Readiness {
     /// How many limits there are.
     limits: usize,
     phase: PhaseName,
-    /// Set while the current rules file is one that was refused, so that older rules decide, and while a domain in
-    /// use has no rules, so that its requests are not limited. Operators get the reason; for everybody else the text
-    /// is always the same, and names neither the file nor its contents.
+    /// Set while the current rules file is one that was refused, so that older rules decide, while a domain in use
+    /// has no rules, so that its requests are not limited, and while the keys of tokens cannot be fetched. Operators
+    /// get the reason; for everybody else the text is always the same, and names neither the file nor its contents.
     #[schema(required)]
     rules_problem: Option<String>,
 }

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tollgate::http::JwksStatus;
 use tollgate::rules::Counts;
 use tollgate::{BreakerState, Health};
 
@@ -137,8 +138,8 @@ fn rules(text: &mut Text, served: &Served, started: SystemTime) {
         "1, and a hash of the rules that decide: the same on all servers that have the same.";
     text.metric("tollgate_rules_info", Kind::Gauge, help);
     text.sample(&[("hash", &served.rules_hash())], 1);
-    let help = "1 while the rules file is one that was refused, so that older rules decide, or while a domain in use \
-                has no rules, so that its requests are not limited.";
+    let help = "1 while the rules file is one that was refused, so that older rules decide, while a domain in use \
+                has no rules, so that its requests are not limited, or while the keys of tokens cannot be fetched.";
     let has_problem = served.rules_problem().is_some();
     text.single("tollgate_rules_problem", Kind::Gauge, help, u8::from(has_problem));
     let help = "How often the rules were read again, and taken over (ok) or refused (failed).";
@@ -171,6 +172,27 @@ fn tokens(text: &mut Text, served: &Served) {
     text.metric("tollgate_tokens_rejected_total", Kind::Counter, help);
     for (reason, count) in rejected {
         text.sample(&[("reason", reason)], count);
+    }
+    let sets = now.identity().map(|identity| identity.key_sets()).unwrap_or_default();
+    if let Some(keys) = sets.first() {
+        key_set(text, &keys.status());
+    }
+}
+
+/// The key set that tokens are verified with.
+fn key_set(text: &mut Text, keys: &JwksStatus) {
+    let help = "Keys of the issuer's key set that tokens are verified with.";
+    text.single("tollgate_token_keys", Kind::Gauge, help, keys.keys);
+    let help = "Keys of the issuer's key set that are not used, because they are not for signatures or not supported.";
+    text.single("tollgate_token_keys_skipped", Kind::Gauge, help, keys.skipped);
+    let help = "How often the issuer's key set was fetched (ok), or could not be (failed).";
+    text.metric("tollgate_token_key_refreshes_total", Kind::Counter, help);
+    text.sample(&[("result", "ok")], keys.refreshes);
+    text.sample(&[("result", "failed")], keys.failures);
+    if let Some(loaded) = keys.loaded {
+        let help = "When the issuer's key set was last fetched, in seconds since 1970.";
+        let name = "tollgate_token_keys_loaded_timestamp_seconds";
+        text.single(name, Kind::Gauge, help, unix_seconds(loaded));
     }
 }
 

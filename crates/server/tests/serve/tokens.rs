@@ -1,7 +1,14 @@
 //! Clients with tokens (JWT) that share an address, at `/v1/authorize`.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
 use crate::check::rules;
 use crate::metrics::scrape;
+use crate::readiness::readyz;
 use crate::server::Server;
 
 /// Signs the tokens below, by HS256.
@@ -81,4 +88,71 @@ fn a_new_good_token_counts_at_an_address_that_sends_bad_ones_too() {
     let of_bad: Vec<_> = (0..10).map(|number| ask(&format!("bad{number}.{signature}"))).collect();
     assert_eq!(of_bad, [200, 200, 200, 200, 200, 429, 429, 429, 429, 429]);
     assert_eq!(ask(BOB), 200, "a new good token has its own quota");
+}
+
+/// A key set of one Ed25519 key, which is named `a`.
+const KEY_SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"Ls5AiS3G1dnetVQbtVTWeiL7HVYdr_KUD-GmO5SpiVc"},{"kty":"EC","crv":"P-521"}]}"#;
+
+/// `{"alg":"EdDSA","kid":"a"}` and `{"sub":"ada","exp":4102444800}`, signed by that key.
+const OF_KEY_SET: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJzdWIiOiJhZGEiLCJleHAiOjQxMDI0NDQ4MDB9.w-oHFBq4gaNE3aby6AN35HCxJYQeEjgjnfKAP9_SVyX5JsMdJOMpPavMZsIZC90IMDL7auGpqmUKJtbNovCMBg";
+
+/// Answers every request with the key set, or 503 while it `is_down`.
+fn publish(is_down: &Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let is_down = Arc::clone(is_down);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let status = if is_down.load(Relaxed) { "503 Down" } else { "200 OK" };
+            let length = KEY_SET.len();
+            let head = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            let _ = stream.write_all((head + KEY_SET).as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn keys_of_tokens_are_fetched_and_a_failure_is_visible() {
+    let is_down = Arc::new(AtomicBool::new(true));
+    let issuer = publish(&is_down);
+    let file = rules(&format!(
+        "identity:\n\
+         \x20 trusted_proxies: [127.0.0.1]\n\
+         \x20 jwt: {{ jwks: {{ url: 'http://{issuer}/keys?v=hush' }} }}\n\
+         limits: {{ two: fixed-window limit=2 window=366d }}\n\
+         rules:\n\
+         - {{ name: each, domain: web, key: [{{ first_of: [jwt.sub, ip] }}], limit: two }}"
+    ));
+    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[]);
+    let ask = || {
+        let request = server.get("/v1/authorize").bearer_auth(OF_KEY_SET);
+        let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
+        request.header("x-forwarded-for", "203.0.113.9").send().unwrap().status().as_u16()
+    };
+    // The server starts without its keys: tokens count for nothing, and requests are limited by address.
+    let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
+    assert!(log.contains("status 503") && !log.contains("hush"), "{log}");
+    assert_eq!([(); 3].map(|()| ask()), [200, 200, 429]);
+    let page = scrape(&server);
+    assert_eq!(page.value("tollgate_rules_problem", &[]), 1.0);
+    assert_eq!(page.value("tollgate_token_keys", &[]), 0.0);
+    let (status, readiness) = readyz(&server);
+    let problem = readiness["rules_problem"].as_str().unwrap();
+    assert!(status == 200 && problem.ends_with("the issuer answered with status 503"), "{problem}");
+    is_down.store(false, Relaxed);
+    server.wait_for_log(|log| log.contains("keys of tokens fetched"));
+    assert_eq!([(); 3].map(|()| ask()), [200, 200, 429], "ada has a quota of her own");
+    let page = scrape(&server);
+    assert_eq!(page.value("tollgate_rules_problem", &[]), 0.0);
+    let counts = ["tollgate_token_keys", "tollgate_token_keys_skipped"];
+    assert_eq!(counts.map(|name| page.value(name, &[])), [1.0, 1.0]);
+    let refreshes =
+        |result| page.value("tollgate_token_key_refreshes_total", &[("result", result)]);
+    assert!(refreshes("ok") == 1.0 && refreshes("failed") >= 1.0);
 }

@@ -20,7 +20,7 @@ use api_key::TierOf;
 
 use super::head::RequestHead;
 #[cfg(feature = "jwt")]
-use super::jwt::Jwt;
+use super::jwt::{Jwks, Jwt};
 use super::proxies::TrustedProxies;
 #[cfg(feature = "jwt")]
 use super::tokens::Tokens;
@@ -80,6 +80,7 @@ impl Identity {
     }
 
     /// Believes these proxies where a request came from. Nobody else is.
+    #[doc(alias = "SmartIpKeyExtractor")]
     #[must_use]
     pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
         Identity { proxies: Some(proxies), ..self }
@@ -163,6 +164,22 @@ impl Identity {
     pub fn rejected_tokens(&self) -> Vec<(&'static str, u64)> {
         self.tokens.rejected()
     }
+
+    /// The key sets that tokens are verified with: their keys, and whether those are fresh.
+    #[cfg(feature = "jwt")]
+    pub fn key_sets(&self) -> &[Jwks] {
+        self.tokens.key_sets()
+    }
+
+    /// Begins to fetch the keys of tokens, if the file says where from.
+    #[cfg(feature = "jwt")]
+    pub(crate) fn start(&self) {
+        self.key_sets().iter().for_each(Jwks::start);
+    }
+
+    /// There are no keys to fetch.
+    #[cfg(not(feature = "jwt"))]
+    pub(crate) fn start(&self) {}
 
     /// Goes on with the counts that an identity has which this one replaces.
     #[cfg(feature = "jwt")]

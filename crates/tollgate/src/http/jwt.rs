@@ -4,11 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::Guard;
+use smallvec::SmallVec;
+
 mod bad;
 mod cache;
 mod claims;
 mod invalid;
+mod jwks;
 mod key;
+mod key_set;
 #[cfg(test)]
 mod tests;
 mod unproven;
@@ -17,7 +22,13 @@ use bad::BadTokens;
 use cache::{Cache, Weight};
 pub use claims::Claims;
 pub use invalid::InvalidToken;
+use jwks::PublishedKeys;
+pub use jwks::{Jwks, JwksStatus};
+#[cfg(feature = "jwks")]
+pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
 pub use key::{JwtError, JwtKey};
+pub use key_set::JwksError;
+pub(crate) use key_set::KeySet;
 use unproven::Unproven;
 
 use crate::rules::config::MAX_WITHOUT_ID;
@@ -72,6 +83,8 @@ struct Shared {
 #[derive(Clone)]
 struct Policy {
     keys: Arc<[JwtKey]>,
+    /// Few: most issuers have one set.
+    jwks: Vec<Jwks>,
     issuers: Vec<Box<str>>,
     audiences: Vec<Box<str>>,
     leeway_us: u64,
@@ -87,6 +100,8 @@ pub(crate) enum Token {
     Invalid(InvalidToken),
     /// It looks like one, but its signature was not computed.
     NotVerified,
+    /// It may be signed by a key that was not fetched yet.
+    KeyPending,
 }
 
 impl Jwt {
@@ -97,14 +112,25 @@ impl Jwt {
     pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Jwt, JwtError> {
         let keys: Arc<[JwtKey]> = keys.into_iter().collect();
         check_keys(&keys)?;
-        let policy = Policy {
-            keys,
-            issuers: Vec::new(),
-            audiences: Vec::new(),
-            leeway_us: micros(LEEWAY),
-            max_cached: MAX_CACHED,
-        };
-        Ok(Jwt::of(policy))
+        Ok(Jwt::of(Policy::new(keys, Vec::new())))
+    }
+
+    /// Believes tokens that one of the keys of a set signed, whichever those are at the time.
+    ///
+    /// A token that names a key that was not fetched yet is not verified for now; it counts for nothing, and is not
+    /// refused either.
+    pub fn from_jwks(jwks: Jwks) -> Jwt {
+        Jwt::of(Policy::new(Arc::default(), vec![jwks]))
+    }
+
+    /// Believes tokens that one of the keys of this set signed, too.
+    pub fn jwks(self, jwks: Jwks) -> Jwt {
+        self.with(|policy| policy.jwks.push(jwks))
+    }
+
+    /// The sets whose keys it believes.
+    pub(crate) fn key_sets(&self) -> &[Jwks] {
+        &self.shared.policy.jwks
     }
 
     /// Only tokens of this issuer (`iss`) count. Said again: of any of them.
@@ -143,6 +169,7 @@ impl Jwt {
             Token::Invalid(invalid) => Err(invalid),
             // Not here: it may.
             Token::NotVerified => Err(InvalidToken::Signature),
+            Token::KeyPending => Err(InvalidToken::UnknownKey),
         }
     }
 
@@ -154,11 +181,7 @@ impl Jwt {
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
     ) -> Token {
-        match self.proven(token, now_us, may_verify) {
-            Ok(Some(claims)) => Token::Verified(claims),
-            Ok(None) => Token::NotVerified,
-            Err(invalid) => Token::Invalid(invalid),
-        }
+        self.proven(token, now_us, may_verify).unwrap_or_else(Token::Invalid)
     }
 
     fn proven(
@@ -166,32 +189,43 @@ impl Jwt {
         token: &str,
         now_us: u64,
         may_verify: impl FnOnce() -> bool,
-    ) -> Result<Option<Arc<Claims>>, InvalidToken> {
+    ) -> Result<Token, InvalidToken> {
         // First, so that nobody can have more than this hashed.
         if token.len() > MAX_BYTES {
             return Err(InvalidToken::TooLong);
         }
         let Shared { policy, cache, bad } = &*self.shared;
-        let fingerprint = cache.fingerprint(token);
+        // The keys as they are now, all through.
+        let sets: SmallVec<[_; 1]> = policy.jwks.iter().map(Jwks::current).collect();
+        let fingerprint = cache.fingerprint(token).under(generations(&sets));
         if let Some(known) = cache.get(fingerprint, now_us) {
-            return known.map(Some);
+            return known.map(Token::Verified);
         }
         if let Some(reason) = bad.get(fingerprint, now_us) {
             return Err(reason);
         }
         let unproven = Unproven::read(token)?;
-        let candidates = unproven.candidates(&policy.keys)?;
+        let key_sets = || sets.iter().map(|published| published.set());
+        let named = unproven.named(&policy.keys, key_sets());
+        let may_be_fetched = || policy.may_be_fetched(&unproven, &sets);
+        let is_pending = named.is_empty() && may_be_fetched();
+        let candidates = match unproven.candidates(named, &policy.keys, key_sets()) {
+            Ok(candidates) => candidates,
+            Err(_) if is_pending => return Ok(Token::KeyPending),
+            Err(invalid) => return Err(invalid),
+        };
         if !may_verify() {
-            return Ok(None);
+            return Ok(Token::NotVerified);
         }
         let claims = match candidates.iter().any(|key| unproven.is_signed_by(key)) {
             true => policy.accept(unproven.claims(), now_us),
+            false if is_pending => return Ok(Token::KeyPending),
             false => Err(InvalidToken::Signature),
         };
         let claims = claims.inspect_err(|reason| bad.insert(fingerprint, *reason, now_us))?;
         let claims = Arc::new(claims);
         cache.insert(fingerprint, Weight::of(token), Arc::clone(&claims));
-        Ok(Some(claims))
+        Ok(Token::Verified(claims))
     }
 
     fn of(policy: Policy) -> Jwt {
@@ -208,6 +242,27 @@ impl Jwt {
 }
 
 impl Policy {
+    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> Policy {
+        Policy {
+            keys,
+            jwks,
+            issuers: Vec::new(),
+            audiences: Vec::new(),
+            leeway_us: micros(LEEWAY),
+            max_cached: MAX_CACHED,
+        }
+    }
+
+    /// Whether the key of a token may be in a set by now, of which an older one is known. If the token names the key,
+    /// the sets are fetched again, elsewhere.
+    fn may_be_fetched(&self, unproven: &Unproven<'_>, sets: &[Guard<Arc<PublishedKeys>>]) -> bool {
+        let is_named = unproven.is_naming_a_key();
+        if is_named {
+            self.jwks.iter().for_each(Jwks::key_missing);
+        }
+        sets.iter().any(|set| set.may_lack(is_named))
+    }
+
     /// The claims of a token whose signature holds.
     fn accept(&self, claims: &str, now_us: u64) -> Result<Claims, InvalidToken> {
         let claims = Claims::read(claims, self.leeway_us)?;
@@ -225,15 +280,21 @@ impl Policy {
 /// Its keys hide what is secret of them.
 impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { keys, issuers, audiences, leeway_us, max_cached } = &self.shared.policy;
+        let Policy { keys, jwks, issuers, audiences, leeway_us, max_cached } = &self.shared.policy;
         f.debug_struct("Jwt")
             .field("keys", keys)
+            .field("jwks", jwks)
             .field("issuers", issuers)
             .field("audiences", audiences)
             .field("leeway_us", leeway_us)
             .field("max_cached", max_cached)
             .finish()
     }
+}
+
+/// A number for the keys of all sets as they are now.
+fn generations(sets: &[Guard<Arc<PublishedKeys>>]) -> u128 {
+    sets.iter().fold(0, |all: u128, set| all.rotate_left(32) ^ u128::from(set.generation()))
 }
 
 fn check_keys(keys: &[JwtKey]) -> Result<(), JwtError> {

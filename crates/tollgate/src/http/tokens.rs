@@ -12,7 +12,7 @@ use self::credit::Credit;
 use self::rejected::RejectedTokens;
 use super::head::RequestHead;
 use super::identity::NOWHERE;
-use super::jwt::{Claims, InvalidToken, Jwt, Token};
+use super::jwt::{Claims, InvalidToken, Jwks, Jwt, Token};
 use super::outcome::Outcome;
 use super::problem::Reason;
 use crate::clock::Clock;
@@ -59,6 +59,10 @@ impl Tokens {
         Tokens { rejected: Arc::clone(&before.rejected), ..self }
     }
 
+    pub(super) fn key_sets(&self) -> &[Jwks] {
+        self.jwt.as_ref().map_or(&[], Jwt::key_sets)
+    }
+
     /// Every reason for which tokens are rejected, and how many were. Empty if none is verified at all.
     pub(super) fn rejected(&self) -> Vec<(&'static str, u64)> {
         self.jwt.iter().flat_map(|_| self.rejected.counts()).collect()
@@ -75,6 +79,7 @@ impl Tokens {
         };
         match &looked {
             Looked::Verified(_) => {}
+            Looked::KeyPending => self.rejected.count_invalid(InvalidToken::UnknownKey),
             Looked::Invalid(reason) => self.rejected.count_invalid(*reason),
             Looked::Untried(_) => self.rejected.count_not_verified(),
         }
@@ -103,6 +108,7 @@ impl Tokens {
             }
             (Token::Invalid(invalid), None) => self.uncharged(invalid, address, now_us),
             (Token::Invalid(invalid), Some(_)) => Looked::Invalid(invalid),
+            (Token::KeyPending, _) => Looked::KeyPending,
             (Token::NotVerified, refused) => Looked::Untried(refused.map(|own| *own.decided())),
         }
     }
@@ -140,6 +146,8 @@ impl Tokens {
 enum Looked {
     Verified(Arc<Claims>),
     Invalid(InvalidToken),
+    /// It may be good once its key is fetched: nobody is refused because an issuer is out of reach.
+    KeyPending,
     /// Nobody looked: its address has brought too many bad ones.
     Untried(Option<tollgate_core::Decision>),
 }
@@ -200,7 +208,7 @@ impl RequestHead<'_> {
     pub fn claims(&self) -> Option<&Arc<Claims>> {
         match self.looked()? {
             Looked::Verified(claims) => Some(claims),
-            Looked::Invalid(_) | Looked::Untried(_) => None,
+            Looked::Invalid(_) | Looked::KeyPending | Looked::Untried(_) => None,
         }
     }
 
@@ -211,7 +219,7 @@ impl RequestHead<'_> {
             return None;
         }
         let why = match *self.looked()? {
-            Looked::Verified(_) | Looked::Untried(None) => return None,
+            Looked::Verified(_) | Looked::KeyPending | Looked::Untried(None) => return None,
             Looked::Invalid(invalid) => Why::Invalid(invalid),
             Looked::Untried(Some(decision)) => Why::Untried {
                 verifications: verifications.clone()?,

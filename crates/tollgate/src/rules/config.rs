@@ -217,8 +217,9 @@ pub(crate) enum ForwardingHeader {
 /// How tokens are verified.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Jwt {
-    /// At least one. No two have the same id.
+    /// At least one, unless there is a set. No two have the same id.
     pub(crate) keys: Vec<JwtKey>,
+    pub(crate) jwks: Option<Jwks>,
     pub(crate) issuer: Option<Box<str>>,
     pub(crate) audience: Option<Box<str>>,
     pub(crate) leeway: Option<Duration>,
@@ -232,6 +233,21 @@ pub(crate) const MIN_SECRET_BYTES: usize = 32;
 
 /// How many keys without an id one algorithm may have: a token that names no key is tried on each.
 pub(crate) const MAX_WITHOUT_ID: usize = 8;
+
+/// The largest key set that is read. Sets of large issuers have a few KiB.
+pub(crate) const MAX_JWKS_BYTES: usize = 256 << 10;
+
+/// How old the keys of a set may get while the issuer answers, unless said otherwise.
+pub(crate) const JWKS_MAX_AGE: Duration = Duration::from_secs(10 * 60);
+
+/// Where a key set is.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Jwks {
+    /// What the file had in it.
+    File(Vec<u8>),
+    /// Fetched from here.
+    Url { url: Box<str>, max_age: Option<Duration>, max_stale: Option<Duration> },
+}
 
 /// A key that tokens are verified with.
 #[derive(Clone, PartialEq)]
@@ -247,6 +263,8 @@ pub(crate) enum JwtAlgorithm {
     Hs256,
     Rs256,
     Es256,
+    Es384,
+    EdDsa,
 }
 
 /// What a bad token comes to.
@@ -257,6 +275,16 @@ pub(crate) enum OnInvalid {
     ByIp,
     /// 401.
     Unauthorized,
+}
+
+impl fmt::Debug for Jwks {
+    /// Without the keys, of which there may be many, and without the URL, which may have a secret in its query.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Jwks::File(_) => "Jwks::File",
+            Jwks::Url { .. } => "Jwks::Url",
+        })
+    }
 }
 
 impl fmt::Debug for JwtKey {

@@ -33,7 +33,7 @@ pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use cases::CaseReader;
 use defaults::Defaults;
 pub use fields::{Fields, Mapping};
-pub(super) use identity::{KeySource, MAX_KEY_FILE_BYTES};
+pub(super) use identity::{MAX_KEY_FILE_BYTES, TokenKeys};
 use limits::Limits;
 pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
 pub(super) use networks::NetworkFiles;
@@ -64,7 +64,7 @@ pub(super) struct Decoded {
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
     /// The keys of tokens, which the configuration has not yet.
-    pub(super) jwt_keys: Vec<KeySource>,
+    pub(super) jwt_keys: TokenKeys,
     /// The tests that the file carries.
     pub(super) cases: Vec<Case>,
 }

@@ -83,7 +83,8 @@ pub struct Status {
     /// How often it was read again and refused.
     pub failures: u64,
     /// The reason why the current file was refused, so that older rules decide; or else the domains in use that have
-    /// no rules. `None` if the rules are as the file says, and have every domain in use.
+    /// no rules; or else why the keys of tokens could not be fetched. `None` if the rules are as the file says, have
+    /// every domain in use, and the keys that it says.
     pub problem: Option<String>,
     /// The domains in use that have no rules.
     pub missing_domains: MissingDomains,
@@ -188,6 +189,7 @@ impl RulesFile {
         if status.problem.is_none() && !status.missing_domains.is_empty() {
             status.problem = Some(status.missing_domains.to_string());
         }
+        status.problem = status.problem.or_else(|| self.inner.rules.plan().keys_problem());
         status
     }
 

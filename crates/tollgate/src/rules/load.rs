@@ -7,9 +7,9 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Component, Path};
 
 use super::cases;
-use super::config::{Config, JwtKey};
+use super::config::{Config, Jwt, MAX_JWKS_BYTES};
 use super::contents::{self, beside, bounded, too_large};
-use super::decode::{self, Decoded, KeySource, MAX_KEY_FILE_BYTES, NetworkFiles};
+use super::decode::{self, Decoded, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
 use super::problem::{Position, Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
 
@@ -130,7 +130,7 @@ impl Config {
             }
             config = Config { api_keys: api_keys.into_tiers(), ..own };
             if let Some(jwt) = config.identity.as_mut().and_then(|it| it.jwt.as_mut()) {
-                jwt.keys = around.fetch(file, jwt_keys, &mut report);
+                around.fetch(file, jwt_keys, jwt, &mut report);
             }
             // Rules with errors cannot be tested.
             if report.errors() == 0 && others.iter().all(|other| other.errors() == 0) {
@@ -166,14 +166,20 @@ impl Around<'_> {
         }
     }
 
-    /// The keys of tokens, those that can be had.
-    fn fetch(&mut self, file: &str, keys: Vec<KeySource>, report: &mut Report) -> Vec<JwtKey> {
+    /// Adds the keys of tokens, those that can be had.
+    fn fetch(&mut self, file: &str, found: TokenKeys, jwt: &mut Jwt, report: &mut Report) {
         let variable = self.variable;
-        let mut read = |named: &Path| {
-            let bytes = self.read(file, named, MAX_KEY_FILE_BYTES)?;
-            bounded(bytes, MAX_KEY_FILE_BYTES)
+        let mut read = |named: &Path, max_bytes: usize| {
+            let bytes = self.read(file, named, max_bytes)?;
+            bounded(bytes, max_bytes)
         };
-        keys.into_iter().filter_map(|key| key.fetch(&mut read, variable, report)).collect()
+        for key in found.keys {
+            let read = |named: &Path| read(named, MAX_KEY_FILE_BYTES);
+            jwt.keys.extend(key.fetch(read, variable, report));
+        }
+        if let Some(jwks) = found.jwks {
+            jwt.jwks = jwks.fetch(|named| read(named, MAX_JWKS_BYTES), report);
+        }
     }
 }
 

@@ -87,6 +87,33 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Begins with what goes on while the rules decide: fetching the keys of tokens.
+    pub(super) fn start(&self) {
+        #[cfg(feature = "tower")]
+        if let Some(identity) = &self.identity {
+            identity.made.start();
+        }
+    }
+}
+
+#[cfg(feature = "watch")]
+impl Plan {
+    /// What is wrong with the keys of tokens that are fetched, if anything is.
+    pub(super) fn keys_problem(&self) -> Option<String> {
+        #[cfg(feature = "jwt")]
+        return self
+            .identity
+            .as_ref()?
+            .made
+            .key_sets()
+            .iter()
+            .find_map(|keys| keys.status().problem);
+        #[cfg(not(feature = "jwt"))]
+        return None;
+    }
+}
+
 /// Who clients are, and what the file says about it.
 #[cfg(feature = "tower")]
 #[derive(Clone)]
@@ -106,7 +133,8 @@ impl Configured {
         if let Some(same) = before.filter(|before| before.said == *said) {
             return Ok(same.clone());
         }
-        let mut made = Identity::configured(said)?.on_clock(limiter.clock());
+        let running = before.map(|before| (&before.said, &*before.made));
+        let mut made = Identity::configured(said, running)?.on_clock(limiter.clock());
         if let Some(before) = before {
             made = made.counting_with(&before.made);
         }

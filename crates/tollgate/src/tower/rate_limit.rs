@@ -1,7 +1,7 @@
 //! A layer that limits the requests to a service.
 //!
 //! - `layer`: how it is put together; `settings`: what it knows
-//! - `service`: takes a request; `decide`: what becomes of it; `key`: with whom it is limited; `refuse`: how it is told
+//! - `service`: takes a request; `decide`: what becomes of it; `extract`, `key`: with whom it is limited; `refuse`: how it is told
 //! - `future`: its way through; `line`, `charge`: while it is delayed
 //! - `admission`: the decision as the service inside has it, to refund it; `axum`: as an extractor
 
@@ -10,6 +10,7 @@ mod admission;
 mod axum;
 mod charge;
 mod decide;
+mod extract;
 mod future;
 mod key;
 mod layer;
@@ -21,6 +22,7 @@ mod settings;
 pub use admission::Admission;
 #[cfg(feature = "axum")]
 pub use axum::MissingAdmission;
+pub use extract::{GlobalKeyExtractor, KeyExtractor};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use service::RateLimit;

@@ -10,7 +10,8 @@ use axum::routing::{get as on_get, post};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
-use tollgate::tower::{Decided, RateLimitLayer};
+use tollgate::http::RequestHead;
+use tollgate::tower::{Decided, GlobalKeyExtractor, KeyExtractor, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::log::Log;
@@ -39,6 +40,32 @@ async fn one_line_limits_each_address() {
     for peer in ["203.0.113.9", "203.0.113.10", "[2001:db8::1]"] {
         assert_eq!(admitted(&app, (0..5).map(|_| request("GET", "/", peer))).await, 3);
     }
+}
+
+/// The second label of a path: `/v1/ada` is Ada's.
+struct PathKeyExtractor;
+
+impl KeyExtractor for PathKeyExtractor {
+    fn extract(&self, request: &RequestHead<'_>) -> Option<String> {
+        request.path().split('/').nth(2).map(str::to_owned)
+    }
+}
+
+#[tokio::test]
+async fn a_key_extractor_makes_the_key_and_none_is_the_address() {
+    let per_ip = || RateLimitLayer::per_ip("fixed-window limit=3 window=1h").unwrap();
+    let closure = |request: &RequestHead<'_>| PathKeyExtractor.extract(request);
+    for layer in [per_ip().key_extractor(PathKeyExtractor), per_ip().key_extractor(closure)] {
+        let app = app(layer);
+        for (path, want) in [("/v1/ada", 3), ("/v1/bob", 3), ("/v2/ada", 0), ("/", 3)] {
+            let requests = (0..5).map(|_| request("GET", path, "203.0.113.9"));
+            assert_eq!(admitted(&app, requests).await, want, "{path}");
+        }
+        assert_eq!(status(&app, request("GET", "/", "203.0.113.10")).await, StatusCode::OK);
+    }
+    let app = app(per_ip().key_extractor(GlobalKeyExtractor));
+    let peers = ["203.0.113.9", "203.0.113.10", "203.0.113.11", "203.0.113.12"];
+    assert_eq!(admitted(&app, peers.map(|peer| request("GET", "/", peer))).await, 3);
 }
 
 #[test]

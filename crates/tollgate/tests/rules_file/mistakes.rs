@@ -952,6 +952,7 @@ const TOKENS: &[Mistake] = &[
     mistake("a public key for HS256", Sees, key!("{ algorithm: HS256, public_key_file: hush }")),
     mistake("a secret for RS256", Sees, key!("{ algorithm: RS256, secret_file: hush }")),
     mistake("a secret for ES256", Sees, key!("{ algorithm: ES256, secret_env: HUSH }")),
+    mistake("a secret for EdDSA", Sees, key!("{ algorithm: EdDSA, secret_env: HUSH }")),
     mistake(
         "a variable that is not set",
         Blind,
@@ -1045,6 +1046,38 @@ const TOKENS: &[Mistake] = &[
             " }"
         ),
     ),
+    mistake("a key set that is a text", Sees, jwt!("jwks: https://hush.example/keys")),
+    mistake("a key set without a place", Sees, jwt!("jwks: { max_age: 1m }")),
+    mistake(
+        "a key set at two places",
+        Sees,
+        jwt!("jwks: { file: hush.json, url: 'https://hush.example' }"),
+    ),
+    mistake("a key set nearly right", Sees, jwt!("jwks: { uri: 'https://hush.example' }")),
+    mistake("an empty file of a key set", Sees, jwt!("jwks: { file: '' }")),
+    mistake("a file of a key set where none is read", Blind, jwt!("jwks: { file: hush.json }")),
+    mistake("an age for a file", Sees, jwt!("jwks: { file: hush.json, max_age: 1m }")),
+    mistake("no URL", Sees, jwt!("jwks: { url: hush.example/keys }")),
+    mistake("a URL of a file", Sees, jwt!("jwks: { url: 'file:///hush' }")),
+    mistake("a URL without a host", Sees, jwt!("jwks: { url: 'https:///hush' }")),
+    mistake("a URL with a password", Sees, jwt!("jwks: { url: 'https://ada:hush@a.example/' }")),
+    mistake("a URL with a fragment", Sees, jwt!("jwks: { url: 'https://a.example/#hush' }")),
+    mistake(
+        "an age that is too short and one that is too long",
+        Blind,
+        jwt!("jwks: { url: 'https://a.example', max_age: 1s, max_stale: 31d }"),
+    ),
+    mistake("an age above a day", Blind, jwt!("jwks: { url: 'https://a.example', max_age: 25h }")),
+    mistake(
+        "keys that are stale before they are old",
+        Blind,
+        jwt!("jwks: { url: 'https://a.example', max_age: 1h, max_stale: 10m }"),
+    ),
+    mistake(
+        "a time that is too short",
+        Blind,
+        jwt!("jwks: { url: 'https://a.example', max_stale: 9m }"),
+    ),
     mistake("claims", Sees, jwt!("issuer: ''\n    audience: [a, b]")),
     mistake("a leeway that is too long", Blind, jwt!("leeway: 2h")),
     mistake("a leeway without a unit", Sees, jwt!("leeway: 30")),
@@ -1108,20 +1141,26 @@ const PUBLIC_KEYS: &[Mistake] = &[
         ),
     ),
     mistake("an RSA key for ES256", Blind, key!("{ algorithm: ES256, public_key: ", rsa!(), " }")),
+    mistake("an RSA key for EdDSA", Blind, key!("{ algorithm: EdDSA, public_key: ", rsa!(), " }")),
+    mistake(
+        "a key on P-256 for ES384",
+        Blind,
+        key!("{ algorithm: ES384, public_key: ", p256!(), " }"),
+    ),
     mistake(
         "a key on P-256 for RS256",
         Blind,
         key!("{ algorithm: RS256, public_key: ", p256!(), " }"),
     ),
     mistake(
-        "a key that is neither",
+        "a key that signs nothing",
         Blind,
         key!(
             "{ algorithm: RS256, public_key: \"",
             pem!(
                 "PUBLIC KEY",
                 "\\n",
-                "MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk="
+                "MCowBQYDK2VuAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk="
             ),
             "\" }"
         ),
@@ -1154,6 +1193,16 @@ const PUBLIC_KEYS: &[Mistake] = &[
 ];
 
 const WARNINGS: &[Mistake] = &[
+    mistake(
+        "a key set that is not encrypted",
+        Blind,
+        identity!("{ jwt: { jwks: { url: 'http://127.0.0.1.example/keys' } } }"),
+    ),
+    mistake(
+        "a key set that is not encrypted, by an address",
+        Blind,
+        identity!("{ jwt: { jwks: { url: 'http://192.0.2.1:8080/keys' } } }"),
+    ),
     mistake(
         "a limit that no rule spends",
         Blind,

@@ -41,6 +41,7 @@ const UNKNOWN: &[(&str, &str)] = &[
     ("network_set", "networks: { a: { unheard-of: 1 } }"),
     ("identity", "identity: { unheard-of: 1 }"),
     ("jwt", "identity: { jwt: { unheard-of: 1 } }"),
+    ("jwks", "identity: { jwt: { jwks: { unheard-of: 1 } } }"),
     ("jwt_key", "identity: { jwt: { keys: [{ unheard-of: 1 }] } }"),
     ("rule", "rules: [{ unheard-of: 1 }]"),
     ("condition", "rules: [{ when: { a: { unheard-of: 1 } } }]"),

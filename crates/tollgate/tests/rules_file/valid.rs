@@ -133,6 +133,13 @@ tests:
         p256!(),
         " }], leeway: 1h } }"
     ),
+    "limits: {}\nidentity: { jwt: { jwks: { url: 'https://issuer.example/.well-known/jwks.json' }, issuer: a } }",
+    concat!(
+        "limits: {}\nidentity: { jwt: { jwks: { url: 'http://127.0.0.1:8080/keys?v=2', max_age: 10s, max_stale: 30d }, ",
+        "keys: [{ algorithm: ES256, public_key: ",
+        p256!(),
+        " }] } }"
+    ),
     "limits: {}\nidentity: { trusted_proxies: [::1, 2001:db8::/32, 10.0.0.0/8, \"::ffff:192.0.2.0/120\"], trusted_headers: [] }",
     concat!(
         r#"
@@ -158,6 +165,18 @@ identity:
       - { algorithm: RS256, public_key: "#,
         rsa_pkcs1!(),
         r#" }
+      - algorithm: EdDSA
+        public_key: |
+          -----BEGIN PUBLIC KEY-----
+          MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk=
+          -----END PUBLIC KEY-----
+      - algorithm: ES384
+        public_key: |
+          -----BEGIN PUBLIC KEY-----
+          MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEYBdoRIe39mMdhZPkhQUdUFE5HmdiDI0W
+          jXkPQ2km5pLBifxq9NDD4AwVLnfemoWNu7JbtF7UJEumt9yA6tJr0Ak2uFBfo6ZY
+          mEVCTcpo0dXQdje/j2kkhCbscGgX4uZ4
+          -----END PUBLIC KEY-----
       - { algorithm: ES256, id: "01", public_key: "#,
         p256!(),
         r#" }

@@ -10,8 +10,12 @@ use crate::http::proxies::TrustedProxies;
 use crate::rules::config::{self, ForwardingHeader};
 
 impl Identity {
-    /// As a file says it. What it says was checked when it was read.
-    pub(crate) fn configured(said: &config::Identity) -> Result<Identity, Error> {
+    /// As a file says it. What it says was checked when it was read. Key sets that are fetched go on, if the file said
+    /// the same of them `before`.
+    pub(crate) fn configured(
+        said: &config::Identity,
+        before: Option<(&config::Identity, &Identity)>,
+    ) -> Result<Identity, Error> {
         let mut identity = Identity::new();
         if !said.trusted_proxies.is_empty() {
             let nets = said.trusted_proxies.iter().map(ToString::to_string);
@@ -27,17 +31,30 @@ impl Identity {
             identity = identity.api_key_header(header(name)?);
         }
         match &said.jwt {
-            Some(jwt) => identity.with_tokens(jwt),
+            Some(jwt) => {
+                let same = |(said, _): &(&config::Identity, _)| is_same_jwks(said, jwt);
+                identity.with_tokens(jwt, before.filter(same).map(|(_, made)| made))
+            }
             None => Ok(identity),
         }
     }
 
     #[cfg(feature = "jwt")]
-    fn with_tokens(self, said: &config::Jwt) -> Result<Identity, Error> {
+    fn with_tokens(self, said: &config::Jwt, before: Option<&Identity>) -> Result<Identity, Error> {
         use crate::http::jwt::{Jwt, JwtKey};
 
         let keys = said.keys.iter().map(JwtKey::configured).collect::<Result<Vec<_>, _>>();
-        let mut jwt = keys.and_then(Jwt::new).map_err(problem)?;
+        let keys = keys.map_err(problem)?;
+        let running = before.and_then(|before| before.key_sets().first().cloned());
+        let jwks = match (running, &said.jwks) {
+            (running, Some(said)) => Some(running.map_or_else(|| jwks(said), Ok)?),
+            (_, None) => None,
+        };
+        let mut jwt = match (keys.is_empty(), jwks) {
+            (true, Some(jwks)) => Jwt::from_jwks(jwks),
+            (_, None) => Jwt::new(keys).map_err(problem)?,
+            (false, Some(jwks)) => Jwt::new(keys).map_err(problem)?.jwks(jwks),
+        };
         if let Some(issuer) = &said.issuer {
             jwt = jwt.issuer(&**issuer);
         }
@@ -56,8 +73,35 @@ impl Identity {
     }
 
     #[cfg(not(feature = "jwt"))]
-    fn with_tokens(self, _: &config::Jwt) -> Result<Identity, Error> {
+    fn with_tokens(self, _: &config::Jwt, _: Option<&Identity>) -> Result<Identity, Error> {
         Err(problem("tokens need the library's feature `jwt`; build with it, or leave out `jwt`"))
+    }
+}
+
+fn is_same_jwks(before: &config::Identity, said: &config::Jwt) -> bool {
+    before.jwt.as_ref().is_some_and(|before| before.jwks == said.jwks)
+}
+
+/// The keys of a set; those under a URL are not fetched yet.
+#[cfg(feature = "jwt")]
+fn jwks(said: &config::Jwks) -> Result<crate::http::Jwks, Error> {
+    match said {
+        config::Jwks::File(json) => crate::http::Jwks::parse(json).map_err(problem),
+        #[cfg(feature = "jwks")]
+        config::Jwks::Url { url, max_age, max_stale } => {
+            let mut source = crate::http::Jwks::url(url).map_err(problem)?;
+            if let Some(max_age) = max_age {
+                source = source.max_age(*max_age);
+            }
+            if let Some(max_stale) = max_stale {
+                source = source.max_stale(*max_stale);
+            }
+            Ok(source.not_started())
+        }
+        #[cfg(not(feature = "jwks"))]
+        config::Jwks::Url { .. } => Err(problem(
+            "a key set under a URL needs the library's feature `jwks`; build with it, or use a file",
+        )),
     }
 }
 

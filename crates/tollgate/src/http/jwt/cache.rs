@@ -37,6 +37,14 @@ pub(super) struct Cache {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
 
+impl Fingerprint {
+    /// The fingerprint of the same token under other keys: what was found with one set of keys is not found with
+    /// another.
+    pub(super) fn under(self, generations: u128) -> Fingerprint {
+        Fingerprint(self.0 ^ generations)
+    }
+}
+
 /// What a token counts as: a token of 300 bytes as 1, one of 8 KiB as 9.
 #[derive(Clone, Copy)]
 pub(super) struct Weight(usize);

@@ -13,7 +13,7 @@ pub enum InvalidToken {
     /// Its header says that something must be understood which is not (`crit`).
     #[error("the token asks for an extension that is not supported")]
     Critical,
-    /// Its algorithm is none of HS256, RS256 and ES256, or not that of its key.
+    /// Its algorithm is none of HS256, RS256, ES256, ES384 and EdDSA, or not that of its key.
     #[error("the token's algorithm is not its key's")]
     Algorithm,
     /// None of the keys is for it.

@@ -3,6 +3,7 @@
 mod attacks;
 mod claims;
 mod key;
+mod key_set;
 mod keys;
 mod memory;
 mod rules;
@@ -25,9 +26,12 @@ enum Issuer {
     Hs256(&'static [u8]),
     Rs256,
     Es256,
+    Es384,
+    EdDsa,
 }
 
-const ISSUERS: [Issuer; 3] = [Issuer::Hs256(SECRET), Issuer::Rs256, Issuer::Es256];
+const ISSUERS: [Issuer; 5] =
+    [Issuer::Hs256(SECRET), Issuer::Rs256, Issuer::Es256, Issuer::Es384, Issuer::EdDsa];
 
 impl Issuer {
     /// A token with this header and these claims, signed.
@@ -50,6 +54,12 @@ impl Issuer {
             Issuer::Es256 => {
                 (EncodingKey::from_ec_pem(keys::P256_PRIVATE.as_bytes()), Algorithm::ES256)
             }
+            Issuer::Es384 => {
+                (EncodingKey::from_ec_pem(keys::P384_PRIVATE.as_bytes()), Algorithm::ES384)
+            }
+            Issuer::EdDsa => {
+                (EncodingKey::from_ed_pem(keys::ED25519_PRIVATE.as_bytes()), Algorithm::EdDSA)
+            }
         };
         let signature = crypto::sign(message.as_bytes(), &key.unwrap(), algorithm).unwrap();
         format!("{message}.{signature}")
@@ -60,6 +70,8 @@ impl Issuer {
             Issuer::Hs256(secret) => JwtKey::hs256(secret),
             Issuer::Rs256 => JwtKey::rs256(keys::RSA_PUBLIC.as_bytes()),
             Issuer::Es256 => JwtKey::es256(keys::P256_PUBLIC.as_bytes()),
+            Issuer::Es384 => JwtKey::es384(keys::P384.as_bytes()),
+            Issuer::EdDsa => JwtKey::eddsa(keys::ED25519.as_bytes()),
         }
         .unwrap()
     }
@@ -74,6 +86,8 @@ impl Issuer {
             Issuer::Hs256(_) => "HS256",
             Issuer::Rs256 => "RS256",
             Issuer::Es256 => "ES256",
+            Issuer::Es384 => "ES384",
+            Issuer::EdDsa => "EdDSA",
         }
     }
 }
@@ -86,6 +100,7 @@ fn at(jwt: &Jwt, token: &str, now_us: u64) -> Result<Arc<Claims>, InvalidToken> 
     match jwt.verify(token, now_us, || true) {
         Token::Verified(claims) => Ok(claims),
         Token::Invalid(invalid) => Err(invalid),
+        Token::KeyPending => panic!("all keys are here"),
         Token::NotVerified => panic!("it may"),
     }
 }
@@ -100,6 +115,7 @@ fn why_not_for_free(jwt: &Jwt, token: &str) -> Option<InvalidToken> {
     match jwt.verify(token, NOW_US, || false) {
         Token::Verified(_) => panic!("nobody verified it"),
         Token::Invalid(invalid) => Some(invalid),
+        Token::KeyPending => panic!("all keys are here"),
         Token::NotVerified => None,
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::InvalidToken;
 use super::key::JwtKey;
+use super::key_set::KeySet;
 
 /// The longest header that is read, in base64url: anybody can have one read, and those of issuers have 100
 /// characters or so.
@@ -51,15 +52,32 @@ impl<'a> Unproven<'a> {
         Ok(Unproven { message, claims, signature, algorithm, key_id })
     }
 
-    /// The keys that may have signed it: the one that it names, or else those without an id.
-    pub(super) fn candidates<'k>(
+    /// The keys that have the name that it gives.
+    pub(super) fn named<'k>(
         &self,
         keys: &'k [JwtKey],
+        sets: impl Iterator<Item = &'k KeySet>,
+    ) -> Vec<&'k JwtKey> {
+        let Some(id) = self.key_id() else { return Vec::new() };
+        let keys = keys.iter().chain(sets.flat_map(KeySet::keys));
+        keys.filter(|key| key.name() == Some(id)).collect()
+    }
+
+    /// The keys that may have signed it: the `named` ones; or else those without an id, and if it names none, of each
+    /// set the only key of its algorithm.
+    pub(super) fn candidates<'k>(
+        &self,
+        named: Vec<&'k JwtKey>,
+        keys: &'k [JwtKey],
+        sets: impl Iterator<Item = &'k KeySet>,
     ) -> Result<Vec<&'k JwtKey>, InvalidToken> {
-        let named = keys.iter().find(|key| key.name().is_some() && key.name() == self.key_id());
-        let mut candidates = match named {
-            Some(key) => vec![key],
-            None => keys.iter().filter(|key| key.name().is_none()).collect(),
+        let mut candidates = match named.is_empty() {
+            false => named,
+            true => {
+                let of_sets = sets.filter(|_| !self.is_naming_a_key());
+                let of_sets = of_sets.filter_map(|set| set.only_of(self.algorithm));
+                keys.iter().filter(|key| key.name().is_none()).chain(of_sets).collect()
+            }
         };
         if candidates.is_empty() {
             return Err(InvalidToken::UnknownKey);
@@ -78,6 +96,11 @@ impl<'a> Unproven<'a> {
     /// Its claims, still in base64url.
     pub(super) fn claims(&self) -> &'a str {
         self.claims
+    }
+
+    /// Whether it says which key signed it (`kid`).
+    pub(super) fn is_naming_a_key(&self) -> bool {
+        self.key_id.is_some()
     }
 
     fn key_id(&self) -> Option<&str> {
@@ -122,6 +145,9 @@ fn algorithm(name: &str) -> Result<Algorithm, InvalidToken> {
         "HS256" => Ok(Algorithm::HS256),
         "RS256" => Ok(Algorithm::RS256),
         "ES256" => Ok(Algorithm::ES256),
+        "ES384" => Ok(Algorithm::ES384),
+        // The newer name (RFC 9864) for the one curve that is supported.
+        "EdDSA" | "Ed25519" => Ok(Algorithm::EdDSA),
         _ => Err(InvalidToken::Algorithm),
     }
 }

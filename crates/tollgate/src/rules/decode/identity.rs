@@ -1,5 +1,6 @@
 //! Who clients are: whose word counts for where they come from, and what their tokens are verified with.
 
+mod jwks;
 mod jwt;
 mod key;
 mod nets;
@@ -12,7 +13,9 @@ use crate::rules::config::{ForwardingHeader, Identity};
 use crate::rules::nearest::nearest;
 use crate::rules::problem::Report;
 use crate::rules::yaml::Node;
-pub(in crate::rules) use key::{KeySource, MAX_KEY_FILE_BYTES};
+use jwks::JwksFile;
+use key::KeySource;
+pub(in crate::rules) use key::MAX_KEY_FILE_BYTES;
 
 /// The most headers that may be trusted: each is looked for in every request.
 const MAX_HEADERS: usize = 64;
@@ -38,11 +41,18 @@ const FORWARDING: [(&str, ForwardingHeader); 3] = [
 
 const HEADERS_REMEDY: &str = "list the headers that the proxies set or remove, like `[x-tenant]`";
 
+/// What tokens are verified with, where that is yet to be read.
+#[derive(Default)]
+pub(in crate::rules) struct TokenKeys {
+    pub(in crate::rules) keys: Vec<KeySource>,
+    pub(in crate::rules) jwks: Option<JwksFile>,
+}
+
 /// What a file says of clients.
 pub(super) struct Section {
     pub(super) identity: Identity,
     /// The keys of its `jwt`, which has none itself.
-    pub(super) keys: Vec<KeySource>,
+    pub(super) keys: TokenKeys,
     /// One that was refused is not missing.
     has_jwt: bool,
 }

@@ -9,8 +9,8 @@ use tollgate_core::Cost;
 use super::*;
 use crate::OnFailure;
 use crate::rules::config::{
-    Choice, Condition, Costs, ForwardingHeader, Identity, Jwt, JwtAlgorithm, KeyPart, KeyValue,
-    OnInvalid, Override, Replaces, Route, Rule, Spend, Tiers, Wanted,
+    Choice, Condition, Costs, ForwardingHeader, Identity, Jwks, Jwt, JwtAlgorithm, JwtKey, KeyPart,
+    KeyValue, OnInvalid, Override, Replaces, Route, Rule, Spend, Tiers, Wanted,
 };
 use crate::rules::networks::Networks;
 use crate::rules::pattern::Pattern;
@@ -206,6 +206,7 @@ fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
         material: material.to_vec(),
     };
     let jwt = Jwt {
+        jwks: None,
         keys: vec![
             key(JwtAlgorithm::Hs256, None, b"secret-secret-secret-secret-secret"),
             key(JwtAlgorithm::Hs256, Some("2"), format!("{:\n<32}", "x").as_bytes()),
@@ -272,4 +273,56 @@ fn a_file_of_a_key_that_may_not_be_read_says_who_must_be_let() {
     let expected = "error: limits.yaml:2:60: `secret_file` cannot be read: permission denied\n  \
                     let this user read it\n1 error";
     assert_eq!(around(text, b"").unwrap_err().to_string(), expected);
+}
+
+#[cfg(feature = "jwt")]
+const ED25519_SET: &str =
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
+fn jwks_of(config: Config) -> Option<Jwks> {
+    config.identity.unwrap().jwt.unwrap().jwks
+}
+
+#[test]
+fn a_key_set_under_a_url_is_read_as_it_is_meant() {
+    let read = |jwks: &str| {
+        let text = format!("limits: {{}}\nidentity: {{ jwt: {{ jwks: {jwks} }} }}");
+        jwks_of(Config::parse("limits.yaml", text).unwrap())
+    };
+    let url = |max_age, max_stale| {
+        let url = "https://issuer.example/keys?v=2".into();
+        Some(Jwks::Url { url, max_age, max_stale })
+    };
+    let (minute, day) = (Duration::from_secs(60), Duration::from_secs(86_400));
+    assert_eq!(read("{ url: 'https://issuer.example/keys?v=2' }"), url(None, None));
+    let aged = read("{ url: 'https://issuer.example/keys?v=2', max_age: 1m, max_stale: 1d }");
+    assert_eq!(aged, url(Some(minute), Some(day)));
+}
+
+#[cfg(feature = "jwt")]
+#[test]
+fn a_key_set_in_a_file_is_read_with_bounds() {
+    let text = "limits: {}\nidentity: { jwt: { jwks: { file: keys/jwks.json } } }";
+    let read = |json: &str| {
+        Config::parse_with("limits.yaml", text, |path| {
+            assert_eq!(path, Path::new("keys/jwks.json"));
+            Ok(json.into())
+        })
+    };
+    assert_eq!(jwks_of(read(ED25519_SET).unwrap()), Some(Jwks::File(ED25519_SET.into())));
+    let padded = format!("{ED25519_SET}{}", " ".repeat((256 << 10) - ED25519_SET.len()));
+    assert!(read(&padded).is_ok());
+    for (json, want) in [
+        (format!("{padded} "), "`file` cannot be read: it is larger than 256 KiB"),
+        ("hush".into(), "`file` has no key set"),
+        (r#"{"keys":[]}"#.into(), "`file` has no key that can be used"),
+        (r#"{"keys":[{"kty":"oct","k":"hush"}]}"#.into(), "`file` has a symmetric key (`oct`)"),
+        (r#"{"keys":[{"kty":"EC","d":"hush"}]}"#.into(), "`file` has a private key"),
+    ] {
+        let said = read(&json).unwrap_err().to_string();
+        assert!(said.contains(want) && !said.contains("hush"), "{said}");
+    }
+    let with_another = ED25519_SET.replace("]}", r#",{"kty":"hush"}]}"#);
+    let warnings = read(&with_another).unwrap().warnings().to_string();
+    assert!(warnings.contains("a key of `file` is not used"), "{warnings}");
 }

@@ -10,6 +10,7 @@ use tower_layer::Layer;
 
 #[cfg(doc)]
 use super::admission::Admission;
+use super::extract::KeyExtractor;
 use super::service::RateLimit;
 use super::settings::{By, Decided, Settings};
 use crate::error::Error;
@@ -50,6 +51,7 @@ pub struct RateLimitLayer {
 
 impl RateLimitLayer {
     /// By the client's address, in this process's memory.
+    #[doc(alias = "PeerIpKeyExtractor")]
     pub fn per_ip<L>(limit: L) -> Result<RateLimitLayer, Error>
     where
         L: TryInto<Limit>,
@@ -105,6 +107,12 @@ impl RateLimitLayer {
         key: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> RateLimitLayer {
         self.with(|settings| settings.key = Some(Arc::new(key)))
+    }
+
+    /// The same as [`key`](Self::key), by a type that finds the key of a request.
+    #[must_use]
+    pub fn key_extractor(self, extractor: impl KeyExtractor) -> RateLimitLayer {
+        self.key(move |request| extractor.extract(request))
     }
 
     /// Adds to what rules know of a request: what the application has found out, such as a user's plan. What is

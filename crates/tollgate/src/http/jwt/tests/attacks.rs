@@ -33,10 +33,12 @@ fn a_token_without_a_signature_never_counts() {
 fn a_public_key_is_no_secret() {
     let public = |issuer| match issuer {
         Issuer::Rs256 => keys::RSA_PUBLIC,
+        Issuer::Es384 => keys::P384,
+        Issuer::EdDsa => keys::ED25519,
         _ => keys::P256_PUBLIC,
     };
-    for issuer in [Issuer::Rs256, Issuer::Es256] {
-        let pem = public(issuer);
+    for issuer in [Issuer::Rs256, Issuer::Es256, Issuer::Es384, Issuer::EdDsa] {
+        let pem: &'static str = public(issuer);
         for secret in [pem.as_bytes(), pem.trim_end().as_bytes()] {
             let forged = Issuer::Hs256(secret).token_with(CLAIMS);
             assert_eq!(why_not_for_free(&issuer.jwt(), &forged), Some(InvalidToken::Algorithm));
@@ -61,17 +63,39 @@ fn a_token_of_another_algorithm_is_not_for_the_key() {
             let token = other.token(&header, CLAIMS);
             assert_eq!(why_not_for_free(&named, &token), Some(InvalidToken::Algorithm));
         }
-        for algorithm in ["HS384", "HS512", "RS384", "RS512", "PS256", "ES384", "ES256K", "EdDSA"] {
+        for algorithm in ["HS384", "HS512", "RS384", "RS512", "PS256", "ES512", "ES256K", "Ed448"] {
             let token = issuer.token(&format!(r#"{{"alg":"{algorithm}"}}"#), CLAIMS);
             assert_eq!(why_not_for_free(&issuer.jwt(), &token), Some(InvalidToken::Algorithm));
         }
     }
 }
 
+/// The 32 bytes of an Ed25519 key make a secret of exactly the least length.
+#[test]
+fn the_bytes_of_an_ed25519_key_are_no_secret() {
+    let body: String = keys::ED25519.lines().filter(|line| !line.starts_with('-')).collect();
+    let der = base64::engine::general_purpose::STANDARD.decode(body).unwrap();
+    let secret: &'static [u8] = der[der.len() - 32..].to_vec().leak();
+    let forged = Issuer::Hs256(secret).token_with(CLAIMS);
+    assert_eq!(why_not_for_free(&Issuer::EdDsa.jwt(), &forged), Some(InvalidToken::Algorithm));
+    for algorithm in ["EdDSA", "Ed25519"] {
+        let header = format!(r#"{{"alg":"{algorithm}"}}"#);
+        let forged = Issuer::Hs256(secret).token(&header, CLAIMS);
+        assert_eq!(why_not(&Issuer::EdDsa.jwt(), &forged), Some(InvalidToken::Signature));
+        let genuine = Issuer::EdDsa.token(&header, CLAIMS);
+        assert_eq!(why_not(&Issuer::EdDsa.jwt(), &genuine), None, "{algorithm}");
+    }
+}
+
 #[test]
 fn a_signature_of_zeros_never_counts() {
-    for (issuer, bytes) in [(Issuer::Es256, 64), (Issuer::Rs256, 256), (Issuer::Hs256(SECRET), 32)]
-    {
+    for (issuer, bytes) in [
+        (Issuer::Es256, 64),
+        (Issuer::Es384, 96),
+        (Issuer::EdDsa, 64),
+        (Issuer::Rs256, 256),
+        (Issuer::Hs256(SECRET), 32),
+    ] {
         let genuine = issuer.token_with(CLAIMS);
         let (message, _) = genuine.rsplit_once('.').unwrap();
         for signature in [vec![0; bytes], vec![0xff; bytes], vec![0; 1], vec![0x30; 72]] {

@@ -84,6 +84,39 @@ fn es256_takes_keys_on_p256_alone() {
 }
 
 #[test]
+fn es384_takes_keys_on_p384_alone() {
+    let table = [
+        (keys::P384, None),
+        (keys::P384_PRIVATE, Some(JwtError::PrivateKey)),
+        (keys::P256_PUBLIC, Some(JwtError::NotP384)),
+        (keys::ED25519, Some(JwtError::NotP384)),
+        (keys::RSA_PUBLIC, Some(JwtError::NotP384)),
+    ];
+    for (pem, want) in table {
+        assert_eq!(JwtKey::es384(pem.as_bytes()).err(), want, "{pem}");
+    }
+}
+
+#[test]
+fn eddsa_takes_ed25519_keys_alone() {
+    let table = [
+        (keys::ED25519, None),
+        (keys::ED25519_PRIVATE, Some(JwtError::PrivateKey)),
+        (keys::P256_PUBLIC, Some(JwtError::NotEd25519)),
+        (keys::P384, Some(JwtError::NotEd25519)),
+        (keys::RSA_PUBLIC, Some(JwtError::NotEd25519)),
+        (keys::RSA_PUBLIC_PKCS1, Some(JwtError::NotEd25519)),
+        (keys::P256_CERTIFICATE, Some(JwtError::Certificate)),
+    ];
+    for (pem, want) in table {
+        assert_eq!(JwtKey::eddsa(pem.as_bytes()).err(), want, "{pem}");
+    }
+    // X25519, which agrees on secrets and signs nothing: its DER differs in one byte.
+    let x25519 = keys::ED25519.replace("MCowBQYDK2Vw", "MCowBQYDK2Vu");
+    assert_eq!(JwtKey::eddsa(x25519.as_bytes()).err(), Some(JwtError::NotEd25519));
+}
+
+#[test]
 fn an_rsa_key_has_2048_to_8192_bits() {
     for (bits, is_taken) in [
         (1_024, false),
@@ -183,10 +216,12 @@ fn what_is_not_the_pem_of_one_key_is_refused() {
 fn a_damaged_pem_never_panics_and_its_key_signed_nothing() {
     // How the DER of an RSA key begins may vary a little; its numbers come after 33 bytes.
     const RSA_NUMBERS: usize = 44;
-    for issuer in [Issuer::Rs256, Issuer::Es256] {
+    for issuer in [Issuer::Rs256, Issuer::Es256, Issuer::Es384, Issuer::EdDsa] {
         let token = issuer.token_with(CLAIMS);
         let (pem, read, exact): (_, fn(&[u8]) -> _, _) = match issuer {
             Issuer::Rs256 => (keys::RSA_PUBLIC, JwtKey::rs256, RSA_NUMBERS),
+            Issuer::Es384 => (keys::P384, JwtKey::es384, 0),
+            Issuer::EdDsa => (keys::ED25519, JwtKey::eddsa, 0),
             _ => (keys::P256_PUBLIC, JwtKey::es256, 0),
         };
         let (start, end) = ("-----BEGIN PUBLIC KEY-----\n".len(), pem.find("-----END").unwrap());
@@ -217,7 +252,7 @@ fn debug_shows_no_key() {
     at(&jwt, &Issuer::Es256.token_with(r#"{"exp":1700000100,"iss":"a"}"#), NOW_US).unwrap();
     let want = format!(
         "Jwt {{ keys: [{want}, JwtKey {{ algorithm: ES256, id: None, .. }}], \
-         issuers: [\"a\"], audiences: [], leeway_us: 5000000, max_cached: 10000 }}"
+         jwks: [], issuers: [\"a\"], audiences: [], leeway_us: 5000000, max_cached: 10000 }}"
     );
     assert_eq!(format!("{jwt:?}"), want);
 }

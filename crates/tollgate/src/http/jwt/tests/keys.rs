@@ -106,12 +106,22 @@ F0pGkiU+HW8NIVtiEMXJHIDKtPLFi12rzQ==
 -----END EC PRIVATE KEY-----
 ";
 
-/// Another curve.
+/// Another curve, PKCS #8.
+pub(super) const P384_PRIVATE: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIG2AgEAMBAGByqGSM49AgEGBSuBBAAiBIGeMIGbAgEBBDCwE4+rJSqwvt2ShcKo
+VUYQR9UEHTsottkHFF4VfSD1r49L67QFU17772hfvH77KTehZANiAATXU5/aazn0
+lj9PHPh9prM4RfrnOmaTGw/Cv8FUsB8FCXm/+dFVkBBGFtJmyaMKF/ezaMyob3Ew
+C5DKVusyzLJeQ3T3gdSS+nSszGiif3Co8NSM0rL8jCmkJdrsijf+eeE=
+-----END PRIVATE KEY-----
+";
+
+/// Its public key.
 pub(super) const P384: &str = "\
 -----BEGIN PUBLIC KEY-----
-MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEYBdoRIe39mMdhZPkhQUdUFE5HmdiDI0W
-jXkPQ2km5pLBifxq9NDD4AwVLnfemoWNu7JbtF7UJEumt9yA6tJr0Ak2uFBfo6ZY
-mEVCTcpo0dXQdje/j2kkhCbscGgX4uZ4
+MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAE11Of2ms59JY/Txz4faazOEX65zpmkxsP
+wr/BVLAfBQl5v/nRVZAQRhbSZsmjChf3s2jMqG9xMAuQylbrMsyyXkN094HUkvp0
+rMxoon9wqPDUjNKy/IwppCXa7Io3/nnh
 -----END PUBLIC KEY-----
 ";
 
@@ -123,9 +133,29 @@ Y6LEL+u8UlQQbsiVIubIg5bY08CjLX6lFSCOM4SIsrEA7dknZdCeUw==
 -----END PUBLIC KEY-----
 ";
 
-/// Another algorithm.
+/// Another algorithm, PKCS #8.
+pub(super) const ED25519_PRIVATE: &str = "\
+-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEINYH3OBBALtVgg8RgzCNZFhq3+VOKfTOeqQihfDFl9W6
+-----END PRIVATE KEY-----
+";
+
+/// Its public key.
 pub(super) const ED25519: &str = "\
 -----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEAmxZKbJULO5UVBWZS0wVXnDKCmks5ymXd9K9e8uzXrGk=
+MCowBQYDK2VwAyEALs5AiS3G1dnetVQbtVTWeiL7HVYdr/KUD+GmO5SpiVc=
 -----END PUBLIC KEY-----
 ";
+
+/// [`RSA_PUBLIC`] as a key of a set, without a name.
+pub(super) const RSA_JWK: &str = r#"{"kty":"RSA","e":"AQAB","n":"tZ-6nvZy-4-cjQV0tL-hwtgFHNzIbR7aO-wZwHsBAFcgRaa_uWCzUlly7tSqp7-CZIOck_K0O5EUih20CXuF7xfQgOZfSI9n1UyPDYuXXDKMEWho22UO6pDcFMxlVF0vOTpyRljuFs7ZLybcJc8zLWKM2L0ws36DBlSSQZGrQ6EvCyp3JThLv-gdkCz1pQLcoCIH_qYTSV-RAvxmvpkG8WlUQpJVAAbfRSfZL795WGrLlMeyYAy9NgTA2zfJhAze9DYU5Y9FkgsvRjBJuQ5eQBPpi-fyUgpPWdHS9WRod739pYKsr9SDOobfH5n6v4JQruLWqQwz5mBMEgjHD3evPw"}"#;
+
+/// [`P256_PUBLIC`].
+pub(super) const P256_JWK: &str = r#"{"kty":"EC","crv":"P-256","x":"Sm9x_UBCIVhyICC9zvZEkS6zyX5h6Jt8ESi_0ILGZyA","y":"UzPxegsR2RdKRpIlPh1vDSFbYhDFyRyAyrTyxYtdq80"}"#;
+
+/// [`P384`].
+pub(super) const P384_JWK: &str = r#"{"kty":"EC","crv":"P-384","x":"11Of2ms59JY_Txz4faazOEX65zpmkxsPwr_BVLAfBQl5v_nRVZAQRhbSZsmjChf3","y":"s2jMqG9xMAuQylbrMsyyXkN094HUkvp0rMxoon9wqPDUjNKy_IwppCXa7Io3_nnh"}"#;
+
+/// [`ED25519`].
+pub(super) const ED25519_JWK: &str =
+    r#"{"kty":"OKP","crv":"Ed25519","x":"Ls5AiS3G1dnetVQbtVTWeiL7HVYdr_KUD-GmO5SpiVc"}"#;

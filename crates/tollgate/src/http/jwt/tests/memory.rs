@@ -15,6 +15,7 @@ fn asked(jwt: &Jwt, token: &str, now_us: u64) -> (Option<InvalidToken>, bool) {
     match token {
         Token::Verified(_) => (None, was_asked.get()),
         Token::Invalid(invalid) => (Some(invalid), was_asked.get()),
+        Token::KeyPending => panic!("all keys are here"),
         Token::NotVerified => panic!("it may"),
     }
 }

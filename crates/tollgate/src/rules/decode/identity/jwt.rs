@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tollgate_core::Excerpt;
 
+use super::TokenKeys;
+use super::jwks::{self, JwksSource};
 use super::key::{self, KeySource};
 use crate::rules::config::{Jwt, MAX_WITHOUT_ID, OnInvalid};
 use crate::rules::decode::fields::{Fields, Mapping};
@@ -19,12 +21,15 @@ const LONGEST_LEEWAY: Duration = Duration::from_secs(3_600);
 
 const JWT: Mapping = Mapping {
     name: "`jwt`",
-    fields: &["keys", "issuer", "audience", "leeway", "invalid", "verifications"],
+    fields: &["keys", "jwks", "issuer", "audience", "leeway", "invalid", "verifications"],
     remedy: "give it keys, like `jwt: { keys: [{ algorithm: RS256, public_key_file: rsa.pem }] }`",
 };
 
 const KEYS_REMEDY: &str =
     "list the keys of the tokens, like `[{ algorithm: RS256, public_key_file: rsa.pem }]`";
+
+const KEYS_OR_JWKS_REMEDY: &str = "list the keys of the tokens, like `[{ algorithm: RS256, public_key_file: rsa.pem }]`, \
+     or name a key set, like `jwks: { url: https://issuer.example/.well-known/jwks.json }`";
 
 const INVALID_REMEDY: &str = "use `by_ip` or `unauthorized`";
 
@@ -34,11 +39,22 @@ const VERIFICATIONS: Wording = Wording {
 };
 
 /// Without its keys, and where those are.
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(Jwt, Vec<KeySource>)> {
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(Jwt, TokenKeys)> {
     let fields = Fields::read(node, &JWT, report)?;
-    let keys = fields.require("keys", KEYS_REMEDY, report).and_then(|node| keys(node, report));
+    let has_jwks = fields.get("jwks").is_some() || fields.may_have("jwks");
+    let keys_node = match has_jwks {
+        true => fields.get("keys"),
+        false => fields.require("keys", KEYS_OR_JWKS_REMEDY, report),
+    };
+    let keys = keys_node.and_then(|node| keys(node, report)).unwrap_or_default();
+    let (jwks, jwks_file) = match fields.get("jwks").and_then(|node| jwks::read(node, report)) {
+        None => (None, None),
+        Some(JwksSource::Known(jwks)) => (Some(jwks), None),
+        Some(JwksSource::File(file)) => (None, Some(file)),
+    };
     let jwt = Jwt {
         keys: Vec::new(),
+        jwks,
         issuer: fields
             .get("issuer")
             .and_then(|node| claim(node, "`issuer`", "use what tokens have as `iss`", report)),
@@ -54,7 +70,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(Jwt, Vec<Key
             .get("verifications")
             .and_then(|node| limits::read_limit(node, &VERIFICATIONS, report)),
     };
-    Some((jwt, keys.unwrap_or_default()))
+    Some((jwt, TokenKeys { keys, jwks: jwks_file }))
 }
 
 fn keys(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeySource>> {

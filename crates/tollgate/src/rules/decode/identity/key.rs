@@ -28,17 +28,17 @@ const KEY: Mapping = Mapping {
     remedy: "write it like `{ algorithm: RS256, public_key_file: rsa.pem }`",
 };
 
-const ALGORITHMS: [(&str, JwtAlgorithm); 3] = [
+const ALGORITHMS: [(&str, JwtAlgorithm); 5] = [
     ("HS256", JwtAlgorithm::Hs256),
     ("RS256", JwtAlgorithm::Rs256),
     ("ES256", JwtAlgorithm::Es256),
+    ("ES384", JwtAlgorithm::Es384),
+    ("EdDSA", JwtAlgorithm::EdDsa),
 ];
 
 /// What others sign with.
-const UNSUPPORTED: [&str; 11] = [
-    "HS384", "HS512", "RS384", "RS512", "ES384", "ES512", "ES256K", "PS256", "PS384", "PS512",
-    "EdDSA",
-];
+const UNSUPPORTED: [&str; 9] =
+    ["HS384", "HS512", "RS384", "RS512", "ES512", "ES256K", "PS256", "PS384", "PS512"];
 
 /// The fields that say what a key is, of which it has one.
 const MATERIALS: [&str; 4] = ["secret_file", "secret_env", "public_key", "public_key_file"];
@@ -67,9 +67,6 @@ enum Origin {
 
 /// What is wrong, after the name of the field, and what to do.
 type Fault = (Cow<'static, str>, &'static str);
-
-const RSA_FOR_ES256: Fault =
-    (Cow::Borrowed("has an RSA key, and ES256 needs another"), "use `algorithm: RS256`");
 
 /// An id, and where it stands.
 type Id<'n> = (&'n str, Position);
@@ -162,7 +159,7 @@ fn material<'n, 't>(
             report.error(node.at, message, "use `algorithm: RS256` or `ES256`, or give the secret");
             None
         }
-        (Some(JwtAlgorithm::Rs256 | JwtAlgorithm::Es256), "secret_file" | "secret_env") => {
+        (Some(_), "secret_file" | "secret_env") if algorithm != Some(JwtAlgorithm::Hs256) => {
             let message = format!("`{field}` for an algorithm that has a public key");
             report.error(node.at, message, "use `algorithm: HS256`, or give the public key");
             None
@@ -266,7 +263,7 @@ fn refuse(
 fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     match algorithm {
         JwtAlgorithm::Hs256 => check_secret(bytes)?,
-        JwtAlgorithm::Rs256 | JwtAlgorithm::Es256 => check_pem(algorithm, bytes)?,
+        _ => check_pem(algorithm, bytes)?,
     }
     #[cfg(feature = "jwt")]
     usable::check(algorithm, bytes)?;
@@ -298,8 +295,8 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
         return Err(("has a certificate".into(), remedy));
     }
     let rsa = text.strip_prefix(b"-----BEGIN RSA PUBLIC KEY-----");
-    if rsa.is_some() && algorithm == JwtAlgorithm::Es256 {
-        return Err(RSA_FOR_ES256);
+    if rsa.is_some() && algorithm != JwtAlgorithm::Rs256 {
+        return Err(other_key(algorithm, JwtAlgorithm::Rs256));
     }
     match rsa.or_else(|| text.strip_prefix(b"-----BEGIN PUBLIC KEY-----")) {
         None => {
@@ -312,6 +309,20 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
             Err(("has a PEM that is all one line".into(), remedy))
         }
     }
+}
+
+/// A PEM whose key is for another algorithm than the one that is given.
+fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> Fault {
+    let (kind, remedy) = match fits {
+        // No PEM is a secret.
+        JwtAlgorithm::Hs256 => ("a secret", "use `algorithm: HS256`"),
+        JwtAlgorithm::Rs256 => ("an RSA key", "use `algorithm: RS256`"),
+        JwtAlgorithm::Es256 => ("a key on the curve P-256", "use `algorithm: ES256`"),
+        JwtAlgorithm::Es384 => ("a key on the curve P-384", "use `algorithm: ES384`"),
+        JwtAlgorithm::EdDsa => ("an Ed25519 key", "use `algorithm: EdDSA`"),
+    };
+    let given = ALGORITHMS.iter().find(|(_, own)| *own == given).map_or("", |(name, _)| name);
+    (format!("has {kind}, and {given} needs another").into(), remedy)
 }
 
 fn has(text: &[u8], part: &[u8]) -> bool {
