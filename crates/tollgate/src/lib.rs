@@ -242,56 +242,31 @@
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::PaceLayer`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
 
-mod acquire;
-mod address;
-mod answer;
-mod check;
-mod check_all;
-mod clock;
-mod decision;
-mod error;
-mod failure;
-mod health;
-#[cfg(feature = "tower")]
-pub mod http;
-mod joint;
-mod key;
-mod limiter;
-mod lines;
-mod names;
-mod receipt;
-#[cfg(feature = "rules")]
-pub mod rules;
-mod scope;
-pub mod store;
-#[cfg(feature = "tower")]
-pub mod tower;
-
-pub use acquire::{Acquire, Acquired, Acquiring, Gate};
-pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
-pub use answer::Answer;
-pub use check::Check;
-pub use clock::{Clock, ManualClock};
-pub use decision::Decision;
-pub use error::{Error, StoreError};
-pub use failure::OnFailure;
-pub use health::{BreakerState, Health, ServerHealth};
-pub use joint::JointDecision;
-pub use key::Key;
-pub use limiter::{Builder, Limiter, RemoteBuilder};
-pub use receipt::Fingerprint;
-pub use receipt::Receipt;
-pub use scope::Scope;
-pub use store::memory::{CeilingCounts, Usage};
-#[cfg(feature = "redis")]
-pub use store::redis::Redis;
-#[cfg(feature = "redis")]
-#[doc(hidden)]
-pub use store::redis::measured;
 pub use tollgate_core::{
-    Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate, Retry,
-    SlidingWindowCounter, SlidingWindowLog, TokenBucket, Verdict,
+    Bound, Cost, CostError, Entry, FixedWindow, LeakyBucket, Limit, LimitError, Mode, Place, Rate,
+    Retry, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Verdict,
 };
+pub use tollgate_limiter::{
+    Acquire, Acquired, Acquiring, Answer, BreakerState, Builder, CeilingCounts, Check,
+    ClientAddress, Clock, Decision, Error, Fingerprint, Gate, Health, Ipv6Prefix, Ipv6PrefixError,
+    JointDecision, Key, Limiter, ManualClock, OnFailure, Receipt, RemoteBuilder, Scope,
+    ServerHealth, StoreError, Usage, store,
+};
+#[cfg(feature = "redis")]
+pub use tollgate_redis::Redis;
+#[cfg(feature = "rules")]
+pub use tollgate_rules as rules;
+#[cfg(feature = "tower")]
+pub use tollgate_tower as tower;
+
+/// Requests over HTTP: who a client is, and what it is told.
+///
+/// The middleware in [`tower`] is made of it, and a server of one's own can be.
+#[cfg(feature = "tower")]
+pub mod http {
+    pub use tollgate_http::*;
+    pub use tollgate_identity::*;
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -91,7 +91,7 @@ pub(super) async fn authorize(
     let hold = parts.extensions.get::<Hold>().cloned();
     let answer = match begin(&served, &params, parts)? {
         Begun::Refused(response) => return Ok(response),
-        Begun::Unwelcome(unwelcome) => return Ok(params.refused(unwelcome.reason())),
+        Begun::Unwelcome(unwelcome) => return Ok(params.refused(Reason::from(&unwelcome))),
         Begun::Asked(answer, place) => decided(&served, &params, answer, place).await,
     };
     match answer {

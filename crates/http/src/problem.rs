@@ -1,0 +1,198 @@
+//! Why a request does not go, and how its client is told (RFC 9457).
+
+use std::time::Duration;
+
+use ::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use ::http::{Response, StatusCode};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::outcome::{Outcome, Policy};
+use tollgate_identity::{InvalidToken, Unwelcome};
+use tollgate_limiter::{Error, StoreError};
+use tollgate_rules::Ruling;
+
+/// The IETF's name for a quota that is spent.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// When to ask again, if a failing store does not say.
+const AGAIN_US: u64 = 1_000_000;
+
+/// A request that does not go.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'o> {
+    reason: Reason<'o>,
+    /// Instead of the reason's own.
+    status: Option<StatusCode>,
+}
+
+/// Why a request does not go.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Reason<'o> {
+    /// A quota is spent: 429. Or a rule [blocks](Outcome::is_blocked) the request: 403, because a client that gets a
+    /// 429 comes back.
+    Quota(Outcome<'o>),
+    /// Nobody could decide, and a rule says that nobody goes then: 503.
+    Undecided(&'o Error),
+    /// Its token is not genuine, and such requests are not wanted: 401.
+    Token(InvalidToken),
+}
+
+impl<'o> From<&'o Unwelcome> for Reason<'o> {
+    /// 401, or 429 after too many bad tokens of its address.
+    fn from(unwelcome: &'o Unwelcome) -> Reason<'o> {
+        match (unwelcome.invalid(), unwelcome.refusal()) {
+            (Some(invalid), _) => Reason::Token(invalid),
+            (None, Some((verifications, decision))) => {
+                Reason::Quota(Outcome::of_limit(verifications, decision, 1))
+            }
+            // Not reached: it is one or the other.
+            (None, None) => Reason::Token(InvalidToken::Malformed),
+        }
+    }
+}
+
+impl Reason<'_> {
+    /// In a word, for a header or a log: `quota`, `blocked`, `token`, `store-failed` or `undecided`.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Reason::Quota(outcome) if outcome.is_blocked() => "blocked",
+            Reason::Quota(_) => "quota",
+            Reason::Undecided(Error::Store(_)) => "store-failed",
+            Reason::Undecided(_) => "undecided",
+            Reason::Token(_) => "token",
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Reason::Quota(outcome) if outcome.is_blocked() => StatusCode::FORBIDDEN,
+            Reason::Quota(_) => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Undecided(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Token(_) => StatusCode::UNAUTHORIZED,
+        }
+    }
+}
+
+impl<'o> Refusal<'o> {
+    /// A request that does not go, for this reason.
+    pub fn new(reason: Reason<'o>) -> Refusal<'o> {
+        Refusal { reason, status: None }
+    }
+
+    /// The same, told with another status: for a proxy that understands few.
+    #[must_use]
+    pub fn with_status(self, status: StatusCode) -> Refusal<'o> {
+        Refusal { status: Some(status), ..self }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> &Reason<'o> {
+        &self.reason
+    }
+
+    /// Returns 429, 403 for a blocked request, 503 or 401, unless [another status](Self::with_status) was set.
+    pub fn status(&self) -> StatusCode {
+        self.status.unwrap_or_else(|| self.reason.status())
+    }
+
+    /// How long to wait, if waiting helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after_us().map(Duration::from_micros)
+    }
+
+    /// [`retry_after`](Self::retry_after) in microseconds.
+    pub fn retry_after_us(&self) -> Option<u64> {
+        match &self.reason {
+            Reason::Quota(outcome) => outcome.verdict().retry_after_us(),
+            Reason::Undecided(Error::Store(StoreError::BreakerOpen { again_in, .. })) => {
+                Some(u64::try_from(again_in.as_micros()).unwrap_or(u64::MAX))
+            }
+            Reason::Undecided(Error::Store(_)) => Some(AGAIN_US),
+            Reason::Undecided(_) => None,
+            Reason::Token(_) => None,
+        }
+    }
+
+    /// In a sentence, for a person.
+    pub fn detail(&self) -> String {
+        match &self.reason {
+            Reason::Quota(outcome) => quota_detail(outcome),
+            // What went wrong is for the log: it may name servers.
+            Reason::Undecided(Error::Store(_)) => "the store of limits does not answer".to_owned(),
+            Reason::Undecided(_) => "no limit can be decided for this request".to_owned(),
+            Reason::Token(invalid) => format!("the token is not accepted: {invalid}"),
+        }
+    }
+
+    /// The response: the status and the [problem](Self::problem). How the client stands, and when to come back,
+    /// is for [`HeaderFamilies`](super::HeaderFamilies) to tell.
+    pub fn response(&self) -> Response<Bytes> {
+        let mut response = Response::new(self.problem());
+        *response.status_mut() = self.status();
+        let content_type = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        self.challenge(response.headers_mut());
+        response
+    }
+
+    /// Tells whoever brought a bad token that one is wanted, unless the response says it already.
+    pub fn challenge(&self, headers: &mut HeaderMap) {
+        if let Reason::Token(_) = self.reason
+            && !headers.contains_key(WWW_AUTHENTICATE)
+        {
+            let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
+            let _ = headers.try_insert(WWW_AUTHENTICATE, challenge);
+        }
+    }
+
+    /// Returns the refusal as `application/problem+json`, with the rule that refuses the request, the limit that this
+    /// rule spends for the client's tier, and all policies that refuse.
+    ///
+    /// ```json
+    /// {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests",
+    ///  "status":429,"detail":"`per-client` is spent (limit `free`); come back in 1 s","rule":"per-client",
+    ///  "limit_name":"free","violated-policies":["per-client"],"retry_after_us":400000}
+    /// ```
+    ///
+    /// A limit that is used without rules has no `rule`. The problem of a blocked request has a `rule` and no
+    /// `limit_name`, no `violated-policies` and no wait.
+    pub fn problem(&self) -> Bytes {
+        let mut problem = json!({
+            "type": "about:blank",
+            // Of what happened, whatever it is told with.
+            "title": self.reason.status().canonical_reason(),
+            "status": self.status().as_u16(),
+            "detail": self.detail(),
+        });
+        if let Reason::Quota(outcome) = &self.reason {
+            if let Some(rule) = outcome.ruling().and_then(Ruling::refused_by) {
+                problem["rule"] = rule.name().name().into();
+            }
+            if !outcome.is_blocked() {
+                problem["type"] = QUOTA_EXCEEDED.into();
+                problem["limit_name"] = outcome.refusing_limit().into();
+                problem["violated-policies"] = outcome.refusers().collect();
+                problem["retry_after_us"] = self.retry_after_us().into();
+            }
+        }
+        problem.to_string().into()
+    }
+}
+
+fn quota_detail(outcome: &Outcome<'_>) -> String {
+    let name = outcome.refused_by().unwrap_or_default();
+    // The limit that a rule spends for the client's tier; a limit without rules is `name` itself.
+    let limit = outcome.refusing_limit().filter(|_| outcome.ruling().is_some());
+    let limit = limit.map(|limit| format!(" (limit `{limit}`)")).unwrap_or_default();
+    let shapes = |policy: Policy<'_>| policy.name() == name && policy.limit().is_shaping();
+    match outcome.retry_after().map(|wait| wait.as_micros().div_ceil(1_000_000)) {
+        Some(wait_s) if outcome.policies().any(shapes) => {
+            format!("`{name}` has no place soon enough{limit}; come back in {wait_s} s")
+        }
+        Some(wait_s) => format!("`{name}` is spent{limit}; come back in {wait_s} s"),
+        None if outcome.is_blocked() => format!("`{name}` blocks such requests"),
+        None => format!("costs more than `{name}` ever has{limit}; waiting does not help"),
+    }
+}

@@ -1,0 +1,286 @@
+//! A request without its body, and who sent it.
+//!
+//! - `api_key`: its API key
+
+mod api_key;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Once;
+
+use ::http::header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_TYPE, HeaderMap, HeaderName, ORIGIN};
+use ::http::{Extensions, Method, Request, Uri};
+
+use tollgate_limiter::ClientAddress;
+
+use crate::identity::{Identity, NOWHERE};
+use crate::tokens::{Bearer, Carries};
+use crate::unwelcome::Unwelcome;
+use api_key::ApiKey;
+
+/// Part of the keys of preflights: they have a quota of their own.
+pub const PREFLIGHT: &str = "preflight";
+
+/// The address of whoever opened the connection, as an extension of its requests.
+///
+/// axum's `ConnectInfo<SocketAddr>` and tonic's `TcpConnectInfo` do as well; with plain hyper, put this into
+/// every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// A request without its body, and who sent it.
+pub struct RequestHead<'r> {
+    method: &'r Method,
+    uri: &'r Uri,
+    headers: &'r HeaderMap,
+    extensions: &'r Extensions,
+    pub(crate) identity: &'r Identity,
+    found: Findings,
+}
+
+/// What was found out about the sender so far.
+#[derive(Default)]
+pub struct Findings {
+    /// Who opened the connection.
+    peer: Option<IpAddr>,
+    /// Where the client is.
+    address: Option<ClientAddress>,
+    /// The rest because somebody asked.
+    api_key: ApiKey,
+    bearer: Bearer,
+}
+
+/// With tokens and without: handlers keep it across an await.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<RequestHead<'static>>();
+};
+
+impl<'r> RequestHead<'r> {
+    /// The head of a request, whose sender is who `identity` says.
+    #[inline]
+    pub fn new<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
+        let mut head = RequestHead::of_nobody(request, identity);
+        head.look_for_sender();
+        head
+    }
+
+    /// The same once more, with what was found out before.
+    pub fn again<B>(
+        request: &'r Request<B>,
+        identity: &'r Identity,
+        found: Findings,
+    ) -> RequestHead<'r> {
+        RequestHead { found, ..RequestHead::of_nobody(request, identity) }
+    }
+
+    /// Before anybody has looked who sent it.
+    #[inline]
+    pub fn of_nobody<B>(request: &'r Request<B>, identity: &'r Identity) -> RequestHead<'r> {
+        RequestHead {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+            identity,
+            found: Findings::default(),
+        }
+    }
+
+    /// Finds out who opened the connection, and where the client is.
+    pub fn look_for_sender(&mut self) {
+        let Some(peer) = peer(self.extensions) else { return warn_once() };
+        self.found.peer = Some(peer);
+        let client = self.identity.client(peer, self.headers);
+        let address = self.found.address.insert(ClientAddress::UNKNOWN);
+        address.set(client, self.identity.ipv6_prefix);
+    }
+
+    /// To be found out once, however often the head is looked at.
+    pub fn into_findings(self) -> Findings {
+        self.found
+    }
+
+    /// The method.
+    pub fn method(&self) -> &'r Method {
+        self.method
+    }
+
+    /// The target, without what a router has taken off it.
+    pub fn uri(&self) -> &'r Uri {
+        self.uri
+    }
+
+    /// The whole path, as the client sent it: also inside axum's `nest`.
+    ///
+    /// It is raw: neither percent-decoded nor normalised. `/login`, `/%6cogin`, `//login` and `/login/` are four, and an
+    /// application may take them for one.
+    pub fn path(&self) -> &'r str {
+        // The frameworks keep what they know of a request under types of their own.
+        #[cfg(feature = "axum")]
+        if let Some(original) = self.extensions.get::<axum::extract::OriginalUri>() {
+            return original.0.path();
+        }
+        self.uri.path()
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &'r HeaderMap {
+        self.headers
+    }
+
+    /// What others have found out about it.
+    pub fn extensions(&self) -> &'r Extensions {
+        self.extensions
+    }
+
+    /// Where the client is, as far as that can be known: IPv6 addresses come in groups. `None` if nothing
+    /// says who opened the connection ([`Peer`]).
+    pub fn address(&self) -> Option<&ClientAddress> {
+        self.found.address.as_ref()
+    }
+
+    /// Whether a proxy that is trusted passed it on.
+    pub fn is_from_trusted_proxy(&self) -> bool {
+        self.found.peer.is_some_and(|peer| self.identity.trusts(peer))
+    }
+
+    /// What its token says under this name, if it has one that is genuine: `sub`, `realm.plan`.
+    pub fn claim(&self, path: &str) -> Option<Cow<'_, str>> {
+        self.identity.tokens.claim(self.carries(), path)
+    }
+
+    /// What is wrong with its token, if such requests are not wanted.
+    pub fn unwelcome(&self) -> Option<Unwelcome> {
+        self.identity.tokens.unwelcome(self.carries())
+    }
+
+    pub(crate) fn carries(&self) -> Carries<'_> {
+        let address = self.address().map_or(NOWHERE, |address| address.as_str());
+        Carries { bearer: &self.found.bearer, headers: self.headers, address }
+    }
+
+    /// Whether a header of this name counts as known: a trusted proxy passed the request on, and the name is one of
+    /// the trusted ones.
+    pub fn is_trusted_header(&self, name: &str) -> bool {
+        self.is_from_trusted_proxy() && self.identity.trusts_header(name)
+    }
+
+    /// A header that is a single text, with several lines as one list.
+    pub fn header(&self, name: &str) -> Option<Cow<'r, str>> {
+        let mut lines = self.headers.get_all(name).iter();
+        let first = String::from_utf8_lossy(lines.next()?.as_bytes());
+        Some(lines.fold(first, |all, line| all + ", " + String::from_utf8_lossy(line.as_bytes())))
+    }
+
+    /// Whether a browser asks what it may ask for (CORS): such requests carry nobody's credentials.
+    pub fn is_preflight(&self) -> bool {
+        *self.method == Method::OPTIONS
+            && self.headers.contains_key(ORIGIN)
+            && self.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    }
+
+    /// Whether it is a call by gRPC: a POST of `application/grpc`, `application/grpc+proto` and the like. gRPC-Web is
+    /// none, as its clients understand HTTP.
+    pub fn is_grpc(&self) -> bool {
+        let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+        let after = content_type.and_then(|own| own.strip_prefix(b"application/grpc"));
+        *self.method == Method::POST && matches!(after, Some([] | [b'+' | b';', ..]))
+    }
+}
+
+/// Names of headers alone, and no query: the rest may be secret.
+impl fmt::Debug for RequestHead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("RequestHead")
+            .field("method", self.method)
+            .field("path", &self.path())
+            .field("address", &self.found.address)
+            .field("headers", &headers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says once what is missing: without addresses all clients share a quota.
+#[cold]
+fn warn_once() {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "requests have no address of their client, and share one quota; serve axum with \
+             `into_make_service_with_connect_info::<SocketAddr>()`, or give requests a `Peer`"
+        );
+    });
+}
+
+/// Who opened the connection.
+fn peer(extensions: &Extensions) -> Option<IpAddr> {
+    if let Some(Peer(address)) = extensions.get() {
+        return Some(address.ip());
+    }
+    // The frameworks keep the address under types of their own.
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::ConnectInfo(address)) =
+        extensions.get::<axum::extract::ConnectInfo<SocketAddr>>()
+    {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(connection) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
+        return connection.remote_addr().map(|address| address.ip());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, uri: &str, headers: &[(&'static str, &str)]) -> Request<()> {
+        let request = Request::builder().method(method).uri(uri);
+        let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
+        request.extension(Peer("203.0.113.9:4711".parse().unwrap())).body(()).unwrap()
+    }
+
+    #[test]
+    fn a_call_by_grpc_is_a_post_of_its_type() {
+        for (method, content_type, want) in [
+            ("POST", "application/grpc", true),
+            ("POST", "application/grpc+proto", true),
+            ("POST", "application/grpc;charset=utf-8", true),
+            ("GET", "application/grpc", false),
+            ("HEAD", "application/grpc+proto", false),
+            ("POST", "application/grpc-web", false),
+            ("POST", "application/grpc-web+proto", false),
+            ("POST", "application/grpc-is-what-i-say", false),
+            ("POST", "application/grpcx", false),
+            ("POST", "text/plain; application/grpc", false),
+            ("POST", "", false),
+        ] {
+            let request = request(method, "/", &[("content-type", content_type)]);
+            let is_grpc = RequestHead::new(&request, &Identity::new()).is_grpc();
+            assert_eq!(is_grpc, want, "{method} {content_type}");
+        }
+        let without = request("POST", "/", &[]);
+        assert!(!RequestHead::new(&without, &Identity::new()).is_grpc());
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let request = request(
+            "GET",
+            "/reports?key=s3cret",
+            &[("authorization", "Bearer s3cret"), ("x-api-key", "s3cret"), ("cookie", "s3cret")],
+        );
+        let identity = Identity::new().verify_api_keys(|_| Some("s3cret tier".to_owned()));
+        let head = RequestHead::new(&request, &identity);
+        assert!(head.tier().is_some());
+        let shown = format!("{head:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+        for part in ["GET", "/reports", "203.0.113.9", "authorization", "x-api-key", "cookie"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Who sent a request: what is believed, and of whom.
+//!
+//! - `configured`: as a file says it
+
+mod configured;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::http::header::{HeaderMap, HeaderName};
+use tollgate_limiter::{ClientAddress, Clock, Ipv6Prefix};
+
+use crate::proxies::TrustedProxies;
+use crate::tokens::Tokens;
+
+/// Returns the tier of an API key that is known.
+pub(crate) type TierOf = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Who a client is: by its address, an API key, or a token.
+///
+/// What nobody vouches for counts for nothing: whoever invents keys, tokens or addresses is limited by the
+/// address that the connection comes from.
+///
+/// ```
+/// use tollgate::http::{Identity, TrustedProxies};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let identity = Identity::new()
+///     .trusted_proxies(TrustedProxies::new(["10.0.0.0/8"])?) // their X-Forwarded-For is believed
+///     .verify_api_keys(|key| (key == "k_123").then(|| "pro".to_owned()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Identity {
+    proxies: Option<TrustedProxies>,
+    trusted_headers: Vec<HeaderName>,
+    pub(crate) ipv6_prefix: Ipv6Prefix,
+    pub(crate) api_key_header: HeaderName,
+    pub(crate) tier_of_api_key: Option<TierOf>,
+    pub(crate) tokens: Tokens,
+}
+
+impl Default for Identity {
+    fn default() -> Identity {
+        Identity {
+            proxies: None,
+            trusted_headers: Vec::new(),
+            ipv6_prefix: Ipv6Prefix::default(),
+            api_key_header: HeaderName::from_static("x-api-key"),
+            tier_of_api_key: None,
+            tokens: Tokens::default(),
+        }
+    }
+}
+
+impl Identity {
+    /// By the address that the connection comes from, and API keys that rules know.
+    pub fn new() -> Identity {
+        Identity::default()
+    }
+
+    /// Believes these proxies where a request came from. Nobody else is.
+    #[doc(alias = "SmartIpKeyExtractor")]
+    #[must_use]
+    pub fn trusted_proxies(self, proxies: TrustedProxies) -> Identity {
+        Identity { proxies: Some(proxies), ..self }
+    }
+
+    /// Headers that count as known, if a trusted proxy passed the request on: keys and tiers can be made of
+    /// them. The proxies must set them, or take off what clients send.
+    #[must_use]
+    pub fn trusted_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Identity {
+        Identity { trusted_headers: names.into_iter().collect(), ..self }
+    }
+
+    /// How many leading bits of an IPv6 address tell clients apart; 56 unless said, as a provider gives a home
+    /// that many or fewer.
+    #[must_use]
+    pub fn ipv6_prefix(self, ipv6_prefix: Ipv6Prefix) -> Identity {
+        Identity { ipv6_prefix, ..self }
+    }
+
+    /// The header that API keys come in; `x-api-key` unless said.
+    #[must_use]
+    pub fn api_key_header(self, name: HeaderName) -> Identity {
+        Identity { api_key_header: name, ..self }
+    }
+
+    /// Who knows API keys, besides the table in a file of rules: the tier of one that is genuine.
+    ///
+    /// Rules take them as `api_key` and `tier`. A layer of one limit is by address all the same, unless its key is
+    /// made of them: `.key(|request| request.api_key().map(str::to_owned))`.
+    ///
+    /// It is asked once a request at most, and must not wait: look into memory, ask no database.
+    #[must_use]
+    pub fn verify_api_keys(
+        self,
+        tier_of: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Identity {
+        Identity { tier_of_api_key: Some(Arc::new(tier_of)), ..self }
+    }
+
+    /// Begins with what goes on in the background: fetching the keys of tokens.
+    pub fn start(&self) {
+        self.tokens.start();
+    }
+
+    /// Returns what is wrong with the keys of tokens that are fetched, if anything is.
+    pub fn problem(&self) -> Option<String> {
+        self.tokens.problem()
+    }
+
+    /// Goes on with the counts of an identity that this one replaces.
+    #[must_use]
+    pub fn counting_with(self, before: &Identity) -> Identity {
+        Identity { tokens: self.tokens.counting_with(&before.tokens), ..self }
+    }
+
+    /// Judges tokens at this clock's time.
+    #[must_use]
+    pub fn on_clock(self, clock: &Clock) -> Identity {
+        Identity { tokens: self.tokens.on_clock(clock), ..self }
+    }
+
+    /// Returns the address of a client, with its text in keys.
+    pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        ClientAddress::of(ip, self.ipv6_prefix)
+    }
+
+    /// Where the client is, if it is `peer` that has opened the connection.
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        match &self.proxies {
+            Some(proxies) => proxies.client(peer, headers),
+            None => peer,
+        }
+    }
+
+    /// Whether a header counts as known, if a trusted proxy passed the request on.
+    pub(crate) fn trusts_header(&self, name: &str) -> bool {
+        self.trusted_headers.iter().any(|own| own == name)
+    }
+
+    /// Whether it is the address of a proxy that is believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.proxies.as_ref().is_some_and(|proxies| proxies.contains(peer))
+    }
+}
+
+/// What `ip` is for all whose address is not known: they are limited together, and escape no rule.
+pub const NOWHERE: &str = "unknown";
+
+/// Without what verifies.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("proxies", &self.proxies)
+            .field("trusted_headers", &self.trusted_headers)
+            .field("ipv6_prefix", &self.ipv6_prefix)
+            .field("api_key_header", &self.api_key_header)
+            .finish_non_exhaustive()
+    }
+}

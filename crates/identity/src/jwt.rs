@@ -1,0 +1,320 @@
+//! Clients known by the tokens that they carry: who signed a token, and what it says.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use arc_swap::Guard;
+use smallvec::SmallVec;
+
+mod bad;
+mod cache;
+mod claims;
+mod jwks;
+mod key;
+mod key_set;
+#[cfg(test)]
+mod tests;
+mod unproven;
+
+use crate::invalid_token::InvalidToken;
+use bad::BadTokens;
+use cache::{Cache, Weight};
+pub use claims::Claims;
+use jwks::PublishedKeys;
+pub use jwks::{Jwks, JwksStatus};
+#[cfg(feature = "jwks")]
+pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
+pub use key::{JwtError, JwtKey};
+pub use key_set::JwksError;
+pub use key_set::KeySet;
+use unproven::Unproven;
+
+use crate::config::MAX_WITHOUT_ID;
+
+/// The longest token that is looked at: many servers take no longer header.
+const MAX_BYTES: usize = 8 * 1024;
+
+/// How many tokens are remembered, unless said otherwise.
+const MAX_CACHED: usize = 10_000;
+
+/// How far clocks may be apart, unless said otherwise: machines that keep time differ by less, and a
+/// token that is just made need not wait.
+const LEEWAY: Duration = Duration::from_secs(5);
+
+/// Reads the tokens (JWT) that clients carry, and believes those that one of its keys signed.
+///
+/// A token counts from its `nbf`, if it has one, until its `exp`, which it must have. Its algorithm is
+/// its key's own, whatever the token says. A token that was verified is remembered, so the signature of
+/// one that comes with 1,000 requests is computed once. So is that of the last 4,096 bad tokens. Clones remember
+/// together.
+///
+/// ```
+/// use tollgate::http::{InvalidToken, Jwt, JwtKey};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let key = JwtKey::hs256(b"an example's secret of 34 bytes...")?;
+/// let jwt = Jwt::new([key])?.issuer("https://id.example.com");
+/// // {"iss":"https://id.example.com","sub":"ada","realm":{"plan":"pro"},"exp":4102444800}
+/// let token = "eyJhbGciOiJIUzI1NiJ9.\
+///     eyJpc3MiOiJodHRwczovL2lkLmV4YW1wbGUuY29tIiwic3ViIjoiYWRhIiwi\
+///     cmVhbG0iOnsicGxhbiI6InBybyJ9LCJleHAiOjQxMDI0NDQ4MDB9.\
+///     wD2QwRjuyiJfsJMsIICLjBgpv9x1a3mRpcKIVdnlw_A";
+/// let claims = jwt.claims(token)?;
+/// assert_eq!(claims.get("sub").as_deref(), Some("ada"));
+/// assert_eq!(claims.get("realm.plan").as_deref(), Some("pro"));
+/// assert_eq!(jwt.audience("shop").claims(token).err(), Some(InvalidToken::Audience));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Jwt {
+    shared: Arc<Shared>,
+}
+
+/// Tokens are remembered as the policy judged them, so a changed policy begins without any.
+struct Shared {
+    policy: Policy,
+    cache: Cache,
+    bad: BadTokens,
+}
+
+#[derive(Clone)]
+struct Policy {
+    keys: Arc<[JwtKey]>,
+    /// Few: most issuers have one set.
+    jwks: Vec<Jwks>,
+    issuers: Vec<Box<str>>,
+    audiences: Vec<Box<str>>,
+    leeway_us: u64,
+    max_cached: usize,
+}
+
+/// What is known of a token.
+#[derive(Debug)]
+pub(crate) enum Token {
+    /// One of the keys signed it, and it counts now.
+    Verified(Arc<Claims>),
+    /// It counts for nothing.
+    Invalid(InvalidToken),
+    /// It looks like one, but its signature was not computed.
+    NotVerified,
+    /// It may be signed by a key that was not fetched yet.
+    KeyPending,
+}
+
+impl Jwt {
+    /// Believes tokens that one of `keys` signed.
+    ///
+    /// A token that names its key (`kid`) is for the key with that id. Keys without an id are for all
+    /// others: tokens that name no key, or one that is not here. There may be 8 of an algorithm.
+    pub fn new(keys: impl IntoIterator<Item = JwtKey>) -> Result<Jwt, JwtError> {
+        let keys: Arc<[JwtKey]> = keys.into_iter().collect();
+        check_keys(&keys)?;
+        Ok(Jwt::of(Policy::new(keys, Vec::new())))
+    }
+
+    /// Believes tokens that one of the keys of a set signed, whichever those are at the time.
+    ///
+    /// A token that names a key that was not fetched yet is not verified for now; it counts for nothing, and is not
+    /// refused either.
+    pub fn from_jwks(jwks: Jwks) -> Jwt {
+        Jwt::of(Policy::new(Arc::default(), vec![jwks]))
+    }
+
+    /// Believes tokens that one of the keys of this set signed, too.
+    pub fn jwks(self, jwks: Jwks) -> Jwt {
+        self.with(|policy| policy.jwks.push(jwks))
+    }
+
+    /// The sets whose keys it believes.
+    pub(crate) fn key_sets(&self) -> &[Jwks] {
+        &self.shared.policy.jwks
+    }
+
+    /// Only tokens of this issuer (`iss`) count. Said again: of any of them.
+    pub fn issuer(self, issuer: impl Into<String>) -> Jwt {
+        self.with(|policy| policy.issuers.push(issuer.into().into()))
+    }
+
+    /// Only tokens for this audience (`aud`) count. Said again: for any of them.
+    ///
+    /// Say it if the issuer makes tokens for others too: theirs would count here.
+    pub fn audience(self, audience: impl Into<String>) -> Jwt {
+        self.with(|policy| policy.audiences.push(audience.into().into()))
+    }
+
+    /// How far the issuer's clock may be from this machine's: 5 seconds unless said otherwise.
+    ///
+    /// With 5 seconds, a token whose `exp` is 1000 counts until just before 1005, and one whose `nbf`
+    /// is 1000 from 995.
+    pub fn leeway(self, leeway: Duration) -> Jwt {
+        self.with(|policy| policy.leeway_us = micros(leeway))
+    }
+
+    /// How many verified tokens are remembered at most: 10,000 unless said otherwise. 0 and 1 remember none.
+    ///
+    /// A token counts as one, and as one more for each KiB of its length: of 300 bytes as 1, of 8 KiB as 9. It
+    /// takes a few times the bytes of its claims; the token itself is not kept.
+    pub fn max_cached(self, tokens: usize) -> Jwt {
+        self.with(|policy| policy.max_cached = tokens)
+    }
+
+    /// What a token says, if it is to be believed now, by the machine's clock.
+    pub fn claims(&self, token: &str) -> Result<Arc<Claims>, InvalidToken> {
+        let now_us = micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+        match self.verify(token, now_us, || true) {
+            Token::Verified(claims) => Ok(claims),
+            Token::Invalid(invalid) => Err(invalid),
+            // Not here: it may.
+            Token::NotVerified => Err(InvalidToken::Signature),
+            Token::KeyPending => Err(InvalidToken::UnknownKey),
+        }
+    }
+
+    /// Returns what is known of a token at `now_us`. Calls `may_verify` before it computes a signature, which it does
+    /// not for a token that was verified before, good or bad, nor for one that is bad whatever its signature.
+    pub(crate) fn verify(
+        &self,
+        token: &str,
+        now_us: u64,
+        may_verify: impl FnOnce() -> bool,
+    ) -> Token {
+        self.proven(token, now_us, may_verify).unwrap_or_else(Token::Invalid)
+    }
+
+    fn proven(
+        &self,
+        token: &str,
+        now_us: u64,
+        may_verify: impl FnOnce() -> bool,
+    ) -> Result<Token, InvalidToken> {
+        // First, so that nobody can have more than this hashed.
+        if token.len() > MAX_BYTES {
+            return Err(InvalidToken::TooLong);
+        }
+        let Shared { policy, cache, bad } = &*self.shared;
+        // The keys as they are now, all through.
+        let sets: SmallVec<[_; 1]> = policy.jwks.iter().map(Jwks::current).collect();
+        let fingerprint = cache.fingerprint(token).under(generations(&sets));
+        if let Some(known) = cache.get(fingerprint, now_us) {
+            return known.map(Token::Verified);
+        }
+        if let Some(reason) = bad.get(fingerprint, now_us) {
+            return Err(reason);
+        }
+        let unproven = Unproven::read(token)?;
+        let key_sets = || sets.iter().map(|published| published.set());
+        let named = unproven.named(&policy.keys, key_sets());
+        let may_be_fetched = || policy.may_be_fetched(&unproven, &sets);
+        let is_pending = named.is_empty() && may_be_fetched();
+        let candidates = match unproven.candidates(named, &policy.keys, key_sets()) {
+            Ok(candidates) => candidates,
+            Err(_) if is_pending => return Ok(Token::KeyPending),
+            Err(invalid) => return Err(invalid),
+        };
+        if !may_verify() {
+            return Ok(Token::NotVerified);
+        }
+        let claims = match candidates.iter().any(|key| unproven.is_signed_by(key)) {
+            true => policy.accept(unproven.claims(), now_us),
+            false if is_pending => return Ok(Token::KeyPending),
+            false => Err(InvalidToken::Signature),
+        };
+        let claims = claims.inspect_err(|reason| bad.insert(fingerprint, *reason, now_us))?;
+        let claims = Arc::new(claims);
+        cache.insert(fingerprint, Weight::of(token), Arc::clone(&claims));
+        Ok(Token::Verified(claims))
+    }
+
+    fn of(policy: Policy) -> Jwt {
+        let cache = Cache::new(policy.max_cached);
+        Jwt { shared: Arc::new(Shared { policy, cache, bad: BadTokens::default() }) }
+    }
+
+    /// Remembers no tokens yet: the policy before may have accepted more of them.
+    fn with(self, change: impl FnOnce(&mut Policy)) -> Jwt {
+        let mut policy = self.shared.policy.clone();
+        change(&mut policy);
+        Jwt::of(policy)
+    }
+}
+
+impl Policy {
+    fn new(keys: Arc<[JwtKey]>, jwks: Vec<Jwks>) -> Policy {
+        Policy {
+            keys,
+            jwks,
+            issuers: Vec::new(),
+            audiences: Vec::new(),
+            leeway_us: micros(LEEWAY),
+            max_cached: MAX_CACHED,
+        }
+    }
+
+    /// Whether the key of a token may be in a set by now, of which an older one is known. If the token names the key,
+    /// the sets are fetched again, elsewhere.
+    fn may_be_fetched(&self, unproven: &Unproven<'_>, sets: &[Guard<Arc<PublishedKeys>>]) -> bool {
+        let is_named = unproven.is_naming_a_key();
+        if is_named {
+            self.jwks.iter().for_each(Jwks::key_missing);
+        }
+        sets.iter().any(|set| set.may_lack(is_named))
+    }
+
+    /// The claims of a token whose signature holds.
+    fn accept(&self, claims: &str, now_us: u64) -> Result<Claims, InvalidToken> {
+        let claims = Claims::read(claims, self.leeway_us)?;
+        claims.counts_at(now_us)?;
+        if !self.issuers.is_empty() && !claims.is_from(&self.issuers) {
+            return Err(InvalidToken::Issuer);
+        }
+        if !self.audiences.is_empty() && !claims.is_for(&self.audiences) {
+            return Err(InvalidToken::Audience);
+        }
+        Ok(claims.without_lists())
+    }
+}
+
+/// Its keys hide what is secret of them.
+impl fmt::Debug for Jwt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Policy { keys, jwks, issuers, audiences, leeway_us, max_cached } = &self.shared.policy;
+        f.debug_struct("Jwt")
+            .field("keys", keys)
+            .field("jwks", jwks)
+            .field("issuers", issuers)
+            .field("audiences", audiences)
+            .field("leeway_us", leeway_us)
+            .field("max_cached", max_cached)
+            .finish()
+    }
+}
+
+/// A number for the keys of all sets as they are now.
+fn generations(sets: &[Guard<Arc<PublishedKeys>>]) -> u128 {
+    sets.iter().fold(0, |all: u128, set| all.rotate_left(32) ^ u128::from(set.generation()))
+}
+
+fn check_keys(keys: &[JwtKey]) -> Result<(), JwtError> {
+    if keys.is_empty() {
+        return Err(JwtError::NoKeys);
+    }
+    for (index, key) in keys.iter().enumerate() {
+        let before = keys.iter().take(index);
+        match key.name() {
+            Some(id) if before.clone().any(|other| other.name() == Some(id)) => {
+                return Err(JwtError::SameId { id: id.into() });
+            }
+            None if before.filter(|other| other.is_alike(key)).count() >= MAX_WITHOUT_ID => {
+                return Err(JwtError::TooManyWithoutId { most: MAX_WITHOUT_ID });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,327 @@
+//! The keys that tokens are signed with.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jsonwebtoken::crypto::CryptoProvider;
+use jsonwebtoken::crypto::aws_lc::DEFAULT_PROVIDER;
+use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind};
+
+use crate::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
+
+/// Named, and never the process's default: that may be unset, which panics, or an application's own.
+static PROVIDER: &CryptoProvider = &DEFAULT_PROVIDER;
+
+/// RFC 7518, 3.3 sets the least, the library the most.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
+
+/// How the DER of every public key on the curve P-256 begins; the point follows, in 65 bytes.
+const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\
+    \x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
+
+/// How the DER of every public key on the curve P-384 begins; the point follows, in 97 bytes.
+const P384_PREFIX: &[u8] = b"\x30\x76\x30\x10\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\
+    \x06\x05\x2b\x81\x04\x00\x22\x03\x62\x00";
+
+/// How the DER of every Ed25519 public key begins (RFC 8410, 4); the key follows, in 32 bytes.
+const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
+
+/// The length of an Ed25519 public key.
+const ED25519_BYTES: usize = 32;
+
+/// The mark of a point that is written in full.
+const UNCOMPRESSED: u8 = 4;
+
+/// A key that tokens are signed with, for its own algorithm and no other.
+///
+/// ```
+/// use tollgate::http::{JwtError, JwtKey};
+///
+/// let short = JwtKey::hs256(b"secret").err();
+/// assert_eq!(short, Some(JwtError::ShortSecret { bytes: 6, least: 32 }));
+/// ```
+#[derive(Clone)]
+pub struct JwtKey {
+    algorithm: Algorithm,
+    id: Option<Box<str>>,
+    key: DecodingKey,
+}
+
+/// Why a key cannot be used. Says nothing of what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JwtError {
+    /// A secret that can be guessed.
+    #[error("an HS256 secret of {bytes} bytes; use at least {least} random ones (RFC 7518, 3.2)")]
+    ShortSecret {
+        /// How long it is.
+        bytes: usize,
+        /// How long it must be.
+        least: usize,
+    },
+    /// A secret that everybody may know.
+    #[error(
+        "an HS256 secret that is a PEM; use `JwtKey::rs256` or `JwtKey::es256` for public keys"
+    )]
+    PemAsSecret,
+    /// Not one PEM of a public key.
+    #[error("not the PEM of one public key; it begins with `-----BEGIN PUBLIC KEY-----`")]
+    NotPem,
+    /// The other half of the pair, which belongs to the issuer alone.
+    #[error(
+        "a private key, which only signs; use its public one: `openssl pkey -pubout -in key.pem`"
+    )]
+    PrivateKey,
+    /// A key with a name and an expiry that nobody would look at.
+    #[error("a certificate; use its public key: `openssl x509 -noout -pubkey -in certificate.pem`")]
+    Certificate,
+    /// RS256 with another kind of key.
+    #[error("not an RSA public key; use `JwtKey::es256` for one on the curve P-256")]
+    NotRsa,
+    /// An RSA key that is too weak, or too slow.
+    #[error("an RSA key of {bits} bits; use one of 2048 to 8192 (RFC 7518, 3.3)")]
+    RsaBits {
+        /// The bits of its modulus.
+        bits: usize,
+    },
+    /// ES256 with another kind of key, another curve, or a compressed point.
+    #[error(
+        "not a public key on the curve P-256 with its point in full; \
+         use `openssl pkey -pubout -ec_conv_form uncompressed -in key.pem`, or `JwtKey::rs256` for RSA"
+    )]
+    NotP256,
+    /// ES384 with another kind of key, another curve, or a compressed point.
+    #[error(
+        "not a public key on the curve P-384 with its point in full; \
+         use `openssl pkey -pubout -ec_conv_form uncompressed -in key.pem`"
+    )]
+    NotP384,
+    /// EdDSA with another kind of key, or with Ed448.
+    #[error(
+        "not an Ed25519 public key; use `JwtKey::rs256` for RSA, `JwtKey::es256` for the curve P-256"
+    )]
+    NotEd25519,
+    /// Nobody could sign a token.
+    #[error("no keys; give at least one")]
+    NoKeys,
+    /// A token that names its key would name both.
+    #[error("two keys have the id `{id}`; give each its own")]
+    SameId {
+        /// Which.
+        id: Box<str>,
+    },
+    /// A token that names no key would be tried on all of them.
+    #[error(
+        "over {most} keys of one algorithm have no id; give them the ids that tokens name in `kid`"
+    )]
+    TooManyWithoutId {
+        /// How many there may be.
+        most: usize,
+    },
+}
+
+impl JwtKey {
+    /// The key that a file names.
+    pub(crate) fn configured(said: &JwtKeyConfig) -> Result<JwtKey, JwtError> {
+        let key = JwtKey::of(said.algorithm, &said.material)?;
+        Ok(match &said.id {
+            Some(id) => key.id(&**id),
+            None => key,
+        })
+    }
+
+    /// A secret or a PEM, whichever the algorithm has.
+    pub fn of(algorithm: JwtAlgorithm, material: &[u8]) -> Result<JwtKey, JwtError> {
+        match algorithm {
+            JwtAlgorithm::Hs256 => JwtKey::hs256(material),
+            JwtAlgorithm::Rs256 => JwtKey::rs256(material),
+            JwtAlgorithm::Es256 => JwtKey::es256(material),
+            JwtAlgorithm::Es384 => JwtKey::es384(material),
+            JwtAlgorithm::EdDsa => JwtKey::eddsa(material),
+        }
+    }
+
+    /// A secret that the issuer has too (HMAC with SHA-256), of at least 32 bytes.
+    pub fn hs256(secret: &[u8]) -> Result<JwtKey, JwtError> {
+        // Else whoever has the public key could sign.
+        if secret.windows(BEGIN.len()).any(|bytes| bytes == BEGIN.as_bytes()) {
+            return Err(JwtError::PemAsSecret);
+        }
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err(JwtError::ShortSecret { bytes: secret.len(), least: MIN_SECRET_BYTES });
+        }
+        Ok(JwtKey::new(Algorithm::HS256, DecodingKey::from_secret(secret)))
+    }
+
+    /// An RSA public key of 2048 to 8192 bits, as PEM (PKCS #1 v1.5 with SHA-256).
+    pub fn rs256(pem: &[u8]) -> Result<JwtKey, JwtError> {
+        JwtKey::rsa_der(&public_key(pem)?)
+    }
+
+    /// An RSA public key by its two numbers, with the same bounds.
+    pub(super) fn rsa_components(modulus: &[u8], exponent: &[u8]) -> Result<JwtKey, JwtError> {
+        // As DER, so that what checks a PEM checks these numbers.
+        JwtKey::rsa_der(&der(0x30, &[der_number(modulus), der_number(exponent)].concat()))
+    }
+
+    /// A public key on the curve P-256: 64 bytes, x and y.
+    pub(super) fn p256_point(point: &[u8]) -> JwtKey {
+        let point = [&[UNCOMPRESSED], point].concat();
+        JwtKey::new(Algorithm::ES256, DecodingKey::from_ec_der(&point))
+    }
+
+    /// A public key on the curve P-384: 96 bytes, x and y.
+    pub(super) fn p384_point(point: &[u8]) -> JwtKey {
+        let point = [&[UNCOMPRESSED], point].concat();
+        JwtKey::new(Algorithm::ES384, DecodingKey::from_ec_der(&point))
+    }
+
+    pub(super) fn ed25519(key: &[u8; ED25519_BYTES]) -> JwtKey {
+        JwtKey::new(Algorithm::EdDSA, DecodingKey::from_ed_der(key))
+    }
+
+    /// An RSA public key as DER, with or without the name of its algorithm.
+    fn rsa_der(der: &[u8]) -> Result<JwtKey, JwtError> {
+        let components = (PROVIDER.key_utils.rsa_pub_components_from_public_key)(der);
+        let (modulus, exponent) = components.map_err(|_| JwtError::NotRsa)?;
+        let bits = bits(&modulus);
+        if !RSA_BITS.contains(&bits) {
+            return Err(JwtError::RsaBits { bits });
+        }
+        let key = DecodingKey::from_rsa_raw_components(&modulus, &exponent);
+        Ok(JwtKey::new(Algorithm::RS256, key))
+    }
+
+    /// A public key on the curve P-256, as PEM (ECDSA with SHA-256).
+    pub fn es256(pem: &[u8]) -> Result<JwtKey, JwtError> {
+        let der = public_key(pem)?;
+        let point = der.strip_prefix(P256_PREFIX).ok_or(JwtError::NotP256)?;
+        if point.len() != 65 || point.first() != Some(&UNCOMPRESSED) {
+            return Err(JwtError::NotP256);
+        }
+        Ok(JwtKey::new(Algorithm::ES256, DecodingKey::from_ec_der(point)))
+    }
+
+    /// A public key on the curve P-384, as PEM (ECDSA with SHA-384).
+    pub fn es384(pem: &[u8]) -> Result<JwtKey, JwtError> {
+        let der = public_key(pem)?;
+        let point = der.strip_prefix(P384_PREFIX).ok_or(JwtError::NotP384)?;
+        if point.len() != 97 || point.first() != Some(&UNCOMPRESSED) {
+            return Err(JwtError::NotP384);
+        }
+        Ok(JwtKey::new(Algorithm::ES384, DecodingKey::from_ec_der(point)))
+    }
+
+    /// An Ed25519 public key, as PEM. Tokens call the algorithm `EdDSA`, or `Ed25519` (RFC 9864).
+    pub fn eddsa(pem: &[u8]) -> Result<JwtKey, JwtError> {
+        let der = public_key(pem)?;
+        let point = der.strip_prefix(ED25519_PREFIX).ok_or(JwtError::NotEd25519)?;
+        if point.len() != ED25519_BYTES {
+            return Err(JwtError::NotEd25519);
+        }
+        Ok(JwtKey::new(Algorithm::EdDSA, DecodingKey::from_ed_der(point)))
+    }
+
+    /// Only for tokens that name this id (`kid`).
+    pub fn id(mut self, id: impl Into<String>) -> JwtKey {
+        self.id = Some(id.into().into());
+        self
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    pub(super) fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Whether a token that is for one of them may be for the other.
+    pub(super) fn is_alike(&self, other: &JwtKey) -> bool {
+        self.algorithm == other.algorithm && self.id == other.id
+    }
+
+    /// Whether it is the same key, for the same tokens.
+    pub(super) fn is_same(&self, other: &JwtKey) -> bool {
+        use DecodingKeyKind::{RsaModulusExponent, SecretOrDer};
+        let is_same_key = match (self.key.kind(), other.key.kind()) {
+            (SecretOrDer(own), SecretOrDer(other)) => own == other,
+            (RsaModulusExponent { n, e }, RsaModulusExponent { n: modulus, e: exponent }) => {
+                n == modulus && e == exponent
+            }
+            _ => false,
+        };
+        self.is_alike(other) && is_same_key
+    }
+
+    /// Whether `signature` is this key's for `message`.
+    pub(super) fn signed(&self, message: &[u8], signature: &Vec<u8>) -> bool {
+        let verifier = (PROVIDER.verifier_factory)(&self.algorithm, &self.key);
+        verifier.is_ok_and(|verifier| verifier.verify(message, signature).is_ok())
+    }
+
+    fn new(algorithm: Algorithm, key: DecodingKey) -> JwtKey {
+        JwtKey { algorithm, id: None, key }
+    }
+}
+
+/// Never shows the key.
+impl fmt::Debug for JwtKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwtKey")
+            .field("algorithm", &self.algorithm)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+const BEGIN: &str = "-----BEGIN ";
+
+/// The DER of the one public key in a PEM. Text before and after it is legal.
+fn public_key(pem: &[u8]) -> Result<Vec<u8>, JwtError> {
+    let pem = str::from_utf8(pem).map_err(|_| JwtError::NotPem)?;
+    if pem.contains("PRIVATE KEY-----") {
+        return Err(JwtError::PrivateKey);
+    }
+    let (_, block) = pem.split_once(BEGIN).ok_or(JwtError::NotPem)?;
+    let (label, block) = block.split_once("-----").ok_or(JwtError::NotPem)?;
+    let (body, after) = block.split_once("-----END ").ok_or(JwtError::NotPem)?;
+    match label {
+        _ if after.contains(BEGIN) => return Err(JwtError::NotPem),
+        "PUBLIC KEY" | "RSA PUBLIC KEY" => {}
+        "CERTIFICATE" => return Err(JwtError::Certificate),
+        _ => return Err(JwtError::NotPem),
+    }
+    let body: String = body.split_ascii_whitespace().collect();
+    STANDARD.decode(body).map_err(|_| JwtError::NotPem)
+}
+
+/// One value of DER.
+fn der(tag: u8, value: &[u8]) -> Vec<u8> {
+    let length = value.len().to_be_bytes();
+    let significant: Vec<u8> = length.into_iter().skip_while(|byte| *byte == 0).collect();
+    let head = match (value.len(), significant.len()) {
+        // OK because the length is below 128, and a length in bytes has at most 8.
+        (..128, _) => vec![tag, value.len() as u8],
+        (_, bytes) => [&[tag, 0x80 | bytes as u8], &significant[..]].concat(),
+    };
+    [&head, value].concat()
+}
+
+/// A whole number that is not negative, as DER writes it.
+fn der_number(number: &[u8]) -> Vec<u8> {
+    let digits: Vec<u8> = number.iter().copied().skip_while(|byte| *byte == 0).collect();
+    match digits.first() {
+        Some(..128) => der(2, &digits),
+        // A zero in front: the highest bit would be a sign.
+        _ => der(2, &[&[0], &digits[..]].concat()),
+    }
+}
+
+/// The bits of a big-endian number.
+pub(super) fn bits(number: &[u8]) -> usize {
+    let mut digits = number.iter().skip_while(|byte| **byte == 0);
+    let highest = digits.next().map_or(0, |byte| 8 - byte.leading_zeros() as usize);
+    highest + 8 * digits.count()
+}

@@ -1,0 +1,42 @@
+//! Who sent an HTTP request: by its address, an API key, or a token.
+//!
+//! Use it through the crate `tollgate`, as `tollgate::http`. Modules, each using those before it:
+//!
+//! - [`config`]: how clients are identified, as a file says it
+//! - `forwarded`, `proxies`: the client's address behind proxies
+//! - `invalid_token`, `unwelcome`: what is wrong with a token, and with a request because of it
+//! - `jwt`, `jwks`: who signed a token, and what it says; `tokens`: which tokens are believed
+//! - `identity`: who is believed; `head`: a request without its body, and who sent it; `with_tokens`: their tokens
+
+pub mod config;
+mod forwarded;
+mod head;
+mod identity;
+mod invalid_token;
+mod proxies;
+mod unwelcome;
+
+// Tokens need cryptography, and keys from a URL a client, which not every program wants to build.
+#[cfg(feature = "jwks")]
+mod jwks;
+#[cfg(feature = "jwt")]
+mod jwt;
+#[cfg(feature = "jwt")]
+mod tokens;
+#[cfg(not(feature = "jwt"))]
+#[path = "tokens_off.rs"]
+mod tokens;
+#[cfg(feature = "jwt")]
+mod with_tokens;
+
+pub use forwarded::Forwarding;
+pub use head::{Findings, PREFLIGHT, Peer, RequestHead};
+pub use identity::{Identity, NOWHERE};
+pub use invalid_token::InvalidToken;
+#[cfg(feature = "jwks")]
+pub use jwks::JwksUrl;
+#[cfg(feature = "jwt")]
+pub use jwt::{Claims, Jwks, JwksError, JwksStatus, Jwt, JwtError, JwtKey, KeySet};
+pub use proxies::{TrustError, TrustedProxies};
+pub use tollgate_limiter::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
+pub use unwelcome::Unwelcome;

@@ -1,0 +1,202 @@
+//! Which proxies are believed, and whom they say a request is from.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use ::http::HeaderMap;
+use ipnet::{IpNet, Ipv6Net};
+
+use super::forwarded::{self, Forwarding};
+use crate::config::mostly_covered;
+
+/// How many hops are looked at, however many there are.
+const MAX_HOPS: usize = 64;
+
+/// The bits before an IPv4 address, as IPv6 has it.
+const IPV4_BITS: u8 = 96;
+
+/// The proxies that are believed when they say whom a request is from. Cheap to clone.
+///
+/// A request that does not come from one of them is its sender's, whatever its headers say. Of one that
+/// does, the hops in the header are walked from the right, which is the proxies' end, and the first
+/// that is no trusted proxy is the client. What a client writes into the header itself is further
+/// left, and never reached.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tollgate::http::TrustedProxies;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let proxies = TrustedProxies::new(["10.0.0.0/8", "2001:db8::7"])?;
+///
+/// let mut headers = http::HeaderMap::new();
+/// headers.insert("x-forwarded-for", "8.8.8.8, 203.0.113.9, 10.0.0.7".parse()?);
+/// let client = proxies.client("10.0.0.8".parse()?, &headers);
+/// assert_eq!(client, "203.0.113.9".parse::<IpAddr>()?); // 8.8.8.8 is what the client says
+///
+/// let stranger: IpAddr = "198.51.100.1".parse()?;
+/// assert_eq!(proxies.client(stranger, &headers), stranger);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct TrustedProxies {
+    /// In order, none within another. IPv4 is there as IPv6 has it, so that both ways to write an
+    /// address are one.
+    nets: Arc<[Ipv6Net]>,
+    forwarding: Forwarding,
+}
+
+/// Why proxies cannot be trusted like that.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// Neither an address nor a net.
+    #[error(
+        "trusted proxies: `{given}` is neither an address nor a net; write `10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`"
+    )]
+    NotANet {
+        /// What was given.
+        given: String,
+    },
+    /// An address where its net should be.
+    #[error(
+        "trusted proxies: `{given}` is not where its net begins; write `{net}` for the net, or `{address}` for that address alone"
+    )]
+    HostBits {
+        /// What was given.
+        given: String,
+        /// The net that the address is in.
+        net: String,
+        /// The address.
+        address: String,
+    },
+    /// No proxies at all.
+    #[error("trusted proxies: the list is empty; leave it out to trust none")]
+    Nobody,
+    /// Together, the nets hold more than a quarter of IPv4, or of the public addresses of IPv6.
+    #[error(
+        "trusted proxies: more than a quarter of all {family} addresses are in these nets, and clients there could choose their own; name the nets of your proxies alone, or, if clients may choose, use `TrustedProxies::everyone_so_clients_choose_their_own_address()`"
+    )]
+    TooMany {
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+    },
+}
+
+impl TrustedProxies {
+    /// Addresses and nets, IPv4 and IPv6. They write `X-Forwarded-For` unless [said](Self::reading). Together they
+    /// may hold a quarter of IPv4, and of the public addresses of IPv6.
+    pub fn new<N: AsRef<str>>(
+        nets: impl IntoIterator<Item = N>,
+    ) -> Result<TrustedProxies, TrustError> {
+        let nets: Vec<Ipv6Net> =
+            nets.into_iter().map(|net| parse(net.as_ref())).collect::<Result<_, _>>()?;
+        if nets.is_empty() {
+            return Err(TrustError::Nobody);
+        }
+        let nets = Ipv6Net::aggregate(&nets);
+        if let Some(family) = mostly_covered(&nets).next() {
+            return Err(TrustError::TooMany { family });
+        }
+        Ok(TrustedProxies { nets: nets.into(), forwarding: Forwarding::default() })
+    }
+
+    /// Whoever connects is believed, and so is each hop in the header: the client is the leftmost, which
+    /// is whatever the client says. Only where a limit need not hold against its clients.
+    pub fn everyone_so_clients_choose_their_own_address() -> TrustedProxies {
+        TrustedProxies { nets: [Ipv6Net::default()].into(), forwarding: Forwarding::default() }
+    }
+
+    /// The header that they write.
+    #[must_use]
+    pub fn reading(self, forwarding: Forwarding) -> TrustedProxies {
+        TrustedProxies { forwarding, ..self }
+    }
+
+    /// Whether `ip` is one of them.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let ip = as_v6(ip);
+        // Only the last of those that begin at or before it can hold it: none lies within another.
+        let after = self.nets.partition_point(|net| net.addr() <= ip);
+        let last = after.checked_sub(1).and_then(|at| self.nets.get(at));
+        last.is_some_and(|net| net.contains(&ip))
+    }
+
+    /// Whom a request is from that `peer` sent, with such headers.
+    ///
+    /// A hop that is no address, such as `unknown`, ends the walk: the client is then the proxy that
+    /// wrote it. If all hops are trusted it is the leftmost, of 64 at most.
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        let peer = peer.to_canonical();
+        if !self.contains(peer) {
+            return peer;
+        }
+        match self.forwarding {
+            Forwarding::XForwardedFor => self.walk(peer, forwarded::x_forwarded_for(headers)),
+            Forwarding::Forwarded => self.walk(peer, forwarded::forwarded(headers)),
+            Forwarding::XRealIp => forwarded::x_real_ip(headers).unwrap_or(peer),
+        }
+    }
+
+    fn walk(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+        let mut client = peer;
+        for hop in hops.take(MAX_HOPS) {
+            let Some(hop) = hop else { break };
+            client = hop;
+            if !self.contains(hop) {
+                break;
+            }
+        }
+        client
+    }
+}
+
+impl fmt::Debug for TrustedProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nets: Vec<IpNet> = self.nets.iter().map(as_written).collect();
+        let mut shown = f.debug_struct("TrustedProxies");
+        shown.field("nets", &nets).field("forwarding", &self.forwarding).finish()
+    }
+}
+
+/// As IPv6 has it.
+fn parse(given: &str) -> Result<Ipv6Net, TrustError> {
+    let not_a_net = || TrustError::NotANet { given: given.to_owned() };
+    let net = net_of(given).ok_or_else(not_a_net)?;
+    if net.network() != net.addr() {
+        let (net, address) = (net.trunc().to_string(), net.addr().to_string());
+        return Err(TrustError::HostBits { given: given.to_owned(), net, address });
+    }
+    let bits = match net {
+        // OK because an IPv4 net has at most 32 bits.
+        IpNet::V4(net) => IPV4_BITS + net.prefix_len(),
+        IpNet::V6(net) => net.prefix_len(),
+    };
+    Ipv6Net::new(as_v6(net.addr()), bits).map_err(|_| not_a_net())
+}
+
+/// An address alone is a net of one.
+fn net_of(given: &str) -> Option<IpNet> {
+    let Some((ip, bits)) = given.split_once('/') else {
+        return given.parse::<IpAddr>().ok().map(IpNet::from);
+    };
+    // A number may have a sign elsewhere.
+    let is_number = bits.bytes().all(|byte| byte.is_ascii_digit());
+    IpNet::new(ip.parse().ok()?, bits.parse().ok().filter(|_| is_number)?).ok()
+}
+
+fn as_v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+fn as_written(net: &Ipv6Net) -> IpNet {
+    let v4 = net.addr().to_ipv4_mapped().zip(net.prefix_len().checked_sub(IPV4_BITS));
+    v4.and_then(|(ip, bits)| IpNet::new(ip.into(), bits).ok()).unwrap_or(IpNet::V6(*net))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Tokens that requests carry: which are believed, and what becomes of the others.
+
+mod credit;
+mod rejected;
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use ::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use tollgate_core::Limit;
+
+use tollgate_limiter::store::Source;
+use tollgate_limiter::{Clock, Decision, Error, Limiter, Scope};
+
+use self::credit::Credit;
+use self::rejected::RejectedTokens;
+use crate::config::{JwksConfig, JwtConfig, OnInvalid};
+use crate::invalid_token::InvalidToken;
+use crate::jwt::{Claims, Jwks, Jwt, JwtKey, Token};
+use crate::unwelcome::Unwelcome;
+
+/// How often an address may have tokens verified that turn out bad, unless said otherwise.
+const VERIFICATIONS: &str = "token-bucket capacity=20 refill=5/s";
+
+/// For some 80,000 addresses; more share what is left.
+const MAX_BYTES: usize = 4 << 20;
+
+/// Which tokens are believed, and what becomes of the others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tokens {
+    /// None is, if `None`.
+    jwt: Option<Jwt>,
+    pub(crate) on_invalid: OnInvalid,
+    /// By address, how many tokens may turn out bad. Without it none is verified.
+    verifications: Option<Scope>,
+    /// By address, how many more may, because good ones came from there. `None` as long as `jwt` is.
+    credit: Option<Arc<Credit>>,
+    rejected: Arc<RejectedTokens>,
+    pub(crate) clock: Clock,
+}
+
+impl Tokens {
+    /// Returns the tokens that a file configures. Key sets that were fetched `before` go on.
+    pub(crate) fn configured(said: &JwtConfig, before: Option<&Tokens>) -> Result<Tokens, Error> {
+        let keys = said.keys.iter().map(JwtKey::configured).collect::<Result<Vec<_>, _>>();
+        let keys = keys.map_err(problem)?;
+        let running = before.and_then(|before| before.key_sets().first().cloned());
+        let jwks = match (running, &said.jwks) {
+            (running, Some(said)) => Some(running.map_or_else(|| jwks(said), Ok)?),
+            (_, None) => None,
+        };
+        let mut jwt = match (keys.is_empty(), jwks) {
+            (true, Some(jwks)) => Jwt::from_jwks(jwks),
+            (_, None) => Jwt::new(keys).map_err(problem)?,
+            (false, Some(jwks)) => Jwt::new(keys).map_err(problem)?.jwks(jwks),
+        };
+        if let Some(issuer) = &said.issuer {
+            jwt = jwt.issuer(&**issuer);
+        }
+        if let Some(audience) = &said.audience {
+            jwt = jwt.audience(&**audience);
+        }
+        if let Some(leeway) = said.leeway {
+            jwt = jwt.leeway(leeway);
+        }
+        let mut tokens = Tokens::default().with_jwt(jwt);
+        if let Some(limit) = said.verifications {
+            tokens = tokens.with_verifications(limit)?;
+        }
+        Ok(Tokens { on_invalid: said.on_invalid, ..tokens })
+    }
+
+    /// Judges tokens at this clock's time.
+    pub(crate) fn on_clock(self, clock: &Clock) -> Tokens {
+        Tokens { clock: clock.clone(), ..self }
+    }
+
+    /// Begins to fetch keys, if there are keys to fetch.
+    pub(crate) fn start(&self) {
+        self.key_sets().iter().for_each(Jwks::start);
+    }
+
+    /// Returns what is wrong with the keys that are fetched, if anything is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.key_sets().iter().find_map(|keys| keys.status().problem)
+    }
+
+    pub(crate) fn with_jwt(self, jwt: Jwt) -> Tokens {
+        // Never without: the usual limit can be made.
+        let verifications = self.verifications.or_else(usual_verifications);
+        Tokens { jwt: Some(jwt), verifications, credit: Some(Arc::default()), ..self }
+    }
+
+    pub(crate) fn with_verifications(self, limit: Limit) -> Result<Tokens, Error> {
+        Ok(Tokens { verifications: Some(verifications(limit)?), ..self })
+    }
+
+    /// Goes on with the counts of rejected tokens that `before` has.
+    pub(crate) fn counting_with(self, before: &Tokens) -> Tokens {
+        Tokens { rejected: Arc::clone(&before.rejected), ..self }
+    }
+
+    pub(crate) fn key_sets(&self) -> &[Jwks] {
+        self.jwt.as_ref().map_or(&[], Jwt::key_sets)
+    }
+
+    /// Every reason for which tokens are rejected, and how many were. Empty if none is verified at all.
+    pub(crate) fn rejected(&self) -> Vec<(&'static str, u64)> {
+        self.jwt.iter().flat_map(|_| self.rejected.counts()).collect()
+    }
+
+    /// Looks at what a request carries: `None` if that is no token, or nobody asks for one.
+    fn look(&self, carried: Carried<'_>, address: &str) -> Option<Looked> {
+        let jwt = self.jwt.as_ref()?;
+        let now_us = self.clock.wall_us();
+        let looked = match carried {
+            Carried::Nothing => return None,
+            Carried::Token(token) => self.verify(jwt, token, address, now_us),
+            Carried::Unreadable => self.uncharged(InvalidToken::Malformed, address, now_us),
+        };
+        match &looked {
+            Looked::Verified(_) => {}
+            Looked::KeyPending => self.rejected.count_invalid(InvalidToken::UnknownKey),
+            Looked::Invalid(reason) => self.rejected.count_invalid(*reason),
+            Looked::Untried(_) => self.rejected.count_not_verified(),
+        }
+        Some(looked)
+    }
+
+    /// Verifies a new token if its address has allowance or credit left. A good token costs neither, and every request
+    /// with a good token earns its address one more verification.
+    fn verify(&self, jwt: &Jwt, token: &str, address: &str, now_us: u64) -> Looked {
+        let credit = self.credit.as_deref();
+        let mut charged = None;
+        let looked = jwt.verify(token, now_us, || {
+            charged = self.charge(address, now_us);
+            let is_allowed = charged.as_ref().is_some_and(Decision::is_allowed);
+            is_allowed || credit.is_some_and(|credit| credit.spend(address))
+        });
+        match (looked, charged) {
+            (Token::Verified(claims), charged) => {
+                let is_from_credit = charged.as_ref().is_some_and(|own| !own.is_allowed());
+                self.give_back(charged, address, now_us);
+                if let Some(credit) = credit {
+                    // One for this request, and one more if its verification was paid with credit.
+                    (0..=u8::from(is_from_credit)).for_each(|_| credit.earn(address));
+                }
+                Looked::Verified(claims)
+            }
+            (Token::Invalid(invalid), None) => self.uncharged(invalid, address, now_us),
+            (Token::Invalid(invalid), Some(_)) => Looked::Invalid(invalid),
+            (Token::KeyPending, _) => Looked::KeyPending,
+            (Token::NotVerified, refused) => Looked::Untried(refused.map(|own| *own.decided())),
+        }
+    }
+
+    /// A bad token that took no verification. It is charged as if it had, if it is to be answered: otherwise
+    /// answers would have no limit. If not it is free: it may be a token of another system.
+    fn uncharged(&self, invalid: InvalidToken, address: &str, now_us: u64) -> Looked {
+        let charged = match self.on_invalid {
+            OnInvalid::ByIp => None,
+            OnInvalid::Unauthorized => self.charge(address, now_us),
+        };
+        match charged {
+            Some(refused) if !refused.is_allowed() => Looked::Untried(Some(*refused.decided())),
+            _ => Looked::Invalid(invalid),
+        }
+    }
+
+    /// In memory it cannot fail.
+    fn charge(&self, address: &str, now_us: u64) -> Option<Decision> {
+        self.verifications.as_ref()?.check(address).at_us(now_us).now().ok()
+    }
+
+    /// For a good token, which nobody pays for.
+    fn give_back(&self, charged: Option<Decision>, address: &str, now_us: u64) {
+        let receipt = charged.and_then(Decision::into_receipt);
+        if let Some((verifications, receipt)) = self.verifications.as_ref().zip(receipt) {
+            // In memory it cannot fail.
+            let _ = verifications.refund_at_us(address, now_us, receipt);
+        }
+    }
+}
+
+/// What a token comes to.
+#[derive(Debug)]
+enum Looked {
+    Verified(Arc<Claims>),
+    Invalid(InvalidToken),
+    /// It may be good once its key is fetched: nobody is refused because an issuer is out of reach.
+    KeyPending,
+    /// Nobody looked: its address has brought too many bad ones.
+    Untried(Option<tollgate_core::Decision>),
+}
+
+/// The keys of a set; those under a URL are not fetched yet.
+fn jwks(said: &JwksConfig) -> Result<Jwks, Error> {
+    match said {
+        JwksConfig::File(json) => Jwks::parse(json).map_err(problem),
+        #[cfg(feature = "jwks")]
+        JwksConfig::Url { url, max_age, max_stale } => {
+            let mut source = Jwks::url(url).map_err(problem)?;
+            if let Some(max_age) = max_age {
+                source = source.max_age(*max_age);
+            }
+            if let Some(max_stale) = max_stale {
+                source = source.max_stale(*max_stale);
+            }
+            Ok(source.not_started())
+        }
+        #[cfg(not(feature = "jwks"))]
+        JwksConfig::Url { .. } => Err(problem(
+            "a key set under a URL needs the library's feature `jwks`; build with it, or use a file",
+        )),
+    }
+}
+
+fn problem(problem: impl ToString) -> Error {
+    Error::Setting { setting: "identity", problem: problem.to_string() }
+}
+
+fn usual_verifications() -> Option<Scope> {
+    verifications(VERIFICATIONS.parse().ok()?).ok()
+}
+
+fn verifications(limit: Limit) -> Result<Scope, Error> {
+    Limiter::builder().max_bytes(MAX_BYTES).build().scope("token-verifications", limit)
+}
+
+/// What a request carries, and where it comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Carries<'b> {
+    pub(crate) bearer: &'b Bearer,
+    pub(crate) headers: &'b HeaderMap,
+    pub(crate) address: &'b str,
+}
+
+/// A request's token, once it was looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Bearer {
+    /// `None` if it has none.
+    looked: OnceLock<Option<Looked>>,
+}
+
+impl Tokens {
+    /// Returns what a request's token comes to; `None` if it has none. Verifies it the first time.
+    fn looked<'b>(&self, carries: Carries<'b>) -> Option<&'b Looked> {
+        let Carries { bearer, headers, address } = carries;
+        bearer.looked.get_or_init(|| self.look(carried(headers), address)).as_ref()
+    }
+
+    /// Returns what a request's token says, if it has one that is genuine.
+    pub(crate) fn claims<'b>(&self, carries: Carries<'b>) -> Option<&'b Arc<Claims>> {
+        match self.looked(carries)? {
+            Looked::Verified(claims) => Some(claims),
+            Looked::Invalid(_) | Looked::KeyPending | Looked::Untried(_) => None,
+        }
+    }
+
+    /// Returns what a request's token says under this name.
+    pub(crate) fn claim<'b>(&self, carries: Carries<'b>, path: &str) -> Option<Cow<'b, str>> {
+        self.claims(carries)?.get(path)
+    }
+
+    /// Returns what is wrong with a request's token, if such requests are not wanted.
+    pub(crate) fn unwelcome(&self, carries: Carries<'_>) -> Option<Unwelcome> {
+        if self.on_invalid == OnInvalid::ByIp {
+            return None;
+        }
+        match *self.looked(carries)? {
+            Looked::Verified(_) | Looked::KeyPending | Looked::Untried(None) => None,
+            Looked::Invalid(invalid) => Some(Unwelcome::invalid_token(invalid)),
+            Looked::Untried(Some(decision)) => {
+                let decision = Decision::uncharged(decision, Source::Store);
+                Some(Unwelcome::not_verified(self.verifications.clone()?, decision))
+            }
+        }
+    }
+}
+
+/// What a request has under `Authorization`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carried<'h> {
+    /// Nothing, or what is for others, such as `Basic …`.
+    Nothing,
+    /// `Bearer …`.
+    Token(&'h str),
+    /// A bearer without a token, or with what can be none; or one line of several, of which each may be meant.
+    Unreadable,
+}
+
+fn carried(headers: &HeaderMap) -> Carried<'_> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
+    let Some(first) = lines.next() else { return Carried::Nothing };
+    let carried = carried_by(first);
+    lines.fold(carried, |carried, line| match (carried, carried_by(line)) {
+        (Carried::Nothing, Carried::Nothing) => Carried::Nothing,
+        _ => Carried::Unreadable,
+    })
+}
+
+/// What a line has: the scheme ends where a name does, then come spaces, then the token.
+fn carried_by(line: &[u8]) -> Carried<'_> {
+    let line = line.trim_ascii_start();
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let (scheme, rest) = line.split_at(line.iter().take_while(|byte| is_name(byte)).count());
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        return Carried::Nothing;
+    }
+    let token = rest.strip_prefix(b" ").and_then(|token| str::from_utf8(token).ok());
+    match token.map(|token| token.trim_start_matches(' ')) {
+        Some(token) if !token.is_empty() => Carried::Token(token),
+        _ => Carried::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_that_cannot_be_read_is_not_nothing() {
+        use Carried::{Nothing, Token, Unreadable};
+        let table: [(&[&[u8]], Carried<'_>); 26] = [
+            (&[], Nothing),
+            (&[b""], Nothing),
+            (&[b"Basic YTpi"], Nothing),
+            (&[b"Basic YTpi", b"Digest x"], Nothing),
+            (&[b"Bearerx"], Nothing),
+            (&[b"Bearer-x y"], Nothing),
+            (&[b"\xffBearer x"], Nothing),
+            (&[b"x Bearer y"], Nothing),
+            (&[b"Bearer a.b.c"], Token("a.b.c")),
+            (&[b"bEARER x"], Token("x")),
+            (&[b"Bearer   x"], Token("x")),
+            (&[b" Bearer x"], Token("x")),
+            (&[b"Bearer x y"], Token("x y")),
+            (&[b"Bearer"], Unreadable),
+            (&[b"Bearer "], Unreadable),
+            (&[b"Bearer   "], Unreadable),
+            (&[b"Bearer\tx"], Unreadable),
+            (&[b"Bearer=x"], Unreadable),
+            (&[b"Bearer,x"], Unreadable),
+            (&[b"Bearer\xa0x"], Unreadable),
+            (&[b"Bearer x\xff"], Unreadable),
+            (&[b"Bearer \xc3\xa4"], Token("ä")),
+            (&[b"Bearer x", b"Bearer x"], Unreadable),
+            (&[b"Bearer x", b"Basic y"], Unreadable),
+            (&[b"Basic y", b"Bearer x"], Unreadable),
+            (&[b"Basic y", b"Digest x", b"Bearer"], Unreadable),
+        ];
+        for (lines, want) in table {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(AUTHORIZATION, HeaderValue::from_bytes(line).unwrap());
+            }
+            assert_eq!(carried(&headers), want, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_usual_limit_can_be_made() {
+        assert!(usual_verifications().is_some());
+    }
+}

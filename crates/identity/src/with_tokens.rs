@@ -1,0 +1,68 @@
+//! The tokens that an identity believes, and what a request's token says.
+
+use std::sync::Arc;
+
+use tollgate_core::Limit;
+use tollgate_limiter::Error;
+
+use crate::config::OnInvalid;
+use crate::head::RequestHead;
+use crate::identity::Identity;
+use crate::jwt::{Claims, Jwks, Jwt};
+
+impl Identity {
+    /// Believes what tokens say that these keys have signed: `Authorization: Bearer …`.
+    ///
+    /// A request with a token that is not genuine, expired or not verified is as one without, and limited by its
+    /// address, unless such are [refused](Self::refuse_invalid_tokens). A token without `exp` is rejected too, which
+    /// the log says; [`rejected_tokens`](Self::rejected_tokens) counts all of them.
+    #[must_use]
+    pub fn jwt(mut self, jwt: Jwt) -> Identity {
+        self.tokens = self.tokens.with_jwt(jwt);
+        self
+    }
+
+    /// Answers 401 to requests with a token that is not genuine, expired or not to be read; and 429 to those of an
+    /// address that has brought [too many](Self::token_verifications) of them.
+    #[must_use]
+    pub fn refuse_invalid_tokens(mut self) -> Identity {
+        self.tokens.on_invalid = OnInvalid::Unauthorized;
+        self
+    }
+
+    /// Limits how many tokens that turn out bad an address may have verified: `token-bucket capacity=20 refill=5/s` by
+    /// default. Beyond that the signatures of its new tokens are not computed, so that bad tokens cost little, and its
+    /// requests are limited by address; tokens that were verified before count as they did.
+    ///
+    /// Many clients may share an address, so each request with a good token earns its address one more verification,
+    /// up to 200 in stock. A bad token that is repeated is verified once.
+    ///
+    /// Tokens that are bad at first sight, such as another system's, take no verification. If bad ones are
+    /// [refused](Self::refuse_invalid_tokens) they count too: a 401 costs one.
+    pub fn token_verifications<L>(mut self, limit: L) -> Result<Identity, Error>
+    where
+        L: TryInto<Limit>,
+        Error: From<L::Error>,
+    {
+        self.tokens = self.tokens.with_verifications(limit.try_into()?)?;
+        Ok(self)
+    }
+
+    /// Why tokens were rejected, and how many for each reason: `no_expiry`, `expired`, `signature` and so on, and
+    /// `not_verified` after too many bad ones of an address. Empty if no tokens are verified.
+    pub fn rejected_tokens(&self) -> Vec<(&'static str, u64)> {
+        self.tokens.rejected()
+    }
+
+    /// The key sets that tokens are verified with: their keys, and whether those are fresh.
+    pub fn key_sets(&self) -> &[Jwks] {
+        self.tokens.key_sets()
+    }
+}
+
+impl RequestHead<'_> {
+    /// What its token says, if it has one that is genuine.
+    pub fn claims(&self) -> Option<&Arc<Claims>> {
+        self.identity.tokens.claims(self.carries())
+    }
+}

@@ -1,0 +1,313 @@
+//! One request, as it is put together.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use tollgate_core::{Ask, Cost, CostError, Intent, Limit, Role};
+
+use crate::answer::Answer;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::joint::Demand;
+use crate::key::Key;
+use crate::limiter::Local;
+use crate::scope::{MAX_KEY_BYTES, Place, RemoteScope, Scope, bounded};
+use crate::store::memory::{self, Charged};
+use crate::store::{Call, CheckRequest, IfUnread};
+
+/// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
+///
+/// Awaiting it, or calling `into_future`, decides and charges it before the first poll
+/// ([`refunded_if_dropped`](Check::refunded_if_dropped)).
+#[derive(Clone, Debug)]
+#[must_use = "nothing is decided until this is awaited, or `now` is called"]
+pub struct Check<'a> {
+    pub(crate) scope: &'a Scope,
+    pub(crate) key: Key<'a>,
+    pub(crate) role: Role,
+    pub(crate) at_us: Option<u64>,
+    if_dropped: IfDropped,
+    within: Option<Duration>,
+    pub(crate) intent: Intent,
+    cost: Result<Cost, CostError>,
+    max_wait_us: Option<u64>,
+}
+
+/// The fate of a charge whose answer is dropped before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IfDropped {
+    Kept,
+    Refunded,
+    /// Refunded, for the first waiter of an [`acquire`](Scope::acquire): it reads an answer in memory at
+    /// once, does not use a remembered refusal, because units may have come back since, and is decided in
+    /// this process when the store fails, unless a policy was set.
+    RefundedToWaiters,
+}
+
+impl<'a> Check<'a> {
+    #[inline]
+    pub(crate) fn new(scope: &'a Scope, key: Key<'a>, intent: Intent) -> Check<'a> {
+        Check {
+            scope,
+            key,
+            role: Role::Enforced,
+            at_us: None,
+            if_dropped: IfDropped::Kept,
+            within: None,
+            intent,
+            cost: Ok(Cost::ONE),
+            max_wait_us: None,
+        }
+    }
+
+    /// What the request spends, instead of 1. At least 1, below 2^53.
+    #[inline]
+    pub fn cost(self, units: u64) -> Check<'a> {
+        Check { cost: Cost::new(units), ..self }
+    }
+
+    /// The longest delay the caller accepts from a shaping limit; a longer one is a refusal that
+    /// charges nothing.
+    pub fn max_wait(self, max_wait: Duration) -> Check<'a> {
+        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        Check { max_wait_us: Some(max_wait_us), ..self }
+    }
+
+    /// In a check of several limits: this one says what it would have done, and refuses nothing.
+    pub fn shadow(self) -> Check<'a> {
+        Check { role: Role::Shadow, ..self }
+    }
+
+    /// How long the caller itself has. A store across the network is given up 3 ms before that, for
+    /// the way back, if its own deadline is not earlier still. Of several limits the least time
+    /// holds.
+    ///
+    /// With 3 ms or less the store is not even asked, and the check comes to what
+    /// [`OnFailure`](crate::OnFailure) says. Where clients choose this time, see that they cannot
+    /// choose that.
+    pub fn within(self, time: Duration) -> Check<'a> {
+        Check { within: Some(time), ..self }
+    }
+
+    /// Decides at this time, in microseconds since the Unix epoch, instead of the clock's: to replay
+    /// what happened. A key's time does not run backwards by less than 10 s.
+    pub fn at_us(self, now_us: u64) -> Check<'a> {
+        Check { at_us: Some(now_us), ..self }
+    }
+
+    /// Refunds the charge if the future is dropped before it returns the answer.
+    ///
+    /// Awaiting a check charges it before the first poll. A caller that gives up, because of a timeout
+    /// or a client that disconnects, has spent its units without knowing. With this the units come
+    /// back: at once in memory, and on Redis when the server has answered. A place in a shaping limit
+    /// comes back only if it is the last one.
+    ///
+    /// On Redis a charge stays spent, until time gives it back, in these cases; none of them admits more:
+    ///
+    /// - The process ends, the connection breaks, or the server does not answer within 5 s after the deadline,
+    ///   while the charge or its refund is in flight. At most two batches of 64 charges for each server are in flight.
+    /// - The refund has no room among the 65,536 charges that wait for a server, or the server keeps failing.
+    /// - The charge is to a bucket, and a later charge to the same key was refunded before it by another process, or
+    ///   by [`refund`](Scope::refund). Within a limiter, the charges of dropped futures are refunded in order: a
+    ///   refund waits until the answers to earlier checks of this kind and key were read or dropped, and at most 1,024
+    ///   refunds of one key wait so.
+    ///
+    /// No effect on [`now`](Self::now), on a [peek](Scope::peek), and in a check of several limits or
+    /// a batch.
+    ///
+    /// ```
+    /// use std::future::IntoFuture;
+    /// # use tollgate::Limiter;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let jobs = limiter.scope("jobs", "fixed-window limit=10 window=1d")?;
+    /// drop(jobs.check("user:42").into_future()); // charged, although it is never polled
+    /// assert_eq!(jobs.peek("user:42").now()?.remaining(), 9);
+    /// drop(jobs.check("user:42").refunded_if_dropped().into_future());
+    /// assert_eq!(jobs.peek("user:42").now()?.remaining(), 9);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn refunded_if_dropped(self) -> Check<'a> {
+        Check { if_dropped: IfDropped::Refunded, ..self }
+    }
+
+    /// Makes this the check, or the peek, of an acquire's first waiter.
+    pub(crate) fn for_acquire(self) -> Check<'a> {
+        Check { if_dropped: IfDropped::RefundedToWaiters, ..self }
+    }
+
+    /// Decides now, and returns an answer that gives its charge back if it is dropped unread.
+    fn now_or_refunded(&self) -> Answer<Decision> {
+        let decision = match self.now() {
+            Ok(decision) if decision.receipt().is_some() => decision,
+            other => return Answer::ready(other),
+        };
+        let (scope, key, at_us) = (self.scope.clone(), self.key.as_bytes().to_vec(), self.at_us);
+        Answer::ready_or_else(decision, move |decision| {
+            let Some(receipt) = decision.into_receipt() else { return };
+            let now_us = at_us.unwrap_or_else(|| scope.limiter().clock().now_us());
+            // OK because the receipt is of this key, and `now` would have refused the key or the store.
+            let _ = scope.refund_at_us(&key, now_us, receipt);
+        })
+    }
+
+    /// Decides without waiting.
+    // Always: as a rule the caller's compiler sees that it is a plain check.
+    #[inline(always)]
+    pub fn now(&self) -> Result<Decision, Error> {
+        let scope = self.scope.local()?;
+        if let Intent::Look = self.intent {
+            return self.look(scope);
+        }
+        match &scope.1.limit {
+            Limit::FixedWindow(limit) => self.charge(scope, limit),
+            Limit::SlidingWindowLog(limit) => self.charge(scope, limit),
+            Limit::SlidingWindowCounter(limit) => self.charge(scope, limit),
+            Limit::TokenBucket(limit) => self.charge(scope, limit),
+            // Which mode it has is known here, not asked again for each answer.
+            Limit::LeakyBucket(limit) => match limit.as_token_bucket() {
+                Some(mirror) => self.charge(scope, mirror),
+                None => self.charge(scope, limit),
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn charge<A: Charged>(&self, scope: Scoped<'_>, limit: &A) -> Result<Decision, Error> {
+        let Check { at_us, max_wait_us, .. } = *self;
+        let key = self.key.as_bytes();
+        match (self.cost, at_us, max_wait_us) {
+            (Ok(Cost::ONE), None, None) if key.len() <= MAX_KEY_BYTES => {
+                charge_plainly(scope, limit, key)
+            }
+            _ => charge(scope, limit, key, at_us, self.ask()?),
+        }
+    }
+
+    fn look(&self, (local, kept): Scoped<'_>) -> Result<Decision, Error> {
+        let now_us = self.at_us.unwrap_or_else(|| local.clock.now_us());
+        let decision = local.memory.peek(kept, self.key.as_bytes(), now_us, self.ask()?);
+        Ok(Decision::uncharged(decision, Source::Store))
+    }
+
+    fn ask_remote(&self, scope: &RemoteScope) -> Answer<Decision> {
+        let ask = match self.ask() {
+            Ok(ask) => ask,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let key = self.key.as_bytes();
+        let is_acquire = self.if_dropped == IfDropped::RefundedToWaiters;
+        let terms = if is_acquire { scope.terms.of_acquire() } else { scope.terms };
+        let terms = terms.bounded(self.within);
+        let call = Call {
+            at_us: scope.remote.time(self.at_us),
+            deadline: terms.deadline,
+            on_failure: terms.policy(),
+        };
+        let demand = Demand { ask, role: Role::Enforced, intent: self.intent };
+        let charge = scope.charge(key, demand);
+        let if_unread = match (self.intent, self.if_dropped) {
+            (Intent::Look, _) | (_, IfDropped::Kept) => IfUnread::Keep,
+            _ => IfUnread::Refund(self.scope.wake(key)),
+        };
+        let may_be_remembered = self.intent == Intent::Charge && !is_acquire;
+        let (remote, again) = (scope.remote.clone(), charge.clone());
+        let request = CheckRequest { charge, call, if_unread, may_be_remembered };
+        let answer = remote.store.check(request);
+        answer.then(move |answer| remote.decide_instead(answer, &again, &call))
+    }
+
+    /// The least time that one of the callers has.
+    pub(crate) fn least_time(checks: &[Check<'_>]) -> Option<Duration> {
+        checks.iter().filter_map(|check| check.within).min()
+    }
+
+    /// Returns the scope that decides it.
+    pub fn scope(&self) -> &'a Scope {
+        self.scope
+    }
+
+    /// Returns its key.
+    pub fn key(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+
+    /// Whether a refusal of it does not count.
+    pub fn is_shadow(&self) -> bool {
+        self.role == Role::Shadow
+    }
+
+    #[inline(always)]
+    pub(crate) fn ask(&self) -> Result<Ask, Error> {
+        bounded(self.key.as_bytes())?;
+        Ok(Ask { cost: self.cost?, max_wait_us: self.max_wait_us })
+    }
+}
+
+impl Scope {
+    /// Decides one request of `key`, and charges it if it is allowed. The cost is 1 unless
+    /// [set](Check::cost). A [key](Key) is text, bytes or an IP address: `check("user:42")`, `check(ip)`. It
+    /// has at most 1 MiB; a longer one is an error.
+    ///
+    /// The charge happens when the check is awaited or [`now`](Check::now) is called, before the future
+    /// is first polled. Dropping the future, as a timeout does, keeps the charge, unless the check is
+    /// [`refunded_if_dropped`](Check::refunded_if_dropped).
+    #[inline]
+    pub fn check<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
+        Check::new(self, key.into(), Intent::Charge)
+    }
+
+    /// Decides one request of `key` and charges nothing.
+    pub fn peek<'a>(&'a self, key: impl Into<Key<'a>>) -> Check<'a> {
+        Check::new(self, key.into(), Intent::Look)
+    }
+}
+
+impl IntoFuture for Check<'_> {
+    type Output = Result<Decision, Error>;
+    type IntoFuture = Answer<Decision>;
+
+    #[inline]
+    fn into_future(self) -> Answer<Decision> {
+        match self.scope.place() {
+            Place::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
+                self.now_or_refunded()
+            }
+            Place::Memory { .. } => Answer::ready(self.now()),
+            Place::Remote(scope) => self.ask_remote(scope),
+        }
+    }
+}
+
+/// The memory store, and a scope there.
+type Scoped<'s> = (&'s Local, &'s memory::Scope);
+
+/// A cost of 1, now, with any delay.
+// Never: one for each algorithm writes its answer once, to where the caller wants it.
+#[inline(never)]
+fn charge_plainly<A: Charged>(
+    (local, kept): Scoped<'_>,
+    limit: &A,
+    key: &[u8],
+) -> Result<Decision, Error> {
+    Ok(local.memory.check_one(kept, limit, key, &local.clock))
+}
+
+#[inline(never)]
+fn charge<A: Charged>(
+    (local, kept): Scoped<'_>,
+    limit: &A,
+    key: &[u8],
+    at_us: Option<u64>,
+    ask: Ask,
+) -> Result<Decision, Error> {
+    let memory = &local.memory;
+    let place = memory.place(kept, key);
+    let now_us = at_us.unwrap_or_else(|| local.clock.now_us());
+    let checked = match memory.check_known(kept, limit, place, now_us, ask) {
+        Some(checked) => checked,
+        None => memory.check_any(kept, limit, key, now_us, ask),
+    };
+    Ok(Decision::of_key(checked, place.fingerprint()))
+}

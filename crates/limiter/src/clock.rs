@@ -1,0 +1,228 @@
+//! Where the time comes from: the machine, or a test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The limiter's one source of time, in microseconds since the Unix epoch.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    source: Source,
+}
+
+#[derive(Clone, Debug)]
+#[repr(u8)] // a tag of its own: one inside quanta's clock takes five instructions more to read
+enum Source {
+    System(Counter),
+    Manual(Arc<AtomicU64>),
+    /// A time once, then tokio's clock.
+    Tokio {
+        started_us: u64,
+        started: tokio::time::Instant,
+    },
+}
+
+/// The wall clock once, then a counter that only moves forward.
+#[derive(Clone, Debug)]
+struct Counter {
+    /// What the wall clock would have shown when the counter began, as far back as that may be.
+    began_us: u64,
+    /// Microseconds for each count, in parts of 2^64.
+    scale: u64,
+    counter: quanta::Clock,
+    wall: Arc<Wall>,
+}
+
+/// How long the wall clock is taken to go on as it did.
+const LOOKED_AT_US: u64 = 100_000;
+
+/// How far the machine's wall clock is ahead of a counter's time. It is looked at again every 100 ms, as it may be
+/// set; looking takes four times as long as the counter does.
+#[derive(Debug, Default)]
+struct Wall {
+    /// Wraps, if it is behind.
+    ahead_us: AtomicU64,
+    /// When it is to be looked at again, by the counter.
+    due_us: AtomicU64,
+}
+
+impl Wall {
+    #[inline]
+    fn at(&self, now_us: u64) -> u64 {
+        // Also if the counter was set back, as when a virtual machine is restored.
+        let due_us = self.due_us.load(Ordering::Acquire);
+        if !(1..=LOOKED_AT_US).contains(&due_us.wrapping_sub(now_us)) {
+            return self.look(now_us);
+        }
+        now_us.wrapping_add(self.ahead_us.load(Ordering::Relaxed))
+    }
+
+    #[cold]
+    fn look(&self, now_us: u64) -> u64 {
+        let wall_us = system_us();
+        self.ahead_us.store(wall_us.wrapping_sub(now_us), Ordering::Relaxed);
+        // OK because no clock is anywhere near 500,000 years.
+        self.due_us.store(now_us + LOOKED_AT_US, Ordering::Release);
+        wall_us
+    }
+}
+
+impl Counter {
+    fn start() -> Counter {
+        const COUNTS: u64 = 1 << 40;
+        // First, as it may take a while to find out how fast its counter counts.
+        let counter = quanta::Clock::new();
+        let started_us = system_us();
+        let started = counter.raw();
+        let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
+        // OK because every counter there is counts faster than a million a second.
+        let scale = u64::try_from(scale).unwrap_or(u64::MAX);
+        Counter {
+            began_us: started_us.wrapping_sub(scaled(started, scale)),
+            scale,
+            counter,
+            wall: Arc::default(),
+        }
+    }
+
+    #[inline]
+    fn now_us(&self) -> u64 {
+        self.began_us.wrapping_add(scaled(self.counter.raw(), self.scale))
+    }
+}
+
+/// So many counts in microseconds.
+#[inline]
+fn scaled(counts: u64, scale: u64) -> u64 {
+    // OK because the product of two 64-bit numbers, shifted back, fits one.
+    ((u128::from(counts) * u128::from(scale)) >> 64) as u64
+}
+
+impl Clock {
+    /// The machine's clock. It is read once; from then on time only moves forward, whatever is done
+    /// to the wall clock.
+    pub fn system() -> Clock {
+        Clock { source: Source::System(Counter::start()) }
+    }
+
+    /// tokio's clock, which shows `now_us` now. For tests of what waits: `tokio::time::pause` and
+    /// `advance` move sleeping and deciding together.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::Clock;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() {
+    /// let clock = Clock::tokio(0);
+    /// tokio::time::advance(Duration::from_secs(2)).await;
+    /// assert_eq!(clock.now_us(), 2_000_000);
+    /// # }
+    /// ```
+    pub fn tokio(now_us: u64) -> Clock {
+        Clock { source: Source::Tokio { started_us: now_us, started: tokio::time::Instant::now() } }
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now_us(&self) -> u64 {
+        match &self.source {
+            Source::System(counter) => counter.now_us(),
+            Source::Manual(now_us) => now_us.load(Ordering::Relaxed),
+            Source::Tokio { started_us, started } => {
+                let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                started_us.saturating_add(elapsed_us)
+            }
+        }
+    }
+
+    /// What a calendar shows now: the machine's wall clock, also where that was set 100 ms ago or earlier; a test's
+    /// time, if it is that.
+    pub fn wall_us(&self) -> u64 {
+        match &self.source {
+            Source::System(counter) => counter.wall.at(counter.now_us()),
+            Source::Manual(_) | Source::Tokio { .. } => self.now_us(),
+        }
+    }
+}
+
+fn system_us() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::system()
+    }
+}
+
+impl From<&ManualClock> for Clock {
+    fn from(manual: &ManualClock) -> Clock {
+        Clock { source: Source::Manual(Arc::clone(&manual.now_us)) }
+    }
+}
+
+/// A clock that stands still until a test moves it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Clock, ManualClock};
+///
+/// let manual = ManualClock::at_us(0);
+/// let clock = Clock::from(&manual);
+/// manual.advance(Duration::from_millis(5));
+/// assert_eq!(clock.now_us(), 5_000);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock {
+    now_us: Arc<AtomicU64>,
+}
+
+impl ManualClock {
+    /// A clock that shows `now_us`.
+    pub fn at_us(now_us: u64) -> ManualClock {
+        ManualClock { now_us: Arc::new(AtomicU64::new(now_us)) }
+    }
+
+    /// Shows `now_us` from now on, also if that is earlier.
+    pub fn set_us(&self, now_us: u64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
+    }
+
+    /// Moves forward, by whole microseconds.
+    pub fn advance(&self, by: Duration) {
+        let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.now_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wall_clock_is_looked_at_again_after_100_ms() {
+        let wall = Wall::default();
+        let seen_us = wall.at(5_000_000);
+        assert!(seen_us.abs_diff(system_us()) < 60_000_000);
+        assert_eq!(wall.at(5_099_999), seen_us + 99_999);
+        // As if it had been set back by an hour since.
+        wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
+        assert!(wall.at(5_100_000).abs_diff(system_us()) < 60_000_000);
+        wall.ahead_us.fetch_add(3_600_000_000, Ordering::Relaxed);
+        assert!(wall.at(1_000_000).abs_diff(system_us()) < 60_000_000, "it went back");
+    }
+
+    /// Our own scale beside quanta's, over a second and over 10 years of counts.
+    #[test]
+    fn the_system_clock_keeps_pace() {
+        let counter = Counter::start();
+        for counts in [1_u64 << 31, 1 << 59] {
+            let ours_us = scaled(counts, counter.scale);
+            let theirs_us = counter.counter.delta_as_nanos(0, counts) / 1_000;
+            let off = ours_us.abs_diff(theirs_us);
+            assert!(off <= 1 + theirs_us / 1_000_000_000, "{ours_us} us for {theirs_us}");
+        }
+    }
+}

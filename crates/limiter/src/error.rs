@@ -1,0 +1,251 @@
+//! What can go wrong; a denial is not among it.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tollgate_core::{CostError, LimitError};
+
+/// Why there is no decision. The quota being spent is a decision, never an error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A cost of 0, or of 2^53 and more.
+    #[error(transparent)]
+    Cost(#[from] CostError),
+    /// A limit that cannot be.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// The numbers that a request brings with it cannot be those of a rule's limit.
+    #[error("a request cannot limit `{scope}` so: {problem}")]
+    LimitedTo {
+        /// The rule, and its domain: `api/per-client`.
+        scope: String,
+        /// What is wrong, and what to do.
+        problem: LimitError,
+    },
+    /// A limiter holds at most 2^15 limits at a time, those of one name with other numbers included;
+    /// dropped ones make room, unless they have keys that no other of their name can take.
+    #[error("there are {count} limits already; put more keys under one limit instead")]
+    TooManyLimits {
+        /// How many.
+        count: usize,
+    },
+    /// A limiter lets [65,536](crate::Builder::max_waiting) wait, and 4,096 behind one key's first.
+    #[error("{waiting} are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`")]
+    TooManyWaiting {
+        /// How many, for all keys together.
+        waiting: usize,
+    },
+    /// Charges of one check belong to different limiters.
+    #[error("the limits of one check belong to different limiters; make them on one")]
+    DifferentLimiters,
+    /// More limits in one check than a store across the network takes.
+    #[error("{count} limits in one check; use at most {most}")]
+    TooManyCharges {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// The limits of one check are more work than Redis does in one call.
+    #[error(
+        "the limits of one check come to {weight} units of work for Redis: 64 for a sliding window log above 4096 units, \
+         16 for one above 64 units, 2 for a smaller one, 1 for any other limit; use at most {most}"
+    )]
+    TooMuchWork {
+        /// The units of work.
+        weight: usize,
+        /// The most units of work.
+        most: usize,
+    },
+    /// A key is longer than 1 MiB. Refused by its length alone: no byte of it is read.
+    #[error("the key has {bytes} bytes; use at most {most}, for example a hash of it")]
+    KeyTooLong {
+        /// The length of the key.
+        bytes: usize,
+        /// The largest length.
+        most: usize,
+    },
+    /// The name of a limit is longer than 4 KiB.
+    #[error("the name of the limit has {bytes} bytes; use at most {most}")]
+    NameTooLong {
+        /// The length of the name.
+        bytes: usize,
+        /// The largest length.
+        most: usize,
+    },
+    /// A receipt of another key, or of a limit with another name. Nothing came back.
+    #[error(
+        "the receipt is not of this key under `{scope}`; refund it with the key and through the scope that were charged"
+    )]
+    ReceiptMismatch {
+        /// The name of the scope that the receipt was given to.
+        scope: String,
+    },
+    /// The keys that rules make of one request are too long.
+    #[error("{bytes} bytes of keys for one request; send shorter attributes, at most {most}")]
+    KeysTooLong {
+        /// How long, as far as they were made.
+        bytes: usize,
+        /// How long they may be.
+        most: usize,
+    },
+    /// New rules have no rule for domains that are in use: the requests of these would not be limited any more.
+    #[error(
+        "no rules for {domains}, which is in use: its requests would not be limited; keep rules for it, or list it \
+         under `retired_domains`"
+    )]
+    DomainsInUse {
+        /// Their names, at most five.
+        domains: String,
+    },
+    /// A decision without waiting, on a store across the network.
+    #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
+    MustWait,
+    /// An answer was polled again after it was ready. Futures are polled to their end once.
+    #[error("the answer was taken already; do not poll a future again after it is ready")]
+    AnswerTaken,
+    /// The address or the settings of a store.
+    #[error("{setting}: {problem}")]
+    Setting {
+        /// Which.
+        setting: &'static str,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The store failed: whether the request would have been allowed is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Error {
+    pub(crate) fn receipt_mismatch(scope: &str) -> Error {
+        Error::ReceiptMismatch { scope: scope.to_owned() }
+    }
+}
+
+/// For what needs no parsing: `impl TryInto<Limit>` is a limit as well as its text.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Error {
+        match never {}
+    }
+}
+
+/// Why a store across the network gave no decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is no connection, or it broke. What was on its way may have been charged.
+    #[error("no connection to {server}: {problem}")]
+    Unreachable {
+        /// Its address, without user and password.
+        server: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No answer in time. The request may have been charged, if there was time to send it.
+    #[error("{server} did not answer within {} ms", .after.as_micros().div_ceil(1_000))]
+    Timeout {
+        /// Its address, without user and password.
+        server: String,
+        /// The deadline.
+        after: Duration,
+    },
+    /// The server answered with an error, and nothing was charged; or with what is no answer of ours.
+    #[error("the server refused: {problem}")]
+    Refused {
+        /// What it said.
+        problem: String,
+    },
+    /// What the server has under the key is no state of this limit. Nothing was charged, and what is
+    /// there is as it was.
+    #[error(
+        "what is under `{key}` is no state of this limit; reset the key, or use another prefix"
+    )]
+    Corrupt {
+        /// The key, as it is on the server.
+        key: String,
+    },
+    /// The tokio runtime that the limiter was built in ended while the request was in flight. The
+    /// request may have been charged. Later requests are sent from a thread of the library's own.
+    #[error("the runtime that the limiter was built in ended before the answer came; try again")]
+    Gone,
+    /// The server failed again and again, and is left alone for a moment. Nothing was charged.
+    #[error(
+        "{server} keeps failing, and is asked again in {} ms; the last time: {failure}",
+        .again_in.as_millis().max(1)
+    )]
+    BreakerOpen {
+        /// Its address, without user and password.
+        server: String,
+        /// When it is asked again.
+        again_in: Duration,
+        /// How it failed the last time.
+        failure: String,
+    },
+    /// So many requests wait for the server, or for so long, that this one could not be sent in time:
+    /// the server is too slow for them, or stands still. Nothing was charged.
+    #[error("not sent in time to the server, for which {waiting} requests wait")]
+    Overloaded {
+        /// How many.
+        waiting: usize,
+    },
+}
+
+impl StoreError {
+    /// Every [kind](Self::kind).
+    pub const KINDS: [&'static str; 7] =
+        ["unreachable", "timeout", "refused", "corrupt", "gone", "breaker_open", "overloaded"];
+
+    /// Which of them it is, in a word: `timeout`. To count by, and stable.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            StoreError::Unreachable { .. } => "unreachable",
+            StoreError::Timeout { .. } => "timeout",
+            StoreError::Refused { .. } => "refused",
+            StoreError::Corrupt { .. } => "corrupt",
+            StoreError::Gone => "gone",
+            StoreError::BreakerOpen { .. } => "breaker_open",
+            StoreError::Overloaded { .. } => "overloaded",
+        }
+    }
+}
+
+impl StoreError {
+    /// Returns the error of a server that answered with this problem, in one line of at most 200 characters.
+    pub fn refused(problem: &str) -> StoreError {
+        StoreError::Refused { problem: in_one_line(problem) }
+    }
+
+    /// Returns the error of a server that could not be reached, with the problem in one line of at most 200 characters.
+    pub fn unreachable(server: &str, problem: &str) -> StoreError {
+        StoreError::Unreachable { server: server.to_owned(), problem: in_one_line(problem) }
+    }
+}
+
+/// What came from elsewhere, in one line of bounded length.
+fn in_one_line(text: &str) -> String {
+    let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text.trim().chars().map(printable).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_of_one_of_the_kinds_and_every_kind_is_one() {
+        let (server, problem) = (String::from("a"), String::from("b"));
+        let (after, again_in) = (Duration::from_millis(10), Duration::from_millis(10));
+        let errors = [
+            StoreError::Unreachable { server: server.clone(), problem: problem.clone() },
+            StoreError::Timeout { server: server.clone(), after },
+            StoreError::Refused { problem: problem.clone() },
+            StoreError::Corrupt { key: server.clone() },
+            StoreError::Gone,
+            StoreError::BreakerOpen { server, again_in, failure: problem },
+            StoreError::Overloaded { waiting: 1 },
+        ];
+        assert_eq!(errors.map(|error| error.kind()), StoreError::KINDS);
+    }
+}

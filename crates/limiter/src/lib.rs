@@ -1,0 +1,48 @@
+//! The limiter: names and limits, checks, waiting, the memory store, and the interface of other stores.
+//!
+//! Use it through the crate `tollgate`, which re-exports it and has the tutorial. Modules, each using those before it:
+//!
+//! - `clock`, `error`, `key` and `address`: time, what can go wrong, and whose request it is
+//! - `names`: the registry of names
+//! - `receipt`, `decision`, `joint`, `health`, `failure`: what is answered, and what happens when a store fails
+//! - `answer`: the future of every operation
+//! - [`store`]: the interface of stores across the network; the memory store; decisions without a store
+//! - `lines`: who waits for which key, in order
+//! - `limiter`: a store, a clock, and the registry of names
+//! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several; `acquire`: waiting
+//!   for a turn
+
+mod acquire;
+mod address;
+mod answer;
+mod check;
+mod check_all;
+mod clock;
+mod decision;
+mod error;
+mod failure;
+mod health;
+mod joint;
+mod key;
+mod limiter;
+mod lines;
+mod names;
+mod receipt;
+mod scope;
+pub mod store;
+
+pub use acquire::{Acquire, Acquired, Acquiring, Gate};
+pub use address::{ClientAddress, Ipv6Prefix, Ipv6PrefixError};
+pub use answer::Answer;
+pub use check::Check;
+pub use clock::{Clock, ManualClock};
+pub use decision::Decision;
+pub use error::{Error, StoreError};
+pub use failure::OnFailure;
+pub use health::{BreakerState, Health, ServerHealth};
+pub use joint::JointDecision;
+pub use key::Key;
+pub use limiter::{Builder, DEADLINE, Limiter, RemoteBuilder};
+pub use receipt::{Fingerprint, Receipt};
+pub use scope::{MAX_KEY_BYTES, Scope};
+pub use store::memory::{CeilingCounts, Usage};

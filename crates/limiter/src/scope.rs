@@ -1,0 +1,413 @@
+//! A limit under a name, and what can be done with a key of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::{self as core, Ask, Cost, Entry, Limit, Place as ChargePlace};
+
+use crate::answer::Answer;
+use crate::error::Error;
+use crate::failure::{OnFailure, Terms};
+use crate::joint::Demand;
+use crate::key::Key;
+use crate::limiter::{Limiter, Local, Remote, Store};
+use crate::names::Name;
+use crate::receipt::{Fingerprint, Receipt};
+use crate::store::memory;
+use crate::store::{Call, Charge, KeyState, Wake};
+
+/// The longest key: hashing it is a pass over all of its bytes, before the deadline of a check begins.
+/// The keys that rules make of one request have at most this length together.
+pub const MAX_KEY_BYTES: usize = 1 << 20;
+
+/// The longest name: a limiter keeps up to 32,768 of them.
+pub(crate) const MAX_NAME_BYTES: usize = 4_096;
+
+/// Returns the key, or an error if it is too long. Does not read it.
+pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
+    let most = MAX_KEY_BYTES;
+    match key.len() {
+        bytes if bytes > most => Err(Error::KeyTooLong { bytes, most }),
+        _ => Ok(key),
+    }
+}
+
+/// A limit under a name. Cheap to clone.
+///
+/// What a failing store means is the handle's: others of the same name may say otherwise.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tollgate::{Limiter, OnFailure, Redis};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?; // open, 10 ms
+/// let api = limiter.scope("api", "token-bucket capacity=60 refill=1/s")?;
+/// let logins = limiter.scope("logins", "fixed-window limit=5 window=1m")?;
+/// let logins = logins.on_failure(OnFailure::Closed).deadline(Duration::from_millis(50));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Scope {
+    limiter: Limiter,
+    place: Place,
+}
+
+/// Where the state of a scope's keys is.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Memory { local: Arc<Local>, kept: Arc<memory::Scope> },
+    Remote(Arc<RemoteScope>),
+}
+
+/// A scope on a store across the network.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteScope {
+    pub(crate) remote: Arc<Remote>,
+    name: Arc<Name>,
+    limit: Limit,
+    pub(crate) terms: Terms,
+}
+
+impl RemoteScope {
+    /// Returns what is asked of a key.
+    pub(crate) fn charge(&self, key: &[u8], demand: Demand) -> Charge {
+        Charge::new(Arc::clone(&self.name), key, self.limit, demand)
+    }
+
+    /// Returns the charge of one unit, for a request that charges nothing.
+    fn look(&self, key: &[u8]) -> Charge {
+        self.charge(key, Demand::of(Ask::new(Cost::ONE)))
+    }
+
+    /// Returns how a request other than a check is carried out.
+    fn call(&self) -> Call {
+        let Terms { deadline, .. } = self.terms;
+        Call { at_us: self.remote.time(None), deadline, on_failure: OnFailure::Closed }
+    }
+}
+
+impl Limiter {
+    /// Returns a limit under a name. The name is the limit's, such as `logins`, not a user's: one scope
+    /// serves all users, and the user is the key of each check.
+    ///
+    /// The limit is a [`Limit`], one of the algorithms, or text; text that is not a limit is
+    /// [`Error::Limit`]. Make a scope once and keep it: making one looks its name up.
+    ///
+    /// ```
+    /// # use tollgate::{Limit, Limiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let logins = limiter.scope("logins", "sliding-window-log limit=5 window=15m")?;
+    /// assert_eq!(logins.check("user:42").now()?.remaining(), 4);
+    /// assert_eq!(logins.check("user:7").now()?.remaining(), 4);
+    ///
+    /// let api = limiter.scope("api", Limit::per_second(10).burst(60))?;
+    /// assert_eq!(api.check("user:42").now()?.remaining(), 59);
+    ///
+    /// let mistake = limiter.scope("logins", "sliding-window-log limit=5").unwrap_err();
+    /// assert!(mistake.to_string().contains("window"), "{mistake}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// State belongs to the name and the key: two names with the same numbers do not share it, the
+    /// same name twice does.
+    ///
+    /// The same name may come with other numbers, or another algorithm: a limit can change while it is
+    /// in use, and each customer can have its own. A check carries what its key has spent over to the
+    /// limit of its scope, and there it stays spent. A key that has spent more than the new limit allows stays
+    /// under the old limit, at the new size, until enough of it has come back.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let api = limiter.scope("api", "fixed-window limit=1000 window=1h")?;
+    /// assert_eq!(api.check("user:42").cost(600).now()?.remaining(), 400);
+    ///
+    /// // The configuration is read again.
+    /// let api = limiter.scope("api", "fixed-window limit=1500 window=1h")?;
+    /// assert_eq!(api.peek("user:42").now()?.remaining(), 900);
+    ///
+    /// // One customer pays for more, from now on.
+    /// let more = limiter.scope("api", "token-bucket capacity=9000 refill=9000/h")?;
+    /// assert_eq!(more.check("user:42").now()?.remaining(), 8399);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// There can be 32,768 limits at a time; dropped limits make room for others. A name has at most
+    /// 4 KiB.
+    pub fn scope<L>(&self, name: &str, limit: L) -> Result<Scope, Error>
+    where
+        L: TryInto<Limit>,
+        Error: From<L::Error>,
+    {
+        if name.len() > MAX_NAME_BYTES {
+            return Err(Error::NameTooLong { bytes: name.len(), most: MAX_NAME_BYTES });
+        }
+        let limit = limit.try_into()?;
+        let place = match self.store() {
+            Store::Memory(local) => {
+                let name = self.names().get(name, Box::default);
+                let kept = local.memory.scope_as_of(&name, limit, || local.clock.now_us())?;
+                Place::Memory { local: Arc::clone(local), kept }
+            }
+            Store::Remote(remote) => {
+                let encode = || remote.store.encode_name(name);
+                let name = self.names().get_bounded(name, encode)?;
+                let (remote, terms) = (Arc::clone(remote), remote.terms);
+                Place::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
+            }
+        };
+        Ok(Scope { limiter: self.clone(), place })
+    }
+}
+
+impl Scope {
+    #[inline(always)]
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether its state is in this process, so that every answer is ready at once.
+    #[inline(always)]
+    pub fn is_local(&self) -> bool {
+        matches!(self.place, Place::Memory { .. })
+    }
+
+    /// Returns the memory store and the scope there; an error if the state is on a store across the network.
+    #[inline(always)]
+    pub(crate) fn local(&self) -> Result<(&Local, &memory::Scope), Error> {
+        match &self.place {
+            Place::Memory { local, kept } => Ok((local, kept)),
+            Place::Remote(_) => Err(Error::MustWait),
+        }
+    }
+
+    /// Whether its limit delays requests.
+    pub fn is_shaping(&self) -> bool {
+        self.limit().is_shaping()
+    }
+
+    /// The limiter that it belongs to.
+    pub fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.registered().text()
+    }
+
+    /// Returns the name as it is registered.
+    pub(crate) fn registered(&self) -> &Name {
+        match &self.place {
+            Place::Memory { kept, .. } => kept.name(),
+            Place::Remote(scope) => &scope.name,
+        }
+    }
+
+    /// The limit.
+    #[inline]
+    pub fn limit(&self) -> &Limit {
+        match &self.place {
+            Place::Memory { kept, .. } => &kept.limit,
+            Place::Remote(scope) => &scope.limit,
+        }
+    }
+
+    /// What a check through this handle comes to when the store fails, instead of what the limiter says
+    /// (`Redis::on_failure`). In memory it makes no difference.
+    #[must_use = "only the handle that comes back has it"]
+    pub fn on_failure(self, on_failure: OnFailure) -> Scope {
+        self.with_terms(|terms| terms.on_failure = Some(on_failure))
+    }
+
+    /// How long a request through this handle may take, instead of what the limiter says
+    /// (`Redis::deadline`), be it shorter or longer: at least 1 ms, at most an hour. Of several
+    /// limits in one check the shortest of the enforced ones holds. In memory it makes no difference.
+    ///
+    /// A server is left alone for missing the limiter's deadline, not for missing a shorter one. Those who
+    /// have longer wait longer, but not for a server that is left alone: give the limiter the longest
+    /// deadline that is usual, and scopes in a hurry their own.
+    #[must_use = "only the handle that comes back has it"]
+    pub fn deadline(self, deadline: Duration) -> Scope {
+        self.with_terms(|terms| terms.set_deadline(deadline))
+    }
+
+    fn with_terms(mut self, set: impl FnOnce(&mut Terms)) -> Scope {
+        if let Place::Remote(scope) = &mut self.place {
+            set(&mut Arc::make_mut(scope).terms);
+        }
+        self
+    }
+
+    /// Gives back what of a charge to `key` still counts; how much more remains then.
+    ///
+    /// The receipt must be of the same key and of a scope with the same name; any other is
+    /// [`Error::ReceiptMismatch`], and nothing changes.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::memory();
+    /// let tokens = limiter.scope("llm", "token-bucket capacity=10000 refill=100/s")?;
+    /// let reserved = tokens.check("user:42").cost(1_000).now()?.into_receipt();
+    /// if let Some(receipt) = reserved {
+    ///     tokens.refund_now("user:42", receipt)?; // and charge what it really took
+    /// }
+    /// # assert_eq!(tokens.peek("user:42").now()?.remaining(), 10_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn refund_now<'k>(&self, key: impl Into<Key<'k>>, receipt: Receipt) -> Result<u64, Error> {
+        self.refund_at_us(key, self.limiter.clock().now_us(), receipt)
+    }
+
+    /// [`refund_now`](Self::refund_now) of a check that was [at](Check::at_us) a time of the caller's.
+    pub fn refund_at_us<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        now_us: u64,
+        receipt: Receipt,
+    ) -> Result<u64, Error> {
+        let (local, kept) = self.local()?;
+        let key = key.into();
+        let key = bounded(key.as_bytes())?;
+        let back = local.memory.refund(kept, key, now_us, receipt)?;
+        self.wake_waiters(key);
+        Ok(back)
+    }
+
+    /// [`refund_now`](Self::refund_now), for any store.
+    pub fn refund<'k>(&self, key: impl Into<Key<'k>>, receipt: Receipt) -> Answer<u64> {
+        let key = key.into();
+        let Place::Remote(scope) = &self.place else {
+            return Answer::ready(self.refund_now(key, receipt));
+        };
+        let key = match bounded(key.as_bytes()) {
+            Ok(key) => key,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let Some(receipt) = receipt.charge_of(self.fingerprint(key)) else {
+            return Answer::ready(Err(Error::receipt_mismatch(self.name())));
+        };
+        let charge = scope.charge(key, Demand::of(Ask::new(receipt.cost())));
+        scope.remote.store.refund(charge, receipt, scope.call(), self.wake(key))
+    }
+
+    /// Makes the receipt of a charge to `key` again, from what was written down of the first one: its
+    /// [cost](Receipt::cost) and its [place](Receipt::place).
+    ///
+    /// The caller vouches for it. Numbers that are made up, or refunded twice, give back what other
+    /// requests of the key were charged.
+    pub fn receipt<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        cost: Cost,
+        place: ChargePlace,
+    ) -> Result<Receipt, Error> {
+        let key = key.into();
+        let key = bounded(key.as_bytes())?;
+        Ok(Receipt::new(core::Receipt::of(cost, place), self.fingerprint(key)))
+    }
+
+    fn fingerprint(&self, key: &[u8]) -> Fingerprint {
+        match &self.place {
+            Place::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
+            Place::Remote(scope) => crate::store::fingerprint(&scope.name, key),
+        }
+    }
+
+    /// Forgets `key`: it has spent nothing.
+    ///
+    /// On Redis, other processes see it within a second: until then they may refuse the key by a
+    /// refusal that they remember ([`Decision::is_cached`](crate::Decision::is_cached)). This process
+    /// sees it at once.
+    ///
+    /// A receipt from before gives back nothing of a log, and nothing while nothing is spent. Of a window or a
+    /// bucket that would still count its units, it gives them back of what was spent since.
+    pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
+        let (local, kept) = self.local()?;
+        let key = key.into();
+        let key = bounded(key.as_bytes())?;
+        local.memory.reset(kept, key);
+        self.wake_waiters(key);
+        Ok(())
+    }
+
+    /// [`reset_now`](Self::reset_now), for any store.
+    pub fn reset<'k>(&self, key: impl Into<Key<'k>>) -> Answer<()> {
+        let key = key.into();
+        let Place::Remote(scope) = &self.place else {
+            return Answer::ready(self.reset_now(key));
+        };
+        match bounded(key.as_bytes()) {
+            Ok(key) => scope.remote.store.reset(scope.look(key), scope.call(), self.wake(key)),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
+    /// The charges of `key` that count, oldest first: an audit trail. Empty unless the limit is a
+    /// sliding window log.
+    pub fn entries_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<Vec<Entry>, Error> {
+        let (local, kept) = self.local()?;
+        let key = key.into();
+        let key = bounded(key.as_bytes())?;
+        Ok(local.memory.entries(kept, key, local.clock.now_us()))
+    }
+
+    /// [`entries_now`](Self::entries_now), for any store.
+    pub fn entries<'k>(&self, key: impl Into<Key<'k>>) -> Answer<Vec<Entry>> {
+        let key = key.into();
+        let Place::Remote(scope) = &self.place else {
+            return Answer::ready(self.entries_now(key));
+        };
+        let is_log = matches!(scope.limit, Limit::SlidingWindowLog(_));
+        self.state(key).then(move |state| {
+            let KeyState { limit, state, now_us } = state?;
+            // None for another limit, also while its key stays under a log.
+            let entries = is_log.then(|| limit.entries(&state, now_us)).flatten();
+            Ok(entries.map(Iterator::collect).unwrap_or_default())
+        })
+    }
+
+    /// Returns the limit that decides on `key`, its state, and the time at which to read the state: for
+    /// pictures, and for more detail than [`peek`](Self::peek) gives.
+    pub fn state<'k>(&self, key: impl Into<Key<'k>>) -> Answer<KeyState> {
+        let key = key.into();
+        let key = match bounded(key.as_bytes()) {
+            Ok(key) => key,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        match &self.place {
+            Place::Memory { local, kept } => {
+                let now_us = local.clock.now_us();
+                let (limit, state) = local.memory.state(kept, key, now_us);
+                Answer::ready(Ok(KeyState { limit, state, now_us }))
+            }
+            Place::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
+        }
+    }
+
+    /// Lets the first waiter of a key ask again: units came back.
+    pub fn wake_waiters(&self, key: &[u8]) {
+        self.limiter.lines().nudge(self.registered().number(), key);
+    }
+
+    /// Returns what wakes the first waiter of a key, once its units are back on the store.
+    pub(crate) fn wake(&self, key: &[u8]) -> Wake {
+        let (scope, key) = (self.clone(), key.to_vec());
+        Arc::new(move || scope.wake_waiters(&key))
+    }
+
+    /// Whether a check that the store fails to decide is an error.
+    pub(crate) fn fails_closed(&self) -> bool {
+        match &self.place {
+            Place::Memory { .. } => true,
+            Place::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Where state lives: the memory store, and the interface of stores across the network.
+//!
+//! The memory store decides at once and is called directly, so that a check is inlined and allocates nothing. Every other
+//! store is a [`RemoteStore`] behind an `Arc`. This module is all that the author of one needs to read.
+//!
+//! A [`Limiter`](crate::Limiter) on a remote store does what is the same for all of them, above the store:
+//!
+//! - It keeps the names and the limits, and rejects keys, names and costs that are out of bounds.
+//! - It merges the parts of one check that have the same name and key into one [`Charge`], and hands the answer to
+//!   each part.
+//! - It applies the failure policy ([`OnFailure`](crate::OnFailure)): where the store answers
+//!   [`Error::Store`](crate::Error::Store), the limiter decides instead, with its [`Fallback`].
+//! - It queues the callers of [`acquire`](crate::Scope::acquire).
+//!
+//! A store keeps the state of each key, and decides on it.
+//!
+//! # What a store must do
+//!
+//! 1. State belongs to the name and the key of a [`Charge`]. It records the limit that it was reached
+//!    under. When a request comes with another limit, the state is carried over
+//!    ([`Limit::carry_over`](tollgate_core::Limit::carry_over)).
+//! 2. Each request is atomic: no other request sees a part of it. The charges of one [`JointRequest`] are all made, or
+//!    none is. A store that keeps its keys in several places may charge them one after the other and give them back
+//!    when one refuses; it must say so in its documentation.
+//! 3. Decisions are those of [`tollgate_core`], field by field, at the time of the request: the conformance suite
+//!    compares them.
+//! 4. State expires some time after it has stopped to matter ([`Limit`](tollgate_core::Limit) says when).
+//! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
+//!    [`IfUnread::Refund`].
+//! 6. The answer comes within the deadline of the [`Call`]; after that it is
+//!    [`StoreError::Timeout`](crate::StoreError::Timeout). A charge whose outcome is unknown is not sent again.
+//! 7. Waits, queues and memory are bounded.
+//!
+//! # What a store may assume
+//!
+//! - A charge costs at least one unit, a key has at most 1 MiB, a name at most 4 KiB.
+//! - The charges of one request have different names or keys.
+//! - Methods are called from any thread, inside or outside of a runtime.
+
+mod fallback;
+pub(crate) mod memory;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ahash::RandomState;
+use tollgate_core::{Limit, Receipt, State};
+
+use crate::answer::Answer;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::failure::{OnFailure, bounded_deadline};
+use crate::health::Health;
+use crate::joint::JointDecision;
+pub use crate::names::Name;
+use crate::receipt::Fingerprint;
+
+pub use crate::decision::Source;
+pub use crate::joint::Demand;
+pub use fallback::Fallback;
+
+/// A store across the network. The [module](self) says what it must do and what it may assume.
+pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
+    /// Encodes the name of a limit, once for all requests under it: [`Name::encoded`] returns the result.
+    ///
+    /// The text as it is, unless the store needs another form, such as the escaped end of a key.
+    fn encode_name(&self, text: &str) -> Box<[u8]> {
+        text.as_bytes().into()
+    }
+
+    /// Returns the most charges that one check may have.
+    fn max_charges(&self) -> usize {
+        256
+    }
+
+    /// Decides one request on one limit. A look ([`Intent::Look`](tollgate_core::Intent::Look)) is not charged.
+    fn check(&self, request: CheckRequest) -> Answer<Decision>;
+
+    /// Decides one request on several limits: all are charged, or none. The answer has one decision for each charge,
+    /// in their order.
+    fn check_all(&self, request: JointRequest) -> Answer<JointDecision>;
+
+    /// Decides independent requests in their order. `within` is the time that the caller has for all of them.
+    ///
+    /// Unless the store has a better way, they are decided one after the other while the answer is polled.
+    fn batch(
+        self: Arc<Self>,
+        requests: Vec<JointRequest>,
+        within: Option<Duration>,
+    ) -> Answer<Vec<Result<JointDecision, Error>>> {
+        let _ = within;
+        Answer::pending(async move {
+            let mut answers = Vec::with_capacity(requests.len());
+            for request in requests {
+                answers.push(self.check_all(request).await);
+            }
+            Ok(answers)
+        })
+    }
+
+    /// Gives back what of a charge still counts, and returns how many units more remain then. Calls `wake` when the
+    /// units are back, also if the answer was dropped.
+    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64>;
+
+    /// Forgets the state of a key. Calls `wake` when that is done, also if the answer was dropped.
+    fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()>;
+
+    /// Returns a copy of the state of a key.
+    fn state(&self, charge: Charge, call: Call) -> Answer<KeyState>;
+
+    /// Returns the state of the servers, as this process sees them.
+    fn health(&self) -> Health;
+}
+
+/// What is asked of one key: a cost under a limit. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Charge(Arc<Charged>);
+
+#[derive(Debug)]
+struct Charged {
+    name: Arc<Name>,
+    key: Box<[u8]>,
+    limit: Limit,
+    demand: Demand,
+}
+
+impl Charge {
+    /// Returns the charge of a key under a limit and its name.
+    pub fn new(name: Arc<Name>, key: &[u8], limit: Limit, demand: Demand) -> Charge {
+        Charge(Arc::new(Charged { name, key: key.into(), limit, demand }))
+    }
+
+    /// Returns the name of the limit. State belongs to the name and the key.
+    pub fn name(&self) -> &Arc<Name> {
+        &self.0.name
+    }
+
+    /// Returns the client's key, as the caller gave it.
+    pub fn key(&self) -> &[u8] {
+        &self.0.key
+    }
+
+    /// Returns the limit.
+    pub fn limit(&self) -> &Limit {
+        &self.0.limit
+    }
+
+    /// Returns the cost, whether a refusal counts, and whether it is charged at all.
+    pub fn demand(&self) -> &Demand {
+        &self.0.demand
+    }
+
+    /// Returns the fingerprint that receipts for this name and key carry.
+    pub fn fingerprint(&self) -> Fingerprint {
+        fingerprint(self.name(), self.key())
+    }
+
+    /// Whether both are of the same name and key.
+    pub fn has_key_of(&self, other: &Charge) -> bool {
+        self.name().number() == other.name().number() && self.key() == other.key()
+    }
+}
+
+/// Returns the fingerprint of a key: the same in all limiters of this process. It does not leave the process, so it may
+/// differ from one machine to the next.
+pub(crate) fn fingerprint(name: &Name, key: &[u8]) -> Fingerprint {
+    let mut hasher = RandomState::with_seeds(1, 2, 3, 4).build_hasher();
+    hasher.write_usize(name.text().len());
+    hasher.write(name.text().as_bytes());
+    hasher.write(key);
+    Fingerprint(hasher.finish())
+}
+
+/// When a request is decided, and what happens if it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The time to decide at; the store's own, if `None`.
+    pub at_us: Option<u64>,
+    /// How long the store has. Without any time, the store is not asked.
+    pub deadline: Duration,
+    /// What the limiter decides if the store fails. A store needs this only where it decides a part of a request with
+    /// [`Fallback`] and charges the other parts.
+    pub on_failure: OnFailure,
+}
+
+impl Call {
+    /// Returns the call for a caller that has so much time itself, of which 3 ms are for the way back.
+    #[must_use]
+    pub fn bounded(self, callers: Option<Duration>) -> Call {
+        Call { deadline: bounded_deadline(self.deadline, callers), ..self }
+    }
+}
+
+/// A check of one limit.
+#[derive(Clone)]
+pub struct CheckRequest {
+    /// The charge.
+    pub charge: Charge,
+    /// When it is decided.
+    pub call: Call,
+    /// What becomes of the charge if nobody reads the answer.
+    pub if_unread: IfUnread,
+    /// Whether a refusal that the store remembers may answer.
+    pub may_be_remembered: bool,
+}
+
+/// A check of several limits.
+#[derive(Clone, Debug)]
+pub struct JointRequest {
+    /// The charges, all or none, each of another key.
+    pub charges: Vec<Charge>,
+    /// When they are decided.
+    pub call: Call,
+}
+
+/// What becomes of a charge if its answer is dropped before it was polled to its end.
+#[derive(Clone)]
+pub enum IfUnread {
+    /// It stays.
+    Keep,
+    /// It is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket go in the order
+    /// of the charges, where the store can keep that order.
+    Refund(Wake),
+}
+
+/// Wakes the callers that wait for units of a key.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// A copy of the state of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeyState {
+    /// The limit that decides on it: the one that was asked for, or, while more is spent than that allows, the old one
+    /// at the new size.
+    pub limit: Limit,
+    /// The state.
+    pub state: State,
+    /// The time at which to read it.
+    pub now_us: u64,
+}

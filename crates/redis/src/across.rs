@@ -1,0 +1,241 @@
+//! Several limits of one check in places that share no script: charged one place after the other,
+//! and given back if one of them refuses.
+//!
+//! Each limit admits exactly what it would by itself, so this never admits too much. For as long as a
+//! check is on its way, what it took and may give back is missing to others; and what cannot be given
+//! back, because a server fails meanwhile, stays spent.
+
+use std::mem;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
+
+use super::servers::Servers;
+use super::waiting::{AndThen, Receiver, Waiting};
+use super::wire::{Charge, Reply, Request};
+use tollgate_limiter::Decision;
+use tollgate_limiter::JointDecision;
+use tollgate_limiter::StoreError;
+use tollgate_limiter::store::{self, Call};
+
+/// Decides a check of several limits that are in different places.
+pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
+    let groups = match &waiting.request {
+        Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
+        _ => Vec::new(),
+    };
+    Across::new(servers, &waiting).decide(groups, waiting).await;
+}
+
+/// Decides a check of several limits whose place is being divided: each on its own.
+pub(super) async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
+    let count = waiting.request.charges().len();
+    let groups = (0..count).map(|charge| vec![charge]).collect();
+    Across::new(servers, &waiting).decide(groups, waiting).await;
+}
+
+/// The charges of each place, in order.
+fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usize>> {
+    let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (index, charge) in charges.iter().enumerate() {
+        let place = place(charge);
+        match groups.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, group)) => group.push(index),
+            None => groups.push((place, vec![index])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+struct Across {
+    servers: Arc<Servers>,
+    call: Call,
+    deadline: Instant,
+    /// Each charge's answer, once there is one.
+    answers: Vec<Option<Decision>>,
+    /// What the places said, of those that can refuse.
+    together: Vec<Together>,
+}
+
+impl Across {
+    fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
+        let mut answers = Vec::new();
+        answers.resize_with(waiting.request.charges().len(), || None);
+        let (call, deadline) = (waiting.call(), waiting.deadline);
+        Across { servers, call, deadline, answers, together: Vec::new() }
+    }
+
+    /// Places that cannot refuse come last, so that they are only charged for what the others admit;
+    /// before them those that could not give everything back. Those that are only looked at come first:
+    /// what they refuse is charged nowhere.
+    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
+        let reply = match &waiting.request {
+            Request::Together { charges, .. } => {
+                groups.sort_by_key(|group| {
+                    let (last, not_first) = (!can_refuse(charges, group), takes(charges, group));
+                    (last, not_first, has_queue(charges, group))
+                });
+                let decided = self.charge_all(charges, &groups).await;
+                decided.and_then(|together| self.reply(together).ok_or(StoreError::Gone))
+            }
+            _ => Err(StoreError::Gone),
+        };
+        waiting.deliver(reply);
+    }
+
+    /// Charges one place after the other, up to the first that refuses or fails.
+    async fn charge_all(
+        &mut self,
+        charges: &[Charge],
+        groups: &[Vec<usize>],
+    ) -> Result<Together, StoreError> {
+        for (index, group) in groups.iter().enumerate() {
+            match self.charge(charges, group).await {
+                Ok(together) if together.verdict.is_allowed() => self.together.push(together),
+                Ok(_) => {
+                    self.give_back(charges, &groups[..index]);
+                    let others = groups[..index].iter().chain(&groups[index + 1..]).flatten();
+                    self.look(charges, others.copied().collect()).await;
+                    return self.refusal(charges).ok_or(StoreError::Gone);
+                }
+                // What only watches must not stand in the way.
+                Err(_) if group.iter().all(|&at| charges[at].demand().role == Role::Shadow) => {
+                    self.leave_undecided(charges, group);
+                }
+                Err(error) => {
+                    self.give_back(charges, &groups[..index]);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(all_of(&self.together))
+    }
+
+    /// Charges one place, all or none.
+    async fn charge(
+        &mut self,
+        charges: &[Charge],
+        group: &[usize],
+    ) -> Result<Together, StoreError> {
+        let own: Vec<Charge> = group.iter().map(|&at| charges[at].clone()).collect();
+        let originals: Vec<store::Charge> = own.iter().map(|charge| charge.of.clone()).collect();
+        let request = Request::Together { charges: own, at_us: self.call.at_us };
+        let joint = match self.ask(request).await {
+            Ok(Reply::Together(joint)) => joint,
+            Ok(_) => return Err(StoreError::Gone),
+            // The failure policy decides what its server failed to; the other servers are charged all the same.
+            Err(error) => {
+                let fallback = &self.servers.shared().fallback;
+                fallback.decide_all(&originals, &self.call).ok_or(error)?
+            }
+        };
+        let together = *joint.decided();
+        for (&at, answer) in group.iter().zip(joint.into_each()) {
+            self.answers[at] = Some(answer);
+        }
+        Ok(together)
+    }
+
+    /// Gives back what was charged. Nobody waits for that; what is asked of a place later comes after, as
+    /// a rule: a refund of a key that is under another limit may be put off.
+    fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
+        for &at in groups.iter().flatten() {
+            let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
+            if let Some(receipt) = receipt {
+                let (charge, place) = (charges[at].clone(), receipt.place());
+                let refund = Request::Refund { charge, place, at_us: self.call.at_us };
+                self.servers.give_back(refund, AndThen::Nothing);
+            }
+        }
+    }
+
+    /// How the charges that were not refused stand, for the answer to say.
+    async fn look(&mut self, charges: &[Charge], others: Vec<usize>) {
+        let peeks: Vec<_> = others
+            .into_iter()
+            .map(|at| {
+                let (charge, at_us) = (charges[at].clone(), self.call.at_us);
+                (at, self.put(Request::Peek { charge, at_us }))
+            })
+            .collect();
+        for (at, receiver) in peeks {
+            match receiver.await {
+                Ok(Ok(Reply::Checked(decision))) => self.answers[at] = Some(decision),
+                _ => {
+                    let (fallback, charge) =
+                        (&self.servers.shared().fallback, charges[at].of.clone());
+                    let decision = fallback.decide(&charge, &self.call);
+                    self.answers[at] =
+                        decision.or_else(|| Some(fallback.decide_unspent(&charge, &self.call)));
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
+        self.put(request).await.unwrap_or(Err(StoreError::Gone))
+    }
+
+    /// Sends a part of the check, on the terms of the whole.
+    fn put(&self, request: Request) -> Receiver {
+        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, &self.call);
+        self.servers.put(waiting.by(self.deadline));
+        receiver
+    }
+
+    /// Answers for charges whose server failed, though the answer does not depend on them.
+    fn leave_undecided(&mut self, charges: &[Charge], group: &[usize]) {
+        let fallback = &self.servers.shared().fallback;
+        for &at in group {
+            self.answers[at] = Some(fallback.decide_unspent(&charges[at].of.clone(), &self.call));
+        }
+    }
+
+    /// What all come to, when one refuses.
+    fn refusal(&self, charges: &[Charge]) -> Option<Together> {
+        let parts = charges
+            .iter()
+            .zip(&self.answers)
+            .map(|(charge, answer)| Some(charge.part(answer.as_ref()?.decided())))
+            .collect::<Option<Vec<Part>>>()?;
+        Some(Together::of(parts))
+    }
+
+    fn reply(&mut self, together: Together) -> Option<Reply> {
+        let each = mem::take(&mut self.answers).into_iter().collect::<Option<_>>()?;
+        Some(Reply::Together(JointDecision::new(together, each)))
+    }
+}
+
+fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
+    group.iter().any(|&at| charges[at].demand().role == Role::Enforced)
+}
+
+/// Whether there is anything that might have to be given back.
+fn takes(charges: &[Charge], group: &[usize]) -> bool {
+    group.iter().any(|&at| charges[at].is_charged())
+}
+
+/// A place in a queue can hardly be given back: it goes at once, or somebody is behind it.
+fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
+    let is_queue =
+        |limit: &Limit| matches!(limit, Limit::LeakyBucket(own) if own.mode() == Mode::Shaping);
+    group.iter().any(|&at| is_queue(charges[at].limit()))
+}
+
+/// What places that all admit come to.
+fn all_of(places: &[Together]) -> Together {
+    let delay_us = places.iter().map(|place| place.verdict.delay_us()).max().unwrap_or(0);
+    Together {
+        verdict: Verdict::Allowed { delay_us },
+        refused_by: None,
+        tightest: places.iter().filter_map(|place| place.tightest).reduce(tighter),
+        reset_after_us: places.iter().map(|place| place.reset_after_us).max().unwrap_or(0),
+    }
+}
+
+/// Returns the tighter of two limits that admit the request.
+fn tighter(one: TightestLimit, other: TightestLimit) -> TightestLimit {
+    if other.is_tighter_than(&one) { other } else { one }
+}

@@ -1,0 +1,385 @@
+//! The URLs of Redis and Valkey.
+//!
+//! | URL | what it is |
+//! |---|---|
+//! | `redis://[user[:password]@]host[:port][/database]` | one server |
+//! | `redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]` | one server, on a socket |
+//! | `redis+cluster://[user[:password]@]host[:port],…` | some servers of a Cluster |
+//! | `redis+sentinel://[user[:password]@]host[:port],…/name[/database]` | Sentinels, and whom they watch |
+//! | `redis+shards://[user[:password]@]host[:port],…[/database]` | servers that share the keys |
+//!
+//! All but the socket speak TLS as `rediss…`, with `?ca=` and `?cert=…&key=…` if they are to trust, or
+//! to show, other certificates than usual. `valkey` may stand for `redis` everywhere.
+//!
+//! No problem that is told quotes anything in which a password may be.
+
+use std::sync::Arc;
+
+use redis::{ConnectionInfo, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
+
+use super::{Deployment, Server};
+use crate::tls::Certificates;
+
+/// The most servers in one URL.
+const MAX_SERVERS: usize = 1_024;
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// Instead of user and password.
+const NOBODY: &str = "";
+
+/// What a URL says, or what is wrong with it.
+pub(super) fn deployment(url: &str) -> Result<Deployment, String> {
+    // As redis-rs has it: spaces around a URL, and line breaks anywhere, are not part of it.
+    let url = url.trim_matches(|letter| letter <= ' ').replace(['\t', '\n', '\r'], "");
+    let (scheme, rest) = url.split_once(':').ok_or(FORMS)?;
+    let scheme = scheme.to_ascii_lowercase();
+    if SOCKETS.contains(&&*scheme) {
+        check_fragment(rest)?;
+        return socket(&url, rest).map(Deployment::One);
+    }
+    let (form, security) = form(&scheme).ok_or(FORMS)?;
+    check_fragment(rest)?;
+    let address = Address::of(rest, form, security)?;
+    Ok(match form {
+        Form::One => Deployment::One(address.only_server()?),
+        Form::Cluster => Deployment::Cluster { seeds: address.servers()? },
+        Form::Shards => Deployment::Shards(address.servers()?),
+        Form::Sentinel => Deployment::Sentinel {
+            sentinels: address.sentinels()?,
+            // Whoever forgets to ask the Sentinels finds nobody under the primary's name.
+            primary: address.server("primary", "the primary")?.at(address.name, REDIS_PORT),
+            name: address.name.to_owned(),
+        },
+    })
+}
+
+const FORMS: &str = "this is no URL of Redis; use redis://[user[:password]@]host[:port][/database], \
+                     redis+unix:///path, redis+cluster://host,…, redis+sentinel://host,…/name or \
+                     redis+shards://host,…, and rediss for TLS";
+
+fn check_fragment(rest: &str) -> Result<(), &'static str> {
+    match rest.split_once('#') {
+        None => Ok(()),
+        Some((_, "insecure")) => Err(
+            "`#insecure` is not supported, a certificate is always verified; name the one to trust \
+             with `?ca=/path/to/ca.pem`",
+        ),
+        Some(_) => {
+            Err("the URL has a `#`, after which nothing belongs in it; write it as %23 if it is \
+                        part of a password")
+        }
+    }
+}
+
+const SOCKETS: [&str; 3] = ["unix", "redis+unix", "valkey+unix"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    One,
+    Cluster,
+    Sentinel,
+    Shards,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Security {
+    Plain,
+    Tls,
+}
+
+fn form(scheme: &str) -> Option<(Form, Security)> {
+    let (protocol, form) = match scheme.split_once('+') {
+        None => (scheme, Form::One),
+        Some((protocol, "cluster")) => (protocol, Form::Cluster),
+        Some((protocol, "sentinel")) => (protocol, Form::Sentinel),
+        Some((protocol, "shards")) => (protocol, Form::Shards),
+        Some(_) => return None,
+    };
+    match protocol {
+        "redis" | "valkey" => Some((form, Security::Plain)),
+        "rediss" | "valkeys" => Some((form, Security::Tls)),
+        _ => None,
+    }
+}
+
+/// One on a socket, which is all redis-rs's.
+fn socket(url: &str, rest: &str) -> Result<Server, String> {
+    let (_, query) = rest.split_once('?').unwrap_or_default();
+    let protocol = Parameters::of(query, &["protocol", "db", "user", "pass"])?.protocol()?;
+    let connection = url.into_connection_info().map_err(|_| {
+        "the URL has no path, or a database that is no number; use \
+         redis+unix:///path/of/a.sock[?db=…&user=…&pass=…]"
+    })?;
+    let server = Server::new(connection, None);
+    Ok(if protocol == "resp3" { server.speaking(ProtocolVersion::RESP3) } else { server })
+}
+
+/// The parts of a URL whose servers have hosts and ports.
+struct Address<'a> {
+    /// User and password as they are written, with the `@`.
+    login: &'a str,
+    hosts: &'a str,
+    /// Of a Sentinel's primary.
+    name: &'a str,
+    database: u32,
+    parameters: Parameters<'a>,
+    certificates: Option<Arc<Certificates>>,
+}
+
+impl<'a> Address<'a> {
+    fn of(rest: &'a str, form: Form, security: Security) -> Result<Address<'a>, String> {
+        let rest = rest.strip_prefix("//").ok_or(FORMS)?;
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = place.split_once('/').unwrap_or((place, ""));
+        // Else what looks like a port, a database or a parameter may be part of a password.
+        if path.contains('@') || query.contains('@') {
+            let problem = "the URL has an `@` after a `/` or `?`; in a user or password write / as %2F \
+                           and ? as %3F, in a parameter write @ as %40";
+            return Err(problem.to_owned());
+        }
+        let hosts_at = authority.rfind('@').map_or(0, |at| at + 1);
+        let (login, hosts) = authority.split_at(hosts_at);
+        if form != Form::One && login.matches('@').count() > 1 {
+            let problem = "the URL has more than one `@`; say user and password once, before the first \
+                           server, and write @ in them as %40";
+            return Err(problem.to_owned());
+        }
+        let (name, database) = name_and_database(path, form)?;
+        let parameters = Parameters::of(query, known_parameters(form, security))?;
+        let certificates = match security {
+            Security::Plain => None,
+            Security::Tls => Some(Arc::new(Certificates::of(&parameters)?)),
+        };
+        Ok(Address { login, hosts, name, database, parameters, certificates })
+    }
+
+    fn only_server(&self) -> Result<Server, String> {
+        if self.hosts.contains(',') {
+            let problem = "the URL names several servers; say what they are with redis+cluster://, \
+                           redis+sentinel:// or redis+shards://";
+            return Err(problem.to_owned());
+        }
+        self.server(self.hosts, "the server")
+    }
+
+    fn servers(&self) -> Result<Vec<Server>, String> {
+        self.listed(|text, place| self.server(text, place))
+    }
+
+    fn sentinels(&self) -> Result<Vec<Server>, String> {
+        let (user, password) = self.parameters.sentinel_login()?;
+        self.listed(|text, place| {
+            let (host, port) = host_and_port(text, place)?;
+            let port = port.unwrap_or(SENTINEL_PORT);
+            let sentinel = self.connect(NOBODY, host, port, place)?;
+            let mut settings = sentinel.redis_settings().clone().set_db(0);
+            if let Some(user) = &user {
+                settings = settings.set_username(user);
+            }
+            if let Some(password) = &password {
+                settings = settings.set_password(password);
+            }
+            Ok(Server::new(sentinel.set_redis_settings(settings), self.certificates.clone()))
+        })
+    }
+
+    /// All servers, each once.
+    fn listed(
+        &self,
+        server: impl Fn(&str, &str) -> Result<Server, String>,
+    ) -> Result<Vec<Server>, String> {
+        let count = self.hosts.split(',').count();
+        if count > MAX_SERVERS {
+            return Err(format!("the URL names {count} servers; use at most {MAX_SERVERS}"));
+        }
+        let mut servers: Vec<Server> = Vec::with_capacity(count);
+        for (index, text) in self.hosts.split(',').enumerate() {
+            let server = server(text, &format!("server {} of {count}", index + 1))?;
+            if servers.iter().any(|other| other.name == server.name) {
+                return Err(format!("the URL names `{}` twice; leave one out", server.name));
+            }
+            servers.push(server);
+        }
+        Ok(servers)
+    }
+
+    fn server(&self, text: &str, place: &str) -> Result<Server, String> {
+        let (host, port) = host_and_port(text, place)?;
+        let port = port.unwrap_or(REDIS_PORT);
+        let connection = self.connect(self.login, host, port, place)?;
+        Ok(Server::new(connection, self.certificates.clone()))
+    }
+
+    /// As redis-rs understands a URL of this one server.
+    fn connect(
+        &self,
+        login: &str,
+        host: &str,
+        port: u16,
+        place: &str,
+    ) -> Result<ConnectionInfo, String> {
+        let (database, protocol) = (self.database, self.parameters.protocol()?);
+        let url = format!("redis://{login}{host}:{port}/{database}?protocol={protocol}");
+        let url = parse_redis_url(&url).ok_or_else(|| {
+            format!("{place} has no host that is one; use a name or an address, IPv6 in brackets")
+        })?;
+        if matches!(url.host_str(), Some("0.0.0.0" | "[::]")) {
+            return Err(format!("{place} is any address of a machine; name one"));
+        }
+        url.into_connection_info().map_err(|_| {
+            let problem = "the URL has a user or a password that is not UTF-8 when its %… are decoded; \
+                           write it as UTF-8";
+            problem.to_owned()
+        })
+    }
+}
+
+/// What is before and after the last colon, the brackets of IPv6 included.
+fn host_and_port<'a>(text: &'a str, place: &str) -> Result<(&'a str, Option<u16>), String> {
+    let colon = text.rfind(':').filter(|&colon| !text[colon..].contains(']'));
+    let (host, port) = colon.map_or((text, ""), |colon| (&text[..colon], &text[colon + 1..]));
+    if host.is_empty() {
+        return Err(format!("{place} has no host; name one, or take out a comma too many"));
+    }
+    if host.contains(':') && !host.starts_with('[') {
+        return Err(format!("{place} has more than one colon; put an IPv6 address in brackets"));
+    }
+    if port.is_empty() {
+        return Ok((host, None));
+    }
+    match number(port).and_then(|port| u16::try_from(port).ok()) {
+        None | Some(0) => {
+            Err(format!("{place} has a port that is none; use a number from 1 to 65535"))
+        }
+        Some(port) => Ok((host, Some(port))),
+    }
+}
+
+fn name_and_database(path: &str, form: Form) -> Result<(&str, u32), String> {
+    let path = path.trim_matches('/');
+    let (name, database) = match form {
+        Form::Sentinel => path.split_once('/').unwrap_or((path, "")),
+        _ => ("", path),
+    };
+    // What Sentinel's documentation allows.
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if form == Form::Sentinel && (name.is_empty() || !name.bytes().all(is_name)) {
+        let problem = "the URL has no name of what the Sentinels watch, of letters, digits and `.-_`; \
+                       use redis+sentinel://host,…/name[/database]";
+        return Err(problem.to_owned());
+    }
+    let database = if database.is_empty() { Some(0) } else { number(database) };
+    let problem = match (form, database) {
+        (_, None) => "the URL has a database that is no number; use one from 0, or leave it out",
+        (Form::Cluster, Some(1..)) => {
+            "the URL has a database, and a Cluster has only database 0; leave it out"
+        }
+        (_, Some(database)) => return Ok((name, database)),
+    };
+    Err(problem.to_owned())
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+const fn known_parameters(form: Form, security: Security) -> &'static [&'static str] {
+    match (form, security) {
+        (Form::Sentinel, Security::Plain) => &["protocol", "sentinel_user", "sentinel_password"],
+        (Form::Sentinel, Security::Tls) => {
+            &["protocol", "ca", "cert", "key", "sentinel_user", "sentinel_password"]
+        }
+        (_, Security::Plain) => &["protocol"],
+        (_, Security::Tls) => &["protocol", "ca", "cert", "key"],
+    }
+}
+
+/// What stands after the `?`, each at most once.
+pub(crate) struct Parameters<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Parameters<'a> {
+    fn of(query: &'a str, known: &[&str]) -> Result<Parameters<'a>, String> {
+        let mut all: Vec<(&str, &str)> = Vec::new();
+        for text in query.split('&').filter(|text| !text.is_empty()) {
+            let (name, value) = text.split_once('=').unwrap_or(("", text));
+            if !known.contains(&name) {
+                return Err(unknown_parameter(name, &all, known));
+            }
+            if all.iter().any(|(other, _)| *other == name) {
+                return Err(format!("`{name}` is given twice; leave one out"));
+            }
+            all.push((name, value));
+        }
+        Ok(Parameters(all))
+    }
+
+    /// Its value, with `%…` decoded; a `+` is one.
+    pub(crate) fn value(&self, name: &str) -> Result<Option<String>, String> {
+        let Some((_, value)) = self.0.iter().find(|(other, _)| *other == name) else {
+            return Ok(None);
+        };
+        let decoded = decoded(value);
+        decoded.map(Some).ok_or_else(|| {
+            format!("`{name}` is not UTF-8 when its %… are decoded; write it as UTF-8")
+        })
+    }
+
+    fn protocol(&self) -> Result<&'static str, String> {
+        match self.value("protocol")?.as_deref() {
+            Some("2" | "resp2") => Ok("resp2"),
+            None | Some("3" | "resp3") => Ok("resp3"),
+            Some(_) => Err("`protocol` is neither resp2 nor resp3; use one of them".to_owned()),
+        }
+    }
+
+    fn sentinel_login(&self) -> Result<(Option<String>, Option<String>), String> {
+        let login = (self.value("sentinel_user")?, self.value("sentinel_password")?);
+        if let (Some(_), None) = login {
+            return Err(
+                "`sentinel_user` needs a `sentinel_password`; give both, or neither".to_owned()
+            );
+        }
+        Ok(login)
+    }
+}
+
+/// Names it, unless it may be the rest of a password that has an `&` in it.
+fn unknown_parameter(name: &str, before: &[(&str, &str)], known: &[&str]) -> String {
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let is_plain = !name.is_empty() && name.len() <= 32 && name.bytes().all(is_name);
+    let is_after_password =
+        before.iter().any(|(name, _)| ["pass", "sentinel_password"].contains(name));
+    let known = known.join(", ");
+    if ["ca", "cert", "key"].contains(&name) && !is_after_password {
+        return format!("`{name}` is for TLS; use rediss, or leave it out");
+    }
+    if is_plain && !is_after_password {
+        return format!("`{name}` is not known; use only {known}");
+    }
+    let number = before.len() + 1;
+    format!(
+        "parameter {number} after the `?` is not known; use only {known}, and write & in a value as %26"
+    )
+}
+
+/// `%41` is `A`; a `%` without two digits is itself.
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|two| two.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[2..]);
+            }
+            None => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}

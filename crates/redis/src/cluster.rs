@@ -1,0 +1,327 @@
+//! A Redis Cluster: who has which slot, and requests that go to somebody else after all.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use redis::{RedisResult, Value};
+use tokio::time::timeout;
+
+use super::across;
+use super::address::Server;
+use super::node::{Load, Node};
+use super::race::first_of;
+use super::shared::Shared;
+use super::slots::{Address, Redirect, SlotMap, slot_of};
+use super::target::{OPENING, Target, connect, store_error};
+use super::waiting::Waiting;
+use super::wire::Request;
+use tollgate_limiter::StoreError;
+
+/// How often, while there are requests, it is looked who has which slot, though nobody said that
+/// anything has changed.
+const REFRESH_US: u64 = 10_000_000;
+
+/// How often at most it is looked when somebody does say so, or fails.
+const HURRIED_REFRESH_US: u64 = 100_000;
+
+/// How long a node without slots is kept after one was on its way to it.
+const IMPORTING_US: u64 = 10_000_000;
+
+/// How often a request is sent on. Two in a row are usual while a slot is moved.
+const MAX_HOPS: u8 = 8;
+
+/// The most nodes that are kept, whatever servers say.
+const MAX_NODES: usize = 2_048;
+
+/// A Redis Cluster.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    /// At least one.
+    seeds: Vec<(Server, Address)>,
+    topology: RwLock<Topology>,
+    /// When it was last looked who has which slot; the end of time, while somebody is looking.
+    refreshed_us: AtomicU64,
+    /// Which seed knows where a slot is that nobody is known to have: another one when it fails.
+    first_seed: AtomicUsize,
+    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    next: AtomicUsize,
+    itself: Weak<Cluster>,
+}
+
+/// Who has which slot.
+#[derive(Default)]
+struct Topology {
+    slots: SlotMap,
+    nodes: HashMap<Address, Known>,
+}
+
+struct Known {
+    node: Arc<Node>,
+    /// When a slot was last on its way to it: it may be given its first ones, and own none yet.
+    importing_us: AtomicU64,
+}
+
+impl Cluster {
+    pub(super) fn new(shared: &Arc<Shared>, seeds: Vec<(Server, Address)>) -> Arc<Cluster> {
+        Arc::new_cyclic(|itself| Cluster {
+            shared: Arc::clone(shared),
+            seeds,
+            topology: RwLock::default(),
+            refreshed_us: AtomicU64::new(0),
+            first_seed: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            itself: Weak::clone(itself),
+        })
+    }
+
+    /// Sends a request to whoever has its slot.
+    pub(super) fn put(&self, mut waiting: Waiting) {
+        let Some(charge) = waiting.request.charges().first() else { return };
+        waiting.way.slot = slot_of(&charge.key);
+        self.refresh(REFRESH_US);
+        self.node_of(waiting.way.slot).put(Load::One(waiting));
+    }
+
+    /// Sends requests, those for one server together and in their order.
+    pub(super) fn put_all(&self, all: Vec<Waiting>) {
+        let mut loads: Vec<(Arc<Node>, Vec<Waiting>)> = Vec::new();
+        for mut waiting in all {
+            let Some(charge) = waiting.request.charges().first() else { continue };
+            waiting.way.slot = slot_of(&charge.key);
+            let node = self.node_of(waiting.way.slot);
+            match loads.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, load)) => load.push(waiting),
+                None => loads.push((node, vec![waiting])),
+            }
+        }
+        self.refresh(REFRESH_US);
+        loads.into_iter().for_each(|(node, load)| node.put(Load::Many(load)));
+    }
+
+    /// Who has a slot; somebody who should know, if nobody is known to.
+    fn node_of(&self, slot: u16) -> Arc<Node> {
+        let topology = self.topology.read();
+        let owner = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner));
+        if let Some(known) = owner {
+            return Arc::clone(&known.node);
+        }
+        drop(topology);
+        // For one slot always the same, until it fails: so requests keep their order.
+        let first = self.first_seed.load(Ordering::Relaxed);
+        let seed = (first + usize::from(slot)) % self.seeds.len();
+        self.node_at(&self.seeds[seed].1)
+    }
+
+    /// The node at an address, made if there is none yet.
+    fn node_at(&self, address: &Address) -> Arc<Node> {
+        if let Some(known) = self.topology.read().nodes.get(address) {
+            return Arc::clone(&known.node);
+        }
+        let mut topology = self.topology.write();
+        if topology.nodes.len() >= MAX_NODES {
+            return self.node(address);
+        }
+        let known = || Known { node: self.node(address), importing_us: AtomicU64::new(0) };
+        Arc::clone(&topology.nodes.entry(address.clone()).or_insert_with(known).node)
+    }
+
+    /// The node at an address that a slot is on its way to.
+    fn importing_node_at(&self, address: &Address) -> Arc<Node> {
+        let node = self.node_at(address);
+        if let Some(known) = self.topology.read().nodes.get(address) {
+            known.importing_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+        }
+        node
+    }
+
+    fn node(&self, address: &Address) -> Arc<Node> {
+        // With the user and the TLS of the seeds, which are the same for all.
+        let server = self.seeds[0].0.at(&address.host, address.port);
+        Node::new(&self.shared, Target::of(server), Some(Weak::clone(&self.itself)))
+    }
+
+    /// Sends requests on, which a server said belong elsewhere: nothing of them was charged.
+    pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
+        let keys: usize = all.iter().map(|waiting| waiting.request.charges().len()).sum();
+        let is_one = all.len() == 1;
+        for mut waiting in all.into_iter().filter(|waiting| !waiting.is_told()) {
+            if waiting.way.hops == MAX_HOPS {
+                let problem = format!("{} and others send the request to each other", from.name());
+                waiting.fail(StoreError::refused(&problem));
+                continue;
+            }
+            waiting.way.hops += 1;
+            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
+            match &redirect {
+                Redirect::Moved { slot, to } => {
+                    self.topology.write().slots.set(*slot, to.clone());
+                    self.refresh(HURRIED_REFRESH_US);
+                    self.node_at(to).put(Load::One(waiting));
+                }
+                Redirect::Ask { to } if keys == 1 => {
+                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
+                    self.importing_node_at(to).put(Load::One(waiting));
+                }
+                // Of several keys some are here and some there: each goes alone. Redis before version 7
+                // says ASK then as well, though only one that is missing here must go there.
+                Redirect::Ask { .. } | Redirect::TryAgain => {
+                    waiting.way.is_alone = true;
+                    if is_one {
+                        self.charge_apart(waiting, from);
+                    } else {
+                        from.put(Load::One(waiting));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Several keys of one slot that is being moved, some here and some there: each on its own.
+    fn charge_apart(&self, waiting: Waiting, from: &Arc<Node>) {
+        match (&waiting.request, self.itself.upgrade()) {
+            (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
+                let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
+                self.shared.executor.spawn_movable(across::decide_each(Arc::new(servers), waiting));
+            }
+            // One key is never in two places. The server knows best; it is asked until the hops end.
+            _ => from.put(Load::One(waiting)),
+        }
+    }
+
+    /// Requests that were not sent: to whoever has the slot by now, if that is somebody else.
+    pub(super) fn not_sent(
+        &self,
+        from: &Arc<Node>,
+        all: impl IntoIterator<Item = Waiting>,
+        error: &StoreError,
+    ) {
+        self.refresh(HURRIED_REFRESH_US);
+        self.first_seed.fetch_add(1, Ordering::Relaxed);
+        for mut waiting in all {
+            let node = self.node_of(waiting.way.slot);
+            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
+                waiting.fail(error.clone());
+                continue;
+            }
+            waiting.way.hops += 1;
+            waiting.way.is_asking = false;
+            node.put(Load::One(waiting));
+        }
+    }
+
+    /// A server failed: it may not have its slots any more.
+    pub(super) fn is_failing(&self) {
+        self.refresh(HURRIED_REFRESH_US);
+    }
+
+    /// Looks who has which slot, if that is so long ago and nobody is looking.
+    fn refresh(&self, after_us: u64) {
+        let (now_us, last_us) =
+            (self.shared.clock.now_us(), self.refreshed_us.load(Ordering::Relaxed));
+        if now_us < last_us.saturating_add(after_us) {
+            return;
+        }
+        let taken = self.refreshed_us.compare_exchange(
+            last_us,
+            u64::MAX,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
+            let refresh = Refresh { cluster, is_done: false };
+            self.shared.executor.spawn(async move {
+                if let Ok(Ok(slots)) = timeout(OPENING, refresh.cluster.ask()).await {
+                    refresh.cluster.adopt(slots);
+                }
+                refresh.finish();
+            });
+        }
+    }
+
+    /// What one of the servers says.
+    async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
+        let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
+        let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
+        let mut asked: Vec<(Server, Address)> = known
+            .iter()
+            .map(|address| (self.seeds[0].0.at(&address.host, address.port), address.clone()))
+            .chain(seeds)
+            .collect();
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
+        asked.rotate_left(first);
+        // Those that are well first.
+        asked.sort_by_key(|(_, address)| !self.is_well(address));
+        first_of(
+            asked
+                .into_iter()
+                .map(|(server, address)| async move { slots_at(&server, &address).await }),
+        )
+        .await
+    }
+
+    fn is_well(&self, address: &Address) -> bool {
+        self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
+    }
+
+    /// Uses what was said. Nodes that have no slot, and are not given one, are forgotten.
+    fn adopt(&self, slots: SlotMap) {
+        let now_us = self.shared.clock.now_us();
+        let mut topology = self.topology.write();
+        topology.nodes.retain(|address, known| {
+            let importing_us = known.importing_us.load(Ordering::Relaxed);
+            now_us < importing_us.saturating_add(IMPORTING_US)
+                || slots.owners().any(|owner| owner == address)
+        });
+        for owner in slots.owners() {
+            let known = || Known { node: self.node(owner), importing_us: AtomicU64::new(0) };
+            topology.nodes.entry(owner.clone()).or_insert_with(known);
+        }
+        topology.slots = slots;
+    }
+
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        let topology = self.topology.read();
+        let nodes = topology.nodes.values().map(|known| Arc::clone(&known.node));
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_by(|a, b| a.name().cmp(b.name()));
+        nodes
+    }
+}
+
+/// What one server says of the slots.
+async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
+    let mut open = connect(server).await?;
+    let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
+    let said = said.map_err(|error| store_error(&error, server.name()))?;
+    let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
+    slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
+}
+
+/// A refresh of the slots that is under way. If it is dropped before it is done, because its runtime has ended, the next
+/// request begins another one.
+struct Refresh {
+    cluster: Arc<Cluster>,
+    is_done: bool,
+}
+
+impl Refresh {
+    fn finish(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Refresh {
+    fn drop(&mut self) {
+        let refreshed_us = if self.is_done { self.cluster.shared.clock.now_us() } else { 0 };
+        self.cluster.refreshed_us.store(refreshed_us, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("nodes", &self.nodes()).finish_non_exhaustive()
+    }
+}

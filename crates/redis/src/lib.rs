@@ -1,0 +1,348 @@
+//! The Redis store: every key's state on a server, decided there, in one round trip.
+//!
+//! - `address`: what a URL says; `tls`: what `rediss://` needs
+//! - `key`: the key of a scope and a client
+//! - `plain.lua`: what decides plain checks on the server; `check.lua`, `states.lua`, `ring.lua`: all
+//!   others, with the algorithms' twins; `script` puts them together
+//! - `wire`: requests and answers as the script has them
+//! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
+//!   gets which answer; `waiting`: a request in flight; `refund_order`: when a dropped charge is refunded
+//! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
+//!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
+//! - `across`: several limits of one check on different servers
+//! - `denials`: refusals that need not be asked for again;
+//!   `outage`: logs when the store begins to fail and when it answers again; `executor`: the runtime of
+//!   all tasks; `shared`: what all servers have in common
+
+mod across;
+mod address;
+mod batcher;
+mod breaker;
+mod builder;
+mod cluster;
+#[cfg(test)]
+mod costs;
+mod denials;
+mod executor;
+mod key;
+#[doc(hidden)]
+pub mod measured;
+mod node;
+mod outage;
+#[cfg(test)]
+mod parity;
+mod race;
+mod refund_order;
+mod rendezvous;
+mod script;
+mod sentinel;
+mod servers;
+mod shared;
+mod slots;
+mod target;
+mod tls;
+mod waiting;
+mod wire;
+
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tollgate_core::{Intent, Receipt};
+
+use batcher::MAX_BATCH;
+pub use builder::Redis;
+use builder::Settings;
+use key::Keys;
+use servers::Servers;
+use shared::Shared;
+use tollgate_limiter::Answer;
+use tollgate_limiter::Decision;
+use tollgate_limiter::Health;
+use tollgate_limiter::JointDecision;
+use tollgate_limiter::store::Source;
+use tollgate_limiter::store::{
+    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
+    RemoteStore, Wake,
+};
+use tollgate_limiter::{Error, StoreError};
+use waiting::{AndThen, Receiver, Refund};
+pub(crate) use wire::{Charge, Request};
+use wire::{MAX_CHARGES, Reply};
+
+/// The Redis store.
+pub(crate) struct RedisStore {
+    servers: Arc<Servers>,
+    keys: Keys,
+}
+
+impl RedisStore {
+    /// Begins to use the servers; nothing is connected yet.
+    fn new(
+        settings: Settings,
+        deadline: Duration,
+        fallback: &Arc<Fallback>,
+    ) -> Result<RedisStore, Error> {
+        let Settings { deployment, prefix } = settings;
+        let shared = Shared::new(deadline, Arc::clone(fallback)).map_err(|error| {
+            let problem = format!("no thread for its connections: {error}");
+            Error::Setting { setting: "redis", problem }
+        })?;
+        let servers = Arc::new(Servers::new(&Arc::new(shared), deployment));
+        Ok(RedisStore { servers, keys: Keys::new(&prefix) })
+    }
+
+    /// Returns a charge with its key on the server.
+    fn charge(&self, of: StoreCharge) -> Charge {
+        let key = self.keys.key(of.key(), of.name().encoded());
+        Charge { key, of }
+    }
+
+    fn send<T: 'static>(
+        &self,
+        request: Request,
+        call: &Call,
+        and_then: AndThen,
+        read: fn(Reply) -> Option<T>,
+    ) -> Answer<T> {
+        let receiver = self.servers.submit(request, call, and_then);
+        Answer::pending(Sent { receiver, read, refund: None })
+    }
+
+    /// Returns the request for a check of several limits; an error if it is more than one script does.
+    fn joint(&self, request: JointRequest) -> Result<(Request, Call), Error> {
+        let JointRequest { charges, call } = request;
+        let charges: Vec<Charge> = charges.into_iter().map(|charge| self.charge(charge)).collect();
+        let weight = charges.iter().map(Charge::counts_as).sum();
+        if weight > MAX_CHARGES {
+            return Err(Error::TooMuchWork { weight, most: MAX_CHARGES });
+        }
+        Ok((Request::Together { charges, at_us: call.at_us }, call))
+    }
+}
+
+impl RemoteStore for RedisStore {
+    fn encode_name(&self, text: &str) -> Box<[u8]> {
+        key::encode_name(text)
+    }
+
+    fn max_charges(&self) -> usize {
+        MAX_CHARGES
+    }
+
+    fn check(&self, request: CheckRequest) -> Answer<Decision> {
+        let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
+        let (charge, at_us) = (self.charge(charge), call.at_us);
+        if charge.demand().intent == Intent::Look {
+            return self.send(Request::Peek { charge, at_us }, &call, AndThen::Nothing, decision);
+        }
+        if may_be_remembered
+            && at_us.is_none()
+            && charge.demand().ask.max_wait_us.is_none()
+            && let Some(decision) = self.servers.shared().recall(&charge)
+        {
+            return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
+        }
+        let refund = match if_unread {
+            IfUnread::Keep => None,
+            IfUnread::Refund(wake) => {
+                Some(Arc::new(Refund::new(&self.servers, &charge, at_us, wake)))
+            }
+        };
+        let and_then = match &refund {
+            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
+            None => AndThen::Nothing,
+        };
+        let receiver = self.servers.submit(Request::Check { charge, at_us }, &call, and_then);
+        Answer::pending(Sent { receiver, read: decision, refund })
+    }
+
+    fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
+        match self.joint(request) {
+            Ok((request, call)) => self.send(request, &call, AndThen::Nothing, joint),
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
+    fn batch(
+        self: Arc<Self>,
+        requests: Vec<JointRequest>,
+        within: Option<Duration>,
+    ) -> Answer<Vec<Result<JointDecision, Error>>> {
+        let (told, receiver) = oneshot::channel();
+        let requests = requests.into_iter().map(|request| self.joint(request)).collect();
+        let in_order = InOrder {
+            servers: Arc::clone(&self.servers),
+            within,
+            began: Instant::now(),
+            answers: Vec::new(),
+            asked: Vec::new(),
+            places: Vec::new(),
+            weight: 0,
+        };
+        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
+        Answer::pending(async move { receiver.await.map_err(|_| StoreError::Gone.into()) })
+    }
+
+    fn refund(&self, charge: StoreCharge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+        let charge = self.charge(charge);
+        let request = Request::Refund { charge, place: receipt.place(), at_us: call.at_us };
+        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+            Reply::Refunded(units) => Some(units),
+            _ => None,
+        })
+    }
+
+    fn reset(&self, charge: StoreCharge, call: Call, wake: Wake) -> Answer<()> {
+        let request = Request::Reset { charge: self.charge(charge) };
+        self.send(request, &call, AndThen::Wake(wake), |reply| match reply {
+            Reply::Reset => Some(()),
+            _ => None,
+        })
+    }
+
+    fn state(&self, charge: StoreCharge, call: Call) -> Answer<KeyState> {
+        let request = Request::State { charge: self.charge(charge), at_us: call.at_us };
+        self.send(request, &call, AndThen::Nothing, |reply| match reply {
+            Reply::State { limit, state, now_us } => {
+                Some(KeyState { limit, state: *state, now_us })
+            }
+            _ => None,
+        })
+    }
+
+    fn health(&self) -> Health {
+        let failed = self.servers.shared().failed();
+        Health::new(self.servers.health(), failed.by_kind(), failed.last)
+    }
+}
+
+/// Decides requests in their order, as many at a time as go in one batch, until nobody listens.
+struct InOrder {
+    servers: Arc<Servers>,
+    /// How long the caller has for all of them, and since when.
+    within: Option<Duration>,
+    began: Instant,
+    answers: Vec<Option<Result<JointDecision, Error>>>,
+    /// What goes next, whose answers have these places, and how heavy it is.
+    asked: Vec<(Request, Call)>,
+    places: Vec<usize>,
+    weight: usize,
+}
+
+impl InOrder {
+    async fn decide(
+        mut self,
+        requests: Vec<Result<(Request, Call), Error>>,
+        told: oneshot::Sender<Vec<Result<JointDecision, Error>>>,
+    ) {
+        for request in requests {
+            match request {
+                Ok((request, call)) => {
+                    let is_across = self.servers.is_across(&request);
+                    if is_across || self.weight + request.weight() > MAX_BATCH {
+                        self.send().await;
+                    }
+                    if told.is_closed() {
+                        return;
+                    }
+                    self.places.push(self.answers.len());
+                    self.weight += request.weight();
+                    self.asked.push((request, call));
+                    self.answers.push(None);
+                    if is_across {
+                        self.send().await;
+                    }
+                }
+                Err(error) => self.answers.push(Some(Err(error))),
+            }
+        }
+        self.send().await;
+        let gone = || Err(StoreError::Gone.into());
+        let all = self.answers.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect();
+        // Nobody may be left to tell.
+        let _ = told.send(all);
+    }
+
+    /// Sends what goes next: one whose keys are in different places, or all whose keys are in one.
+    async fn send(&mut self) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
+        self.weight = 0;
+        let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
+        asked.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
+        let receivers = match asked.pop_if(|(last, _)| self.servers.is_across(last)) {
+            Some((across, call)) => vec![self.servers.submit(across, &call, AndThen::Nothing)],
+            None => self.servers.submit_all(asked),
+        };
+        for (place, receiver) in places.into_iter().zip(receivers) {
+            let sent = Sent { receiver, read: joint, refund: None };
+            self.answers[place] = Some(sent.await);
+        }
+    }
+}
+
+fn joint(reply: Reply) -> Option<JointDecision> {
+    match reply {
+        Reply::Together(joint) => Some(joint),
+        _ => None,
+    }
+}
+
+fn decision(reply: Reply) -> Option<Decision> {
+    match reply {
+        Reply::Checked(decision) => Some(decision),
+        _ => None,
+    }
+}
+
+/// An answer on its way.
+struct Sent<T> {
+    receiver: Receiver,
+    read: fn(Reply) -> Option<T>,
+    refund: Option<Arc<Refund>>,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("health", &self.health()).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for Sent<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent").finish_non_exhaustive()
+    }
+}
+
+impl<T> Future for Sent<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let reply = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.refund = None;
+        Poll::Ready(match reply {
+            // OK because a request is only ever answered by its own kind.
+            Ok(reply) => (self.read)(reply?).ok_or(Error::Store(StoreError::Gone)),
+            Err(_) => Err(Error::Store(StoreError::Gone)),
+        })
+    }
+}
+
+impl<T> Drop for Sent<T> {
+    fn drop(&mut self) {
+        let Some(refund) = self.refund.take() else { return };
+        // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
+        self.receiver.close();
+        if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
+            refund.owe(undelivered);
+        }
+    }
+}

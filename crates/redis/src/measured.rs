@@ -1,0 +1,37 @@
+//! A batch for benchmarks to encode; not part of the API.
+
+use std::sync::Arc;
+
+use tollgate_core::{Ask, Cost, Limit};
+
+use super::wire::{Arguments, Charge, Request};
+use tollgate_limiter::store::Demand;
+use tollgate_limiter::store::{self, Name};
+
+/// Requests that go to a server in one call.
+#[derive(Debug)]
+pub struct Batch {
+    requests: Vec<Request>,
+}
+
+impl Batch {
+    /// Checks of one unit under one limit, each of another key.
+    pub fn of_checks(limit: Limit, keys: usize) -> Batch {
+        let demand = Demand::of(Ask::new(Cost::ONE));
+        let name = Arc::new(Name::new("api", []));
+        let check = |key: usize| Request::Check {
+            charge: Charge {
+                of: store::Charge::new(Arc::clone(&name), &[], limit, demand),
+                key: format!("tollgate:{{user:{key}}}:api").into_bytes().into(),
+            },
+            at_us: None,
+        };
+        Batch { requests: (0..keys).map(check).collect() }
+    }
+
+    /// Encodes the batch as the bytes that are sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let arguments = Arguments::of(&self.requests);
+        arguments.command("EVALSHA", &arguments.abilities.script().hash).get_packed_command()
+    }
+}

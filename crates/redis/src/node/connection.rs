@@ -1,0 +1,151 @@
+//! A node's connection: opened when there is none, and given up when it breaks or is silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Node;
+use crate::executor::RuntimeKind;
+use crate::script::{Abilities, Sent};
+use crate::target::Open;
+use tollgate_limiter::StoreError;
+
+/// After so long without any answer, though one was due, a connection is given up: what is between
+/// it and the server may have forgotten it.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The connection, if there is one.
+#[derive(Default)]
+pub(super) struct Connection {
+    open: Option<Open>,
+    /// The runtime that drives it.
+    runtime: Option<RuntimeKind>,
+    /// How many there were.
+    generation: u64,
+    /// The scripts that were sent on it.
+    scripts: Sent,
+    /// What comes of the one that is being opened.
+    opening: Option<Opening>,
+    /// Since when answers are due, and none has come.
+    silent_since: Option<Instant>,
+    /// What went wrong last.
+    pub(super) failure: Option<StoreError>,
+}
+
+/// A connection that is being opened.
+#[derive(Clone)]
+struct Opening {
+    outcome: watch::Receiver<Option<Result<(), StoreError>>>,
+    runtime: RuntimeKind,
+}
+
+impl Node {
+    /// The connection, and which one it is; opened if there is none.
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+    ) -> Result<(MultiplexedConnection, u64), StoreError> {
+        loop {
+            let runtime = self.shared.executor.runtime_kind();
+            let mut opening = {
+                let mut connection = self.connection.lock();
+                connection.drop_unusable(runtime);
+                if let Some(open) = &connection.open {
+                    return Ok((open.connection.clone(), connection.generation));
+                }
+                connection.opening.get_or_insert_with(|| self.open(runtime)).clone()
+            };
+            match opening.outcome.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
+                Ok(Some(Err(error))) => return Err(error),
+                // It may have broken again meanwhile.
+                Ok(_) => {}
+                Err(_) => {
+                    let is_same =
+                        |other: &mut Opening| other.outcome.same_channel(&opening.outcome);
+                    self.connection.lock().opening.take_if(is_same);
+                    // Dropped because its runtime has ended: another runtime opens it again.
+                    if self.shared.executor.runtime_kind() == opening.runtime {
+                        return Err(StoreError::Gone);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens a connection, for whoever waits for it then: that may take longer than they have.
+    fn open(self: &Arc<Self>, runtime: RuntimeKind) -> Opening {
+        let (told, outcome) = watch::channel(None);
+        let node = Arc::clone(self);
+        self.shared.executor.spawn(async move {
+            let opened = node.target.open().await;
+            let mut connection = node.connection.lock();
+            connection.opening = None;
+            let outcome = opened.map(|open| connection.replace(open, runtime));
+            drop(connection);
+            // Nobody may be left to tell.
+            let _ = told.send(Some(outcome));
+        });
+        Opening { outcome, runtime }
+    }
+
+    /// Uses another connection from the next batch on.
+    pub(crate) fn replace(&self, open: Open, runtime: RuntimeKind) {
+        self.connection.lock().replace(open, runtime);
+    }
+
+    /// What an error of a connection comes to; it is not used again.
+    pub(super) fn broke(&self, error: &RedisError, generation: u64) -> StoreError {
+        self.connection.lock().give_up(generation);
+        self.error(error)
+    }
+}
+
+impl Connection {
+    /// Whether a script has been sent on it; it is now.
+    pub(super) fn has_script(&mut self, generation: u64, abilities: Abilities) -> bool {
+        self.generation == generation && self.scripts.insert(abilities)
+    }
+
+    /// Drops a connection that was closed while it was idle, or whose runtime has ended: it is opened again without a
+    /// failure.
+    fn drop_unusable(&mut self, runtime: RuntimeKind) {
+        let has_ended = self.runtime != Some(runtime);
+        self.open.take_if(|open| open.is_closed() || has_ended);
+    }
+
+    fn replace(&mut self, open: Open, runtime: RuntimeKind) {
+        self.generation += 1;
+        self.open = Some(open);
+        self.runtime = Some(runtime);
+        self.scripts = Sent::default();
+        self.silent_since = None;
+    }
+
+    /// Does not use it again, if it is still this one.
+    pub(super) fn give_up(&mut self, generation: u64) {
+        if self.generation == generation {
+            self.open = None;
+        }
+    }
+
+    /// Does not use any again.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+
+    pub(super) fn has_answered(&mut self) {
+        self.silent_since = None;
+    }
+
+    /// What was sent then has not been answered in time.
+    pub(super) fn was_silent(&mut self, generation: u64, sent: Instant) {
+        if self.generation == generation
+            && self.silent_since.get_or_insert(sent).elapsed() > SILENCE
+        {
+            self.open = None;
+        }
+    }
+}

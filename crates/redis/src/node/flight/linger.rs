@@ -1,0 +1,86 @@
+//! Waits for the late reply to a batch that was given up, while the next batch is sent.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::{RedisResult, Value};
+use tokio::time::{Instant, timeout_at};
+
+use super::super::{Node, fail};
+use super::{Call, Heard, drop_told, flat, next_deadline};
+use crate::waiting::{REFUND_DEADLINE, Waiting};
+
+impl Node {
+    /// Answers the requests whose deadline has passed or whose caller is gone, and waits for the late reply: for the
+    /// other requests, and to refund the charges of callers that are gone.
+    pub(super) fn linger<F>(
+        self: &Arc<Self>,
+        mut calls: Vec<Call>,
+        generation: u64,
+        given_up: Instant,
+        asking: Pin<Box<F>>,
+    ) where
+        F: Future<Output = RedisResult<Vec<Value>>> + Send + 'static,
+    {
+        let is_over = |it: &Waiting| !it.is_awaited() || it.deadline <= given_up;
+        let members = calls.iter_mut().flat_map(|call| &mut call.members);
+        // They keep their places, in which their answers will be.
+        members.filter(|it| is_over(it)).for_each(|it| it.fail(self.timeout(it.within)));
+        let has_refunds = calls.iter().flat_map(|call| &call.members).any(Waiting::is_refundable);
+        let refunds_until = has_refunds.then(|| given_up + REFUND_DEADLINE);
+        let until = next_deadline(&calls).or(refunds_until);
+        match (until, Arc::clone(&self.lingering).try_acquire_owned()) {
+            (Some(_), Ok(permit)) => {
+                let node = Arc::clone(self);
+                self.shared.executor.spawn(async move {
+                    node.hear_late(calls, generation, refunds_until, asking).await;
+                    drop(permit);
+                });
+            }
+            _ => flat(calls).for_each(|waiting| self.time_out(waiting)),
+        }
+    }
+
+    /// Waits until all requests are answered, and then until `refunds_until`.
+    async fn hear_late<F>(
+        self: &Arc<Self>,
+        mut calls: Vec<Call>,
+        generation: u64,
+        refunds_until: Option<Instant>,
+        mut asking: Pin<Box<F>>,
+    ) where
+        F: Future<Output = RedisResult<Vec<Value>>>,
+    {
+        loop {
+            let deadline = next_deadline(&calls);
+            let Some(next) = deadline.or(refunds_until) else { return };
+            match timeout_at(next, asking.as_mut()).await {
+                Ok(reply) => return self.heard_late(calls, generation, reply),
+                Err(_) if deadline.is_none() => return,
+                Err(_) => self.tell_over(&mut calls, next),
+            }
+        }
+    }
+
+    fn heard_late(
+        self: &Arc<Self>,
+        calls: Vec<Call>,
+        generation: u64,
+        reply: RedisResult<Vec<Value>>,
+    ) {
+        let values = match reply {
+            Ok(values) => values,
+            Err(error) => {
+                let error = self.broke(&error, generation);
+                self.is_failing(&error);
+                return fail(flat(calls), &error);
+            }
+        };
+        let mut heard = Heard::default();
+        let (decided, mut unknown) = self.read(calls, values, generation, &mut heard);
+        // Nothing of these was done.
+        drop_told(&mut unknown);
+        self.put_back(flat(unknown));
+        self.land(heard.landed(decided));
+    }
+}

@@ -1,0 +1,323 @@
+//! What the core makes of a trace: the requests, their answers, and every key's state.
+
+use std::sync::Arc;
+use tollgate_core::store::LogStorage;
+use tollgate_core::{
+    Ask, CarryOver, Checked, Cost, Decision, Intent, Limit, MAX_STEP_BACK_US, MAX_TIME_US,
+    MAX_UNITS, Place, Receipt, State,
+};
+
+use super::super::wire::{Charge, Request};
+use super::trace::{Act, Batch, Price, Step, Time};
+use tollgate_limiter::store::Demand;
+use tollgate_limiter::store::{self, Name};
+
+/// Every key, and the server's time.
+pub(super) struct World {
+    keys: Vec<Key>,
+    now_us: u64,
+}
+
+/// One batch as it is sent, and what must come back.
+pub(super) struct Played {
+    pub(super) now_us: u64,
+    pub(super) requests: Vec<Request>,
+    pub(super) expected: Vec<Expected>,
+    pub(super) is_plain: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Expected {
+    Checked(Checked),
+    Peeked(Decision),
+    Refunded(u64),
+    Reset,
+}
+
+/// One key as the core has it.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) name: Vec<u8>,
+    pub(super) limit: Limit,
+    other: Limit,
+    state: State,
+    /// The limit that the state was reached under.
+    reached_under: Limit,
+    /// Whether the server has a state of it.
+    pub(super) is_kept: bool,
+    /// If the batch writes it: how long the server keeps it then, unless it keeps it as before.
+    pub(super) written: Option<Spare>,
+    /// Whether the batch has found a new clock, or another limit.
+    is_restarted: bool,
+    last: Option<(u64, Decision)>,
+    receipts: Vec<(Cost, Place)>,
+}
+
+/// How much longer than it matters a state is kept, from the server's point of view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spare {
+    /// 10 to 11 s.
+    Seconds,
+    /// 10 s at least.
+    AtLeast,
+    /// Nobody knows: a caller's clock was too far ahead of the server's.
+    Unknown,
+}
+
+/// When a request is decided.
+#[derive(Clone, Copy)]
+struct When {
+    server_us: u64,
+    callers_us: Option<u64>,
+}
+
+impl When {
+    fn us(self) -> u64 {
+        self.callers_us.unwrap_or(self.server_us).min(MAX_TIME_US)
+    }
+
+    /// What is spared if `spare` is at the server's time: at a caller's an hour more, which may be
+    /// as much as their clock is ahead.
+    fn spare(self, spare: Spare) -> Spare {
+        const HOUR_US: u64 = 3_600_000_000;
+        match self.callers_us {
+            None => spare,
+            Some(us) if us <= self.server_us + HOUR_US => Spare::AtLeast,
+            Some(_) => Spare::Unknown,
+        }
+    }
+}
+
+impl World {
+    pub(super) fn new(limits: &[(Limit, Limit)], start_us: u64) -> World {
+        let key = |(index, &(limit, other)): (usize, &(Limit, Limit))| Key {
+            name: format!("key {index}").into_bytes(),
+            limit,
+            other,
+            state: limit.fresh(),
+            reached_under: limit,
+            is_kept: false,
+            written: None,
+            is_restarted: false,
+            last: None,
+            receipts: Vec::new(),
+        };
+        World { keys: limits.iter().enumerate().map(key).collect(), now_us: start_us }
+    }
+
+    pub(super) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    pub(super) fn play(&mut self, batch: &Batch) -> Played {
+        let count = self.keys.len();
+        for key in &mut self.keys {
+            (key.written, key.is_restarted) = (None, false);
+        }
+        let first = &self.keys[batch.steps[0].key % count];
+        self.now_us = first.next_us(self.now_us, &batch.time);
+        let now_us = self.now_us;
+        let (mut requests, mut expected, mut is_plain) = (Vec::new(), Vec::new(), true);
+        for step in &batch.steps {
+            let key = &mut self.keys[step.key % count];
+            if step.is_changing {
+                std::mem::swap(&mut key.limit, &mut key.other);
+            }
+            if let Some((request, answer)) = key.take(step, now_us) {
+                requests.push(request);
+                expected.push(answer);
+                is_plain &= matches!(step.act, Act::Check);
+            }
+        }
+        Played { now_us, requests, expected, is_plain }
+    }
+}
+
+impl Key {
+    fn next_us(&self, now_us: u64, time: &Time) -> u64 {
+        let after = |wait_us: fn(&Decision) -> u64, off: i64| {
+            let end = |(at_us, decision): &(u64, Decision)| at_us.saturating_add(wait_us(decision));
+            self.last.as_ref().map_or(0, end).saturating_add_signed(off).max(now_us)
+        };
+        let next_us = match *time {
+            Time::Stay => now_us,
+            Time::ByUs(us) => now_us + us,
+            Time::Part(part) => {
+                let interval_us = u128::from(self.limit.bound().interval_us);
+                now_us + (interval_us * u128::from(part) / 1_000) as u64
+            }
+            Time::Retry(off) => after(|decision| decision.retry_after_us().unwrap_or(0), off),
+            Time::Reset(off) => after(|decision| decision.reset_after_us, off),
+            Time::BackUs(us) => now_us.saturating_sub(us),
+        };
+        next_us.min(MAX_TIME_US)
+    }
+
+    /// Takes the step: as it is sent, and the answer.
+    fn take(&mut self, step: &Step, server_us: u64) -> Option<(Request, Expected)> {
+        let at_us = match step.act {
+            Act::CheckAtUs(off_us) | Act::Look(Some(off_us)) | Act::RefundAtUs(_, off_us) => {
+                Some(server_us.saturating_add_signed(off_us))
+            }
+            _ => None,
+        };
+        let max_wait_us = match step.act {
+            Act::CheckWithinUs(us) => Some(us),
+            _ => None,
+        };
+        let when = When { server_us, callers_us: at_us };
+        let ask = Ask { cost: self.cost(&step.price, when.us()), max_wait_us };
+        let charge = self.charge(ask);
+        Some(match step.act {
+            Act::Check | Act::CheckAtUs(_) | Act::CheckWithinUs(_) => {
+                (Request::Check { charge, at_us }, Expected::Checked(self.check(ask, when)))
+            }
+            Act::Peek => (Request::Peek { charge, at_us }, self.peek(ask, when)),
+            Act::Look(_) => {
+                let intent = Intent::Look;
+                let charge = self.demanding(Demand { intent, ..*charge.demand() });
+                (Request::Together { charges: vec![charge], at_us }, self.peek(ask, when))
+            }
+            Act::Refund(which) | Act::RefundAtUs(which, _) => {
+                if self.receipts.is_empty() {
+                    return None;
+                }
+                let (cost, place) = self.receipts.remove(which % self.receipts.len());
+                let charge = self.charge(cost.into());
+                let back = self.refund(Receipt::of(cost, place), when);
+                (Request::Refund { charge, place, at_us }, Expected::Refunded(back))
+            }
+            Act::Reset => {
+                self.is_kept = false;
+                (self.written, self.is_restarted) = (None, false);
+                (Request::Reset { charge }, Expected::Reset)
+            }
+        })
+    }
+
+    fn cost(&self, price: &Price, now_us: u64) -> Cost {
+        let size = self.limit.size();
+        let units = match *price {
+            Price::Units(units) => units,
+            Price::Part(part) => (u128::from(size) * u128::from(part) / 1_000) as u64,
+            Price::Remaining(off) => {
+                let (limit, state) = self.decides(now_us, Cost::ONE);
+                let peek = limit.peek(&state, now_us, Cost::ONE.into());
+                peek.remaining.saturating_add_signed(off)
+            }
+            Price::MoreThanAll => size + 1,
+        };
+        Cost::new(units.clamp(1, MAX_UNITS)).unwrap()
+    }
+
+    fn peek(&self, ask: Ask, when: When) -> Expected {
+        let (limit, state) = self.decides(when.us(), ask.cost);
+        let decision = limit.peek(&state, when.us(), ask);
+        Expected::Peeked(limit.in_place_of(&self.limit, decision))
+    }
+
+    fn check(&mut self, ask: Ask, when: When) -> Checked {
+        let (limit, mut state) = self.decides(when.us(), ask.cost);
+        let is_new_clock = is_new_clock(&state, when);
+        let is_carried = self.is_carried(when.us(), ask.cost);
+        self.is_restarted |= is_new_clock || is_carried;
+        let Checked { decision, receipt } = limit.check(&mut state, when.us(), ask);
+        let checked = Checked { decision: limit.in_place_of(&self.limit, decision), receipt };
+        self.last = Some((when.us(), checked.decision));
+        self.receipts.extend(checked.receipt.as_ref().map(|it| (it.cost(), it.place())));
+        // A refusal writes a key only if a new clock has restarted its time since it was read, or what
+        // was spent under another limit was carried over.
+        if checked.decision.is_allowed() || self.is_restarted {
+            self.keep(is_carried, state);
+            // What is over already is kept from now on instead.
+            let may_be_over = !checked.decision.is_allowed() && !is_new_clock;
+            self.written =
+                Some(when.spare(if may_be_over { Spare::AtLeast } else { Spare::Seconds }));
+        }
+        checked
+    }
+
+    fn refund(&mut self, receipt: Receipt, when: When) -> u64 {
+        // Under whichever limit it is.
+        if !self.is_kept {
+            return self.limit.refund(&mut self.limit.fresh(), when.us(), receipt);
+        }
+        let mut state = self.state.clone();
+        let back = self.reached_under.refund(&mut state, when.us(), receipt);
+        if self.is_kept {
+            self.keep(false, state);
+            self.written = Some(when.spare(Spare::AtLeast));
+        }
+        back
+    }
+
+    fn demanding(&self, demand: Demand) -> Charge {
+        let name = Arc::new(Name::new("test", []));
+        let of = store::Charge::new(name, &self.name, self.limit, demand);
+        Charge { key: self.name.clone().into(), of }
+    }
+
+    pub(super) fn charge(&self, ask: Ask) -> Charge {
+        self.demanding(Demand::of(ask))
+    }
+
+    /// The state under its limit, or under the one that it stays under; and which decides.
+    pub(super) fn decides(&self, now_us: u64, cost: Cost) -> (Limit, State) {
+        match (self.is_kept, self.is_under_another()) {
+            (false, _) => (self.limit, self.limit.fresh()),
+            (true, false) => (self.limit, self.state.clone()),
+            (true, true) => self.carry_over(now_us, cost).decides(&self.limit),
+        }
+    }
+
+    fn carry_over(&self, now_us: u64, cost: Cost) -> CarryOver {
+        self.limit.carry_over(&self.reached_under, self.state.clone(), now_us, cost)
+    }
+
+    /// Whether its state is carried over to its limit by a request of this cost.
+    fn is_carried(&self, now_us: u64, cost: Cost) -> bool {
+        self.is_under_another() && matches!(self.carry_over(now_us, cost), CarryOver::Done(_))
+    }
+
+    /// Whether there is a state, and it was reached under another limit.
+    fn is_under_another(&self) -> bool {
+        self.is_kept && self.reached_under != self.limit
+    }
+
+    /// Under its limit, if it is new or was carried over; otherwise under that which it was under.
+    fn keep(&mut self, is_carried: bool, state: State) {
+        if is_carried || !self.is_kept {
+            self.reached_under = self.limit;
+        }
+        (self.state, self.is_kept) = (state, true);
+    }
+
+    /// When the server may forget it, if it is written at `now_us`: not while it matters under the
+    /// limit that it was reached under.
+    pub(super) fn expires_us(&self, now_us: u64) -> u64 {
+        const STEP_US: u64 = 8_000_000;
+        let (limit, state) = (&self.reached_under, &self.state);
+        let over_us =
+            |at_us: u64| at_us + limit.peek(state, at_us, Cost::ONE.into()).reset_after_us;
+        let expires_us = match (limit, state) {
+            (Limit::FixedWindow(limit), State::Window(state)) => state.start_us + limit.window_us(),
+            (Limit::SlidingWindowCounter(limit), State::WindowPair(state)) => {
+                state.start_us + 2 * limit.window_us()
+            }
+            (_, State::Fill(fill)) => over_us(fill.as_of_us) / STEP_US * STEP_US + STEP_US,
+            _ => 0,
+        };
+        expires_us.max(over_us(now_us))
+    }
+}
+
+/// Whether it is so far behind the key's own time that it must be another clock's.
+fn is_new_clock(state: &State, when: When) -> bool {
+    let floor_us = match state {
+        State::Window(state) => state.start_us,
+        State::WindowPair(state) => state.start_us,
+        State::Log(log) => log.coarsened().charged_us,
+        State::Fill(fill) => fill.as_of_us,
+    };
+    floor_us > when.us() + MAX_STEP_BACK_US
+}

@@ -1,0 +1,301 @@
+//! A Redis and a Valkey that play what the core has played.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Instant;
+
+use proptest::prelude::*;
+use redis::{Connection, Pipeline, Value};
+use tollgate_core::store::LogStorage;
+use tollgate_core::{Cost, Limit, Log, State};
+use tollgate_launcher::{Flavour, Launch, Server};
+
+use super::super::script::Script;
+use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
+use super::model::{Expected, Key, Played, Spare};
+use tollgate_limiter::Decision;
+use tollgate_limiter::StoreError;
+
+const S: u64 = 1_000_000;
+
+/// A lifetime that no script gives a key, 200 years: who has it after a batch was kept as long as
+/// before. Nothing ends before its test either, though a trace takes years.
+const MARK_MS: u64 = 200 * 366 * 86_400 * 1_000;
+
+/// One server of each flavour.
+pub(super) struct Servers {
+    each: Vec<RefCell<Player>>,
+}
+
+struct Player {
+    flavour: Flavour,
+    connection: Connection,
+    _server: Server,
+    /// What the server calls a script with the trace's time, by the name that it has otherwise.
+    scripts: HashMap<&'static str, String>,
+    ends: HashMap<Vec<u8>, Ends>,
+    /// The answers of scripts for plain checks, of others, and of the one that carries over.
+    decided: [u64; 3],
+}
+
+/// When a key ends, by the server's clock, and why then.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    at_us: u64,
+    /// How much earlier that is at most than when the script was run: real time went by.
+    early_us: u64,
+    spare: Spare,
+}
+
+impl Servers {
+    pub(super) fn start() -> Servers {
+        let start = |flavour| {
+            let server = Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"));
+            let client = redis::Client::open(server.unix_url()).unwrap();
+            RefCell::new(Player {
+                flavour,
+                connection: client.get_connection().unwrap(),
+                _server: server,
+                scripts: HashMap::new(),
+                ends: HashMap::new(),
+                decided: [0; 3],
+            })
+        };
+        Servers { each: Flavour::ALL.map(start).into() }
+    }
+
+    /// Begins anew, with no keys.
+    pub(super) fn forget(&self) {
+        for player in &self.each {
+            let mut player = player.borrow_mut();
+            player.ends.clear();
+            redis::cmd("FLUSHALL").exec(&mut player.connection).unwrap();
+        }
+    }
+
+    pub(super) fn play(&self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+        self.each.iter().try_for_each(|player| player.borrow_mut().play(played, keys))
+    }
+
+    /// How many decisions there were, in words.
+    pub(super) fn decided(&self) -> String {
+        let sum = |kind: usize| -> u64 {
+            self.each.iter().map(|player| player.borrow().decided[kind]).sum()
+        };
+        format!(
+            "{} answers of plain scripts, {} of others, {} carried over",
+            sum(0),
+            sum(1),
+            sum(2)
+        )
+    }
+}
+
+impl Player {
+    /// Plays a batch, and looks at every key after it.
+    fn play(&mut self, played: &Played, keys: &[Key]) -> Result<(), TestCaseError> {
+        let looks: Vec<Request> = keys
+            .iter()
+            .map(|key| Request::State { charge: key.charge(Cost::ONE.into()), at_us: None })
+            .collect();
+        let began = Instant::now();
+        let replies = self.replies(&played.requests, played.now_us);
+        let mut pipeline = Pipeline::new();
+        for key in keys {
+            pipeline.cmd("PTTL").arg(&key.name);
+            pipeline.cmd("PEXPIRE").arg(&key.name).arg(MARK_MS).ignore();
+        }
+        let values: Vec<Value> = pipeline.query(&mut self.connection).unwrap();
+        let took_us = began.elapsed().as_micros() as u64;
+        let states = self.replies(&looks, played.now_us);
+        self.compare_answers(played, replies)?;
+        self.compare_states(played.now_us, keys, states)?;
+        for (key, ttl_ms) in keys.iter().zip(values) {
+            let Value::Int(ttl_ms) = ttl_ms else { panic!("{ttl_ms:?}") };
+            self.compare_end(played, key, ttl_ms, took_us)?;
+        }
+        Ok(())
+    }
+
+    /// The replies to a batch. Requests that are put off are sent again, to the script that carries over, and requests
+    /// that are left for later are sent again after that.
+    fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, StoreError>> {
+        let mut replies: Vec<_> = requests.iter().map(|_| None).collect();
+        let mut left: Vec<usize> = (0..requests.len()).collect();
+        while !left.is_empty() {
+            let all: Vec<&Request> = left.iter().map(|&index| &requests[index]).collect();
+            let arguments = Arguments::of(all.iter().copied());
+            let kind = if arguments.abilities.is_plain() { 0 } else { 1 };
+            let (mut put_off, mut later) = (Vec::new(), Vec::new());
+            for (index, end) in left.into_iter().zip(self.run(&arguments, &all, now_us)) {
+                match end {
+                    RequestEnd::Reply(reply) => replies[index] = Some(reply),
+                    RequestEnd::PutOff => put_off.push(index),
+                    RequestEnd::Later => later.push(index),
+                }
+            }
+            self.decided[kind] += (all.len() - put_off.len() - later.len()) as u64;
+            if !put_off.is_empty() {
+                let again: Vec<&Request> = put_off.iter().map(|&index| &requests[index]).collect();
+                let arguments = Arguments::of(again.iter().copied()).carrying_over();
+                for (index, end) in put_off.into_iter().zip(self.run(&arguments, &again, now_us)) {
+                    match end {
+                        RequestEnd::Reply(reply) => {
+                            replies[index] = Some(reply);
+                            self.decided[2] += 1;
+                        }
+                        RequestEnd::Later => later.push(index),
+                        RequestEnd::PutOff => panic!("put off again"),
+                    }
+                }
+            }
+            later.sort_unstable();
+            left = later;
+        }
+        replies.into_iter().map(|reply| reply.unwrap_or_else(|| panic!("no reply"))).collect()
+    }
+
+    fn run(
+        &mut self,
+        arguments: &Arguments<'_>,
+        requests: &[&Request],
+        now_us: u64,
+    ) -> Vec<RequestEnd> {
+        let script = self.script(arguments.abilities.script());
+        let mut command = arguments.command("EVALSHA", &script);
+        let mut answers =
+            Answers::of(command.arg(now_us).query(&mut self.connection).unwrap()).unwrap();
+        requests.iter().map(|request| answers.next(request)).collect()
+    }
+
+    fn script(&mut self, script: &'static Script) -> String {
+        let connection = &mut self.connection;
+        let load = || {
+            // Seconds and microseconds, all of it the latter.
+            let text = script.text.replace(r#"redis.call("TIME")"#, "{ 0, ARGV[3] }");
+            assert_ne!(text, script.text);
+            let text = with_small_numbers(text);
+            redis::cmd("SCRIPT").arg("LOAD").arg(text).query(connection).unwrap()
+        };
+        self.scripts.entry(&script.hash).or_insert_with(load).clone()
+    }
+
+    fn compare_answers(
+        &self,
+        played: &Played,
+        replies: Vec<Result<Reply, StoreError>>,
+    ) -> Result<(), TestCaseError> {
+        let asked = played.requests.iter().zip(&played.expected);
+        for ((request, expected), reply) in asked.zip(replies) {
+            let is_same = match (&reply, expected) {
+                (Ok(Reply::Checked(own)), Expected::Checked(expected)) => {
+                    let charge = |cost, place| tollgate_core::Receipt::of(cost, place);
+                    let receipt = own.receipt().map(|own| charge(own.cost(), own.place()));
+                    *own.decided() == expected.decision && receipt == expected.receipt
+                }
+                (Ok(Reply::Checked(own)), Expected::Peeked(expected)) => own.decided() == expected,
+                (Ok(Reply::Together(joint)), Expected::Peeked(expected)) => {
+                    let (is_allowed, each) = (joint.is_allowed(), joint.each());
+                    let is_own =
+                        |own: &Decision| own.decided() == expected && own.receipt().is_none();
+                    is_allowed == expected.is_allowed() && each.iter().all(is_own)
+                }
+                (Ok(Reply::Refunded(own)), Expected::Refunded(expected)) => own == expected,
+                (Ok(Reply::Reset), Expected::Reset) => true,
+                _ => false,
+            };
+            let (flavour, now_us) = (self.flavour, played.now_us);
+            prop_assert!(
+                is_same,
+                "{flavour} at {now_us}: {request:?}\n is {reply:?}\nnot {expected:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn compare_states(
+        &self,
+        now_us: u64,
+        keys: &[Key],
+        states: Vec<Result<Reply, StoreError>>,
+    ) -> Result<(), TestCaseError> {
+        for (key, state) in keys.iter().zip(states) {
+            let Ok(Reply::State { limit, state, .. }) = state else {
+                panic!("{state:?} of {key:?}")
+            };
+            let expected = key.decides(now_us, Cost::ONE);
+            prop_assert_eq!(limit, expected.0, "{} of {:?}", self.flavour, key);
+            let (own, expected) = (comparable(&limit, *state), comparable(&limit, expected.1));
+            prop_assert_eq!(own, expected, "{} of {:?}", self.flavour, key);
+        }
+        Ok(())
+    }
+
+    /// Whether the key ends when it should, if it was written.
+    fn compare_end(
+        &mut self,
+        played: &Played,
+        key: &Key,
+        ttl_ms: i64,
+        took_us: u64,
+    ) -> Result<(), TestCaseError> {
+        let context = format!("{} at {}: {key:?}", self.flavour, played.now_us);
+        if !key.is_kept {
+            self.ends.remove(&key.name);
+            prop_assert_eq!(ttl_ms, -2, "there is a key: {}", context);
+            return Ok(());
+        }
+        prop_assert!(ttl_ms >= 0, "{ttl_ms}: {context}");
+        let ttl_s = (ttl_ms as u64).div_ceil(1_000);
+        let is_as_before = ttl_s > MARK_MS / 1_000 / 2;
+        if let Some(spare) = key.written.filter(|_| !is_as_before) {
+            let ends = Ends { at_us: played.now_us + ttl_s * S, early_us: took_us, spare };
+            self.ends.insert(key.name.clone(), ends);
+        }
+        prop_assert!(is_as_before || key.written.is_some(), "it was not written: {context}");
+        prop_assert!(!is_as_before || key.written.is_none() || played.is_plain, "{context}");
+        let Some(ends) = self.ends.get(&key.name) else { panic!("no end: {context}") };
+        let expires_us = key.expires_us(played.now_us);
+        // Times beyond 2^53 round.
+        if key.written.is_none() || expires_us >= 1 << 53 {
+            return Ok(());
+        }
+        let spare_us = ends.at_us as i64 - expires_us as i64;
+        let is_enough =
+            ends.spare == Spare::Unknown || spare_us + ends.early_us as i64 > 10 * S as i64;
+        let is_too_much = ends.spare == Spare::Seconds && spare_us > 11 * S as i64;
+        prop_assert!(is_enough && !is_too_much, "{spare_us} us to spare, {ends:?}, {context}");
+        Ok(())
+    }
+}
+
+/// Makes the script leave holes in short logs and compact a few slots at a time, so that traces of hundreds of steps
+/// reach the states that take thousands of charges otherwise.
+fn with_small_numbers(mut text: String) -> String {
+    for (marker, long, short) in [
+        (
+            "holes",
+            "COMPACT_SLOTS, GROW_SLOTS = 512, 128, 512, 16",
+            "COMPACT_SLOTS, GROW_SLOTS = 512, 3, 5, 2",
+        ),
+        ("ring.remove", "local NEAR = 64", "local NEAR = 3"),
+        ("is_to_grow", "log.capacity > 4096", "log.capacity > 24"),
+    ] {
+        let shorter = text.replace(long, short);
+        assert_eq!(shorter != text, text.contains(marker), "{long}");
+        text = shorter;
+    }
+    text
+}
+
+/// A log's running sums may begin anywhere: its charges are what counts, all of them within a window
+/// of the last.
+fn comparable(limit: &Limit, state: State) -> State {
+    match &state {
+        State::Log(log) => {
+            let entries = limit.entries(&state, 0).unwrap();
+            State::Log(Log::of(log.coarsened().charged_us, entries))
+        }
+        _ => state,
+    }
+}

@@ -1,0 +1,247 @@
+//! The primary that sentinels name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::{RedisResult, Value};
+use tokio::time::timeout;
+
+use super::address::Server;
+use super::node::Node;
+use super::race::first_of;
+use super::shared::Shared;
+use super::slots::Address;
+use super::target::{Open, Target, connect, open, store_error};
+use tollgate_limiter::StoreError;
+
+/// How often, while there are requests, it is looked whether the primary is still the same.
+const REFRESH_US: u64 = 1_000_000;
+
+/// How long one of them may take, or the primary: in the time for a connection there must be room for
+/// both, also where one has hung up and another knows better.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sentinels, and the primary that they watch.
+pub(super) struct Sentinels {
+    shared: Arc<Shared>,
+    all: Vec<Server>,
+    /// What they call the primary.
+    service: String,
+    /// How the primary is connected to, wherever it is.
+    primary: Server,
+    /// For people.
+    name: String,
+    connected: Mutex<Option<Named>>,
+    asked_us: AtomicU64,
+    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    next: AtomicUsize,
+}
+
+/// What a sentinel says of the primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    address: Address,
+    /// Which of two that disagree knows better: it grows with every failover.
+    epoch: u64,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        all: Vec<Server>,
+        service: String,
+        primary: Server,
+    ) -> Sentinels {
+        let shown: Vec<&str> = all.iter().map(Server::name).collect();
+        let name = format!("the primary `{}` of {}", service.escape_debug(), shown.join(", "));
+        Sentinels {
+            shared: Arc::clone(shared),
+            all,
+            service,
+            primary,
+            name,
+            connected: Mutex::default(),
+            asked_us: AtomicU64::new(0),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to the server that one of the sentinels says is the primary, and that says so
+    /// itself.
+    pub(super) async fn open(&self) -> Result<Open, StoreError> {
+        self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+        let known = self.connected.lock().clone();
+        let epoch = known.as_ref().map_or(0, |known| known.epoch);
+        let primary = self.primary.clone();
+        let accept = move |named: Named| {
+            let primary = primary.clone();
+            async move { Ok((connect_to(&primary, &named.address).await?, named)) }
+        };
+        let (open, named) = self.ask(epoch, accept).await?;
+        if !self.adopt(known, named) {
+            return Err(StoreError::unreachable(&self.name, "there was a failover meanwhile"));
+        }
+        Ok(open)
+    }
+
+    /// Notes where the primary is, unless somebody found out later what is newer.
+    fn adopt(&self, known: Option<Named>, named: Named) -> bool {
+        let mut connected = self.connected.lock();
+        let is_newer = |other: &Named| other.epoch > named.epoch;
+        if *connected != known && connected.as_ref().is_some_and(is_newer) {
+            return false;
+        }
+        *connected = Some(named);
+        true
+    }
+
+    /// Looks whether the primary is elsewhere, if that was not looked at for a while.
+    pub(super) fn refresh_if_old(&self, node: &Arc<Node>) {
+        let (now_us, asked_us) =
+            (self.shared.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
+        if now_us.saturating_sub(asked_us) < REFRESH_US
+            || self
+                .asked_us
+                .compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        let (node, runtime) = (Arc::clone(node), self.shared.executor.runtime_kind());
+        self.shared.executor.spawn(async move {
+            if let Target::Primary(sentinels) = node.target()
+                && let Some(open) = sentinels.open_elsewhere().await
+            {
+                node.replace(open, runtime);
+            }
+        });
+    }
+
+    /// A connection to the primary, if it is not where it was.
+    async fn open_elsewhere(&self) -> Option<Open> {
+        let known = self.connected.lock().clone()?;
+        let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
+        if named.address == known.address {
+            return None;
+        }
+        let open = connect_to(&self.primary, &named.address).await.ok()?;
+        self.adopt(Some(known), named).then_some(open)
+    }
+
+    /// The first answer that `accept` makes something of, and that is not older than what is known;
+    /// or else what most of them say.
+    async fn ask<T, F>(
+        &self,
+        epoch: u64,
+        accept: impl Fn(Named) -> F + Clone + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len().max(1);
+        let (last, front) = self.all.split_at(first);
+        let older = Arc::new(Mutex::new(Vec::new()));
+        let asked = front.iter().chain(last).map(|sentinel| {
+            let (sentinel, service) = (sentinel.clone(), self.service.clone());
+            let (accept, older) = (accept.clone(), Arc::clone(&older));
+            async move {
+                let named = named_by(&sentinel, &service).await?;
+                if named.epoch < epoch {
+                    older.lock().push(named);
+                    let problem = format!("{} has not heard of the last failover", sentinel.name());
+                    return Err(StoreError::refused(&problem));
+                }
+                accept(named).await
+            }
+        });
+        let failure = match first_of(asked.collect::<Vec<_>>()).await {
+            Ok(good) => return Ok(good),
+            Err(failure) => failure,
+        };
+        // They count their failovers anew once they have been set up anew.
+        let older = std::mem::take(&mut *older.lock());
+        let are_most = older.len() > self.all.len() / 2;
+        match older.into_iter().max_by_key(|named| named.epoch) {
+            Some(newest) if are_most => accept(newest).await,
+            _ => Err(failure.unwrap_or_else(|| {
+                StoreError::unreachable(&self.name, "no sentinel could be asked")
+            })),
+        }
+    }
+}
+
+/// What a sentinel says.
+async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError> {
+    let said = in_time(sentinel, async {
+        let mut asked = connect(sentinel).await?;
+        let mut question = redis::cmd("SENTINEL");
+        let said: RedisResult<HashMap<String, String>> =
+            question.arg("MASTER").arg(service).query_async(&mut asked).await;
+        said.map_err(|error| store_error(&error, sentinel.name()))
+    });
+    let said = said.await.map_err(|error| match error {
+        StoreError::Refused { problem } => StoreError::refused(&format!(
+            "{problem}; {} was asked for `{service}`",
+            sentinel.name()
+        )),
+        other => other,
+    })?;
+    let named = || {
+        let address =
+            Address { host: said.get("ip")?.clone(), port: said.get("port")?.parse().ok()? };
+        Some(Named { address, epoch: said.get("config-epoch")?.parse().ok()? })
+    };
+    named().ok_or_else(|| {
+        let problem = format!("{} does not say where `{service}` is", sentinel.name());
+        StoreError::refused(&problem)
+    })
+}
+
+/// A connection to a server that says that it is the primary.
+async fn connect_to(primary: &Server, address: &Address) -> Result<Open, StoreError> {
+    let server = primary.at(&address.host, address.port);
+    let opened = in_time(&server, async {
+        let mut open = open(&server).await?;
+        let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open.connection).await;
+        Ok((role.map_err(|error| store_error(&error, server.name()))?, open))
+    });
+    match opened.await {
+        Ok((role, open)) if is_primary(&role) => Ok(open),
+        Ok(_) => {
+            let problem = format!("{} is not the primary any more, or not yet", server.name());
+            Err(StoreError::refused(&problem))
+        }
+        Err(StoreError::Refused { problem }) => {
+            Err(StoreError::refused(&format!("{problem}; {} was asked", server.name())))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+async fn in_time<T>(
+    server: &Server,
+    asking: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let answer = timeout(PATIENCE, asking).await;
+    answer.unwrap_or_else(|_| Err(StoreError::unreachable(server.name(), "it does not answer")))
+}
+
+fn is_primary(role: &Value) -> bool {
+    let first = match role {
+        Value::Array(parts) => parts.first(),
+        _ => None,
+    };
+    match first {
+        Some(Value::BulkString(role)) => role == b"master",
+        Some(Value::SimpleString(role)) => role == "master",
+        _ => false,
+    }
+}

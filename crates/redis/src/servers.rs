@@ -1,0 +1,156 @@
+//! All servers of one limiter, and which of them has a key.
+
+use std::sync::Arc;
+
+use super::across;
+use super::address::{Deployment, Server};
+use super::cluster::Cluster;
+use super::node::{Load, Node};
+use super::rendezvous::Rendezvous;
+use super::sentinel::Sentinels;
+use super::shared::Shared;
+use super::slots::{Address, slot_of};
+use super::target::Target;
+use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
+use super::wire::Request;
+use tollgate_limiter::OnFailure;
+use tollgate_limiter::ServerHealth;
+use tollgate_limiter::store::Call;
+
+/// All servers of one limiter.
+pub(super) struct Servers {
+    shared: Arc<Shared>,
+    kind: Kind,
+}
+
+enum Kind {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+    /// A key is on one of them, whatever happens to the others.
+    Shards {
+        nodes: Vec<Arc<Node>>,
+        rendezvous: Rendezvous,
+    },
+}
+
+impl Servers {
+    pub(super) fn new(shared: &Arc<Shared>, deployment: Deployment) -> Servers {
+        let node = |target| Node::new(shared, target, None);
+        let kind = match deployment {
+            Deployment::One(server) => Kind::One(node(Target::of(server))),
+            Deployment::Sentinel { sentinels, name, primary } => {
+                let sentinels = Sentinels::new(shared, sentinels, name, primary);
+                Kind::One(node(Target::Primary(sentinels)))
+            }
+            Deployment::Cluster { seeds } => {
+                let with_address = |server: Server| {
+                    let (host, port) = server.host_and_port()?;
+                    let address = Address { host: host.to_owned(), port };
+                    Some((server, address))
+                };
+                let seeds = seeds.into_iter().filter_map(with_address).collect();
+                Kind::Cluster(Cluster::new(shared, seeds))
+            }
+            Deployment::Shards(servers) => {
+                let rendezvous = Rendezvous::new(servers.iter().map(Server::name));
+                let nodes = servers.into_iter().map(|server| node(Target::of(server))).collect();
+                Kind::Shards { nodes, rendezvous }
+            }
+        };
+        Servers { shared: Arc::clone(shared), kind }
+    }
+
+    pub(super) fn of_cluster(shared: &Arc<Shared>, cluster: Arc<Cluster>) -> Servers {
+        Servers { shared: Arc::clone(shared), kind: Kind::Cluster(cluster) }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Where a key is: keys of the same place can be decided together.
+    pub(super) fn place(&self, key: &[u8]) -> usize {
+        match &self.kind {
+            Kind::One(_) => 0,
+            Kind::Cluster(_) => slot_of(key).into(),
+            Kind::Shards { rendezvous, .. } => rendezvous.place(key),
+        }
+    }
+
+    /// Whether the keys of a request are in different places.
+    pub(super) fn is_across(&self, request: &Request) -> bool {
+        let mut places = request.charges().iter().map(|charge| self.place(&charge.key));
+        match &self.kind {
+            Kind::One(_) => false,
+            _ => places.next().is_some_and(|first| places.any(|place| place != first)),
+        }
+    }
+
+    /// Sends a request. It is on its way whatever becomes of the receiver.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        request: Request,
+        call: &Call,
+        and_then: AndThen,
+    ) -> Receiver {
+        let is_across = self.is_across(&request);
+        let (waiting, receiver) = Waiting::new(&self.shared, request, call);
+        let waiting = waiting.and_then(and_then);
+        if is_across {
+            self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
+        } else {
+            self.put(waiting);
+        }
+        receiver
+    }
+
+    /// Sends requests, each with its keys in one place; those of one server are decided in their
+    /// order.
+    pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
+        let waiting = |(request, call)| Waiting::new(&self.shared, request, &call);
+        let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
+        match &self.kind {
+            Kind::One(node) => node.put(Load::Many(all)),
+            Kind::Cluster(cluster) => cluster.put_all(all),
+            Kind::Shards { nodes, .. } => {
+                let mut loads: Vec<Vec<Waiting>> = nodes.iter().map(|_| Vec::new()).collect();
+                for waiting in all {
+                    let key = waiting.request.charges().first().map(|charge| &charge.key[..]);
+                    let place = self.place(key.unwrap_or_default());
+                    loads[place].push(waiting);
+                }
+                let loads = nodes.iter().zip(loads).filter(|(_, load)| !load.is_empty());
+                loads.for_each(|(node, load)| node.put(Load::Many(load)));
+            }
+        }
+        receivers
+    }
+
+    /// Sends one request whose keys are in one place.
+    pub(super) fn put(&self, waiting: Waiting) {
+        match &self.kind {
+            Kind::One(node) => node.put(Load::One(waiting)),
+            Kind::Cluster(cluster) => cluster.put(waiting),
+            Kind::Shards { nodes, .. } => {
+                let key = waiting.request.charges().first().map(|charge| &charge.key[..]);
+                nodes[self.place(key.unwrap_or_default())].put(Load::One(waiting));
+            }
+        }
+    }
+
+    /// Gives units back on behalf of nobody.
+    pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
+        let deadline = self.shared.deadline.max(REFUND_DEADLINE);
+        let call = Call { at_us: refund.at_us(), deadline, on_failure: OnFailure::Closed };
+        let (waiting, _) = Waiting::new(&self.shared, refund, &call);
+        self.put(waiting.and_then(and_then));
+    }
+
+    pub(super) fn health(&self) -> Vec<ServerHealth> {
+        match &self.kind {
+            Kind::One(node) => vec![node.health()],
+            Kind::Cluster(cluster) => cluster.nodes().iter().map(|node| node.health()).collect(),
+            Kind::Shards { nodes, .. } => nodes.iter().map(|node| node.health()).collect(),
+        }
+    }
+}

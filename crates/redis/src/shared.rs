@@ -1,0 +1,116 @@
+//! What all servers of one limiter share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tollgate_core::Decision;
+
+use super::denials::Denials;
+use super::executor::Executor;
+use super::outage::Outages;
+use super::refund_order::RefundOrder;
+use super::waiting::OwedRefund;
+use super::wire::Charge;
+use tollgate_limiter::Clock;
+use tollgate_limiter::StoreError;
+use tollgate_limiter::store::Fallback;
+
+/// What all servers of one limiter share.
+pub(super) struct Shared {
+    /// The limiter's: of requests that have no other, and by which servers are judged.
+    pub(super) deadline: Duration,
+    pub(super) executor: Arc<Executor>,
+    /// By which refusals are remembered.
+    pub(super) clock: Clock,
+    pub(super) denials: Denials,
+    pub(super) refund_order: RefundOrder<OwedRefund>,
+    pub(super) fallback: Arc<Fallback>,
+    failed: Mutex<Failed>,
+    outages: Mutex<Outages>,
+    /// Whether there is an outage, so that answers take the lock of `outages` only during one.
+    is_failing: AtomicBool,
+}
+
+/// How many requests no server decided, and why the last.
+#[derive(Clone, Default)]
+pub(super) struct Failed {
+    /// In the order of [`StoreError::KINDS`].
+    by_kind: [u64; StoreError::KINDS.len()],
+    pub(super) last: Option<StoreError>,
+}
+
+impl Failed {
+    fn count(&mut self, error: &StoreError) {
+        let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
+        if let Some(count) = kind.and_then(|at| self.by_kind.get_mut(at)) {
+            *count += 1;
+        }
+        self.last = Some(error.clone());
+    }
+
+    pub(super) fn by_kind(&self) -> Vec<(&'static str, u64)> {
+        StoreError::KINDS.into_iter().zip(self.by_kind).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(deadline: Duration, fallback: Arc<Fallback>) -> std::io::Result<Shared> {
+        Ok(Shared {
+            deadline,
+            executor: Arc::new(Executor::new()?),
+            clock: Clock::system(),
+            denials: Denials::new(),
+            refund_order: RefundOrder::new(),
+            fallback,
+            failed: Mutex::default(),
+            outages: Mutex::default(),
+            is_failing: AtomicBool::new(false),
+        })
+    }
+
+    /// A refusal that is remembered, for a check that asks at the server's time.
+    pub(super) fn recall(&self, charge: &Charge) -> Option<Decision> {
+        self.denials.recall(charge.asked(), self.clock.now_us())
+    }
+
+    /// Counts a request that the servers failed to decide, and logs the first of an outage. `is_degraded` says whether
+    /// the failure policy decides it instead.
+    pub(super) fn count_failure(&self, error: &StoreError, is_degraded: bool) {
+        self.failed.lock().count(error);
+        let now_us = self.clock.now_us();
+        let started = {
+            let mut outages = self.outages.lock();
+            self.is_failing.store(true, Ordering::Relaxed);
+            outages.failed(now_us, error, is_degraded)
+        };
+        // Without the lock: a subscriber may call the limiter.
+        if let Some(started) = started {
+            started.log();
+        }
+    }
+
+    /// Logs the end of an outage, if an answer of a server ends one.
+    pub(super) fn answered(&self) {
+        if !self.is_failing.load(Ordering::Relaxed) {
+            return;
+        }
+        let ended = {
+            let mut outages = self.outages.lock();
+            let ended = outages.answered(self.clock.now_us());
+            if ended.is_some() {
+                self.is_failing.store(false, Ordering::Relaxed);
+            }
+            ended
+        };
+        if let Some(ended) = ended {
+            ended.log();
+        }
+    }
+
+    /// How many requests no server decided, and why the last.
+    pub(super) fn failed(&self) -> Failed {
+        self.failed.lock().clone()
+    }
+}

@@ -1,0 +1,194 @@
+//! The tests that a file carries, and whether its rules pass them.
+
+use std::fmt::Write;
+
+use tollgate_core::Excerpt;
+
+use super::attributes::{Attributes, Standing};
+use super::config::{Config, Spend};
+use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
+use super::key::push_part;
+use super::plan::Plan;
+use super::problem::{Position, Report};
+use super::request::Request;
+use tollgate_limiter::Limiter;
+
+const REMEDY: &str =
+    "correct the rule or the test; `tollgate explain` shows what rules do with a request";
+
+/// The attributes whose values messages show. Others may be secrets.
+const SHOWN: [&str; 4] = ["method", "path", "ip", "tier"];
+
+/// A request, and what the rules of its domain should do with it.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) name: Box<str>,
+    pub(super) at: Position,
+    pub(super) domain: Box<str>,
+    pub(super) sent: Vec<CaseAttribute>,
+    /// Every rule that should apply.
+    pub(super) expected: Vec<Expectation>,
+}
+
+/// An attribute of a test's request.
+#[derive(Debug)]
+pub(super) struct CaseAttribute {
+    pub(super) name: Box<str>,
+    pub(super) value: Box<str>,
+    pub(super) standing: Standing,
+}
+
+/// A rule that should apply, and what it should do as far as the test says it.
+#[derive(Debug)]
+pub(super) struct Expectation {
+    pub(super) rule: Box<str>,
+    pub(super) at: Position,
+    pub(super) spend: Option<Spend>,
+    /// In the order of the rule's key.
+    pub(super) key: Option<Vec<(Box<str>, Box<str>)>>,
+    pub(super) cost: Option<u64>,
+}
+
+/// Reports every test that the rules of a valid file fail.
+pub(super) fn run(config: &Config, cases: &[Case], report: &mut Report) {
+    let Some(first) = cases.first() else { return };
+    // Nothing is charged, so that a limiter without memory does.
+    let limiter = Limiter::builder().max_bytes(0).build();
+    match Plan::new(&limiter, config, None) {
+        Ok(plan) => cases.iter().for_each(|case| case.run(&plan, config, report)),
+        Err(error) => {
+            let message = format!("the tests cannot be run: {error}");
+            report.error(first.at, message, "correct that first");
+        }
+    }
+}
+
+impl Case {
+    fn run(&self, plan: &Plan, config: &Config, report: &mut Report) {
+        let request = self.request();
+        let request = Request::new(&request, &plan.names);
+        let applying = applying(plan, &self.domain, &request);
+        for expected in &self.expected {
+            let applied = applying.iter().find(|(rule, _)| rule.name.name() == &*expected.rule);
+            match applied {
+                Some((_, applied)) => self.compare(expected, applied, config, report),
+                None => {
+                    let why = why_not(plan, &self.domain, &expected.rule, &request);
+                    let why = why.map(|why| shown(&why)).unwrap_or_default();
+                    let should = format!("should apply and does not{why}");
+                    self.fail(&expected.rule, &should, expected.at, report);
+                }
+            }
+        }
+        for (rule, applied) in &applying {
+            let name = rule.name.name();
+            if !self.expected.iter().any(|expected| &*expected.rule == name) {
+                let does = format!("should not apply, and {}", spends(&applied.spends));
+                self.fail(name, &does, self.at, report);
+            }
+        }
+    }
+
+    fn request(&self) -> Attributes<'_> {
+        self.sent.iter().fold(
+            Attributes::new(),
+            |request, CaseAttribute { name, value, standing }| match standing {
+                Standing::Known => request.with(&**name, &**value),
+                Standing::Said => request.said(&**name, &**value),
+                Standing::Claimed => request.claimed(&**name, &**value),
+            },
+        )
+    }
+
+    /// Compares what a rule should do with what it does.
+    fn compare(
+        &self,
+        expected: &Expectation,
+        applied: &Applied,
+        config: &Config,
+        report: &mut Report,
+    ) {
+        let Expectation { rule, at, spend, key, cost } = expected;
+        let wanted = spend.map(|spend| spent(spend, config));
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != spent_by(&applied.spends)) {
+            let mut does = format!("should spend `{wanted}`, and {}", spends(&applied.spends));
+            if is_shown(&applied.because) {
+                // Writing to a text cannot fail.
+                let _ = write!(does, " ({})", applied.because);
+            }
+            self.fail(rule, &does, *at, report);
+        }
+        if let Some(cost) = cost.filter(|cost| *cost != applied.cost) {
+            let does = format!("should cost {cost}, and costs {}", applied.cost);
+            self.fail(rule, &does, *at, report);
+        }
+        if let Some(key) = key.as_ref().filter(|key| encoded(key) != applied.key) {
+            let names: Vec<&str> = key.iter().map(|(name, _)| &**name).collect();
+            let (wanted, found) = (names.join(", "), names_in(&applied.key));
+            let does = match wanted == found {
+                true => format!("should have another value of `{wanted}` in its key"),
+                false => format!("should have a key of `{wanted}`, and has one of `{found}`"),
+            };
+            self.fail(rule, &does, *at, report);
+        }
+    }
+
+    fn fail(&self, rule: &str, does: &str, at: Position, report: &mut Report) {
+        let message = format!("test `{}`: rule `{rule}` {does}", Excerpt::of(&self.name));
+        report.error(at, message, REMEDY);
+    }
+}
+
+/// Returns the name of a limit, `allow` or `block`, as the file writes it.
+fn spent(spend: Spend, config: &Config) -> &str {
+    match spend {
+        Spend::Limit(at) => config.limits.get(at).map_or("", |limit| &limit.name),
+        Spend::Allow => "allow",
+        Spend::Block => "block",
+    }
+}
+
+fn spent_by(spends: &Spends) -> &str {
+    match spends {
+        Spends::Limit { name, .. } => name,
+        Spends::Nothing => "allow",
+        Spends::Blocked => "block",
+    }
+}
+
+fn spends(spends: &Spends) -> String {
+    format!("spends `{}`", spent_by(spends))
+}
+
+/// A key as rules write it.
+fn encoded(key: &[(Box<str>, Box<str>)]) -> String {
+    let mut encoded = Vec::new();
+    key.iter().for_each(|(name, value)| push_part(&mut encoded, 0, name, value));
+    String::from_utf8_lossy(&encoded).into_owned()
+}
+
+/// The attributes that a key is made of, without their values.
+fn names_in(key: &str) -> String {
+    let names = key.split(',').map(|part| part.split_once('=').map_or("", |(name, _)| name));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether a reason can be told without telling a secret.
+fn is_shown(because: &Reason) -> bool {
+    match because {
+        Reason::Tier { by, .. } | Reason::NoTier { by, .. } => SHOWN.contains(&&**by),
+        Reason::Override | Reason::NetworkOverride { .. } | Reason::Only => true,
+    }
+}
+
+/// Why a rule does not apply, without values that may be secrets.
+fn shown(why: &NotApplied) -> String {
+    match why {
+        NotApplied::Unlike { attribute, .. } | NotApplied::Like { attribute, .. }
+            if !SHOWN.contains(&&**attribute) =>
+        {
+            format!(" (`{}` has another value)", Excerpt::of(attribute))
+        }
+        _ => format!(" ({why})"),
+    }
+}

@@ -1,0 +1,78 @@
+//! Which limit a rule spends for whom.
+
+use super::fields::{Fields, Mapping, Naming, Table};
+use super::limits::Limits;
+use super::names;
+use super::sources::Origin;
+use crate::config::{Choice, Spend, Tiers};
+use crate::problem::Report;
+use crate::yaml::{Kind, Node};
+
+pub(super) const REMEDY: &str =
+    "name a limit, or choose one like `{ by: tier, tiers: { pro: pro }, default: free }`";
+
+const CHOICE: Mapping =
+    Mapping { name: "`limit`", fields: &["by", "tiers", "default"], remedy: REMEDY };
+
+const TIERS: Table = Table {
+    name: "`tiers`",
+    item: "tier",
+    remedy: "say which limit each tier spends, like `tiers: { pro: pro }`",
+    naming: Naming::Shown,
+};
+
+pub(super) fn read(
+    node: &Node<'_>,
+    limits: &mut Limits<'_>,
+    origin: Origin<'_>,
+    report: &mut Report,
+) -> Option<Choice> {
+    match node.kind {
+        Kind::Map(_) => {}
+        Kind::Text { .. } if !node.is_null() => {
+            return Some(Choice { tiers: None, default: limits.spend(node, "`limit`", report)? });
+        }
+        _ => {
+            report.unfit(node, CHOICE.name, "a text or a mapping", REMEDY);
+            return None;
+        }
+    }
+    if Fields::of(node).any(|(name, _)| name == "algorithm") {
+        let remedy = "define the limit under `limits`, and name it here";
+        report.error(node.at, "a rule has no limit of its own", remedy);
+        return None;
+    }
+    let fields = Fields::read(node, &CHOICE, report)?;
+    let by = fields.require("by", "name the attribute that chooses, like `by: tier`", report);
+    let by = by.and_then(|node| names::ATTRIBUTE.read(node, "`by`", report));
+    if let (Some(name), Some(node)) = (by, fields.get("by")) {
+        origin.warn_of_name(name, node.at, report);
+        let so = ": every request spends the `default`";
+        origin.sources.warn_if_never(name, so, node.at, report);
+    }
+    let tiers = fields.require("tiers", TIERS.remedy, report);
+    let of = tiers.and_then(|node| read_tiers(node, limits, report));
+    let remedy = "name the limit of those without a tier, or use `allow` or `block`";
+    let default = fields.require("default", remedy, report);
+    let default = default.and_then(|node| limits.spend(node, "`default`", report));
+    Some(Choice { tiers: Some(Tiers { by: by?.into(), of: of? }), default: default? })
+}
+
+fn read_tiers(
+    node: &Node<'_>,
+    limits: &mut Limits<'_>,
+    report: &mut Report,
+) -> Option<Vec<(Box<str>, Spend)>> {
+    let rows = TIERS.rows(node, report)?;
+    if rows.is_empty() {
+        report.error(node.at, "`tiers` has no tier", TIERS.remedy);
+        return None;
+    }
+    let mut tiers = Vec::with_capacity(rows.len());
+    for row in rows {
+        let name = names::TIER.check(row.name, row.at, report);
+        let spend = limits.spend(row.value, "a tier's limit", report);
+        tiers.extend(name.zip(spend).map(|(name, spend)| (name.into(), spend)));
+    }
+    Some(tiers)
+}

@@ -1,0 +1,284 @@
+//! The limits, and the names by which rules spend them.
+
+use std::collections::HashMap;
+
+use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
+
+use super::fields::{Fields, Mapping, Naming, Row, Table, unspaced};
+use super::names;
+use crate::config::{NamedLimit, Spend};
+use crate::nearest::nearest;
+use crate::problem::{Position, Report};
+use crate::yaml::{Kind, Node};
+
+const LIMITS: Table = Table {
+    name: "`limits`",
+    item: "limit",
+    remedy: "name each limit, like `free: token-bucket capacity=60 refill=1/s`",
+    naming: Naming::Shown,
+};
+
+const LIMIT: Wording = Wording { name: "a limit", remedy: LIMITS.remedy };
+
+const ALGORITHM_REMEDY: &str =
+    "begin with it, like `{ algorithm: token-bucket, capacity: 60, refill: 1/s }`";
+
+/// What a rule may spend that is no limit.
+const RESERVED: [(&str, Spend); 2] = [("allow", Spend::Allow), ("block", Spend::Block)];
+
+/// The limits of a file, by name.
+#[derive(Default)]
+pub(super) struct Limits<'n> {
+    found: Vec<Found<'n>>,
+    places: HashMap<&'n str, usize>,
+    /// There is no table to look names up in, and that has been reported.
+    is_lost: bool,
+}
+
+struct Found<'n> {
+    name: &'n str,
+    at: Position,
+    /// `None` if it was refused: its name is not unknown for that.
+    limit: Option<Limit>,
+    is_used: bool,
+}
+
+impl<'n> Limits<'n> {
+    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> Limits<'n> {
+        let rows = file.or("limits", Vec::new(), |node| LIMITS.rows(node, report));
+        let is_lost = rows.is_none() || file.may_have("limits");
+        let mut limits = Limits { is_lost, ..Limits::default() };
+        for Row { name, at, value } in rows.unwrap_or_default() {
+            if RESERVED.iter().any(|(reserved, _)| *reserved == name) {
+                let message = format!("a limit cannot be called `{name}`");
+                let remedy = "choose another name: a rule may say that instead of a limit";
+                report.error(at, message, remedy);
+                continue;
+            }
+            if names::LIMIT.check(name, at, report).is_none() {
+                continue;
+            }
+            let limit = read_limit(value, &LIMIT, report);
+            limits.places.insert(name, limits.found.len());
+            limits.found.push(Found { name, at, limit, is_used: false });
+        }
+        limits
+    }
+
+    /// What a rule spends: a limit's name, `allow` or `block`.
+    pub(super) fn spend(
+        &mut self,
+        node: &Node<'_>,
+        name: &str,
+        report: &mut Report,
+    ) -> Option<Spend> {
+        let text = report.text(node, name, "name a limit, or use `allow` or `block`")?;
+        if let Some((_, spend)) = RESERVED.iter().find(|(reserved, _)| *reserved == text) {
+            return Some(*spend);
+        }
+        match self.places.get(text) {
+            Some(&place) => {
+                self.found[place].is_used = true;
+                Some(Spend::Limit(place))
+            }
+            None => {
+                if !self.is_lost {
+                    self.unknown(text, node.at, report);
+                }
+                None
+            }
+        }
+    }
+
+    fn unknown(&self, text: &str, at: Position, report: &mut Report) {
+        let reserved = RESERVED.map(|(name, _)| name);
+        let known = self.found.iter().map(|limit| limit.name);
+        let meant = report.meant(text, reserved.into_iter().chain(known));
+        let remedy = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None if text.contains(' ') => "define it under `limits`, and name it here".into(),
+            None => "define it under `limits`, or use `allow` or `block`".into(),
+        };
+        report.error(at, format!("there is no limit `{}`", Excerpt::of(text)), remedy);
+    }
+
+    /// The most that one request may cost of a limit.
+    pub(super) fn size(&self, place: usize) -> Option<u64> {
+        self.found.get(place)?.limit.map(|limit| limit.size())
+    }
+
+    pub(super) fn name(&self, place: usize) -> &'n str {
+        self.found.get(place).map_or("", |limit| limit.name)
+    }
+
+    pub(super) fn warn_of_unused(&self, report: &mut Report) {
+        for limit in self.found.iter().filter(|limit| !limit.is_used) {
+            let message = format!("no rule spends limit `{}`", limit.name);
+            report.warn(limit.at, message, "name it in a rule, unless it is asked for by its name");
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.found.len()
+    }
+
+    pub(super) fn into_list(self) -> Vec<NamedLimit> {
+        let named =
+            |found: Found<'_>| Some(NamedLimit { name: found.name.into(), limit: found.limit? });
+        self.found.into_iter().filter_map(named).collect()
+    }
+}
+
+/// What messages call a limit, and what to write if it is something else.
+pub(super) struct Wording {
+    pub(super) name: &'static str,
+    pub(super) remedy: &'static str,
+}
+
+/// A limit as one text, or as a mapping of its parameters.
+pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
+    match &node.kind {
+        Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
+            report.no_space(node.at, "algorithm");
+            None
+        }
+        Kind::Text { text, .. } if !node.is_null() => match text.parse() {
+            Ok(limit) => Some(limit),
+            Err(error) => {
+                report.refused(node.at, &error, Notation::Text);
+                None
+            }
+        },
+        Kind::Map(_) => read_parameters(node, report),
+        _ => {
+            report.unfit(node, wording.name, "a text or a mapping", wording.remedy);
+            None
+        }
+    }
+}
+
+fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
+    let errors_before = report.errors();
+    let name = algorithm(node, report)?;
+    let fields = Fields::read(node, mapping(name), report)?;
+    let mut parameters = Vec::new();
+    for &parameter in name.parameters() {
+        match fields.get(parameter) {
+            Some(value) => {
+                let remedy = "use a number, a time or a rate, like `10`, `60s` or `1/s`";
+                // Also if it is no text, for the others to be read.
+                let text = report.text(value, &format!("`{parameter}`"), remedy);
+                parameters.push((parameter, text.unwrap_or(stand_in(parameter)), value.at));
+            }
+            // It has a default.
+            None if parameter == "mode" => {}
+            None if fields.may_have(parameter) => {}
+            None => {
+                let error = LimitError::Missing { algorithm: name, parameter };
+                report.refused(node.at, &error, Notation::Yaml);
+            }
+        }
+    }
+    let is_there = |parameter: &&str| *parameter == "mode" || fields.get(parameter).is_some();
+    let missing = name.parameters().iter().filter(|parameter| !is_there(parameter));
+    parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
+    let limit = of_parameters(name, parameters, node.at, report);
+    // One with a stand-in is not what was meant.
+    limit.filter(|_| report.errors() == errors_before)
+}
+
+/// The algorithm of a limit, also if the field's name is but nearly right.
+fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
+    let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
+    let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
+    let Some((name, value)) = exact.or_else(|| Fields::of(node).find(|(name, _)| is_meant(name)))
+    else {
+        let fields = Fields::read(node, &ANY, report)?;
+        fields.require("algorithm", ALGORITHM_REMEDY, report);
+        return None;
+    };
+    let found = report.text(value, "`algorithm`", ALGORITHM_REMEDY);
+    let found = found.and_then(|text| match text.parse() {
+        Ok(algorithm) => Some(algorithm),
+        Err(error) => {
+            report.refused(value.at, &error, Notation::Yaml);
+            None
+        }
+    });
+    // Without its algorithm the fields are not read, which would say so.
+    if found.is_none() && name != "algorithm" {
+        Fields::read(node, &ANY, report);
+    }
+    found
+}
+
+/// Reports each parameter that is refused.
+fn of_parameters(
+    name: AlgorithmName,
+    mut parameters: Vec<(&'static str, &str, Position)>,
+    at: Position,
+    report: &mut Report,
+) -> Option<Limit> {
+    let pairs = |of: &[(&'static str, &str, Position)]| {
+        Limit::from_parameters(name, of.iter().map(|&(parameter, value, _)| (parameter, value)))
+    };
+    let mut first = pairs(&parameters);
+    let limit = first.as_ref().ok().copied();
+    // Ends: at each turn one more is a stand-in, and those are never refused.
+    while let Err(error) = &first {
+        let faulty = parameters.iter_mut().find(|(name, ..)| error.parameter() == Some(name));
+        let Some((parameter, value, at)) = faulty else {
+            report.refused(at, error, Notation::Yaml);
+            return None;
+        };
+        report.refused(*at, error, Notation::Yaml);
+        *value = stand_in(parameter);
+        first = pairs(&parameters);
+    }
+    limit
+}
+
+/// Fits whatever the other parameters are.
+fn stand_in(parameter: &str) -> &'static str {
+    match parameter {
+        "window" => "1s",
+        "refill" | "leak" => "1000000000/s",
+        "mode" => "policing",
+        _ => "1",
+    }
+}
+
+const fn mapping(algorithm: AlgorithmName) -> &'static Mapping {
+    match algorithm {
+        AlgorithmName::FixedWindow => &FIXED_WINDOW,
+        AlgorithmName::SlidingWindowLog => &SLIDING_WINDOW_LOG,
+        AlgorithmName::SlidingWindowCounter => &SLIDING_WINDOW_COUNTER,
+        AlgorithmName::TokenBucket => &TOKEN_BUCKET,
+        AlgorithmName::LeakyBucket => &LEAKY_BUCKET,
+    }
+}
+
+/// A limit of any algorithm.
+const ANY: Mapping = Mapping {
+    name: "a limit",
+    fields: &["algorithm", "limit", "window", "capacity", "refill", "leak", "mode"],
+    remedy: ALGORITHM_REMEDY,
+};
+const FIXED_WINDOW: Mapping = Mapping {
+    name: "a fixed-window",
+    fields: &["algorithm", "limit", "window"],
+    remedy: ALGORITHM_REMEDY,
+};
+const SLIDING_WINDOW_LOG: Mapping = Mapping { name: "a sliding-window-log", ..FIXED_WINDOW };
+const SLIDING_WINDOW_COUNTER: Mapping =
+    Mapping { name: "a sliding-window-counter", ..FIXED_WINDOW };
+const TOKEN_BUCKET: Mapping = Mapping {
+    name: "a token-bucket",
+    fields: &["algorithm", "capacity", "refill"],
+    ..FIXED_WINDOW
+};
+const LEAKY_BUCKET: Mapping = Mapping {
+    name: "a leaky-bucket",
+    fields: &["algorithm", "capacity", "leak", "mode"],
+    ..FIXED_WINDOW
+};

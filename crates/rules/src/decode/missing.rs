@@ -1,0 +1,139 @@
+//! Requests that a rule does not limit because they have nothing to make its key of.
+
+use std::collections::HashMap;
+
+use super::fields::listed;
+use super::sources::{AttributeSources, Availability, Origin};
+use crate::config::{Condition, KeyPart, Rule, Spend, Wanted};
+use crate::problem::{Position, Report};
+use crate::yaml::{Kind, Node};
+
+/// The most rules that a rule whose key may be missing is compared with: rules of its domain that have no
+/// condition on values, or whose first such condition is one of its own. If there are more, the requests
+/// without the key are taken to be limited.
+const MAX_COMPARED: usize = 1_000;
+
+/// A domain, and the attribute and the first value of a condition. Empty if there is no condition on values.
+type Heading<'r> = (&'r str, &'r str, String);
+
+/// The rules whose keys every request has.
+type OtherRules<'r> = HashMap<Heading<'r>, Vec<&'r Rule>>;
+
+/// The parts of keys that some requests do not have.
+#[derive(Default)]
+pub(super) struct MissingKeys {
+    /// How many rules were read.
+    rules: usize,
+    found: Vec<MissingPart>,
+}
+
+struct MissingPart {
+    rule: usize,
+    part: usize,
+    at: Position,
+}
+
+impl MissingKeys {
+    /// Notes the parts of a rule's key, which stands at `node`, that some requests do not have.
+    pub(super) fn note(&mut self, rule: &Rule, node: &Node<'_>, origin: Origin<'_>) {
+        let place = self.rules;
+        self.rules += 1;
+        let Kind::List(items) = &node.kind else { return };
+        if origin.is_envoy || !limits_anything(rule) {
+            return;
+        }
+        let parts = rule.key.iter().zip(items).enumerate();
+        let missing = parts.filter(|(_, (part, _))| {
+            may_be_missing(part, origin.sources) && !is_wanted(part, &rule.when)
+        });
+        let found = missing.map(|(part, (_, item))| MissingPart { rule: place, part, at: item.at });
+        self.found.extend(found);
+    }
+
+    /// Warns of the parts without which no other rule limits a request either.
+    pub(super) fn warn(&self, rules: &[Rule], sources: &AttributeSources<'_>, report: &mut Report) {
+        if self.found.is_empty() {
+            return;
+        }
+        let mut others = OtherRules::new();
+        for rule in rules.iter().filter(|rule| sources.makes_key(&rule.key)) {
+            let first = rule.when.iter().find(|condition| condition.wanted != Wanted::Absent);
+            others.entry(heading(rule, first)).or_default().push(rule);
+        }
+        for MissingPart { rule, part, at } in &self.found {
+            let Some(rule) = rules.get(*rule) else { continue };
+            let Some(part) = rule.key.get(*part) else { continue };
+            if !is_limited_without(part, rule, &others) {
+                warn(rule, part, *at, report);
+            }
+        }
+    }
+}
+
+fn heading<'r>(rule: &'r Rule, condition: Option<&'r Condition>) -> Heading<'r> {
+    let value =
+        |condition: &Condition| condition.wanted.patterns().first().map(ToString::to_string);
+    let attribute = condition.map_or("", |condition| &condition.attribute);
+    (&rule.domain, attribute, condition.and_then(value).unwrap_or_default())
+}
+
+/// Whether another rule limits the requests that `rule` does not limit because they do not have a part of
+/// its key.
+fn is_limited_without(part: &KeyPart, rule: &Rule, others: &OtherRules<'_>) -> bool {
+    let headings = rule.when.iter().map(Some).chain([None]).map(|own| heading(rule, own));
+    let mut others = headings.filter_map(|heading| others.get(&heading)).flatten();
+    let is_found =
+        others.by_ref().take(MAX_COMPARED).any(|other| limits_without(other, rule, part));
+    is_found || others.next().is_some()
+}
+
+fn warn(rule: &Rule, part: &KeyPart, at: Position, report: &mut Report) {
+    let names: Vec<&str> = part.first_of.iter().map(|name| &**name).collect();
+    let first = names.first().copied().unwrap_or_default();
+    let has_ip = rule.key.iter().any(|part| part.first_of.iter().any(|name| **name == *"ip"));
+    let remedy = match has_ip {
+        false => format!("use `{{ first_of: [{}, ip] }}`", names.join(", ")),
+        true => format!("limit them by a rule with `when: {{ {first}: {{ present: false }} }}`"),
+    };
+    report.warn(
+        at,
+        format!("requests without a known {} are not limited by this rule", listed(&names)),
+        format!("{remedy}; if that is meant, add `when: {{ {first}: {{ present: true }} }}` here"),
+    );
+}
+
+/// Whether a rule limits or refuses any request.
+fn limits_anything(rule: &Rule) -> bool {
+    rule.limit.default != Spend::Allow || rule.limit.tiers.is_some()
+}
+
+/// Whether some requests have none of a part's attributes, and others have one.
+fn may_be_missing(part: &KeyPart, sources: &AttributeSources<'_>) -> bool {
+    let available = || part.first_of.iter().map(|name| sources.of(name));
+    !available().any(|it| it == Availability::Always)
+        && available().any(|it| it == Availability::Sometimes)
+}
+
+/// Whether `when` only holds for requests that have the part, so that the rule is for these alone.
+fn is_wanted(part: &KeyPart, when: &[Condition]) -> bool {
+    when.iter().any(|condition| is_of(part, condition) && condition.wanted != Wanted::Absent)
+}
+
+fn is_of(part: &KeyPart, condition: &Condition) -> bool {
+    part.first_of.contains(&condition.attribute)
+}
+
+/// Whether `other`, whose key every request has, limits the requests that `rule` does not limit because
+/// they do not have the part.
+///
+/// Such a rule says that the part is missing, or limits each client by another key. It applies to all that
+/// `rule` is for: each of its further conditions is one of `rule`.
+fn limits_without(other: &Rule, rule: &Rule, part: &KeyPart) -> bool {
+    let is_absence =
+        |condition: &Condition| is_of(part, condition) && condition.wanted == Wanted::Absent;
+    let says_missing = other.when.iter().any(is_absence);
+    let limits_each = !other.key.is_empty() && limits_anything(other);
+    (says_missing || limits_each)
+        && (rule.is_shadow || !other.is_shadow)
+        && other.when.iter().all(|own| is_absence(own) || rule.when.contains(own))
+}

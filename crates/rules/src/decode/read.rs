@@ -1,0 +1,128 @@
+//! Texts, lists and numbers, or what stands there instead.
+
+use std::time::Duration;
+
+use tollgate_core::{AlgorithmName, Excerpt, LimitError, Notation, parse_duration};
+
+use crate::nearest::nearest;
+use crate::problem::{Position, Report};
+use crate::yaml::{Kind, Node};
+
+/// What is read of a node. Each reports what is wrong, naming the node as `name`, which has its
+/// backticks, and returns nothing then.
+impl Report {
+    /// A text, also if YAML would call it a number.
+    pub fn text<'n>(&mut self, node: &'n Node<'_>, name: &str, remedy: &str) -> Option<&'n str> {
+        match &node.kind {
+            Kind::Text { text, .. } if !node.is_null() => Some(text),
+            _ => {
+                self.unfit(node, name, "a text", remedy);
+                None
+            }
+        }
+    }
+
+    /// The items of a list.
+    pub fn list<'n, 't>(
+        &mut self,
+        node: &'n Node<'t>,
+        name: &str,
+        remedy: &str,
+    ) -> Option<&'n [Node<'t>]> {
+        match &node.kind {
+            Kind::List(items) => Some(items),
+            _ => {
+                self.unfit(node, name, "a list", remedy);
+                None
+            }
+        }
+    }
+
+    /// A whole number of at least 1, as far as 64 bits go.
+    pub(super) fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u64> {
+        let text = self.text(node, name, "use a whole number, like 10")?;
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        // One that is too large for 64 bits is the largest, for the caller to refuse.
+        let number = is_number.then(|| text.parse().unwrap_or(u64::MAX));
+        if number.is_none() {
+            let message = format!("{name} is `{}`, which is not a whole number", Excerpt::of(text));
+            self.error(node.at, message, "use digits alone, like 10");
+        } else if number == Some(0) {
+            self.error(node.at, format!("{name} is 0"), "use at least 1");
+        }
+        number.filter(|&number| number > 0)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn truth(&mut self, node: &Node<'_>, name: &str) -> Option<bool> {
+        const REMEDY: &str = "use `true` or `false`";
+        let is_plain = matches!(node.kind, Kind::Text { is_plain: true, .. });
+        match self.text(node, name, REMEDY)? {
+            "true" => Some(true),
+            "false" => Some(false),
+            // YAML's other ways to write them.
+            "True" | "TRUE" if is_plain => Some(true),
+            "False" | "FALSE" if is_plain => Some(false),
+            other => {
+                let message = format!("{name} is `{}`", Excerpt::of(other));
+                self.error(node.at, message, REMEDY);
+                None
+            }
+        }
+    }
+
+    pub(super) fn duration(&mut self, node: &Node<'_>, name: &'static str) -> Option<Duration> {
+        let text = self.text(node, &format!("`{name}`"), "use a time, like `10ms`")?;
+        match parse_duration(name, text) {
+            Ok(duration) => Some(duration),
+            Err(error @ LimitError::NotADuration { .. }) => {
+                // Core's own are for windows, which are longer.
+                let remedy = "use one whole number and one unit, like `10ms` or `1s`";
+                self.error(node.at, error.problem(Notation::Yaml), remedy);
+                None
+            }
+            Err(error) => {
+                self.refused(node.at, &error, Notation::Yaml);
+                None
+            }
+        }
+    }
+
+    /// What there is instead of what should be.
+    pub(super) fn unfit(&mut self, node: &Node<'_>, name: &str, wanted: &str, remedy: &str) {
+        let found = match &node.kind {
+            Kind::Text { text, .. } if text.is_empty() && node.is_null() => {
+                return self.error(node.at, format!("{name} is empty"), remedy);
+            }
+            Kind::Text { text, .. } if node.is_null() => {
+                let remedy = format!("{remedy}; if the text `{text}` is meant, put it in quotes");
+                return self.error(node.at, format!("{name} is empty"), remedy);
+            }
+            Kind::Text { .. } => "a text",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a mapping",
+            Kind::Refused => return,
+        };
+        self.error(node.at, format!("{name} must be {wanted}, not {found}"), remedy);
+    }
+
+    /// What core says of a limit or a time.
+    pub(super) fn refused(&mut self, at: Position, error: &LimitError, notation: Notation) {
+        let meant = match error {
+            LimitError::UnknownAlgorithm { found } => {
+                nearest(&found.to_string(), AlgorithmName::ALL.map(AlgorithmName::as_str))
+            }
+            _ => None,
+        };
+        let remedy = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => error.remedy(notation),
+        };
+        self.error(at, error.problem(notation), remedy);
+    }
+
+    /// `capacity:60`, which is one text to YAML.
+    pub(super) fn no_space(&mut self, at: Position, field: &str) {
+        self.error(at, format!("`{field}:` without a space after it"), "put a space after the `:`");
+    }
+}

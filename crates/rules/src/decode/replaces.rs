@@ -1,0 +1,176 @@
+//! Which rules a rule replaces. Whether there are such rules is known once all have been read.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use tollgate_core::Excerpt;
+
+use super::names;
+use crate::config::Replaces;
+use crate::problem::{Position, Report};
+use crate::yaml::{Kind, Node};
+
+/// The most rules that one may replace.
+const MAX_REPLACED: usize = 1_000;
+
+const REMEDY: &str =
+    "list other rules of the domain, like `replaces: [per-client]`, or use `replaces: all`";
+
+/// A rule that is replaced, and where that is said.
+pub(super) struct Named<'n> {
+    pub(super) name: &'n str,
+    at: Position,
+}
+
+/// A rule by its domain and its name.
+pub(super) type Id<'n> = (&'n str, &'n str);
+
+/// The value of a rule's field `replaces`.
+pub(super) enum ReplacesField<'n> {
+    Named(Vec<Named<'n>>),
+    All,
+}
+
+impl ReplacesField<'_> {
+    pub(super) fn to_config(&self) -> Replaces {
+        match self {
+            ReplacesField::Named(named) => {
+                Replaces::Named(named.iter().map(|named| named.name.into()).collect())
+            }
+            ReplacesField::All => Replaces::All,
+        }
+    }
+}
+
+/// The rules that replace others, in the order of the file.
+#[derive(Default)]
+pub(super) struct Replacing<'n> {
+    each: Vec<(Id<'n>, Vec<Named<'n>>)>,
+    /// The rules that replace all others.
+    all: HashSet<Id<'n>>,
+}
+
+/// Reads the rules that one replaces, each once; `all` is not the name of a rule here, and in a list it is.
+pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
+    if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
+        return Some(ReplacesField::All);
+    }
+    let items = report.list(node, "`replaces`", REMEDY)?;
+    if items.len() > MAX_REPLACED {
+        let message = format!("{} rules, above the most of {MAX_REPLACED}", items.len());
+        report.error(node.at, message, "replace fewer");
+        return None;
+    }
+    let mut seen = HashSet::new();
+    let mut named = Vec::with_capacity(items.len());
+    for item in items {
+        let Some(name) = names::RULE.read(item, "a rule of `replaces`", report) else { continue };
+        match seen.insert(name) {
+            true => named.push(Named { name, at: item.at }),
+            false => {
+                let message = format!("rule `{name}` is replaced twice");
+                report.error(item.at, message, "keep one of them");
+            }
+        }
+    }
+    Some(ReplacesField::Named(named))
+}
+
+impl<'n> Replacing<'n> {
+    pub(super) fn add(&mut self, rule: Id<'n>, replaced: ReplacesField<'n>) {
+        match replaced {
+            ReplacesField::Named(named) if named.is_empty() => {}
+            ReplacesField::Named(named) => self.each.push((rule, named)),
+            ReplacesField::All => {
+                self.all.insert(rule);
+            }
+        }
+    }
+
+    /// Reports every rule that names one which says `replaces: all`: the two would replace each other. Such rules
+    /// are in no other circle, because they do not replace each other.
+    pub(super) fn check_all(&self, report: &mut Report) {
+        for ((domain, _), named) in &self.each {
+            for Named { name, at } in named {
+                if self.all.contains(&(*domain, *name)) {
+                    let message = format!("rule `{name}` replaces all rules, and this one too");
+                    report.error(*at, message, "remove it here, or list rules in its `replaces`");
+                }
+            }
+        }
+    }
+
+    /// Every name stands for another rule; all the rules of the file are `known`.
+    pub(super) fn check_names(&self, known: &BTreeMap<Id<'n>, Position>, report: &mut Report) {
+        for ((domain, own), named) in &self.each {
+            for Named { name, at } in named {
+                if name == own {
+                    let message = format!("rule `{own}` replaces itself");
+                    report.error(*at, message, "name another rule of its domain");
+                } else if !known.contains_key(&(*domain, *name)) {
+                    let others = known.keys().filter(|(of, other)| of == domain && other != own);
+                    let meant = report.meant(name, others.map(|(_, other)| *other));
+                    let remedy = meant.map(|meant| format!("did you mean `{meant}`?"));
+                    let message =
+                        format!("there is no rule `{name}` in domain `{}`", Excerpt::of(domain));
+                    report.error(*at, message, remedy.unwrap_or_else(|| REMEDY.into()));
+                }
+            }
+        }
+    }
+
+    /// No rules replace each other in a circle: a request that all of them apply to would meet none.
+    pub(super) fn check_circles(&self, report: &mut Report) {
+        let places: HashMap<Id<'n>, usize> =
+            self.each.iter().enumerate().map(|(at, (rule, _))| (*rule, at)).collect();
+        let mut steps = vec![Step::NotTaken; self.each.len()];
+        for start in 0..self.each.len() {
+            // Each with the next of its names to follow. Not by recursion: a chain is as long as the file.
+            let mut path: Vec<(usize, usize)> = Vec::new();
+            if steps[start] == Step::NotTaken {
+                steps[start] = Step::OnPath(0);
+                path.push((start, 0));
+            }
+            while let Some((at, next)) = path.last_mut() {
+                let ((domain, own), named) = &self.each[*at];
+                let Some(Named { name, at: said_at }) = named.get(*next) else {
+                    steps[*at] = Step::Done;
+                    path.pop();
+                    continue;
+                };
+                *next += 1;
+                // One that replaces itself was reported.
+                let Some(&place) = places.get(&(*domain, *name)).filter(|_| name != own) else {
+                    continue;
+                };
+                match steps[place] {
+                    Step::OnPath(from) => self.circle(&path[from..], *said_at, report),
+                    Step::Done => {}
+                    Step::NotTaken => {
+                        steps[place] = Step::OnPath(path.len());
+                        path.push((place, 0));
+                    }
+                }
+            }
+        }
+    }
+
+    fn circle(&self, path: &[(usize, usize)], at: Position, report: &mut Report) {
+        const MOST: usize = 5;
+        let name = |(place, _): &(usize, usize)| format!("`{}`", self.each[*place].0.1);
+        let mut names: Vec<String> = path.iter().take(MOST).map(name).collect();
+        if path.len() > MOST {
+            names.push(format!("{} others", path.len() - MOST));
+        }
+        let message = format!("rules {} replace each other", names.join(" and "));
+        report.error(at, message, "remove one of them from the `replaces` of another");
+    }
+}
+
+/// How far a rule has been followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    NotTaken,
+    /// At this place of the path.
+    OnPath(usize),
+    Done,
+}

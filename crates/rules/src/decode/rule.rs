@@ -1,0 +1,260 @@
+//! The rules, each on its own and among the others.
+
+use std::collections::BTreeMap;
+
+use tollgate_core::Excerpt;
+
+use super::defaults::{self, Defaults};
+use super::fields::{Fields, Mapping};
+use super::limits::Limits;
+use super::missing::MissingKeys;
+use super::networks::NetworkSets;
+use super::replaces::{self, ReplacesField, Replacing};
+use super::sources::{AttributeSources, Origin};
+use super::{choice, cost, key, names, overrides, when};
+use crate::config::{Choice, Costs, Override, Replaces, Rule, Spend};
+use crate::problem::{Position, Report};
+use crate::yaml::Node;
+
+/// The most rules in a file.
+const MAX_RULES: usize = 32_768;
+
+/// The most pairs of a rule and a limit that it may spend: each has metrics of its own.
+const MAX_PAIRS: usize = 32_768;
+
+const RULE: Mapping = Mapping {
+    name: "a rule",
+    fields: &[
+        "name",
+        "domain",
+        "when",
+        "key",
+        "limit",
+        "cost",
+        "shadow",
+        "on_store_failure",
+        "deadline",
+        "overrides",
+        "replaces",
+    ],
+    remedy: super::RULE_REMEDY,
+};
+
+/// The rules that have been read, as far as the next ones care.
+pub(super) struct Rules<'n, 'l> {
+    defaults: Defaults<'n>,
+    limits: &'l mut Limits<'n>,
+    networks: &'l mut NetworkSets<'n>,
+    /// The attributes that requests have.
+    sources: &'l AttributeSources<'l>,
+    missing: MissingKeys,
+    /// Where each name of a domain stands first.
+    first: BTreeMap<replaces::Id<'n>, Position>,
+    replacing: Replacing<'n>,
+    count: usize,
+    /// Of how many it could be read what they are called.
+    named: usize,
+    pairs: usize,
+}
+
+impl<'n, 'l> Rules<'n, 'l> {
+    pub(super) fn new(
+        defaults: Defaults<'n>,
+        limits: &'l mut Limits<'n>,
+        networks: &'l mut NetworkSets<'n>,
+        sources: &'l AttributeSources<'l>,
+    ) -> Rules<'n, 'l> {
+        Rules {
+            defaults,
+            limits,
+            networks,
+            sources,
+            missing: MissingKeys::default(),
+            first: BTreeMap::new(),
+            replacing: Replacing::default(),
+            count: 0,
+            named: 0,
+            pairs: 0,
+        }
+    }
+
+    pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<Rule> {
+        self.count(node.at, report)?;
+        let fields = Fields::read(node, &RULE, report)?;
+        let (name, domain) = self.identity(&fields, report);
+        let key_node = fields.require("key", key::REMEDY, report);
+        let when = fields.get("when").into_iter().flat_map(Fields::of);
+        let origin = Origin::of(self.sources, when.map(|(name, _)| name));
+        let key = key_node.and_then(|node| key::read(node, origin, report));
+        let when =
+            fields.or("when", Vec::new(), |node| when::read(node, origin, self.networks, report));
+        if let (Some(key), Some(when)) = (&key, &when) {
+            key::check_presence(key, when, key_node.map_or(node.at, |node| node.at), report);
+        }
+        let limit = fields.require("limit", choice::REMEDY, report);
+        let limit = limit.and_then(|node| choice::read(node, self.limits, origin, report));
+        let cost = fields.or("cost", cost::ONE, |node| cost::read(node, origin, report));
+        let overrides = fields.or("overrides", Vec::new(), |node| {
+            let (limits, networks) = (&mut *self.limits, &mut *self.networks);
+            let reading = overrides::Reading { parts: key.as_deref(), limits, networks };
+            overrides::read(node, reading, report)
+        });
+        let is_shadow = fields.or("shadow", false, |node| report.truth(node, "`shadow`"));
+        let on_store_failure =
+            fields.or("on_store_failure", self.defaults.on_store_failure, |node| {
+                defaults::on_failure(node, report).map(Some)
+            });
+        let deadline = fields.or("deadline", self.defaults.deadline, |node| {
+            defaults::deadline(node, report).map(Some)
+        });
+        let replaces = self.replaced(&fields, domain.zip(name), report);
+        let rule = Rule {
+            name: name?.into(),
+            domain: domain?.into(),
+            when: when?,
+            key: key?,
+            limit: limit?,
+            cost: cost?,
+            is_shadow: is_shadow?,
+            on_store_failure: on_store_failure?,
+            deadline: deadline?,
+            overrides: overrides?,
+            replaces: replaces?,
+        };
+        self.count_pairs(&rule, node.at, report);
+        let cost_at = fields.get("cost").map_or(node.at, |node| node.at);
+        self.warn_of_cost(&rule, cost_at, report);
+        if let Some(key) = key_node {
+            self.missing.note(&rule, key, origin);
+        }
+        Some(rule)
+    }
+
+    /// The rules that a rule replaces.
+    fn replaced(
+        &mut self,
+        fields: &Fields<'n, '_>,
+        rule: Option<replaces::Id<'n>>,
+        report: &mut Report,
+    ) -> Option<Replaces> {
+        let none = ReplacesField::Named(Vec::new());
+        let replaced = fields.or("replaces", none, |node| replaces::read(node, report))?;
+        let replaces = replaced.to_config();
+        if let Some(rule) = rule {
+            self.replacing.add(rule, replaced);
+        }
+        Some(replaces)
+    }
+
+    /// Once all have been read: what rules replace are other rules, and one of them is left.
+    pub(super) fn check_replaced(&self, report: &mut Report) {
+        // One without a name may be the one that is named.
+        if self.named == self.count {
+            self.replacing.check_names(&self.first, report);
+        }
+        self.replacing.check_all(report);
+        self.replacing.check_circles(report);
+    }
+
+    /// Warns of requests that no rule limits because a key is missing, once all rules were read without
+    /// errors.
+    pub(super) fn warn_of_missing(&self, rules: &[Rule], report: &mut Report) {
+        self.missing.warn(rules, self.sources, report);
+    }
+
+    /// Says once that there are too many.
+    fn count(&mut self, at: Position, report: &mut Report) -> Option<()> {
+        self.count += 1;
+        if self.count == MAX_RULES + 1 {
+            report.error(at, format!("more than {MAX_RULES} rules"), "split the file");
+        }
+        (self.count <= MAX_RULES).then_some(())
+    }
+
+    fn count_pairs(&mut self, rule: &Rule, at: Position, report: &mut Report) {
+        // Limits that are called by their names have counts of their own.
+        let before = self.pairs + self.limits.count();
+        self.pairs += limits_of(&rule.limit, &rule.overrides).len();
+        if before <= MAX_PAIRS && self.pairs + self.limits.count() > MAX_PAIRS {
+            let message = format!(
+                "more than {MAX_PAIRS} limits and pairs of a rule and a limit it may spend"
+            );
+            report.error(at, message, "use fewer tiers and overrides, or split the file");
+        }
+    }
+
+    fn domain(&self, fields: &Fields<'n, '_>, report: &mut Report) -> Option<&'n str> {
+        match fields.get("domain") {
+            Some(node) => names::DOMAIN.read(node, "`domain`", report),
+            None if self.defaults.has_domain => self.defaults.domain,
+            None => {
+                let remedy = "name it here, or for all rules like `defaults: { domain: api }`";
+                fields.require("domain", remedy, report);
+                None
+            }
+        }
+    }
+
+    /// The rule's name and domain, which no other rule has.
+    fn identity(
+        &mut self,
+        fields: &Fields<'n, '_>,
+        report: &mut Report,
+    ) -> (Option<&'n str>, Option<&'n str>) {
+        let name_node = fields.require("name", "name the rule, like `name: per-client`", report);
+        let name = name_node.and_then(|node| names::RULE.read(node, "`name`", report));
+        let domain = self.domain(fields, report);
+        if let (Some(node), Some(name), Some(domain)) = (name_node, name, domain) {
+            self.named += 1;
+            self.check_twice(name, domain, node.at, report);
+        }
+        (name, domain)
+    }
+
+    fn check_twice(&mut self, name: &'n str, domain: &'n str, at: Position, report: &mut Report) {
+        let Some(first) = self.first.get(&(domain, name)) else {
+            self.first.insert((domain, name), at);
+            return;
+        };
+        let (domain, first) = (Excerpt::of(domain), first.line);
+        let message =
+            format!("rule `{name}` of domain `{domain}` is defined twice (first at line {first})");
+        report.error(at, message, "rename one of them");
+    }
+
+    /// A request that costs more than there ever is would be refused for ever.
+    fn warn_of_cost(&self, rule: &Rule, at: Position, report: &mut Report) {
+        let Costs { routes, default } = &rule.cost;
+        let most = routes.iter().map(|(_, cost)| *cost).chain([*default]).max();
+        let most = most.map_or(0, |cost| cost.units());
+        let too_small = |&place: &usize| self.limits.size(place).is_some_and(|size| size < most);
+        let limits = limits_of(&rule.limit, &rule.overrides);
+        if let Some(place) = limits.into_iter().find(too_small) {
+            let name = self.limits.name(place);
+            let message = format!("a cost of {most}, above all that limit `{name}` ever has");
+            report.warn(
+                at,
+                message,
+                "such requests are always refused: lower it, or raise the limit",
+            );
+        }
+    }
+}
+
+/// The limits that a rule may spend, each once.
+fn limits_of(choice: &Choice, overrides: &[Override]) -> Vec<usize> {
+    let tiers = choice.tiers.iter().flat_map(|tiers| tiers.of.iter().map(|(_, spend)| *spend));
+    let overrides = overrides.iter().map(|one| one.spend);
+    let mut places: Vec<usize> = [choice.default]
+        .into_iter()
+        .chain(tiers)
+        .chain(overrides)
+        .filter_map(|spend| match spend {
+            Spend::Limit(place) => Some(place),
+            Spend::Allow | Spend::Block => None,
+        })
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}

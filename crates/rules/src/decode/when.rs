@@ -1,0 +1,321 @@
+//! When a rule applies.
+
+use ipnet::IpNet;
+use tollgate_core::Excerpt;
+
+use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::names;
+use super::networks::{NetworkSets, Value};
+use super::sources::Origin;
+use crate::config::{Condition, Wanted};
+use crate::networks::{self, UNKNOWN_ADDRESS};
+use crate::pattern::Pattern;
+use crate::problem::{Position, Report};
+use crate::yaml::{Kind, Node};
+use tollgate_limiter::Ipv6Prefix;
+
+/// The most values that one attribute may have.
+const MAX_VALUES: usize = 10_000;
+
+const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
+
+const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`, `{ prefix: … }`, \
+     `{ glob: … }`, `{ network: … }`, `{ networks: … }`, `{ any_of: […] }`, `{ none_of: […] }` and \
+     `{ present: true }`";
+
+const WHEN: Table = Table {
+    name: "`when`",
+    item: "attribute",
+    remedy: "write it like `when: { method: POST, path: /v1/** }`",
+    naming: Naming::Shown,
+};
+
+const CONDITION: Mapping = Mapping {
+    name: "a condition",
+    fields: &["exact", "prefix", "glob", "network", "networks", "any_of", "none_of", "present"],
+    remedy: REMEDY,
+};
+
+const PATTERN: Mapping = Mapping {
+    name: "a value",
+    fields: &["exact", "prefix", "glob", "network", "networks"],
+    remedy: "use a text, or one of `{ exact: … }`, `{ prefix: … }`, `{ glob: … }`, \
+             `{ network: … }` and `{ networks: … }`",
+};
+
+/// The context of one attribute's values.
+struct Reading<'s, 'n> {
+    attribute: &'s str,
+    networks: &'s mut NetworkSets<'n>,
+    /// How many bits the IPv6 addresses of one client share.
+    ipv6_prefix: u8,
+}
+
+/// What every attribute must be.
+pub(super) fn read(
+    node: &Node<'_>,
+    origin: Origin<'_>,
+    networks: &mut NetworkSets<'_>,
+    report: &mut Report,
+) -> Option<Vec<Condition>> {
+    let ipv6_prefix = origin.sources.ipv6_prefix().unwrap_or(Ipv6Prefix::default().bits());
+    let rows = WHEN.rows(node, report)?;
+    let mut conditions = Vec::with_capacity(rows.len());
+    for Row { name, at, value } in rows {
+        let attribute = names::ATTRIBUTE.check(name, at, report);
+        let mut reading = Reading { attribute: name, networks, ipv6_prefix };
+        for wanted in reading.wanted(value, report).into_iter().flatten() {
+            if origin.is_http(name) {
+                warn_of_values(name, wanted.patterns(), value.at, report);
+            }
+            if name == "path" {
+                origin.warn_of_query(wanted.patterns().iter(), value.at, report);
+            }
+            conditions.extend(attribute.map(|name| Condition { attribute: name.into(), wanted }));
+        }
+        if let Some(name) = attribute {
+            origin.warn_of_condition(name, at, report);
+        }
+    }
+    Some(conditions)
+}
+
+/// Values that no request over HTTP has.
+fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut Report) {
+    let is_method = |text: &str| {
+        let capitals = text.to_ascii_uppercase();
+        *text != capitals && METHODS.contains(&&*capitals)
+    };
+    let is_no_path = |pattern: &Pattern| match pattern {
+        Pattern::Glob(_) if pattern.literal_prefix().is_empty() => false,
+        _ => !pattern.literal_prefix().starts_with('/'),
+    };
+    let odd = |pattern: &&Pattern| match name {
+        "method" => matches!(pattern, Pattern::Exact(text) if is_method(text)),
+        "path" => is_no_path(pattern),
+        _ => false,
+    };
+    if let Some(pattern) = patterns.iter().find(odd) {
+        let found = pattern.to_string();
+        let (which, remedy) = match name {
+            "method" => ("method", format!("write it as `{}`", found.to_ascii_uppercase())),
+            _ => ("path", "begin it with `/`, or with `**` for any path that ends so".into()),
+        };
+        let message = format!("no request over HTTP has the {which} `{}`", Excerpt::of(&found));
+        report.warn(at, message, remedy);
+    }
+}
+
+impl Reading<'_, '_> {
+    /// Reads a condition: one pattern or list, and the values that `none_of` leaves out.
+    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
+        match &node.kind {
+            Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![self.pattern(node, report)?])]),
+            Kind::List(items) => Some(vec![Wanted::AnyOf(self.any_of(items, node.at, report)?)]),
+            Kind::Map(_) => {
+                let fields = Fields::read(node, &CONDITION, report)?;
+                let like = one_alone(&fields, report)?;
+                let mut wanted = Vec::new();
+                if let Some(like) = like {
+                    wanted.push(self.like_one(like, &fields, report)?);
+                }
+                if let Some(node) = fields.get("none_of") {
+                    let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
+                    wanted.push(Wanted::NoneOf(self.none_of(items, node.at, report)?));
+                }
+                Some(wanted)
+            }
+            Kind::Refused => None,
+        }
+    }
+
+    /// Reads the field of a condition besides `none_of`, by its name.
+    fn like_one(
+        &mut self,
+        name: &str,
+        fields: &Fields<'_, '_>,
+        report: &mut Report,
+    ) -> Option<Wanted> {
+        match (name, fields.get(name)) {
+            ("any_of", Some(node)) => {
+                let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
+                Some(Wanted::AnyOf(self.any_of(items, node.at, report)?))
+            }
+            ("present", Some(node)) => {
+                let is_present = report.truth(node, "`present`")?;
+                Some(if is_present { Wanted::Present } else { Wanted::Absent })
+            }
+            _ => Some(Wanted::AnyOf(vec![self.of_fields(fields, report)?])),
+        }
+    }
+
+    fn any_of(
+        &mut self,
+        items: &[Node<'_>],
+        at: Position,
+        report: &mut Report,
+    ) -> Option<Vec<Pattern>> {
+        if items.is_empty() {
+            report.error(at, "an empty list, which no request is like", NAME_ONE);
+            return None;
+        }
+        self.patterns(items, at, report)
+    }
+
+    fn none_of(
+        &mut self,
+        items: &[Node<'_>],
+        at: Position,
+        report: &mut Report,
+    ) -> Option<Vec<Pattern>> {
+        if items.is_empty() {
+            report.error(at, "`none_of` no values, which leaves nothing out", NAME_ONE);
+            return None;
+        }
+        let patterns = self.patterns(items, at, report)?;
+        if let Some(all) = patterns.iter().find(|pattern| pattern.is_like_all()) {
+            let message = format!("`none_of` has `{all}`, which every value is like");
+            let remedy = "use `{ present: false }` if the attribute must not be there";
+            report.error(at, message, remedy);
+            return None;
+        }
+        Some(patterns)
+    }
+
+    fn patterns(
+        &mut self,
+        items: &[Node<'_>],
+        at: Position,
+        report: &mut Report,
+    ) -> Option<Vec<Pattern>> {
+        if items.len() > MAX_VALUES {
+            let message = format!("{} values, above the most of {MAX_VALUES}", items.len());
+            let remedy = match self.is_address() {
+                true => "put them into a file, like `networks: { blocked: { file: blocked.txt } }`",
+                false => "use a prefix or a glob for them",
+            };
+            report.error(at, message, remedy);
+            return None;
+        }
+        Some(items.iter().filter_map(|item| self.pattern(item, report)).collect())
+    }
+
+    /// Reads one value: a text, or a mapping that says how the text is meant.
+    fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
+        if let Kind::Map(_) = node.kind {
+            let fields = Fields::read(node, &PATTERN, report)?;
+            one_alone(&fields, report)?;
+            return self.of_fields(&fields, report);
+        }
+        let text = report.text(node, PATTERN.name, PATTERN.remedy)?;
+        match self.is_address() {
+            true => self.address(text, node.at, report),
+            false => {
+                self.warn_of_network(text, node.at, report);
+                Some(Pattern::of(text))
+            }
+        }
+    }
+
+    /// Whether the attribute is a client's address, whose values are addresses and networks.
+    fn is_address(&self) -> bool {
+        self.attribute == "ip"
+    }
+
+    /// Reads a value of `ip`.
+    fn address(&self, text: &str, at: Position, report: &mut Report) -> Option<Pattern> {
+        if text == UNKNOWN_ADDRESS {
+            return Some(Pattern::Exact(text.into()));
+        }
+        if text.contains('*') {
+            let message =
+                format!("`{}` is compared with the text of an address", Excerpt::of(text));
+            let remedy = "use a network, like `10.0.0.0/8`; if text is meant, `{ glob: … }`";
+            report.warn(at, message, remedy);
+            return Some(Pattern::of(text));
+        }
+        let value = Value { text, at, naming: Naming::Shown };
+        self.networks.network(&value, report).map(Pattern::In)
+    }
+
+    /// Warns of a network that is compared as text. Envoy masks addresses to networks in one attribute.
+    fn warn_of_network(&self, text: &str, at: Position, report: &mut Report) {
+        let is_text = self.attribute == "masked_remote_address" || !text.contains('/');
+        if !is_text && networks::known_of(text).is_some() {
+            let name = Excerpt::of(self.attribute);
+            let message =
+                format!("`{name}` is compared with the text `{text}`, not with a network");
+            let remedy = format!(
+                "write `{{ network: {text} }}`; if the text is meant, `{{ exact: {text} }}`"
+            );
+            report.warn(at, message, remedy);
+        }
+    }
+
+    /// Warns of a text that no client's `ip` is: IPv6 clients have a group there.
+    fn warn_of_exact_address(&self, text: &str, at: Position, report: &mut Report) {
+        let is_client =
+            |known: IpNet| networks::client_text(known.addr(), self.ipv6_prefix) == text;
+        if text != UNKNOWN_ADDRESS && !networks::known_of(text).is_some_and(is_client) {
+            let message = format!("no client's `ip` has exactly the text `{}`", Excerpt::of(text));
+            report.warn(at, message, "leave `exact` out: `ip` takes addresses and networks");
+        }
+    }
+
+    fn of_fields(&mut self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<Pattern> {
+        if let Some(node) = fields.get("networks") {
+            return self.networks.named(node, report).map(Pattern::In);
+        }
+        let mut text = |name: &str| {
+            let node = fields.get(name)?;
+            Some((node.at, report.text(node, &format!("`{name}`"), "use a text")?))
+        };
+        if let Some((at, text)) = text("network") {
+            let value = Value { text, at, naming: Naming::Shown };
+            return self.networks.network(&value, report).map(Pattern::In);
+        }
+        if let Some((at, exact)) = text("exact") {
+            if self.is_address() {
+                self.warn_of_exact_address(exact, at, report);
+            }
+            return Some(Pattern::Exact(exact.into()));
+        }
+        if let Some((_, glob)) = text("glob") {
+            return Some(Pattern::of(glob));
+        }
+        let (at, prefix) = text("prefix")?;
+        if prefix.is_empty() {
+            report.error(at, "every text begins with this prefix", "use `{ present: true }`");
+            return None;
+        }
+        if prefix.contains('*') {
+            let message =
+                format!("a star in the prefix `{}` stands for itself", Excerpt::of(prefix));
+            report.error(at, message, "use `{ glob: … }`, or leave the star out");
+            return None;
+        }
+        Some(Pattern::Prefix(prefix.into()))
+    }
+}
+
+const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
+
+/// The one field besides `none_of`, which may narrow what a value must be like.
+fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
+    let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
+    match (&others[..], fields.get("none_of").is_some()) {
+        ([], true) => return Some(None),
+        ([like], false) | ([like @ ("prefix" | "glob" | "network" | "networks")], true) => {
+            return Some(Some(like));
+        }
+        // What was there instead has been reported.
+        ([], false) if !fields.is_empty_mapping() => {}
+        ([], false) => report.error(fields.at, "a condition that says nothing", REMEDY),
+        _ => {
+            let remedy = "keep one of them; several values go into `any_of`";
+            report.error(fields.at, "more than one condition on an attribute", remedy);
+        }
+    }
+    None
+}

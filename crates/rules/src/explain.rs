@@ -1,0 +1,422 @@
+//! Why rules apply to a request, or do not.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Excerpt, Limit};
+
+use super::attributes::{Attributes, Standing};
+use super::names::AttributeId;
+use super::networks::{self, FoundNetwork};
+use super::pattern::Pattern;
+use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
+use super::request::Request;
+use tollgate_limiter::OnFailure;
+
+/// What a rule would do with a request.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Which rule.
+    pub rule: RuleName,
+    /// Whether it only watches.
+    pub is_shadow: bool,
+    /// What it would do, or why it does not apply.
+    pub outcome: Result<Applied, NotApplied>,
+}
+
+/// What a rule that applies would do.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Applied {
+    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    pub key: String,
+    /// The networks that `when` found addresses of the request in.
+    pub networks: Vec<MatchedNetwork>,
+    /// What the request spends.
+    pub spends: Spends,
+    /// Why that.
+    pub because: Reason,
+    /// What the request costs.
+    pub cost: u64,
+    /// What happens if the store fails; as the limiter has it, if `None`.
+    pub on_store_failure: Option<OnFailure>,
+    /// How long the store may take; as the limiter has it, if `None`.
+    pub deadline: Option<Duration>,
+}
+
+/// The longest network of a rule that holds an address of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MatchedNetwork {
+    /// The attribute that is the address.
+    pub attribute: String,
+    /// The network: `198.51.100.0/24`.
+    pub network: String,
+    /// The name of its set under `networks`, if it is of one.
+    pub set: Option<String>,
+}
+
+/// What a rule that applies spends.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Spends {
+    /// Of a limit.
+    Limit {
+        /// What the file calls it.
+        name: String,
+        /// Its numbers.
+        limit: Limit,
+    },
+    /// Nothing: such requests go.
+    Nothing,
+    /// Such requests do not go.
+    Blocked,
+}
+
+impl Spends {
+    pub(super) fn of(spent: &Spent) -> Spends {
+        match spent {
+            Spent::Limit { name, scope } => {
+                Spends::Limit { name: name.to_string(), limit: *scope.limit() }
+            }
+            Spent::Nothing => Spends::Nothing,
+            Spent::Blocked => Spends::Blocked,
+        }
+    }
+
+    /// Returns the limit's name, `allow` or `block`: what a file says under `limit`.
+    pub fn name(&self) -> &str {
+        match self {
+            Spends::Limit { name, .. } => name,
+            Spends::Nothing => "allow",
+            Spends::Blocked => "block",
+        }
+    }
+}
+
+/// Why a rule spends what it spends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The rule says so for this key.
+    Override,
+    /// The rule says so for addresses in a network.
+    NetworkOverride {
+        /// The longest network of the overrides that the address is in.
+        network: String,
+        /// The name of its set under `networks`, if it is of one.
+        set: Option<String>,
+    },
+    /// The rule says so for this tier.
+    Tier {
+        /// The attribute that chooses.
+        by: String,
+        /// What it is.
+        tier: String,
+    },
+    /// No tier that the rule has is known of the request.
+    NoTier {
+        /// The attribute that would choose.
+        by: String,
+        /// What it is; `None` if that is not known.
+        tier: Option<String>,
+    },
+    /// The rule has but one.
+    Only,
+}
+
+/// Why a rule does not apply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotApplied {
+    /// An attribute is not there.
+    Missing {
+        /// Which.
+        attribute: String,
+    },
+    /// An attribute is there, and should not be.
+    Present {
+        /// Which.
+        attribute: String,
+    },
+    /// An attribute is something else.
+    Unlike {
+        /// Which.
+        attribute: String,
+        /// What it is.
+        value: String,
+        /// What it should be like.
+        wanted: Vec<String>,
+    },
+    /// An attribute is what it should not be.
+    Like {
+        /// Which.
+        attribute: String,
+        /// What it is.
+        value: String,
+        /// What it should not be like.
+        unwanted: String,
+    },
+    /// An attribute is an address in a network that the rule leaves out.
+    InNetwork {
+        /// The network, and which attribute is in it.
+        found: MatchedNetwork,
+        /// The address.
+        value: String,
+    },
+    /// Another rule replaces it, which applies.
+    Replaced {
+        /// That rule's name.
+        by: String,
+    },
+    /// An attribute is there, but only claimed.
+    Claimed {
+        /// Which.
+        attribute: String,
+    },
+    /// There is nothing to make a key of.
+    NoKey {
+        /// Of which one would do.
+        attributes: Vec<String>,
+        /// Those that are there, but that nobody vouches for.
+        claimed: Vec<String>,
+    },
+}
+
+pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) -> Vec<Explanation> {
+    let request = Request::new(attributes, &plan.names);
+    let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
+    let rules = rules.iter().map(|&at| &*plan.rules[at]);
+    let outcomes: Vec<(&Rule, Result<Applied, NotApplied>)> =
+        rules.map(|rule| (rule, applied(plan, rule, &request))).collect();
+    let applied = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(rule, _)| *rule);
+    let replacing: Vec<&Rule> = applied.filter(|rule| rule.is_replacing()).collect();
+    let explain = |(rule, outcome): (&Rule, Result<Applied, NotApplied>)| {
+        let outcome = outcome.and_then(|applied| {
+            let by = replacing.iter().find(|own| own.replaces(rule));
+            by.map_or(Ok(applied), |by| Err(NotApplied::Replaced { by: by.name.name().to_owned() }))
+        });
+        Explanation { rule: rule.name.clone(), is_shadow: rule.is_shadow, outcome }
+    };
+    outcomes.into_iter().map(explain).collect()
+}
+
+/// Returns the rules that apply to a request, found as a check finds them, and what each would do.
+pub(super) fn applying<'p>(
+    plan: &'p Plan,
+    domain: &str,
+    request: &Request<'p>,
+) -> Vec<(&'p Rule, Applied)> {
+    let Some(domain) = plan.domains.get(domain) else { return Vec::new() };
+    let mut candidates = Vec::new();
+    domain.index.candidates(request, &mut candidates);
+    let rules = candidates.iter().map(|&at| &*plan.rules[at]);
+    let applying: Vec<(&Rule, Applied)> =
+        rules.filter_map(|rule| Some((rule, applied(plan, rule, request).ok()?))).collect();
+    let replacing: Vec<&Rule> =
+        applying.iter().map(|(rule, _)| *rule).filter(|rule| rule.is_replacing()).collect();
+    let is_left = |(rule, _): &(&Rule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
+    applying.into_iter().filter(is_left).collect()
+}
+
+/// Returns why [`applying`] does not find a rule.
+pub(super) fn why_not(
+    plan: &Plan,
+    domain: &str,
+    name: &str,
+    request: &Request<'_>,
+) -> Option<NotApplied> {
+    let rules = || plan.domains.get(domain).into_iter().flat_map(|domain| &domain.rules);
+    let mut rules_of = rules().map(|&at| &*plan.rules[at]);
+    let rule = rules_of.clone().find(|rule| rule.name.name() == name)?;
+    if let Err(why) = applied(plan, rule, request) {
+        return Some(why);
+    }
+    let by = rules_of.find(|own| own.replaces(rule) && applied(plan, own, request).is_ok())?;
+    Some(NotApplied::Replaced { by: by.name.name().to_owned() })
+}
+
+fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
+    let mut key = Vec::new();
+    rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
+    let (spent, because) = rule.spent(request, &key);
+    let spends = Spends::of(&plan.spends[spent]);
+    let networks = rule.networks(request).map(|(id, found)| matched(plan, id, found));
+    Ok(Applied {
+        networks: networks.collect(),
+        key: String::from_utf8_lossy(&key).into_owned(),
+        spends,
+        because: reason(plan, rule, request, because),
+        cost: rule.units(request),
+        on_store_failure: rule.on_store_failure,
+        deadline: rule.deadline,
+    })
+}
+
+fn matched(plan: &Plan, id: AttributeId, found: FoundNetwork<'_>) -> MatchedNetwork {
+    MatchedNetwork {
+        attribute: plan.names.name(id).to_owned(),
+        network: networks::text(found.network),
+        set: found.set.map(str::to_owned),
+    }
+}
+
+fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>) -> Reason {
+    let by = |id| plan.names.name(id).to_owned();
+    match (because, rule.tiers_by()) {
+        (Because::Override(None), _) => Reason::Override,
+        (Because::Override(Some(found)), _) => Reason::NetworkOverride {
+            network: networks::text(found.network),
+            set: found.set.map(str::to_owned),
+        },
+        (Because::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
+        (Because::Default, Some(id)) => {
+            Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
+        }
+        (_, None) => Reason::Only,
+    }
+}
+
+fn not_applied(
+    plan: &Plan,
+    rule: &Rule,
+    request: &Request<'_>,
+    mismatch: Mismatch<'_>,
+) -> NotApplied {
+    let name = |id: AttributeId| plan.names.name(id).to_owned();
+    match mismatch {
+        Mismatch::Missing(id) if request.seen(id).is_some() => {
+            NotApplied::Claimed { attribute: name(id) }
+        }
+        Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
+        Mismatch::Unwanted(id) => NotApplied::Present { attribute: name(id) },
+        Mismatch::Unlike(at, value) => {
+            let (id, wanted) = &rule.when[at];
+            let wanted = wanted.patterns().iter().map(ToString::to_string).collect();
+            let value = shown(rule, request, *id, value);
+            NotApplied::Unlike { attribute: name(*id), value, wanted }
+        }
+        Mismatch::Like(at, value) => {
+            let (id, unwanted) = &rule.when[at];
+            if let Some(found) = rule.network(at, request) {
+                let value = shown(rule, request, *id, value);
+                return NotApplied::InNetwork { found: matched(plan, *id, found), value };
+            }
+            let unwanted = unwanted.patterns().iter().find(|pattern| pattern.matches(value));
+            let unwanted = unwanted.map(ToString::to_string).unwrap_or_default();
+            NotApplied::Like { attribute: name(*id), value: value.to_owned(), unwanted }
+        }
+        Mismatch::NoKey(first_of) => {
+            let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
+            let is_claimed = |id: &AttributeId| {
+                request.seen(*id).is_some_and(|seen| seen.standing < Standing::Known)
+            };
+            let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
+            let claimed = claimed.map(|(_, name)| name.to_string()).collect();
+            NotApplied::NoKey { attributes, claimed }
+        }
+    }
+}
+
+/// Returns what a rule compares: an attribute's text, or the whole address where that is in networks or not.
+fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
+    let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
+    let address = request.address(id).filter(|_| has_networks);
+    address.map_or_else(|| value.to_owned(), networks::text)
+}
+
+/// What a rule compares an attribute with.
+fn patterns(rule: &Rule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
+    let when = rule.when.iter().filter(move |(own, _)| *own == id);
+    when.flat_map(|(_, wanted)| wanted.patterns())
+}
+
+impl fmt::Display for NotApplied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotApplied::Missing { attribute } => write!(f, "there is no `{attribute}`"),
+            NotApplied::Present { attribute } => {
+                write!(f, "there is `{attribute}`, which the rule does not want")
+            }
+            NotApplied::Unlike { attribute, value, wanted } => {
+                write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
+            }
+            NotApplied::Like { attribute, value, unwanted } => {
+                write!(
+                    f,
+                    "`{attribute}` is `{}`, which the rule does not want",
+                    Excerpt::of(value)
+                )?;
+                match value == unwanted {
+                    true => Ok(()),
+                    false => write!(f, ": it is like `{}`", Excerpt::of(unwanted)),
+                }
+            }
+            NotApplied::InNetwork { found, value } => {
+                let (attribute, value) = (&found.attribute, Excerpt::of(value));
+                write!(f, "`{attribute}` is `{value}`, which the rule leaves out: it is in {found}")
+            }
+            NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
+            NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
+                write!(f, "there is no {} to make a key of", listed(attributes))
+            }
+            NotApplied::NoKey { claimed, .. } => {
+                write!(f, "nobody vouches for {}", listed(claimed))
+            }
+            NotApplied::Claimed { attribute } => {
+                write!(f, "`{attribute}` is only claimed, and nobody vouches for it")
+            }
+        }
+    }
+}
+
+/// `198.51.100.0/24` of networks `blocked`
+impl fmt::Display for MatchedNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_network(f, &self.network, self.set.as_deref())
+    }
+}
+
+fn write_network(f: &mut fmt::Formatter<'_>, network: &str, set: Option<&str>) -> fmt::Result {
+    write!(f, "`{network}`")?;
+    match set {
+        Some(set) => write!(f, " of networks `{set}`"),
+        None => Ok(()),
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Override => f.write_str("an override for this key"),
+            Reason::NetworkOverride { network, set } => {
+                f.write_str("an override for ")?;
+                write_network(f, network, set.as_deref())
+            }
+            Reason::Tier { by, tier } => write!(f, "`{by}` is `{}`", Excerpt::of(tier)),
+            Reason::NoTier { by, tier: Some(tier) } => {
+                write!(f, "the default: no tier is for `{by}` `{}`", Excerpt::of(tier))
+            }
+            Reason::NoTier { by, tier: None } => {
+                write!(f, "the default: `{by}` is not known")
+            }
+            Reason::Only => f.write_str("the rule's only limit"),
+        }
+    }
+}
+
+/// `a`, `b` or `c`; of many, the first few.
+fn listed(texts: &[String]) -> String {
+    const MOST: usize = 5;
+    let quoted = texts.iter().take(MOST).map(|text| format!("`{}`", Excerpt::of(text)));
+    let mut listed = quoted.collect::<Vec<_>>();
+    if texts.len() > MOST {
+        listed.push(format!("{} others", texts.len() - MOST));
+    }
+    match listed.pop() {
+        Some(last) if listed.is_empty() => last,
+        Some(last) => format!("{} or {last}", listed.join(", ")),
+        None => String::new(),
+    }
+}

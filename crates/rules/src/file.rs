@@ -1,0 +1,248 @@
+//! Rules that follow their file.
+
+mod follow;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::Hasher;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ahash::RandomState;
+use parking_lot::Mutex;
+use siphasher::sip::SipHasher13;
+
+pub use follow::Following;
+
+use super::{Config, MissingDomains, Problems, Rules, load};
+use tollgate_limiter::Error;
+use tollgate_limiter::Limiter;
+
+/// Rules that are read from a file, again when it changes. Cheap to clone; clones share everything.
+///
+/// ```no_run
+/// # use tollgate::Limiter;
+/// # use tollgate::rules::{Attributes, RulesFile};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = RulesFile::open(&Limiter::memory(), "rules.yaml")?;
+/// let _following = file.follow()?.and_on_hangup()?; // read again when it changes, and on SIGHUP
+/// let request = Attributes::new().with("method", "GET").with("ip", "203.0.113.9");
+/// println!("{}", file.rules().check("api", &request).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RulesFile {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    rules: Rules,
+    hasher: RandomState,
+    /// Who holds it reads the file: what was read the last time, whether it was any good or not.
+    seen: Mutex<Contents>,
+    /// Apart from that, so that nobody who asks waits for a file.
+    status: Mutex<Status>,
+}
+
+/// The files that rules come from, and what was in each.
+type Contents = BTreeMap<PathBuf, Seen>;
+
+/// What was in a file.
+struct Seen {
+    /// How much may be in it; more cannot be read.
+    max_bytes: usize,
+    /// `None` if it could not be read.
+    hash: Option<u64>,
+}
+
+impl Seen {
+    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> Seen {
+        let hash = bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes));
+        Seen { max_bytes, hash }
+    }
+}
+
+/// How rules and their file are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// The generation of the rules that decide.
+    pub generation: u64,
+    /// Since when they do.
+    pub since: SystemTime,
+    /// A hash of their file and of those that it names: the same for the same contents, in any process. It
+    /// tells whether two servers decide by the same rules. What variables of the environment hold is not in it.
+    pub hash: u64,
+    /// How often the file was read again and taken over.
+    pub reloads: u64,
+    /// How often it was read again and refused.
+    pub failures: u64,
+    /// The reason why the current file was refused, so that older rules decide; or else the domains in use that have
+    /// no rules; or else why the keys of tokens could not be fetched. `None` if the rules are as the file says, have
+    /// every domain in use, and the keys that it says.
+    pub problem: Option<String>,
+    /// The domains in use that have no rules.
+    pub missing_domains: MissingDomains,
+}
+
+/// Why rules were not taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file has mistakes.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// The limiter cannot have its limits.
+    #[error(transparent)]
+    Limits(#[from] Error),
+}
+
+impl RulesFile {
+    /// Reads rules for a limiter.
+    pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
+        let (path, hasher) = (path.into(), RandomState::new());
+        let Read { config, seen, hash } = read(&path, &hasher);
+        let config = config?;
+        let rules = Rules::new(limiter, &config)?;
+        let status = Status {
+            generation: rules.generation(),
+            since: SystemTime::now(),
+            hash,
+            reloads: 0,
+            failures: 0,
+            problem: None,
+            missing_domains: MissingDomains::default(),
+        };
+        let (seen, status) = (Mutex::new(seen), Mutex::new(status));
+        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
+    }
+
+    /// The rules, whatever the file says by now.
+    pub fn rules(&self) -> &Rules {
+        &self.inner.rules
+    }
+
+    /// Reads the file again, changed or not, and decides by it from here on; returns the generation.
+    ///
+    /// A file with mistakes is not taken over: the rules are as they were.
+    pub fn reload(&self) -> Result<u64, LoadError> {
+        let mut seen = self.inner.seen.lock();
+        let read = read(&self.inner.path, &self.inner.hasher);
+        *seen = read.seen;
+        self.take_over(read.config, read.hash)
+    }
+
+    /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
+    fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
+        let Inner { path, hasher, seen, .. } = &*self.inner;
+        let mut seen = seen.lock();
+        let is_as_before = |(file, seen): (&PathBuf, &Seen)| {
+            let bytes = load::read(file, seen.max_bytes);
+            Seen::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
+        };
+        if seen.iter().all(is_as_before) {
+            return None;
+        }
+        let read = read(path, hasher);
+        *seen = read.seen;
+        Some(self.take_over(read.config, read.hash))
+    }
+
+    fn take_over(&self, config: Result<Config, Problems>, hash: u64) -> Result<u64, LoadError> {
+        let missing = self.inner.rules.missing_domains();
+        let replaced = config
+            .map_err(LoadError::from)
+            .and_then(|config| Ok(self.inner.rules.replace(&config)?));
+        // New rules forget which domains checks have named, so that those named before are looked up again.
+        let plan = self.inner.rules.plan();
+        let missing = missing.still_missing(|name| plan.is_missing_domain(name));
+        if !missing.is_empty() {
+            tracing::warn!(file = %self.inner.path.display(), "{missing}");
+        }
+        let (file, mut status) = (self.inner.path.display(), self.inner.status.lock());
+        match &replaced {
+            Ok(generation) => {
+                tracing::info!(%file, generation, "rules reloaded");
+                (status.generation, status.since) = (*generation, SystemTime::now());
+                (status.reloads, status.problem) = (status.reloads + 1, None);
+                status.hash = hash;
+            }
+            Err(error) => {
+                let generation = status.generation;
+                tracing::error!(%file, generation, %error, "rules not reloaded: they are as they were");
+                status.failures += 1;
+                status.problem = Some(error.to_string());
+            }
+        }
+        replaced
+    }
+
+    /// How the rules and the file are.
+    pub fn status(&self) -> Status {
+        let mut status = self.inner.status.lock().clone();
+        status.missing_domains = self.inner.rules.missing_domains();
+        if status.problem.is_none() && !status.missing_domains.is_empty() {
+            status.problem = Some(status.missing_domains.to_string());
+        }
+        status.problem = status.problem.or_else(|| self.inner.rules.plan().keys_problem());
+        status
+    }
+
+    /// Reads the file again whenever it changes, on a separate thread, until the returned value is
+    /// dropped. Fails if the thread cannot be started.
+    ///
+    /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is
+    /// for the whole process, so that the application decides about it. Add
+    /// [`and_on_hangup`](Following::and_on_hangup) to read the file again on SIGHUP instead.
+    pub fn follow(&self) -> io::Result<Following> {
+        Following::watching(self.clone())
+    }
+
+    /// The same by looking every so often, at most a thousand times a second: where nobody tells of
+    /// changes, as on a network's file system.
+    pub fn look_every(&self, interval: Duration) -> io::Result<Following> {
+        Following::looking(self.clone(), interval.max(Duration::from_millis(1)))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.inner.seen.lock().keys().cloned().collect()
+    }
+}
+
+/// What a file says, and what was in it and in those that it names.
+struct Read {
+    config: Result<Config, Problems>,
+    seen: Contents,
+    /// Of all contents, in the order in which they were read.
+    hash: u64,
+}
+
+fn read(path: &Path, hasher: &RandomState) -> Read {
+    // Without a key, so that it is the same everywhere.
+    let (mut seen, mut hash) = (Contents::new(), SipHasher13::new());
+    let config = Config::load_with(path, |path, max_bytes| {
+        let bytes = load::read(path, max_bytes);
+        seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
+        if let Ok(bytes) = &bytes {
+            // First how long it is: what is moved from one file to another makes a difference.
+            hash.write(&(bytes.len() as u64).to_le_bytes());
+            hash.write(bytes);
+        }
+        bytes
+    });
+    Read { config, seen, hash: hash.finish() }
+}
+
+impl fmt::Debug for RulesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RulesFile").field("path", &self.inner.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

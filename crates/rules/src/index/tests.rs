@@ -1,0 +1,230 @@
+//! What the index finds is what trying every rule finds, as the file has it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tollgate_core::{Cost, Limit};
+
+use crate::attributes::Standing;
+use crate::config::{
+    Choice, Condition, Config, Costs, KeyPart, NamedLimit, Replaces, Rule, Spend, Wanted,
+};
+use crate::networks::{NetworkMap, NetworkSet, Networks};
+use crate::pattern::Pattern;
+use crate::{Attributes, Rules, Ruling};
+use tollgate_limiter::Limiter;
+
+const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
+
+/// A request as the file's words are about it.
+type Model = HashMap<&'static str, (String, Standing)>;
+
+fn applies(rule: &Rule, request: &Model) -> bool {
+    let holds = |condition: &Condition| {
+        let value = request.get(&*condition.attribute);
+        let value = value.filter(|(_, standing)| *standing != Standing::Claimed);
+        match &condition.wanted {
+            Wanted::AnyOf(patterns) => {
+                value.is_some_and(|(value, _)| patterns.iter().any(|own| own.matches(value)))
+            }
+            Wanted::NoneOf(patterns) => {
+                value.is_some_and(|(value, _)| !patterns.iter().any(|own| own.matches(value)))
+            }
+            Wanted::Present => value.is_some(),
+            Wanted::Absent => value.is_none(),
+        }
+    };
+    let is_known = |name: &str| {
+        request.get(name).is_some_and(|(_, standing)| match standing {
+            Standing::Known => true,
+            // It is `other`.
+            Standing::Said => name == "method",
+            Standing::Claimed => false,
+        })
+    };
+    let has_key = |part: &KeyPart| part.first_of.iter().any(|name| is_known(name));
+    rule.when.iter().all(holds) && rule.key.iter().all(has_key)
+}
+
+/// Of rules that apply, by which set of attributes each does, those that no other replaces.
+fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
+    let replaces = |rule: &Rule, other: &Rule| {
+        let is_named = match &rule.replaces {
+            Replaces::Named(names) => names.contains(&other.name),
+            Replaces::All => other.replaces != Replaces::All,
+        };
+        is_named && (other.is_shadow || !rule.is_shadow)
+    };
+    let is_left =
+        |(_, own): &&(usize, &Rule)| !applying.iter().any(|(_, rule)| replaces(rule, own));
+    applying.iter().filter(is_left).copied().collect()
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        select(&["POST", "/v1/a", "/v1/b/c", "pro", "k1", "k2"][..]).prop_map(str::to_owned),
+        select(&["192.0.2.1", "192.0.2.9", "192.0.3.1", "2001:db8::1", "2001:db8::/56"][..])
+            .prop_map(str::to_owned),
+        "[a/]{0,4}"
+    ]
+}
+
+/// Networks that lie within each other, some of them in a set.
+fn networks() -> impl Strategy<Value = Networks> {
+    const EACH: [&str; 7] = [
+        "192.0.2.1/32",
+        "192.0.2.0/29",
+        "192.0.2.0/24",
+        "192.0.0.0/16",
+        "0.0.0.0/0",
+        "2001:db8::1/128",
+        "2001:db8::/32",
+    ];
+    let network = select(&EACH[..]).prop_map(|text| text.parse::<IpNet>().unwrap());
+    let set = prop::collection::vec(network.clone(), 0..4).prop_map(|networks| {
+        let networks = networks.into_iter().map(|network| (network, ())).collect();
+        let networks = NetworkMap::new(networks, |(), ()| {});
+        Networks::Set(Arc::new(NetworkSet { name: "set".into(), networks }))
+    });
+    prop_oneof![network.prop_map(Networks::One), set]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    prop_oneof![
+        value().prop_map(|text| Pattern::Exact(text.into())),
+        value().prop_map(|text| Pattern::Prefix(text.into())),
+        "[a/*]{1,4}".prop_map(|text| Pattern::of(&text)),
+        networks().prop_map(Pattern::In),
+        select(&["/v1/**", "/v1/*", "**", "/*/a", "**/b/c", "/*/b/**"][..]).prop_map(Pattern::of),
+    ]
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    prop_oneof![
+        4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
+        // So many that they are looked up.
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::AnyOf),
+        2 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::NoneOf),
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::NoneOf),
+        1 => Just(Wanted::Present),
+        1 => Just(Wanted::Absent),
+    ]
+}
+
+prop_compose! {
+    fn rule()(
+        when in prop::collection::hash_map(select(&ATTRIBUTES[..]), wanted(), 0..4),
+        key in prop::collection::vec(prop::sample::subsequence(&ATTRIBUTES[..], 1..3), 0..3),
+        domain in select(&["one", "two"][..]),
+        is_shadow in prop::bool::weighted(0.2),
+        replaces in prop::option::weighted(0.3, prop::collection::vec(0..30_usize, 1..3)),
+        replaces_all in prop::bool::weighted(0.02),
+    ) -> Rule {
+        let when = when.into_iter();
+        let part = |names: Vec<&str>| KeyPart { first_of: names.into_iter().map(Into::into).collect() };
+        Rule {
+            name: "".into(),
+            domain: domain.into(),
+            when: when.map(|(name, wanted)| Condition { attribute: name.into(), wanted }).collect(),
+            key: key.into_iter().map(part).collect(),
+            limit: Choice { tiers: None, default: Spend::Limit(0) },
+            cost: Costs { routes: Vec::new(), default: Cost::ONE },
+            is_shadow,
+            on_store_failure: None,
+            deadline: None,
+            overrides: Vec::new(),
+            replaces: match replaces_all {
+                true => Replaces::All,
+                false => Replaces::Named(
+                    replaces.into_iter().flatten().map(|at| at.to_string().into()).collect(),
+                ),
+            },
+        }
+    }
+}
+
+fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
+    let standing = select(&[Standing::Known, Standing::Said, Standing::Claimed][..]);
+    let names = [&ATTRIBUTES[..], &["unheard-of"]].concat();
+    (select(names), value(), standing)
+}
+
+/// With what the table knows of it.
+fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model {
+    let mut model = Model::new();
+    for (name, value, standing) in request {
+        let is_better = model.get(name).is_none_or(|(_, earlier)| standing >= earlier);
+        if is_better {
+            model.insert(name, (value.clone(), *standing));
+        }
+    }
+    let tier = model.get("api_key").and_then(|(key, _)| config.api_keys.get(&**key));
+    if let Some(tier) = tier {
+        model.entry("api_key").and_modify(|own| own.1 = Standing::Known);
+        let own = model.entry("tier").or_insert((String::new(), Standing::Claimed));
+        if own.1 != Standing::Known {
+            *own = (tier.to_string(), Standing::Known);
+        }
+    }
+    model
+}
+
+fn attributes<'a>(request: &'a [(&'static str, String, Standing)]) -> Attributes<'a> {
+    let with = |all: Attributes<'a>, (name, value, standing): &'a (&'static str, String, _)| {
+        match standing {
+            Standing::Known => all.with(*name, value),
+            Standing::Said => all.said(*name, value),
+            Standing::Claimed => all.claimed(*name, value),
+        }
+    };
+    request.iter().fold(Attributes::new(), with)
+}
+
+proptest! {
+    #[test]
+    fn what_the_index_finds_is_what_trying_every_rule_finds(
+        mut rules in prop::collection::vec(rule(), 0..30),
+        requests in prop::collection::vec(prop::collection::vec(attribute(), 0..7), 1..8),
+        has_keys in any::<bool>(),
+    ) {
+        rules.iter_mut().enumerate().for_each(|(at, rule)| rule.name = at.to_string().into());
+        let limit: Limit = "fixed-window limit=1000000 window=1d".parse().unwrap();
+        let limits = vec![NamedLimit { name: "all".into(), limit }];
+        let mut config = Config { limits, rules, ..Config::default() };
+        if has_keys {
+            config.api_keys = HashMap::from([("k1".into(), "pro".into())]);
+        }
+        let limiter = Limiter::builder().max_bytes(1 << 20).build();
+        let made = Rules::new(&limiter, &config).unwrap();
+        let attributes: Vec<Attributes<'_>> = requests.iter().map(|own| attributes(own)).collect();
+        let models: Vec<Model> = requests.iter().map(|own| model(own, &config)).collect();
+        for domain in ["one", "two", "three"] {
+            let applying = |set: usize| {
+                let model = &models[set];
+                let own = move |rule: &&Rule| *rule.domain == *domain && applies(rule, model);
+                config.rules.iter().filter(own).map(move |rule| (set, rule))
+            };
+            let named = |(set, rule): (usize, &Rule)| (set, format!("{domain}/{}", rule.name));
+            let found = |ruling: &Ruling| -> Vec<(usize, String)> {
+                ruling.rules().map(|part| (part.request(), part.name().to_string())).collect()
+            };
+            for (set, request) in attributes.iter().enumerate() {
+                let wanted = left(&applying(set).collect::<Vec<_>>());
+                let wanted: Vec<_> = wanted.into_iter().map(|(_, rule)| named((0, rule))).collect();
+                prop_assert_eq!(&found(&made.check(domain, request).now().unwrap()), &wanted);
+                let explained = made.explain(domain, request).into_iter();
+                let explained = explained.filter(|rule| rule.outcome.is_ok());
+                let explained: Vec<_> = explained.map(|rule| (0, rule.rule.to_string())).collect();
+                prop_assert_eq!(explained, wanted);
+            }
+            let wanted = left(&(0..requests.len()).flat_map(applying).collect::<Vec<_>>());
+            let wanted: Vec<_> = wanted.into_iter().map(named).collect();
+            prop_assert_eq!(found(&made.check_all(domain, &attributes).now().unwrap()), wanted);
+        }
+    }
+}

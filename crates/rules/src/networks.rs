@@ -1,0 +1,194 @@
+//! Networks: how one is written, and which of many an address is in.
+//!
+//! - `map`: longest prefix match among many networks
+
+mod map;
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net};
+
+pub(crate) use map::NetworkMap;
+
+/// The bits of an IPv4 address.
+const IPV4_BITS: u8 = 32;
+
+/// The bits before an IPv4 address that is written as IPv6: `::ffff:192.0.2.7`.
+pub(crate) const MAPPED_BITS: u8 = 96;
+
+/// The value of `ip` for clients whose address is not known.
+pub(crate) const UNKNOWN_ADDRESS: &str = tollgate_identity::NOWHERE;
+
+/// Why a text is not a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NetworkError {
+    /// Neither an address nor a network.
+    Malformed,
+    /// An address with more bits after the `/` than addresses have: `10.0.0.1/33`.
+    TooLong { address: IpAddr },
+    /// Bits are set after the prefix: `10.0.0.1/24`.
+    HostBits { written: IpNet },
+}
+
+/// Reads a network such as `10.0.0.0/8`, or an address, which is a network of one.
+///
+/// IPv4 that is written as IPv6 (`::ffff:192.0.2.0/120`) is IPv4, as clients' addresses are.
+pub(crate) fn parse(text: &str) -> Result<IpNet, NetworkError> {
+    let Some((address, bits)) = text.split_once('/') else {
+        let address = text.parse::<IpAddr>().map_err(|_| NetworkError::Malformed)?;
+        return Ok(address.to_canonical().into());
+    };
+    let address = address.parse::<IpAddr>().map_err(|_| NetworkError::Malformed)?;
+    if bits.is_empty() || !bits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(NetworkError::Malformed);
+    }
+    let written = bits.parse().ok().and_then(|bits| IpNet::new(address, bits).ok());
+    let written = written.ok_or(NetworkError::TooLong { address })?;
+    match written == written.trunc() {
+        true => Ok(unmapped(written)),
+        false => Err(NetworkError::HostBits { written }),
+    }
+}
+
+/// Returns IPv4 as such if it is written as IPv6.
+fn unmapped(network: IpNet) -> IpNet {
+    let IpNet::V6(written) = network else { return network };
+    let address = written.addr().to_ipv4_mapped();
+    let parts = address.zip(written.prefix_len().checked_sub(MAPPED_BITS));
+    parts.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(network, IpNet::V4)
+}
+
+/// Writes a network as a file has it: one address without the length of its prefix.
+pub(crate) fn text(network: &IpNet) -> String {
+    match network.prefix_len() == network.max_prefix_len() {
+        true => network.addr().to_string(),
+        false => network.to_string(),
+    }
+}
+
+/// Returns what the text of an attribute says of an address: all of it (`203.0.113.9`), or the network
+/// that it is in (`2001:db8:12:3400::/56`, a group of IPv6 clients).
+pub(crate) fn known_of(text: &str) -> Option<IpNet> {
+    match parse(text) {
+        Ok(network) => Some(network),
+        Err(NetworkError::HostBits { written }) => Some(unmapped(written.trunc())),
+        Err(_) => None,
+    }
+}
+
+/// Returns the text of a client's address in keys: of IPv6, the group of addresses that it is in.
+pub(crate) fn client_text(address: IpAddr, ipv6_prefix: u8) -> String {
+    let bits = match address {
+        IpAddr::V4(_) => IPV4_BITS,
+        IpAddr::V6(_) => ipv6_prefix,
+    };
+    // OK because a prefix has at most 128 bits.
+    IpNet::new(address, bits).map_or_else(|_| String::new(), |group| text(&group.trunc()))
+}
+
+/// Networks that have a name in the file.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct NetworkSet {
+    pub(crate) name: Box<str>,
+    pub(crate) networks: NetworkMap<()>,
+}
+
+/// By name, which is unique within a file.
+impl Hash for NetworkSet {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+/// Without the networks, which may be many.
+impl fmt::Debug for NetworkSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NetworkSet({}, {})", self.name, self.networks.len())
+    }
+}
+
+/// One network, or all networks of a set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Networks {
+    One(IpNet),
+    Set(Arc<NetworkSet>),
+}
+
+impl Networks {
+    /// Returns whether all of `part`, an address or a smaller network, is in one of the networks.
+    pub(crate) fn hold(&self, part: &IpNet) -> bool {
+        match self {
+            Networks::One(network) => network.contains(part),
+            Networks::Set(set) => set.networks.longest(part).is_some(),
+        }
+    }
+}
+
+/// `10.0.0.0/8`, or `networks: blocked`.
+impl fmt::Display for Networks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Networks::One(network) => f.write_str(&text(network)),
+            Networks::Set(set) => write!(f, "networks: {}", set.name),
+        }
+    }
+}
+
+/// Values of networks and of sets, found by longest prefix match in all of them.
+#[derive(Debug)]
+pub(crate) struct NetworkTable<T> {
+    /// Each value with its place in the given order.
+    single: NetworkMap<(usize, T)>,
+    /// Shared, not copied: several rules may use one set.
+    sets: Vec<(Arc<NetworkSet>, (usize, T))>,
+}
+
+impl<T> NetworkTable<T> {
+    pub(crate) fn new<'n>(each: impl IntoIterator<Item = (&'n Networks, T)>) -> NetworkTable<T> {
+        let (mut single, mut sets) = (Vec::new(), Vec::new());
+        for (place, (networks, value)) in each.into_iter().enumerate() {
+            match networks {
+                Networks::One(network) => single.push((*network, (place, value))),
+                Networks::Set(set) => sets.push((Arc::clone(set), (place, value))),
+            }
+        }
+        NetworkTable { single: NetworkMap::new(single, |_, _| {}), sets }
+    }
+
+    /// Returns the value of every network and set.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        let sets = self.sets.iter().map(|(_, own)| own);
+        self.single.values().chain(sets).map(|(_, value)| value)
+    }
+
+    /// Returns the longest network that holds all of `part`, and its value. If several entries have that
+    /// network, the first in the given order counts.
+    pub(crate) fn longest(&self, part: &IpNet) -> Option<(FoundNetwork<'_>, &T)> {
+        let single = self.single.longest(part);
+        let single = single.map(|(network, own)| (FoundNetwork { network, set: None }, own));
+        let sets = self.sets.iter().filter_map(|(set, own)| {
+            let (network, ()) = set.networks.longest(part)?;
+            Some((FoundNetwork { network, set: Some(&set.name) }, own))
+        });
+        let best = single
+            .into_iter()
+            .chain(sets)
+            .max_by_key(|(found, (place, _))| (found.network.prefix_len(), Reverse(*place)));
+        best.map(|(found, (_, value))| (found, value))
+    }
+}
+
+/// The network that an address was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FoundNetwork<'n> {
+    pub(crate) network: &'n IpNet,
+    /// The name of its set, if it is of one.
+    pub(crate) set: Option<&'n str>,
+}
+
+#[cfg(test)]
+mod tests;

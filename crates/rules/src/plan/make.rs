@@ -1,0 +1,230 @@
+//! From what a file says to rules made ready.
+
+use std::sync::Arc;
+
+use super::Configured;
+use super::overrides::{NetworkOverride, Overrides};
+use super::values::Values;
+use super::{
+    Domain, Map, Plan, ReplacedRules, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms,
+};
+use crate::config::{self, Config, KeyValue, Spend, Wanted};
+use crate::domains::{UnknownDomains, UseMark};
+use crate::index::Index;
+use crate::key::push_part;
+use crate::limited::Limited;
+use crate::names::{AttributeId, Names};
+use crate::tally::Tally;
+use tollgate_limiter::Error;
+use tollgate_limiter::Limiter;
+
+impl Plan {
+    /// Makes rules ready. What was counted for a rule of the same name before goes on.
+    pub(crate) fn new(
+        limiter: &Limiter,
+        config: &Config,
+        before: Option<&Plan>,
+    ) -> Result<Plan, Error> {
+        let api_keys = config.api_keys.iter().map(|(key, tier)| (&**key, &**tier));
+        let mut names = Names::new(api_keys);
+        let tallies: Map<&RuleName, &Arc<Tally>> = before
+            .iter()
+            .flat_map(|plan| &plan.rules)
+            .map(|rule| (&rule.name, &rule.tally))
+            .collect();
+        let mut spends = Vec::new();
+        let places = config.rules.iter().enumerate();
+        let mut making = Making {
+            limiter,
+            config,
+            names: &mut names,
+            domains: Map::default(),
+            places: places.map(|(at, rule)| ((&*rule.domain, &*rule.name), at)).collect(),
+            spends: &mut spends,
+        };
+        let rules = config
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(at, rule)| {
+                making.rule(at, rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally)))
+            })
+            .collect::<Result<Vec<Arc<Rule>>, Error>>()?;
+        let mut domains: Map<Box<str>, Domain> = Map::default();
+        for (at, rule) in rules.iter().enumerate() {
+            domains.entry(rule.name.domain().into()).or_default().rules.push(at);
+        }
+        for (name, domain) in &mut domains {
+            domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
+            let before = before.and_then(|plan| plan.domains.get(name));
+            domain.use_mark = UseMark::new(before.is_some_and(|domain| domain.use_mark.is_set()));
+        }
+        let mut scopes = Map::default();
+        for (id, scope) in spends.iter().map(|spent| spent.scope()).enumerate() {
+            if let Some(scope) = scope {
+                scopes.entry(scope.name().into()).or_insert(id);
+            }
+        }
+        let scope = |limit: &config::NamedLimit| {
+            let scope = limiter.scope(&limit.name, limit.limit)?;
+            let scope = on_terms(scope, config.on_store_failure, config.deadline);
+            Ok((limit.name.clone(), scope))
+        };
+        let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
+        let identity = {
+            let before = before.and_then(|plan| plan.identity.as_ref());
+            let made = config.identity.as_ref().map(|said| Configured::new(said, limiter, before));
+            made.transpose()?
+        };
+        let generation = before.map_or(1, |plan| plan.generation + 1);
+        Ok(Plan {
+            generation,
+            asked: names.asked(),
+            identity,
+            is_shaping: spends.iter().any(|spent| spent.is_shaping()),
+            names,
+            rules,
+            spends,
+            scopes,
+            domains,
+            retired_domains: config.retired_domains.clone(),
+            unknown_domains: UnknownDomains::default(),
+            limits,
+            limited: Limited::default(),
+        })
+    }
+}
+
+/// What is needed to make rules ready.
+struct Making<'a> {
+    limiter: &'a Limiter,
+    config: &'a Config,
+    names: &'a mut Names,
+    domains: Map<&'a str, Arc<str>>,
+    /// Where the rules are, by their domains and names.
+    places: Map<(&'a str, &'a str), usize>,
+    spends: &'a mut Vec<Arc<Spent>>,
+}
+
+impl<'a> Making<'a> {
+    fn rule(
+        &mut self,
+        at: usize,
+        rule: &'a config::Rule,
+        tally: impl FnOnce(&RuleName) -> Option<Arc<Tally>>,
+    ) -> Result<Arc<Rule>, Error> {
+        let domain = self.domains.entry(&rule.domain).or_insert_with(|| (&*rule.domain).into());
+        let name = RuleName { domain: Arc::clone(domain), name: (&*rule.name).into() };
+        let when = rule
+            .when
+            .iter()
+            .map(|condition| (self.names.add(&condition.attribute), condition.wanted.clone()));
+        let when: Vec<(AttributeId, Wanted)> = when.collect();
+        let mut part = |part: &config::KeyPart| {
+            part.first_of.iter().map(|name| (self.names.add(name), name.clone())).collect()
+        };
+        let key = rule.key.iter().map(&mut part).collect();
+        let mut scopes = Scopes { making: self, rule, name: &name, made: Map::default() };
+        let tiers = match &rule.limit.tiers {
+            Some(tiers) => Some(scopes.tiers(tiers)?),
+            None => None,
+        };
+        let default = scopes.id(rule.limit.default)?;
+        let overrides = scopes.overrides()?;
+        let values: Map<usize, Values> = rule
+            .when
+            .iter()
+            .enumerate()
+            .filter_map(|(at, own)| Some((at, Values::of(&own.wanted)?)))
+            .collect();
+        for (at, _) in values.iter().filter(|(_, values)| values.has_networks()) {
+            // OK because it is the place of a condition.
+            self.names.add_address(when[*at].0);
+        }
+        let seldom = Seldom { values, tiers, overrides };
+        Ok(Arc::new(Rule {
+            when,
+            key,
+            default,
+            seldom: (!seldom.is_empty()).then(|| Box::new(seldom)),
+            cost: rule.cost.clone(),
+            is_shadow: rule.is_shadow,
+            on_store_failure: rule.on_store_failure,
+            deadline: rule.deadline,
+            tally: tally(&name).unwrap_or_default(),
+            name,
+            at,
+            replaces: self.replaced(rule),
+        }))
+    }
+
+    fn replaced(&self, rule: &config::Rule) -> ReplacedRules {
+        let config::Replaces::Named(names) = &rule.replaces else { return ReplacedRules::All };
+        let names = names.iter().map(|name| (&*rule.domain, &**name));
+        let mut places: Vec<usize> =
+            names.filter_map(|name| self.places.get(&name).copied()).collect();
+        places.sort_unstable();
+        ReplacedRules::At(places)
+    }
+}
+
+/// The scopes of one rule: all of its name, one for each limit that it may spend.
+struct Scopes<'m, 'a> {
+    making: &'m mut Making<'a>,
+    rule: &'m config::Rule,
+    name: &'m RuleName,
+    made: Map<Spend, SpentId>,
+}
+
+impl Scopes<'_, '_> {
+    fn id(&mut self, spend: Spend) -> Result<SpentId, Error> {
+        if let Some(made) = self.made.get(&spend) {
+            return Ok(*made);
+        }
+        let spent = match spend {
+            Spend::Allow => Spent::Nothing,
+            Spend::Block => Spent::Blocked,
+            Spend::Limit(at) => self.limit(&self.making.config.limits[at])?,
+        };
+        let id = self.making.spends.len();
+        self.making.spends.push(Arc::new(spent));
+        self.made.insert(spend, id);
+        Ok(id)
+    }
+
+    fn limit(&self, own: &config::NamedLimit) -> Result<Spent, Error> {
+        let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
+        let scope = on_terms(scope, self.rule.on_store_failure, self.rule.deadline);
+        Ok(Spent::Limit { name: (&*own.name).into(), scope })
+    }
+
+    fn tiers(&mut self, tiers: &config::Tiers) -> Result<Tiers, Error> {
+        let by = self.making.names.add(&tiers.by);
+        let tier = |(name, spend): &(Box<str>, Spend)| Ok((name.clone(), self.id(*spend)?));
+        let of = tiers.of.iter().map(tier).collect::<Result<_, Error>>()?;
+        Ok(Tiers { by, of })
+    }
+
+    fn overrides(&mut self) -> Result<Overrides, Error> {
+        let (mut exact, mut in_networks) = (Map::default(), Vec::new());
+        for own in &self.rule.overrides {
+            let spent = self.id(own.spend)?;
+            let (mut texts, mut found) = (Vec::new(), None);
+            for (part, (name, value)) in own.key.iter().enumerate() {
+                match value {
+                    KeyValue::Text(text) => push_part(&mut texts, 0, name, text),
+                    KeyValue::In(networks) => found = Some((part, name, networks)),
+                }
+            }
+            let Some((part, name, networks)) = found else {
+                exact.insert(texts, spent);
+                continue;
+            };
+            let attribute = self.making.names.add(name);
+            self.making.names.add_address(attribute);
+            let others = texts;
+            in_networks.push(NetworkOverride { part, attribute, networks, others, spent });
+        }
+        Ok(Overrides::new(exact, in_networks))
+    }
+}

@@ -1,0 +1,119 @@
+//! Overrides: by key, and by the networks that an address is in.
+
+use super::{Map, Rule, SpentId};
+use crate::key::push_part;
+use crate::names::AttributeId;
+use crate::networks::{self, FoundNetwork, NetworkTable, Networks};
+use crate::request::Request;
+
+/// The overrides of a rule.
+#[derive(Default)]
+pub(super) struct Overrides {
+    pub(super) exact: Map<Vec<u8>, SpentId>,
+    pub(super) in_networks: Vec<InNetworks>,
+}
+
+/// The overrides that have networks for one attribute of one part of the rule's key.
+pub(super) struct InNetworks {
+    part: usize,
+    attribute: AttributeId,
+    /// By the other parts of the key.
+    others: Map<Vec<u8>, NetworkTable<SpentId>>,
+}
+
+/// An override that has networks.
+pub(super) struct NetworkOverride<'c> {
+    /// The part of the rule's key that is in networks, and its attribute.
+    pub(super) part: usize,
+    pub(super) attribute: AttributeId,
+    pub(super) networks: &'c Networks,
+    /// The other parts, as a key.
+    pub(super) others: Vec<u8>,
+    pub(super) spent: SpentId,
+}
+
+impl Overrides {
+    pub(super) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.in_networks.is_empty()
+    }
+
+    /// Groups overrides, which come in the order of the file.
+    pub(super) fn new(
+        exact: Map<Vec<u8>, SpentId>,
+        in_networks: Vec<NetworkOverride<'_>>,
+    ) -> Overrides {
+        type Values<'c> = Map<Vec<u8>, Vec<(&'c Networks, SpentId)>>;
+        let mut groups: Vec<((usize, AttributeId), Values<'_>)> = Vec::new();
+        for own in in_networks {
+            let of = (own.part, own.attribute);
+            let at = groups.iter().position(|(group, _)| *group == of).unwrap_or_else(|| {
+                groups.push((of, Map::default()));
+                groups.len() - 1
+            });
+            groups[at].1.entry(own.others).or_default().push((own.networks, own.spent));
+        }
+        let group = |((part, attribute), values): (_, Values<'_>)| {
+            let values = values.into_iter();
+            let others = values.map(|(others, each)| (others, NetworkTable::new(each))).collect();
+            InNetworks { part, attribute, others }
+        };
+        Overrides { exact, in_networks: groups.into_iter().map(group).collect() }
+    }
+
+    /// Returns what a request with this key spends instead, and the network that says so.
+    pub(super) fn find<'r>(
+        &'r self,
+        rule: &'r Rule,
+        request: &Request<'_>,
+        key: &[u8],
+    ) -> Option<(SpentId, Option<FoundNetwork<'r>>)> {
+        if let Some(spent) = self.exact.get(key) {
+            return Some((*spent, None));
+        }
+        let found = self.in_networks.iter().find_map(|own| own.find(rule, request));
+        found.map(|(found, spent)| (spent, Some(found)))
+    }
+}
+
+impl Overrides {
+    /// Returns what the requests of a key spend instead. An override for a part of a group of IPv6 addresses is not
+    /// found by the key of the group, because it is for some of the group's requests only.
+    pub(super) fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+        let exact = self.exact.get(key).copied();
+        exact.or_else(|| self.in_networks.iter().find_map(|own| own.of_key(rule, key)))
+    }
+
+    /// Returns what each override spends.
+    pub(super) fn spends(&self) -> impl Iterator<Item = SpentId> {
+        let tables = self.in_networks.iter().flat_map(|own| own.others.values());
+        self.exact.values().chain(tables.flat_map(NetworkTable::values)).copied()
+    }
+}
+
+impl InNetworks {
+    fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+        let mut parts: Vec<&[u8]> = key.split(|byte| *byte == b',').collect();
+        let own = (self.part < parts.len()).then(|| parts.remove(self.part))?;
+        let (_, name) = rule.key.get(self.part)?.iter().find(|(id, _)| *id == self.attribute)?;
+        let value = own.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        let address = networks::known_of(str::from_utf8(value).ok()?)?;
+        let (_, spent) = self.others.get(&parts.join(&b','))?.longest(&address)?;
+        Some(*spent)
+    }
+
+    fn find(&self, rule: &Rule, request: &Request<'_>) -> Option<(FoundNetwork<'_>, SpentId)> {
+        let address = request.address(self.attribute)?;
+        let mut others = Vec::new();
+        for (at, first_of) in rule.key.iter().enumerate() {
+            let mut known = first_of.iter().filter_map(|own| Some((own, request.known(own.0)?)));
+            let ((id, name), value) = known.next()?;
+            match at == self.part {
+                true if *id != self.attribute => return None,
+                true => {}
+                false => push_part(&mut others, 0, name, value),
+            }
+        }
+        let (found, spent) = self.others.get(&others)?.longest(address)?;
+        Some((found, *spent))
+    }
+}

@@ -1,0 +1,317 @@
+//! Rules that decide requests, and a snapshot of them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::slice;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tollgate_core::Limit;
+use tollgate_identity::{ClientAddress, Identity, Ipv6Prefix, RequestHead};
+use tollgate_limiter::{Error, Limiter, Scope};
+
+use crate::attributes::Attributes;
+use crate::check::{Requests, RulesCheck};
+use crate::config::Config;
+use crate::descriptor::Descriptor;
+use crate::domains::{MissingDomains, RequiredDomains};
+use crate::explain::{self, Explanation};
+use crate::head;
+use crate::plan::{Plan, RuleName};
+use crate::tally::Counts;
+
+/// Rules that decide requests. Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Rules {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    limiter: Limiter,
+    plan: ArcSwap<Plan>,
+    /// Who holds it replaces the rules.
+    replacing: Mutex<()>,
+    required_domains: RequiredDomains,
+}
+
+impl Rules {
+    /// Rules that spend a limiter's limits. Logs the configuration's [warnings](Config::warnings).
+    pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
+        log_warnings(config);
+        let plan = Plan::new(limiter, config, None)?;
+        plan.start();
+        let plan = ArcSwap::from_pointee(plan);
+        let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
+        let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
+        Ok(Rules { inner: Arc::new(inner) })
+    }
+
+    /// Decides by other rules from here on; returns their generation. Checks that are on their way
+    /// are decided by those they began with. What keys have spent under a rule of the same name stays
+    /// spent, whatever its limit is now. Logs the configuration's [warnings](Config::warnings).
+    ///
+    /// If it fails, the rules are as they were. It fails with [`Error::DomainsInUse`] if the new rules have no rule
+    /// for a domain that a check has named or that is [required](Self::require_domain), because the requests of that
+    /// domain would not be limited any more. A file that lists the domain under `retired_domains` may remove it.
+    pub fn replace(&self, config: &Config) -> Result<u64, Error> {
+        log_warnings(config);
+        let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
+        let _alone = replacing.lock();
+        let before = plan.load();
+        let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.use_mark));
+        required_domains.check_removed(domains, config)?;
+        let new = Plan::new(limiter, config, Some(&before))?;
+        let generation = new.generation;
+        new.start();
+        plan.store(Arc::new(new));
+        Ok(generation)
+    }
+
+    /// Declares that the caller uses a domain: from here on [`missing_domains`](Self::missing_domains) names it while
+    /// it has no rules, and rules that remove it are [refused](Self::replace). Returns whether it has rules now.
+    ///
+    /// [`RateLimitLayer::rules`](crate::tower::RateLimitLayer::rules) requires its domain.
+    pub fn require_domain(&self, domain: &str) -> bool {
+        self.inner.required_domains.add(domain);
+        self.has_domain(domain)
+    }
+
+    /// Returns the domains that are in use and have no rules, so that their requests are not limited. A domain is in
+    /// use if it is [required](Self::require_domain), or if a check has named it since the rules were loaded. At most
+    /// 64 of the latter are kept.
+    pub fn missing_domains(&self) -> MissingDomains {
+        let plan = self.plan();
+        let is_missing = |name: &str| plan.is_missing_domain(name);
+        self.inner.required_domains.missing(&plan.unknown_domains, is_missing)
+    }
+
+    /// A request that the rules of a domain decide. No rule applying, it is allowed.
+    pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
+        RulesCheck::new(self, self.plan(), domain, Requests::Plain(slice::from_ref(request)))
+    }
+
+    /// A request with several sets of attributes, each of which the rules see for itself: all that apply
+    /// are charged, or none. A rule with one key for two of them is one charge, with the costs added.
+    pub fn check_all<'a>(
+        &'a self,
+        domain: &'a str,
+        requests: &'a [Attributes<'a>],
+    ) -> RulesCheck<'a> {
+        RulesCheck::new(self, self.plan(), domain, Requests::Plain(requests))
+    }
+
+    /// [`check_all`](Self::check_all), with what is asked of each of the sets.
+    pub fn check_each<'a>(
+        &'a self,
+        domain: &'a str,
+        requests: &'a [Descriptor<'a>],
+    ) -> RulesCheck<'a> {
+        RulesCheck::new(self, self.plan(), domain, Requests::Each(requests))
+    }
+
+    /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
+    pub fn explain(&self, domain: &str, request: &Attributes<'_>) -> Vec<Explanation> {
+        explain::explain(&self.plan(), domain, request)
+    }
+
+    /// The domains that have rules, in alphabetical order.
+    pub fn domains(&self) -> Vec<String> {
+        let mut domains: Vec<_> = self.plan().domains.keys().map(|name| name.to_string()).collect();
+        domains.sort_unstable();
+        domains
+    }
+
+    /// A limit of the file by its name, to be spent directly: that has nothing to do with what rules
+    /// spend of it.
+    pub fn limit(&self, name: &str) -> Option<Scope> {
+        self.plan().limits.get(name).cloned()
+    }
+
+    /// Where keys are kept that a limit or a rule of this [name](Scope::name) was charged: `free`, or
+    /// `api/per-client`. `None` if there is none any more. Of a rule that spends several limits it is the
+    /// first: a key has one state under all of them.
+    pub fn scope(&self, name: &str) -> Option<Scope> {
+        let plan = self.plan();
+        let of_rule = || plan.scopes.get(name).and_then(|&spent| plan.spends.get(spent)?.scope());
+        plan.limits.get(name).or_else(of_rule).cloned()
+    }
+
+    /// Every limit of the file, in alphabetical order of their names.
+    pub fn limits(&self) -> Vec<(String, Limit)> {
+        let plan = self.plan();
+        let limits = plan.limits.iter().map(|(name, scope)| (name.to_string(), *scope.limit()));
+        let mut limits: Vec<_> = limits.collect();
+        limits.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        limits
+    }
+
+    /// Whether a domain has rules; a request of another is allowed.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.plan().domains.contains_key(domain)
+    }
+
+    /// Whether rules look at an attribute: without, it need not be made. `api_key`, `tier`, `method` and `path`
+    /// always count as looked at.
+    pub fn asks_for(&self, attribute: &str) -> bool {
+        self.inner.plan.load().names.id(attribute).is_some()
+    }
+
+    /// How often every rule decided what, since there was a rule of that name.
+    pub fn counts(&self) -> Vec<(RuleName, Counts)> {
+        let plan = self.plan();
+        plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()
+    }
+
+    /// 1 for the first rules, one more whenever they are replaced.
+    pub fn generation(&self) -> u64 {
+        self.inner.plan.load().generation
+    }
+
+    /// Returns a client's address with its text in keys, where IPv6 is grouped as the file says under `identity`:
+    /// for programs that make [`Attributes`] without the middleware.
+    ///
+    /// ```
+    /// # use tollgate::Limiter;
+    /// # use tollgate::rules::{Attributes, Config, Rules};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config::parse("rules.yaml", "identity: { ipv6_prefix: 48 }\nrules: []")?;
+    /// let rules = Rules::new(&Limiter::memory(), &config)?;
+    /// let address = rules.client_address("2001:db8:12:34ff::1".parse()?);
+    /// assert_eq!(address.as_str(), "2001:db8:12::/48");
+    /// let request = Attributes::new().with_address(address); // `ip`
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        self.as_of_now().client_address(ip)
+    }
+
+    /// The limiter whose limits they spend.
+    pub fn limiter(&self) -> &Limiter {
+        &self.inner.limiter
+    }
+
+    /// The rules as they are now, however long a request takes to be looked at: for whoever decides requests over
+    /// HTTP without the middleware.
+    ///
+    /// ```
+    /// use http::{HeaderMap, Request};
+    /// use tollgate::Limiter;
+    /// use tollgate::http::{HeaderFamilies, Identity, Outcome, Peer, RequestHead};
+    /// use tollgate::rules::{Config, Rules};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let file = "limits: { one: fixed-window limit=1 window=1d }\n\
+    ///             rules: [{ name: per-client, domain: api, key: [ip], limit: one }]";
+    /// let rules = Rules::new(&Limiter::memory(), &Config::parse("rules.yaml", file)?)?;
+    ///
+    /// let peer = Peer("203.0.113.9:4711".parse()?);
+    /// let request = Request::get("/reports").extension(peer).body(())?;
+    ///
+    /// let (now, plain) = (rules.as_of_now(), Identity::new());
+    /// let head = RequestHead::new(&request, now.identity().unwrap_or(&plain));
+    /// let ruling = now.check("api", &now.attributes(&head)).now()?;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// HeaderFamilies::ALL.tell(&Outcome::of_rules(&ruling), 0, &mut headers);
+    /// assert_eq!(headers["x-ratelimit-remaining"], "0");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn as_of_now(&self) -> Current<'_> {
+        Current { rules: self, plan: self.plan() }
+    }
+
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        self.inner.plan.load_full()
+    }
+}
+
+/// Rules as they were at one time: a reload does not change them.
+pub struct Current<'r> {
+    rules: &'r Rules,
+    plan: Arc<Plan>,
+}
+
+impl<'r> Current<'r> {
+    /// Who clients are, if the file says it.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.plan.identity.as_ref().map(|configured| &*configured.made)
+    }
+
+    /// The domain of all of them, if it is one.
+    pub fn only_domain(&self) -> Option<&str> {
+        let mut domains = self.plan.domains.keys();
+        domains.next().filter(|_| domains.next().is_none()).map(|only| &**only)
+    }
+
+    /// Whether a domain has rules; a request of another is allowed.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.plan.domains.contains_key(domain)
+    }
+
+    /// A request as they see it, as far as they ask.
+    pub fn attributes<'a>(&'a self, head: &'a RequestHead<'_>) -> Attributes<'a> {
+        head::attributes(head, &self.plan.asked)
+    }
+
+    /// Whether one of their limits delays requests.
+    pub fn is_shaping(&self) -> bool {
+        self.plan.is_shaping
+    }
+
+    /// Whether one of them knows an attribute: nobody need make a value that is not asked for.
+    pub fn asks_for(&self, attribute: &str) -> bool {
+        self.plan.names.id(attribute).is_some()
+    }
+
+    /// A client's address as keys have it: [`Rules::client_address`].
+    pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
+        match self.identity() {
+            Some(identity) => identity.client_address(ip),
+            None => ClientAddress::of(ip, Ipv6Prefix::default()),
+        }
+    }
+
+    /// A request that they decide.
+    pub fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
+    where
+        'r: 'a,
+    {
+        let request = Requests::Plain(slice::from_ref(request));
+        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, request)
+    }
+
+    /// A request with several sets of attributes that they decide: [`Rules::check_each`].
+    pub fn check_each<'a>(&self, domain: &'a str, requests: &'a [Descriptor<'a>]) -> RulesCheck<'a>
+    where
+        'r: 'a,
+    {
+        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, Requests::Each(requests))
+    }
+}
+
+impl fmt::Debug for Current<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").field("generation", &self.plan.generation).finish_non_exhaustive()
+    }
+}
+
+fn log_warnings(config: &Config) {
+    let warnings = config.warnings();
+    if !warnings.is_empty() {
+        tracing::warn!(%warnings, "rules with something that was probably not meant");
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan();
+        let rules: Vec<_> = plan.rules.iter().map(|rule| rule.name.to_string()).collect();
+        f.debug_struct("Rules")
+            .field("generation", &plan.generation)
+            .field("rules", &rules)
+            .finish()
+    }
+}

@@ -1,0 +1,32 @@
+//! Middleware for tower: one layer limits the requests to a service, another paces those of a client.
+//!
+//! Requests limited by their address, in one line:
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tollgate::tower::RateLimitLayer;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .layer(RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - `rate_limit`: for servers; `body`, `grpc`: what refusals are made of
+//! - `pace`: for clients
+
+mod body;
+#[cfg(feature = "tonic")]
+mod grpc;
+mod pace;
+mod rate_limit;
+
+pub use body::RefusalBody;
+pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
+#[cfg(feature = "axum")]
+pub use rate_limit::MissingAdmission;
+pub use rate_limit::{
+    Admission, Decided, GlobalKeyExtractor, KeyExtractor, RateLimit, RateLimitLayer, ResponseFuture,
+};

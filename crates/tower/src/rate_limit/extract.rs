@@ -1,0 +1,56 @@
+//! Where the key of a request comes from.
+
+use tollgate_identity::RequestHead;
+
+/// Finds the key of a request, by which it is limited instead of by its client's address.
+///
+/// A layer takes one by [`key_extractor`](super::RateLimitLayer::key_extractor). Closures are extractors, and the short
+/// form for them is [`key`](super::RateLimitLayer::key); a type of its own can be named, shared and tested.
+///
+/// ```
+/// use tollgate::http::RequestHead;
+/// use tollgate::tower::{KeyExtractor, RateLimitLayer};
+///
+/// /// The tenant that an authentication layer outside has found out.
+/// #[derive(Clone)]
+/// struct Tenant(String);
+///
+/// struct TenantKeyExtractor;
+///
+/// impl KeyExtractor for TenantKeyExtractor {
+///     fn extract(&self, request: &RequestHead<'_>) -> Option<String> {
+///         Some(request.extensions().get::<Tenant>()?.0.clone())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = RateLimitLayer::per_ip("token-bucket capacity=60 refill=1/s")?
+///     .key_extractor(TenantKeyExtractor);
+/// # Ok(())
+/// # }
+/// ```
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// Returns the key of a request, or `None` to limit it by its client's address.
+    ///
+    /// Make the key of what is verified: a client that can choose its key has as many quotas as it likes.
+    fn extract(&self, request: &RequestHead<'_>) -> Option<String>;
+}
+
+impl<F> KeyExtractor for F
+where
+    F: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
+{
+    fn extract(&self, request: &RequestHead<'_>) -> Option<String> {
+        self(request)
+    }
+}
+
+/// One key for all requests: the limit is that of the whole service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GlobalKeyExtractor;
+
+impl KeyExtractor for GlobalKeyExtractor {
+    fn extract(&self, _: &RequestHead<'_>) -> Option<String> {
+        Some("global".into())
+    }
+}

@@ -1,0 +1,54 @@
+//! How a refused request is told.
+
+use ::http::header::CONTENT_LENGTH;
+use ::http::{Method, Response};
+use bytes::Bytes;
+
+use super::settings::{By, Settings};
+use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
+use tollgate_identity::RequestHead;
+
+impl Settings {
+    /// Notes what a client is told with the response.
+    #[inline]
+    pub(super) fn note(&self, outcome: &Outcome<'_>, told: &mut QuotaHeaders) {
+        match &self.by {
+            By::Limit { scope, ready } if outcome.is_of(scope) => {
+                ready.note(outcome, self.families, || self.wall_us(), told);
+            }
+            _ => *told = QuotaHeaders::of(outcome, self.families, || self.wall_us()),
+        }
+    }
+
+    /// The response to a request that does not go.
+    #[inline(never)]
+    pub(super) fn refuse(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
+        let mut response = self.response(head, refusal);
+        if let Reason::Quota(outcome) = refusal.reason() {
+            let mut told = QuotaHeaders::Nothing;
+            self.note(outcome, &mut told);
+            told.write(response.headers_mut());
+        }
+        refusal.challenge(response.headers_mut());
+        self.families.tell_when(refusal.retry_after_us(), response.headers_mut());
+        response
+    }
+
+    fn response(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
+        #[cfg(feature = "tonic")]
+        if head.is_grpc() {
+            return crate::grpc::response(refusal);
+        }
+        let mut response = match &self.on_refusal {
+            Some(response) => response(head, refusal),
+            None => refusal.response(),
+        };
+        if *head.method() == Method::HEAD {
+            // As long as it would have been, and not there.
+            let length = response.body().len();
+            response.headers_mut().insert(CONTENT_LENGTH, length.into());
+            *response.body_mut() = Bytes::new();
+        }
+        response
+    }
+}
