@@ -128,7 +128,7 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 
 # RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
 .PHONY: fuzz
-fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's hints, requests, receipts, Envoy's messages; for FUZZ_SECONDS each
+fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, key sets, a server's hints, requests, receipts, Envoy's messages; for FUZZ_SECONDS each
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -138,6 +138,9 @@ fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, a server's
 	printf '8.8.8.8, 203.0.113.9:80\n[2001:db8::7], ::ffff:10.0.0.2\n' > fuzz/corpus/headers/x-forwarded-for
 	RUSTC_BOOTSTRAP=1 cargo fuzz run config -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=16384 -timeout=10
 	RUSTC_BOOTSTRAP=1 cargo fuzz run headers -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
+	mkdir -p fuzz/corpus/jwks
+	printf '{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"},{"kty":"RSA","alg":"RS256","e":"AQAB","n":"AAAA"}]}' > fuzz/corpus/jwks/two
+	RUSTC_BOOTSTRAP=1 cargo fuzz run jwks -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 	mkdir -p fuzz/corpus/hints
 	printf '\001\0007\n\001"a";r=0;t=5\n\0020\n\0031700000000\n' > fuzz/corpus/hints/all
 	RUSTC_BOOTSTRAP=1 cargo fuzz run hints -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10

@@ -1,4 +1,4 @@
-//! Keys of tokens that are fetched from their issuer, on a thread of their own.
+//! Keys of tokens that are fetched from their issuer, on a separate thread.
 //!
 //! - `schedule`: when to fetch; `fetch`: one fetch; `refresh`: the thread that fetches
 
@@ -24,8 +24,8 @@ const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where a key set is fetched from, and how old it may get: made by [`Jwks::url`].
 ///
-/// The set is fetched on a thread of its own, never while a request is decided. A token whose key is not there yet is
-/// not verified: its request is limited by its address. The set is fetched again
+/// The set is fetched on a separate thread, never on the path of a request. A token whose key is not there yet is not
+/// verified, and its request is limited by address. The set is fetched again
 ///
 /// - before it is [`max_age`](Self::max_age) old;
 /// - when a token names a key that is not in it, at most once in 30 s;

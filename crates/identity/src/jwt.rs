@@ -206,8 +206,7 @@ impl Jwt {
         let unproven = Unproven::read(token)?;
         let key_sets = || sets.iter().map(|published| published.set());
         let named = unproven.named(&policy.keys, key_sets());
-        let may_be_fetched = || policy.may_be_fetched(&unproven, &sets);
-        let is_pending = named.is_empty() && may_be_fetched();
+        let is_pending = named.is_empty() && policy.may_be_fetched(&unproven, &sets);
         let candidates = match unproven.candidates(named, &policy.keys, key_sets()) {
             Ok(candidates) => candidates,
             Err(_) if is_pending => return Ok(Token::KeyPending),
@@ -252,8 +251,10 @@ impl Policy {
         }
     }
 
-    /// Whether the key of a token may be in a set by now, of which an older one is known. If the token names the key,
-    /// the sets are fetched again, elsewhere.
+    /// Whether the issuer may have published the key of a token since its set was fetched. If the token names the key, a
+    /// fetch in the background is triggered.
+    ///
+    /// Called for tokens that name no known key.
     fn may_be_fetched(&self, unproven: &Unproven<'_>, sets: &[Guard<Arc<PublishedKeys>>]) -> bool {
         let is_named = unproven.is_naming_a_key();
         if is_named {

@@ -187,7 +187,7 @@ impl Tokens {
 enum Looked {
     Verified(Arc<Claims>),
     Invalid(InvalidToken),
-    /// It may be good once its key is fetched: nobody is refused because an issuer is out of reach.
+    /// It may be good once its key is fetched. Such a request is not refused, because the issuer may be out of reach.
     KeyPending,
     /// Nobody looked: its address has brought too many bad ones.
     Untried(Option<tollgate_core::Decision>),

@@ -236,6 +236,7 @@
 //! | `tonic` | the same of tonic, and refusals as gRPC statuses; with `tower` |
 //! | `reqwest` | reqwest's clients can be paced; with `tower` |
 //! | `jwt` | clients known by their tokens; with `tower` |
+//! | `jwks` | the keys of tokens fetched from their issuer's URL; with `jwt` |
 //!
 // What another feature documents leads to the table above.
 #![cfg_attr(not(feature = "tower"), doc = "[`http::Identity`]: #features")]
@@ -279,7 +280,7 @@ struct RulesDocument;
 #[cfg(all(
     doctest,
     feature = "axum",
-    feature = "jwt",
+    feature = "jwks",
     feature = "redis",
     feature = "reqwest",
     feature = "tonic",

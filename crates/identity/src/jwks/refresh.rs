@@ -1,4 +1,4 @@
-//! The thread that fetches a key set, now and then.
+//! The thread that fetches a key set at intervals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -41,11 +41,11 @@ impl UrlRefresh {
 
     fn spawn(&self, keys: &Jwks) -> io::Result<()> {
         let (source, bell, keys) = (self.source.clone(), Arc::clone(&self.bell), keys.downgrade());
-        // A runtime of its own: there may be none where rules are made, and requests do not wait for it.
+        // A runtime of its own, because rules can be made where there is none.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let follow = move || {
             runtime.block_on(follow(&source, &keys, &bell));
-            // A lookup of a name may be under way, and nobody waits for it.
+            // A DNS lookup may be in flight; shutting down does not wait for it.
             runtime.shutdown_background();
         };
         thread::Builder::new().name("tollgate-jwks".to_owned()).spawn(follow)?;
@@ -107,7 +107,7 @@ async fn follow(source: &JwksUrl, keys: &Weak<SharedKeys>, bell: &Bell) {
     }
 }
 
-/// A set that is fetched again and again.
+/// The fetching of one set: its schedule, and what the log has said.
 pub(super) struct Refreshing {
     pub(super) url: String,
     pub(super) schedule: Schedule,
@@ -116,7 +116,7 @@ pub(super) struct Refreshing {
 }
 
 impl Refreshing {
-    /// Fetches when it is time, until the keys are dropped by all who use them.
+    /// Fetches the set whenever it is due, until the last handle to the keys is dropped.
     pub(super) async fn run<F>(
         mut self,
         keys: &Weak<SharedKeys>,
@@ -149,7 +149,7 @@ impl Refreshing {
         }
     }
 
-    /// Says in the log when the keys change, and when more or fewer of them are not used.
+    /// Publishes a fetched set. Logs when its keys change, and when the number of skipped keys changes.
     fn take_over(&mut self, set: KeySet, keys: &Jwks) {
         let (count, skipped) = (set.keys().len(), set.skipped());
         let is_changed = keys.fetched(set);
@@ -173,7 +173,7 @@ impl Refreshing {
         self.skipped = skipped;
     }
 
-    /// The log has the first failure, the second, the fourth and so on.
+    /// Keeps the keys after a failed fetch. Logs the first failure in a row, the second, the fourth and so on.
     fn note(&mut self, error: &FetchError, keys: &Jwks) {
         let failures = self.schedule.failed();
         let url = &self.url;

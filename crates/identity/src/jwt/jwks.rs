@@ -91,9 +91,9 @@ enum Freshness {
     FetchedAt(Instant),
 }
 
-/// Fetches the set again, elsewhere than where a request is decided.
+/// Fetches the set in the background, away from the path of requests.
 pub(crate) trait KeyRefresh: Send + Sync {
-    /// Begins to fetch the set, now and then. Does nothing the second time.
+    /// Starts fetching the set, at intervals. Does nothing the second time.
     fn start(&self, keys: &Jwks);
 
     /// A token named a key that is not in the set. Returns at once.
@@ -141,7 +141,7 @@ impl Jwks {
         Jwks { shared: Arc::new(shared) }
     }
 
-    /// Begins to fetch the keys, if they are fetched and nobody has begun.
+    /// Starts fetching the keys, if they come from a URL. Does nothing the second time.
     pub(crate) fn start(&self) {
         if let Some(refresh) = &self.shared.refresh {
             refresh.start(self);

@@ -1,10 +1,16 @@
 //! Clients with tokens (JWT) that share an address, at `/v1/authorize`.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use tollgate_launcher::{Authority, Certified};
 
 use crate::check::rules;
 use crate::metrics::scrape;
@@ -98,23 +104,58 @@ const OF_KEY_SET: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJzdWIiOiJhZGEiLCJ
 
 /// Answers every request with the key set, or 503 while it `is_down`.
 fn publish(is_down: &Arc<AtomicBool>) -> SocketAddr {
+    let is_down = Arc::clone(is_down);
+    serve(move |stream| answer(stream, if is_down.load(Relaxed) { "503 Down" } else { "200 OK" }))
+}
+
+/// The same by TLS, with a certificate for `localhost`.
+fn publish_by_tls(authority: &Authority) -> SocketAddr {
+    let Certified { certificate, key, .. } = authority.certify("localhost").unwrap();
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key).unwrap());
+    serve(move |stream| {
+        let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+        answer(StreamOwned::new(connection, stream), "200 OK");
+    })
+}
+
+fn serve(answer: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let is_down = Arc::clone(is_down);
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
-            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-            let status = if is_down.load(Relaxed) { "503 Down" } else { "200 OK" };
-            let length = KEY_SET.len();
-            let head = format!(
-                "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
-            );
-            let _ = stream.write_all((head + KEY_SET).as_bytes());
-        }
-    });
+    thread::spawn(move || listener.incoming().for_each(|stream| answer(stream.unwrap())));
     address
+}
+
+fn answer(mut stream: impl Read + Write, status: &str) {
+    let mut head = BufReader::new(&mut stream).lines();
+    while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+    let length = KEY_SET.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    // A client that does not trust us is gone by now.
+    let _ = stream.write_all((head + KEY_SET).as_bytes()).and_then(|()| stream.flush());
+}
+
+#[test]
+fn keys_of_tokens_come_by_tls_from_issuers_that_the_system_trusts() {
+    let authority = Authority::new("an issuer's").unwrap();
+    let issuer = publish_by_tls(&authority);
+    let mut trusted = tempfile::NamedTempFile::new().unwrap();
+    trusted.write_all(authority.pem().as_bytes()).unwrap();
+    let file = rules(&format!(
+        "identity: {{ jwt: {{ jwks: {{ url: 'https://localhost:{}/keys' }} }} }}\n\
+         limits: {{ two: fixed-window limit=2 window=366d }}",
+        issuer.port()
+    ));
+    let flags = ["--config", file.path().to_str().unwrap()];
+    let server = Server::start_with(&flags, &[("SSL_CERT_FILE", trusted.path().to_str().unwrap())]);
+    server.wait_for_log(|log| log.contains("keys of tokens fetched"));
+    let server = Server::start_with(&flags, &[]);
+    let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
+    assert!(log.contains("invalid peer certificate"), "{log}");
 }
 
 #[test]

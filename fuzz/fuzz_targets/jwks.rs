@@ -1,0 +1,16 @@
+//! Any key set, and a token that nobody signed.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tollgate::http::{Jwks, Jwt};
+
+/// `{"alg":"EdDSA"}`, no claims and four bytes.
+const FORGED: &str = "eyJhbGciOiJFZERTQSJ9.e30.AAAAAA";
+
+fuzz_target!(|json: &[u8]| {
+    if let Ok(jwks) = Jwks::parse(json) {
+        assert!(jwks.status().keys + jwks.status().skipped <= 64);
+        assert!(Jwt::from_jwks(jwks).claims(FORGED).is_err());
+    }
+});
