@@ -6,7 +6,7 @@
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `scopes`: the limits, by name and by the index that a slot has; `reclaim`: indices that are free again
 //! - `look`: peeks, refunds and resets
-//! - `together`: several limits of one check; `known`: the same of keys that are all known
+//! - `together`: several limits of one check (`part`); `known`: the same of keys that are all known
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. A slot that was last checked
 //! under another limit of the same name is carried over to the one asked of. Keys with nothing spent
@@ -14,11 +14,13 @@
 //! dropped to make room: newcomers share their name's overflow state.
 
 mod budget;
+mod census;
 mod identity;
 mod known;
 mod lock;
 mod logs;
 mod look;
+mod part;
 mod reclaim;
 mod regions;
 mod scopes;
@@ -26,6 +28,7 @@ mod shard;
 mod slot;
 mod table;
 mod together;
+mod words;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -45,16 +48,16 @@ use crate::error::Error;
 use crate::names::Name;
 use crate::receipt::Fingerprint;
 use budget::Budget;
+use census::Census;
 use identity::{Identify, Identity};
-pub(crate) use known::Few;
 use lock::Lock;
 use logs::Logs;
+pub(crate) use part::{Few, Part};
 pub(crate) use scopes::Scope;
 use scopes::Scopes;
-use shard::{Census, Reached, Shard};
+use shard::{Reached, Shard};
 use slot::{Kept, Slot, Usual};
 use table::Table;
-pub(crate) use together::Part;
 
 /// What a shard may grow to, so that its table grows in microseconds.
 const SHARD_BYTES: usize = 32 << 10;

@@ -6,12 +6,16 @@ use ahash::RandomState;
 use siphasher::sip128::SipHasher13;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::slot;
-
 const INLINE_BYTES: usize = 15;
 
 /// The bits of a scope's index that an identity has.
 pub(super) const SCOPE_BITS: u32 = 4;
+
+/// The bits of a scope's index that a word of the slot has.
+pub(super) const SLOT_SCOPE_BITS: u32 = 11;
+
+/// The largest index of a scope that a slot has room for.
+pub(super) const MAX_SCOPE: u32 = (1 << (SCOPE_BITS + SLOT_SCOPE_BITS)) - 1;
 
 /// A key of 1 to 15 bytes itself, of any other a keyed fingerprint of 120 bits.
 ///
@@ -35,8 +39,8 @@ pub(super) struct Mark {
 
 impl Mark {
     pub(super) fn new(index: u32) -> Mark {
-        let in_identity = u64::from(index >> slot::SCOPE_BITS) << (64 - SCOPE_BITS);
-        Mark { in_identity, in_slot: index & ((1 << slot::SCOPE_BITS) - 1) }
+        let in_identity = u64::from(index >> SLOT_SCOPE_BITS) << (64 - SCOPE_BITS);
+        Mark { in_identity, in_slot: index & ((1 << SLOT_SCOPE_BITS) - 1) }
     }
 }
 

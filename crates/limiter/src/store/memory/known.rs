@@ -3,20 +3,16 @@
 //! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap unless there
 //! are many. The rest is for [`Memory::together`], which this comes before.
 
-use smallvec::SmallVec;
 use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
 use super::lock::Locked;
+use super::part::{Few, Part};
 use super::shard::Shard;
 use super::table::At;
-use super::together::Part;
 use super::{Charged, Memory, Place};
 use crate::decision::{Decision, Source};
 use crate::receipt::Fingerprint;
-
-/// As many as most checks have; more are on the heap.
-pub(crate) type Few<T> = SmallVec<[T; 8]>;
 
 /// More are not compared with one another.
 const MOST: usize = 16;

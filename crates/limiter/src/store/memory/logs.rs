@@ -6,7 +6,7 @@ use tollgate_core::store::{BriefLog, FewLog, LogFastPath, LogStorage};
 use tollgate_core::{Cost, Log, SlidingWindowLog, State};
 
 use super::budget::Budget;
-use super::slot::Words;
+use super::words::Words;
 
 /// What they grow by, in place: nothing moves, and so the allocator's heap has no holes.
 const CHUNK_LOGS: usize = 16;

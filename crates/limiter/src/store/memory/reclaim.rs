@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use super::Memory;
+use super::census::Census;
 use super::scopes::{Scope, Scopes};
-use super::shard::Census;
 
 /// Scopes that are looked at while the list of them is locked: few enough that nobody notices.
 const STEP: usize = 256;

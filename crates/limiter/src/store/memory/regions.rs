@@ -9,7 +9,14 @@ use std::{hint, mem, slice};
 use parking_lot::Mutex;
 use zerocopy::FromZeros;
 
-use super::table::Slots;
+use super::slot::Slot;
+
+/// The slots of a bucket, and the buckets of a chunk.
+pub(super) const BUCKET_SLOTS: usize = 7;
+pub(super) const CHUNK_BUCKETS: usize = 3;
+
+/// The slots of one chunk of a table.
+pub(super) type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
 
 /// 256 KiB: far from a huge page, which the system would have to clear while somebody waits.
 const REGION_CHUNKS: usize = (256 << 10) / size_of::<Slots>();

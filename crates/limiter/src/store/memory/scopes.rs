@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use super::budget::Budget;
-use super::identity::{Identify, Mark};
-use super::{logs, slot};
+use super::identity::{Identify, MAX_SCOPE, Mark};
+use super::logs;
+use super::slot::Slot;
 use crate::names::Name;
 
 /// A limit under a name: what a check is asked of.
@@ -118,7 +119,7 @@ impl Scopes {
             return Some(index);
         }
         let index = u32::try_from(self.by_index.len()).ok();
-        let index = index.filter(|&index| index <= slot::MAX_SCOPE)?;
+        let index = index.filter(|&index| index <= MAX_SCOPE)?;
         self.by_index.push(None);
         Some(index)
     }
@@ -142,6 +143,11 @@ impl Scopes {
     pub(super) fn salt(&self, index: u32) -> u64 {
         // Always found: the slot that has the index keeps its scope.
         self.get(index).map_or(0, |scope| scope.salt)
+    }
+
+    /// Returns the hash of a slot's key.
+    pub(super) fn hash_of(&self, slot: &Slot, identify: &Identify) -> u64 {
+        slot.salted_hash(identify, self.salt(slot.scope()))
     }
 
     pub(super) fn is_in(&self, index: u32, family: &Family) -> bool {

@@ -5,12 +5,14 @@ use tollgate_core::{Ask, CarryOver, Cost, Limit, State};
 
 use super::Place;
 use super::budget::Budget;
+use super::census::Census;
 use super::identity::Identify;
 use super::logs::{self, Logs};
 use super::reclaim::Leaving;
 use super::scopes::{Scope, Scopes};
-use super::slot::{Kept, Slot, Words};
+use super::slot::{Kept, Slot};
 use super::table::{At, Table};
+use super::words::Words;
 
 /// Slots looked at for a dead one whenever a key comes in: more than come in, so that the dead
 /// leave faster than others arrive, and few enough that nobody notices.
@@ -18,15 +20,6 @@ const LOOKS_PER_INSERT: usize = 4;
 
 /// Slots looked at before a newcomer is sent away from a full store.
 const LOOKS_WHEN_FULL: usize = 32;
-
-/// What a shard has to know of the store to tell the dead from the living, and what it may take.
-#[derive(Clone, Copy)]
-pub(super) struct Census<'a> {
-    pub(super) identify: &'a Identify,
-    pub(super) scopes: &'a RwLock<Scopes>,
-    pub(super) budget: &'a Budget,
-    pub(super) now_us: u64,
-}
 
 /// A key's slot, and what decides on it.
 #[derive(Clone, Copy, Debug)]
@@ -236,7 +229,7 @@ impl Shard {
         {
             self.logs.forget(slot.state(), budget);
         }
-        self.table.remove(at, |slot| slot.hash(identify, scopes));
+        self.table.remove(at, |slot| scopes.hash_of(slot, identify));
     }
 
     /// Drops a few of the dead, and grows if that is not enough; whether `more` keys fit now.
@@ -268,7 +261,7 @@ impl Shard {
                 self.table = Table::with_room_for(Shard::planned_chunks(census.budget));
             }
             let scopes = census.scopes.read();
-            self.table.grow(chunks, |slot| slot.hash(census.identify, &scopes));
+            self.table.grow(chunks, |slot| scopes.hash_of(slot, census.identify));
         }
         can_grow
     }

@@ -9,19 +9,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Place;
 use super::budget::Budget;
-use super::identity::{self, Identify, Identity, Mark};
+use super::identity::{Identify, Identity, Mark, SLOT_SCOPE_BITS};
 use super::logs::{self, Logs};
-use super::scopes::Scopes;
-
-/// The bits of a scope's index that a word of the slot has; the identity has the others.
-pub(super) const SCOPE_BITS: u32 = SPARE_BITS;
-
-/// The largest index of a scope that a slot has room for.
-pub(super) const MAX_SCOPE: u32 = (1 << (identity::SCOPE_BITS + SCOPE_BITS)) - 1;
+use super::words::Words;
 
 /// Every number of a state is below 2^53, which leaves the bottom of a word free.
 const NUMBER_BITS: u32 = 53;
 const SPARE_BITS: u32 = 64 - NUMBER_BITS;
+
+/// One of the free parts has a part of the scope's index.
+const _: () = assert!(SPARE_BITS == SLOT_SCOPE_BITS);
 const SPARE: u64 = (1 << SPARE_BITS) - 1;
 
 /// A key: who it is, which scope it is in, and its state, in 44 bytes.
@@ -65,7 +62,7 @@ impl Slot {
     /// The scope's index.
     pub(super) fn scope(&self) -> u32 {
         let Slot { identity, .. } = *self;
-        identity.scope() << SCOPE_BITS | self.low_scope()
+        identity.scope() << SLOT_SCOPE_BITS | self.low_scope()
     }
 
     /// Something of it: slots are smaller than cache lines, so that who reads this of all has read of every line.
@@ -93,11 +90,7 @@ impl Slot {
         self.words = [first & !SPARE | u64::from(mark.in_slot), second, third];
     }
 
-    pub(super) fn hash(&self, identify: &Identify, scopes: &Scopes) -> u64 {
-        self.salted_hash(identify, scopes.salt(self.scope()))
-    }
-
-    /// The same, with the salt of its scope.
+    /// Returns the hash of its key, with the salt of its scope.
     pub(super) fn salted_hash(&self, identify: &Identify, salt: u64) -> u64 {
         let Slot { identity, .. } = *self;
         identify.hash(identity.key(), salt)
@@ -178,10 +171,6 @@ impl Slot {
         }
     }
 }
-
-/// A state's numbers, each below 2^53.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words(pub(super) [u64; 4]);
 
 impl From<Words> for Window {
     #[inline]
@@ -382,9 +371,9 @@ mod tests {
     fn a_slot_keeps_its_numbers_and_its_scope() {
         const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
         let edges = [0, 1, (1 << 11) - 1, 1 << 11, (1 << 22) - 1, 1 << 22, NUMBER];
-        for scope in [0, 1, (1 << SCOPE_BITS) - 1, 1 << SCOPE_BITS, MAX_SCOPE] {
-            let identity = Identity([7, u64::from(scope >> SCOPE_BITS) << 60 | 5]);
-            let low = scope & ((1 << SCOPE_BITS) - 1);
+        for scope in [0, 1, (1 << SLOT_SCOPE_BITS) - 1, 1 << SLOT_SCOPE_BITS, MAX_SCOPE] {
+            let identity = Identity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
+            let low = scope & ((1 << SLOT_SCOPE_BITS) - 1);
             let place = Place { identity, scope: low, hash: 0, shard: 0 };
             let other = Place { scope: low ^ 1, ..place };
             for nth in 0..4 {

@@ -13,12 +13,9 @@ use std::{hint, mem};
 
 use super::Place;
 use super::identity::Identity;
-use super::regions;
+use super::regions::{self, BUCKET_SLOTS, CHUNK_BUCKETS, Slots};
 use super::slot::Slot;
 use tags::{EMPTY, Tags, UNSETTLED, tag};
-
-const BUCKET_SLOTS: usize = 7;
-const CHUNK_BUCKETS: usize = 3;
 
 /// Of so many that are found away from home, one comes home. All would make two slots move for each of them, though
 /// most are not asked for again soon.
@@ -41,8 +38,6 @@ struct Chunk {
     /// These stay where they are when the table grows.
     slots: &'static mut Slots,
 }
-
-pub(super) type Slots = [[Slot; BUCKET_SLOTS]; CHUNK_BUCKETS];
 
 const _: () = assert!(size_of::<Chunk>() == 32);
 

@@ -493,7 +493,7 @@ fn names_may_come_and_go_once_nothing_is_spent_under_them() {
 
 #[test]
 fn a_name_with_something_spent_stays_until_it_is_whole() {
-    const ALL: u32 = slot::MAX_SCOPE + 1;
+    const ALL: u32 = identity::MAX_SCOPE + 1;
     let memory = Memory::new(Some(8 << 20));
     let count = ALL as usize;
     for nth in 0..ALL {

@@ -7,22 +7,15 @@ use parking_lot::MutexGuard;
 use tollgate_core::{Algorithm, Charge, Checked, Intent, Limit, Role, State, Together, check_all};
 
 use super::budget::Budget;
-use super::known::Few;
+use super::census::Census;
 use super::lock::Locked;
 use super::logs;
+use super::part::{Few, Part};
 use super::scopes::{Overflow, Scope};
-use super::shard::{Brought, Census, Shard};
+use super::shard::{Brought, Shard};
 use super::{Memory, Place};
 use crate::decision::Decision;
 use crate::joint::Demand;
-
-/// One limit's part in a check of several.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
-    pub(crate) scope: &'a Scope,
-    pub(crate) key: &'a [u8],
-    pub(crate) demand: Demand,
-}
 
 /// Where a charge's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
