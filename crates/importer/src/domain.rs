@@ -6,7 +6,7 @@ use tollgate::rules::reading::Report;
 use tollgate_core::Excerpt;
 
 use super::read::{Descriptor, Root, Value};
-use super::{Place, Source};
+use super::source::{Place, Source};
 
 /// Envoyproxy/ratelimit compares every request with all of them.
 const MAX_STARS: usize = 1_000;

@@ -3,13 +3,19 @@
 //! [`import`] takes the files of one server and returns one YAML file, or what is wrong with them. It knows one format,
 //! that of envoyproxy/ratelimit.
 //!
-//! - `read`: a file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it;
-//!   `unit`: what limits count in
-//! - `domain`: the trees of a domain as one
-//! - `siblings`: which values of an attribute are left for a descriptor, by those beside it
-//! - `rules`: a rule for each limit of the tree; `names`: what they are called; `replacing`: which
-//!   of them replace others
-//! - `write`: the same as YAML
+//! ```
+//! # use tollgate_importer::{Source, import};
+//! let config = "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 5}}]";
+//! let imported = import(&[Source::read("config.yaml", config.as_bytes())]);
+//! assert!(imported.yaml.is_some_and(|yaml| yaml.contains("limit: 5, window: 1s")));
+//! ```
+//!
+//! - `source`: the files, and places in them
+//! - `read`: a file of envoyproxy/ratelimit as a tree of descriptors, and every error in it; `unit`: its units of time
+//! - `domain`: merges the trees of one domain
+//! - `siblings`: which values of an attribute a descriptor leaves to its siblings
+//! - `rules`: makes a rule of each limit in the tree; `names`: names the rules; `replacing`: which rules replace others
+//! - `write`: writes limits and rules as YAML
 
 mod domain;
 mod names;
@@ -17,50 +23,19 @@ mod read;
 mod replacing;
 mod rules;
 mod siblings;
+mod source;
 #[cfg(test)]
 mod tests;
 mod unit;
 mod write;
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::Path;
-
 use tollgate::rules::reading::{Position, Report};
 use tollgate::rules::{Config, Problems};
 
 use domain::Domain;
+pub use source::Source;
 
-const STDIN: &str = "standard input";
-
-/// A file by its name, and what is in it.
-#[derive(Debug)]
-pub struct Source {
-    name: String,
-    bytes: io::Result<Vec<u8>>,
-}
-
-impl Source {
-    /// Reads a file; `-` is standard input.
-    pub fn read(path: &Path) -> Source {
-        match path == Path::new("-") {
-            true => Source { name: STDIN.into(), bytes: bounded(io::stdin().lock()) },
-            false => {
-                let bytes = File::open(path).and_then(bounded);
-                Source { name: path.display().to_string(), bytes }
-            }
-        }
-    }
-}
-
-fn bounded(input: impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // One byte more tells an input that is too large. OK because the limit is far below 2^64.
-    input.take(Config::MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// The rules, if nothing is wrong with the files, and the problems of each.
+/// What files become.
 #[derive(Debug)]
 pub struct Imported {
     /// The limits and rules as YAML; `None` if there is an error.
@@ -86,7 +61,7 @@ pub fn import(sources: &[Source]) -> Imported {
     Imported { yaml, problems: reports.into_iter().map(|report| report.with(None)).collect() }
 }
 
-/// The rules, if they are some that `tollgate validate` takes: they may be too many, or too large.
+/// Returns the rules if `tollgate validate` accepts them: they may be too many or too large.
 fn checked(yaml: Option<String>, reports: &mut [Report]) -> Option<String> {
     let problem = match yaml {
         None => format!("the rules made of it are larger than {} MiB", Config::MAX_BYTES >> 20),
@@ -102,25 +77,4 @@ fn checked(yaml: Option<String>, reports: &mut [Report]) -> Option<String> {
         report.error(Position::START, problem, "import fewer descriptors at a time");
     }
     None
-}
-
-/// A place in one of the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    file: usize,
-    at: Position,
-}
-
-impl Place {
-    fn error(self, reports: &mut [Report], message: String, remedy: &str) {
-        if let Some(report) = reports.get_mut(self.file) {
-            report.error(self.at, message, remedy);
-        }
-    }
-
-    fn warn(self, reports: &mut [Report], message: String, remedy: &str) {
-        if let Some(report) = reports.get_mut(self.file) {
-            report.warn(self.at, message, remedy);
-        }
-    }
 }

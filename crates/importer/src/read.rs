@@ -6,8 +6,8 @@ use tollgate::rules::reading::{
 };
 use tollgate_core::Excerpt;
 
+use super::source::{Place, Source};
 use super::unit::Unit;
-use super::{Place, Source};
 
 /// Sixteen descriptors in each other, which is what a rule's key can have, and a limit with `replaces` in
 /// the last.

@@ -2,7 +2,7 @@
 
 use tollgate::rules::reading::Report;
 
-use super::Place;
+use super::source::Place;
 
 /// The rules of a domain by their numbers, each with those that it replaces.
 pub(super) struct Replacing {

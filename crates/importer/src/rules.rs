@@ -9,12 +9,12 @@ use tollgate::rules::Config;
 use tollgate::rules::reading::{ATTRIBUTE, Report};
 use tollgate_core::Excerpt;
 
-use super::Place;
 use super::domain::Domain;
 use super::names::{self, Names};
 use super::read::{Descriptor, RateLimit, Value};
 use super::replacing::Replacing;
 use super::siblings::{Left, Level};
+use super::source::Place;
 
 /// What every descriptor has: the keys of its entries, in order.
 pub(super) const KEYS: &str = "descriptor_keys";

@@ -15,7 +15,7 @@ use super::{Imported, Source, import};
 fn imported(files: &[&str]) -> (Option<String>, String) {
     let source = |(at, text): (usize, &&str)| {
         let name = format!("{}.yaml", char::from(b'a' + u8::try_from(at).unwrap()));
-        Source { name, bytes: Ok(text.as_bytes().to_vec()) }
+        Source::read(name, text.as_bytes())
     };
     let sources: Vec<Source> = files.iter().enumerate().map(source).collect();
     let Imported { yaml, problems } = import(&sources);

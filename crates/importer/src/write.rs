@@ -6,11 +6,11 @@ use std::net::IpAddr;
 
 use tollgate::rules::Config;
 
-use super::Source;
 use super::domain::Domain;
 use super::read::Quota;
 use super::rules::{KEYS, Rule};
 use super::siblings::{Left, Like};
+use super::source::Source;
 
 /// A list that is longer has a line for each item.
 const MAX_LINE_CHARS: usize = 100;

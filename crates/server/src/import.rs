@@ -12,6 +12,8 @@ use tollgate_importer::{Imported, Source, import};
 use crate::cli::{ImportArgs, Origin};
 use crate::{print, print_error};
 
+const STDIN: &str = "standard input";
+
 /// What holds for every rule, wherever it comes from.
 const DIFFERS: &str = "note: a request that one descriptor refuses is charged to none of them; \
                        envoyproxy/ratelimit charges the others";
@@ -24,7 +26,7 @@ const WRITES_OUT: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in 
 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Origin::EnvoyRatelimit = args.from;
-    let sources: Vec<Source> = args.files.iter().map(|path| Source::read(path)).collect();
+    let sources: Vec<Source> = args.files.iter().map(|path| source(path)).collect();
     let Imported { yaml, problems } = import(&sources);
     for problems in problems.iter().filter(|problems| !problems.is_empty()) {
         print_error(&problems.to_string());
@@ -49,6 +51,18 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     }
     print_error(DIFFERS);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a file; `-` is standard input.
+fn source(path: &Path) -> Source {
+    if path == Path::new("-") {
+        return Source::read(STDIN, io::stdin().lock());
+    }
+    let name = path.display().to_string();
+    match File::open(path) {
+        Ok(file) => Source::read(name, file),
+        Err(error) => Source::unreadable(name, error),
+    }
 }
 
 /// Unlike a look whether it is there first, this cannot write over a file that somebody else makes now.
