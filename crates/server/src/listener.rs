@@ -32,6 +32,7 @@ use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::Service;
 
+pub(crate) use connection::Connection;
 #[cfg(test)]
 pub(crate) use connections::Port;
 pub(crate) use connections::{Connections, Reason};
@@ -65,9 +66,11 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves connections until the server closes, and everything that is in flight then. The service is always ready.
-pub(crate) async fn serve<S>(
+/// `describe` tells it of the connection that a request came on: it is called with each request before the service is.
+pub(crate) async fn serve<S, D>(
     listener: TcpListener,
     service: S,
+    describe: D,
     bounds: Bounds,
     lifecycle: Lifecycle,
     connections: Arc<Connections>,
@@ -78,12 +81,14 @@ pub(crate) async fn serve<S>(
         + Sync
         + 'static,
     S::Future: Send,
+    D: Fn(&mut Request<Body>, &Connection<'_>) + Clone + Send + Sync + 'static,
 {
     let mut room = Room::new(bounds, connections);
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
     let start = |stream, peer, place: Place, room: &Room| {
         let id = place.id();
-        let served = connection(stream, peer, service.clone(), lifecycle.clone(), place);
+        let (service, describe) = (service.clone(), describe.clone());
+        let served = connection(stream, peer, service, describe, lifecycle.clone(), place);
         room.attach(id, tokio::spawn(served).abort_handle());
     };
     let mut waits = None;

@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use axum::body::Body;
+use hyper::Request;
 use siphasher::sip::SipHasher13;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Limiter;
+use tollgate::http::Peer;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
 
 use crate::cli::ServeArgs;
+use crate::endpoint::Endpoint;
 use crate::http::Playground;
 use crate::lifecycle::{self, Lifecycle};
-use crate::listener::{self, Bounds};
+use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
 use crate::observe::Observed;
 use crate::probe::Probe;
@@ -89,7 +93,9 @@ pub(crate) async fn serve(
         shared.receipts.follow(|| shared.is_store_answered()).await;
     });
     let connections = Arc::clone(&served.connections);
-    let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
+    let http =
+        listener::serve(http, api, describe_connection, bounds, lifecycle.clone(), connections);
+    let http = tokio::spawn(http);
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));
 
     let finished = async {
@@ -101,6 +107,16 @@ pub(crate) async fn serve(
     // Nor is its thread, which may be reading the file: it ends with the process.
     std::mem::forget(following);
     Ok(())
+}
+
+/// Adds to a request what its handler needs to know of the connection. Only answers of `/v1/authorize` are held back.
+fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
+    let is_held_back = Endpoint::of(request.uri().path()) == Endpoint::Authorize;
+    let extensions = request.extensions_mut();
+    extensions.insert(Peer(connection.peer()));
+    if is_held_back {
+        extensions.insert(connection.hold());
+    }
 }
 
 /// The rules on their store; and what follows the file, for as long as it is kept.

@@ -17,14 +17,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
-use tollgate::http::Peer;
 use tower::Service;
 
 use super::connections::Reason;
 use super::room::Place;
 use super::watch::{Hold, Look, Watch};
 use super::wire::{Leaving, Wire, arriving};
-use crate::endpoint::Endpoint;
 use crate::lifecycle::{Lifecycle, Phase};
 
 /// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
@@ -38,21 +36,43 @@ const MAX_BUFFER_BYTES: usize = 64 * 1024;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LAST_WORDS_BYTES: usize = 4 * 1024 * 1024;
 
+/// The connection that a request came on.
+pub(crate) struct Connection<'c> {
+    peer: SocketAddr,
+    watch: &'c Arc<Watch>,
+}
+
+impl Connection<'_> {
+    /// Returns the address at the other end of the socket: the client's, or that of a proxy.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Returns what ends the request when its client leaves, for an answer that is held back.
+    pub(crate) fn hold(&self) -> Hold {
+        Hold::new(self.watch)
+    }
+}
+
 /// Serves one connection.
-pub(super) async fn connection<S>(
+pub(super) async fn connection<S, D>(
     stream: TcpStream,
     peer: SocketAddr,
     service: S,
+    describe: D,
     lifecycle: Lifecycle,
     place: Place,
 ) where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
+    D: Fn(&mut Request<Body>, &Connection<'_>),
 {
     let _open = lifecycle.connected();
     // Without it an answer may wait for the client's acknowledgement of the one before; with an error, so be it.
     let _ = stream.set_nodelay(true);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
-        answer(service.clone(), request, peer, &place.watch, &lifecycle)
+        let mut request = request.map(|body| arriving(body, &place.watch));
+        describe(&mut request, &Connection { peer, watch: &place.watch });
+        answer(service.clone(), request, &place.watch, &lifecycle)
     });
     let mut connection = http1::Builder::new()
         // Who has sent all it has to say may close its side and wait; and what is charged is told, and counted.
@@ -117,19 +137,13 @@ async fn within_bounds<C: Future + Unpin>(
 /// Answers one request.
 fn answer<S>(
     mut service: S,
-    request: Request<Incoming>,
-    peer: SocketAddr,
+    request: Request<Body>,
     watch: &Arc<Watch>,
     lifecycle: &Lifecycle,
 ) -> impl Future<Output = Result<Response<Leaving>, Infallible>>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
-    let mut request = request.map(|body| arriving(body, watch));
-    request.extensions_mut().insert(Peer(peer));
-    if Endpoint::of(request.uri().path()) == Endpoint::Authorize {
-        request.extensions_mut().insert(Hold::new(watch));
-    }
     let answer = service.call(request);
     async move {
         let mut response = answer.await?;

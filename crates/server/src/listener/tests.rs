@@ -3,22 +3,23 @@
 mod bounds;
 mod cap;
 mod closing;
+mod described;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use hyper::Request;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::shortage::is_of_one_connection;
-use super::{Bounds, Connections, Port, Reason, serve};
+use super::{Bounds, Connection, Connections, Hold, Port, Reason, serve};
 use crate::lifecycle::{Phase, lifecycle};
 
 /// Long enough for any machine; nothing takes that long.
@@ -37,7 +38,7 @@ struct Listening {
     address: SocketAddr,
     phase: watch::Sender<Phase>,
     connections: Arc<Connections>,
-    /// `/slow` answers once for each permit.
+    /// `/slow` and `/held` answer once for each permit.
     gate: Arc<Semaphore>,
     serving: JoinHandle<()>,
     runtime: Runtime,
@@ -64,7 +65,8 @@ impl Listening {
             Arc::new(Connections::new(Port::Http, crate::budget::Budget::new(1 << 20)));
         let gate = Arc::new(Semaphore::new(0));
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-        let served = serve(listener, router(&gate), bounds, lifecycle, Arc::clone(&connections));
+        let counts = Arc::clone(&connections);
+        let served = serve(listener, router(&gate), describe, bounds, lifecycle, counts);
         let serving = runtime.spawn(served);
         drop(_entered);
         Listening { address, phase, connections, gate, serving, runtime }
@@ -86,15 +88,30 @@ impl Listening {
     }
 }
 
+/// Every request learns its peer, and those to `/held` how to end when the client leaves.
+fn describe(request: &mut Request<Body>, connection: &Connection<'_>) {
+    request.extensions_mut().insert(connection.peer());
+    if request.uri().path() == "/held" {
+        request.extensions_mut().insert(connection.hold());
+    }
+}
+
 fn router(gate: &Arc<Semaphore>) -> Router {
-    let gate = Arc::clone(gate);
+    let (gate, held_gate) = (Arc::clone(gate), Arc::clone(gate));
     let slow = async move || {
         gate.acquire().await.unwrap().forget();
         "slow"
     };
+    let held = async move |Extension(hold): Extension<Hold>| {
+        let _holding = hold.begin();
+        held_gate.acquire().await.unwrap().forget();
+        "held"
+    };
     Router::new()
         .route("/", get(async || "hello"))
         .route("/slow", get(slow))
+        .route("/held", get(held))
+        .route("/peer", get(async |Extension(peer): Extension<SocketAddr>| peer.to_string()))
         .route("/length", post(async |body: Bytes| body.len().to_string()))
         .route("/unread", post(async |_: Request<Body>| "unread"))
         .route("/big", get(async || vec![b'x'; BIG_BYTES]))
