@@ -164,9 +164,19 @@ fn served(
     served.log = Some(log.clone());
     served.refused = Refused::logging(args.log_refusals.map(RefusalLog::every));
     served.max_key_bytes = args.max_memory;
-    served.max_connections = listener::allow_open_files(args.max_connections);
+    served.max_connections = max_connections(args);
     served.example_hash = SipHasher13::new().hash(EXAMPLE.as_bytes());
     Ok((Arc::new(served), following))
+}
+
+/// Returns how many connections each port may have: fewer than wanted, with a warning, if files are too few.
+fn max_connections(args: &ServeArgs) -> u32 {
+    let wanted = args.max_connections;
+    let Err(too_few) = listener::allow_open_files(wanted) else { return wanted };
+    tracing::warn!(
+        "--max-connections {wanted}: {too_few}: no more are accepted; raise `ulimit -n`, or lower --max-connections"
+    );
+    too_few.max_connections
 }
 
 /// Says that a required domain has no rules.

@@ -5,20 +5,28 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The most file descriptors that are kept for the rest: connections to the store, the log, the rules file.
 const MAX_RESERVED: u64 = 256;
 
-/// Raises the limit of open files as far as the system allows. Returns how many connections each of the two ports may
-/// have: at most `max_connections`, and fewer, with a warning, if there are not enough descriptors.
-pub(crate) fn allow_open_files(max_connections: u32) -> u32 {
-    let Some(allowed) = raise_to_hard_limit() else { return max_connections };
-    let (fit, reserved) = (fit(allowed), reserved(allowed));
-    if fit >= max_connections {
-        return max_connections;
+/// The process may open fewer files than the connections need that were asked for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the system lets this process open {allowed_files} files, which are enough for {max_connections} connections on \
+     each of both ports, beside {reserved_files} other files"
+)]
+pub(crate) struct TooFewFiles {
+    allowed_files: u64,
+    reserved_files: u64,
+    /// How many connections each of the two ports has file descriptors for.
+    pub(crate) max_connections: u32,
+}
+
+/// Raises the limit of open files as far as the system allows, for so many connections on each of the two ports.
+pub(crate) fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
+    let Some(allowed_files) = raise_to_hard_limit() else { return Ok(()) };
+    match (fit(allowed_files), reserved(allowed_files)) {
+        (fit, _) if fit >= max_connections => Ok(()),
+        (fit, reserved_files) => {
+            Err(TooFewFiles { allowed_files, reserved_files, max_connections: fit })
+        }
     }
-    tracing::warn!(
-        "--max-connections {max_connections}: the system lets this process open {allowed} files, which are enough \
-         for {fit} connections on each of both ports, beside {reserved} other files: no more are accepted; raise \
-         `ulimit -n`, or lower --max-connections"
-    );
-    fit
 }
 
 /// Returns how many descriptors are kept for the rest: half of a few, [`MAX_RESERVED`] of many. If that were 256 of any
@@ -51,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_soft_limit_of_open_files_becomes_the_hard_one() {
-        allow_open_files(1);
+        allow_open_files(1).unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
     }
@@ -75,8 +83,9 @@ mod tests {
 
     #[test]
     fn no_more_connections_are_let_in_than_there_are_files_for() {
-        assert_eq!(allow_open_files(1), 1);
+        assert_eq!(allow_open_files(1), Ok(()));
         let most = getrlimit(Resource::Nofile).maximum.map_or(u32::MAX, fit);
-        assert_eq!(allow_open_files(u32::MAX), most);
+        let fits = allow_open_files(u32::MAX).map_or_else(|few| few.max_connections, |()| u32::MAX);
+        assert_eq!(fits, most);
     }
 }
