@@ -11,15 +11,15 @@ const MAX_RESERVED: u64 = 256;
     "the system lets this process open {allowed_files} files, which are enough for {max_connections} connections on \
      each of both ports, beside {reserved_files} other files"
 )]
-pub(crate) struct TooFewFiles {
+pub struct TooFewFiles {
     allowed_files: u64,
     reserved_files: u64,
     /// How many connections each of the two ports has file descriptors for.
-    pub(crate) max_connections: u32,
+    pub max_connections: u32,
 }
 
 /// Raises the limit of open files as far as the system allows, for so many connections on each of the two ports.
-pub(crate) fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
+pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     let Some(allowed_files) = raise_to_hard_limit() else { return Ok(()) };
     match (fit(allowed_files), reserved(allowed_files)) {
         (fit, _) if fit >= max_connections => Ok(()),

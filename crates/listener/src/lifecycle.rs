@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 /// How far the server is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Everything is answered.
     Serving,
     /// The same, but nobody should send more: `/readyz` says so, and every answer closes its connection.
@@ -17,43 +17,44 @@ pub(crate) enum Phase {
 }
 
 /// Who says how far it is, and who wants to know.
-pub(crate) fn lifecycle() -> (watch::Sender<Phase>, Lifecycle) {
+pub fn lifecycle() -> (watch::Sender<Phase>, Lifecycle) {
     let (sender, phase) = watch::channel(Phase::Serving);
     (sender, Lifecycle { phase, open: Arc::default() })
 }
 
 /// How far the server is, and how many connections it has. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Lifecycle {
+pub struct Lifecycle {
     phase: watch::Receiver<Phase>,
     open: Arc<AtomicUsize>,
 }
 
 /// A connection that is open, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub struct Connected {
     open: Arc<AtomicUsize>,
 }
 
 impl Lifecycle {
-    pub(crate) fn phase(&self) -> Phase {
+    /// Returns how far the server is.
+    pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
     /// Waits until the server is that far, or gone.
-    pub(crate) async fn reached(&self, phase: Phase) {
+    pub async fn reached(&self, phase: Phase) {
         // An error is that nobody is left to say so.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
     /// Counts a connection.
-    pub(crate) fn connected(&self) -> Connected {
+    pub fn connected(&self) -> Connected {
         self.open.fetch_add(1, Ordering::Relaxed);
         Connected { open: Arc::clone(&self.open) }
     }
 
     /// How many are open, on both ports.
-    pub(crate) fn connections(&self) -> usize {
+    pub fn connections(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 }

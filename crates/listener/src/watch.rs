@@ -33,12 +33,12 @@ const NO_HEAD: usize = usize::MAX;
 /// Lets an answer be held back for no longer than its client stays: while it is, a client that closes its side is
 /// gone, and so is its request. Otherwise it may do so, and wait.
 #[derive(Clone)]
-pub(crate) struct Hold {
+pub struct Hold {
     watch: Arc<Watch>,
 }
 
 /// While an answer is held back.
-pub(crate) struct Holding<'h> {
+pub struct Holding<'h> {
     watch: &'h Watch,
 }
 
@@ -47,7 +47,8 @@ impl Hold {
         Hold { watch: Arc::clone(watch) }
     }
 
-    pub(crate) fn begin(&self) -> Holding<'_> {
+    /// Begins to hold the answer back, until what is returned is dropped.
+    pub fn begin(&self) -> Holding<'_> {
         // The connection looks at its socket when it has polled its request, which calls this.
         self.watch.is_held.store(true, Ordering::Relaxed);
         Holding { watch: &self.watch }

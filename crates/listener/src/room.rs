@@ -27,7 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const NEWCOMERS: usize = 8;
 
 /// Room for so many connections.
-pub(crate) struct Room {
+pub struct Room {
     bounds: Bounds,
     shared: Arc<Shared>,
     next_id: u64,
@@ -62,16 +62,17 @@ struct Seat {
 }
 
 /// A connection's place in the room. Dropped, it is free.
-pub(crate) struct Place {
+pub struct Place {
     pub(super) watch: Arc<Watch>,
     /// The memory that the connection holds.
-    pub(crate) account: Arc<MemoryAccount>,
+    pub account: Arc<MemoryAccount>,
     id: u64,
     shared: Arc<Shared>,
 }
 
 impl Room {
-    pub(crate) fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
+    /// Creates an empty room for the connections of one port.
+    pub fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
         // OK because a u32 fits in usize where there are sockets.
         let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
         let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
@@ -97,7 +98,7 @@ impl Room {
     /// A place for one more. If there is none, another connection is closed for it: one whose client does not go on
     /// with a request or an answer, else one that never said anything, else one between requests. If there is none
     /// of these either, it waits. Whoever does not want to wait any longer need not.
-    pub(crate) async fn enter(&mut self) -> Place {
+    pub async fn enter(&mut self) -> Place {
         loop {
             if self.has_place() {
                 return self.take_place(Instant::now());
@@ -236,17 +237,17 @@ impl Seats {
 
 impl Place {
     /// Bytes of the beginning of a connection came.
-    pub(crate) fn received(&self) {
+    pub fn received(&self) {
         self.watch.with(|progress| progress.received(Instant::now()));
     }
 
     /// It has begun, with HTTP/2.
-    pub(crate) fn multiplexes(&self) {
+    pub fn multiplexes(&self) {
         self.watch.with(|progress| progress.multiplexes(Instant::now()));
     }
 
     /// Whether it is to end, because others have no room; if not, the task is woken when it is.
-    pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
+    pub fn is_over(&self, context: &Context<'_>) -> bool {
         // First: who ends it wakes the task after that.
         self.watch.runs_in(context.waker());
         self.watch.with(|progress| progress.is_over())
@@ -256,7 +257,8 @@ impl Place {
         self.id
     }
 
-    pub(crate) fn count_closed(&self, reason: Reason) {
+    /// Counts the connection as closed by the server.
+    pub fn count_closed(&self, reason: Reason) {
         self.shared.counts.count_closed(reason);
     }
 }
@@ -276,12 +278,12 @@ impl Drop for Place {
 mod tests {
     use super::super::connections::Port;
     use super::*;
-    use crate::budget::{Budget, REQUEST_BYTES};
+    use crate::budget::Budget;
 
     fn room(max_connections: u32) -> Room {
         let minute = Duration::from_secs(60);
         let bounds = Bounds { max_connections, first_byte: minute, request: minute, idle: minute };
-        let budget = Budget::new(REQUEST_BYTES);
+        let budget = Budget::new(1 << 20);
         Room::new(bounds, Arc::new(Connections::new(Port::Http, budget)))
     }
 

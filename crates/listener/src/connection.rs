@@ -37,19 +37,19 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LAST_WORDS_BYTES: usize = 4 * 1024 * 1024;
 
 /// The connection that a request came on.
-pub(crate) struct Connection<'c> {
+pub struct Connection<'c> {
     peer: SocketAddr,
     watch: &'c Arc<Watch>,
 }
 
 impl Connection<'_> {
     /// Returns the address at the other end of the socket: the client's, or that of a proxy.
-    pub(crate) fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// Returns what ends the request when its client leaves, for an answer that is held back.
-    pub(crate) fn hold(&self) -> Hold {
+    pub fn hold(&self) -> Hold {
         Hold::new(self.watch)
     }
 }

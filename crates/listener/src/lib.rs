@@ -1,4 +1,9 @@
-//! Connections, and how long each may take for what.
+//! A listener that bounds its connections: how many there are, how long each may take for what, and how much memory they
+//! hold together.
+//!
+//! [`serve`] accepts connections of HTTP/1 and calls a service with their requests. [`Room`] and [`Place`] are the same
+//! bounds for connections of another protocol, which the caller serves. This crate knows neither routes nor limits:
+//! `describe` tells the service what it needs to know of a connection.
 //!
 //! - `connection`: one connection, from its first byte to its last
 //!   - `progress`: what it is doing, and until when it may; `watch`: the same, shared
@@ -7,10 +12,14 @@
 //! - `connections`: how many there are and were
 //! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
 //! - `seldom`: events that are logged at most once a minute
+//! - `budget`: the memory that connections and requests share
+//! - `lifecycle`: serving, draining, closing
 
+pub mod budget;
 mod connection;
 mod connections;
 mod files;
+pub mod lifecycle;
 mod progress;
 mod room;
 mod seldom;
@@ -32,32 +41,34 @@ use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::Service;
 
-pub(crate) use connection::Connection;
-#[cfg(test)]
-pub(crate) use connections::Port;
-pub(crate) use connections::{Connections, Reason};
-pub(crate) use files::allow_open_files;
-pub(crate) use room::{Place, Room};
-pub(crate) use watch::Hold;
+pub use connection::Connection;
+pub use connections::{Connections, Port, Reason};
+pub use files::{TooFewFiles, allow_open_files};
+pub use room::{Place, Room};
+pub use watch::{Hold, Holding};
 
-use crate::lifecycle::{Lifecycle, Phase};
 use connection::connection;
+use lifecycle::{Lifecycle, Phase};
 
 /// How many connections may wait to be accepted; the system may allow fewer. A client that finds no place there tries
 /// again after a second, so a burst of new connections should fit.
 const BACKLOG: u16 = 4096;
 
-/// How much of what a connection may take.
+/// How many connections a port may have, and how long each may take for what.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub(crate) max_connections: u32,
-    pub(crate) first_byte: Duration,
-    pub(crate) request: Duration,
-    pub(crate) idle: Duration,
+pub struct Bounds {
+    /// The most connections at a time.
+    pub max_connections: u32,
+    /// From when a connection is accepted to its first byte.
+    pub first_byte: Duration,
+    /// From the first byte of a request to its last.
+    pub request: Duration,
+    /// Between two requests, and while the client does not read its answer.
+    pub idle: Duration,
 }
 
 /// Listens at an address.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     // A server that is started again need not wait until the connections of the last one are forgotten.
     socket.set_reuseaddr(true)?;
@@ -67,7 +78,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves connections until the server closes, and everything that is in flight then. The service is always ready.
 /// `describe` tells it of the connection that a request came on: it is called with each request before the service is.
-pub(crate) async fn serve<S, D>(
+pub async fn serve<S, D>(
     listener: TcpListener,
     service: S,
     describe: D,

@@ -21,7 +21,7 @@ const UNTIL_CLOSED: Duration = Duration::from_millis(1);
 impl Room {
     /// Makes the next `accept` likely to succeed: returns at once after the error of one connection, evicts a
     /// connection of either port if there are no file descriptors, and otherwise waits.
-    pub(crate) async fn after_accept_error(&mut self, error: &io::Error) {
+    pub async fn after_accept_error(&mut self, error: &io::Error) {
         if is_of_one_connection(error.kind()) {
             tracing::debug!(%error, "a connection was gone before it was accepted");
             return;

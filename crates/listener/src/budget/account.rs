@@ -59,7 +59,7 @@ struct Balance {
 
 /// The account of one connection. The bytes of its charges are given back when they are dropped, not with the account.
 #[derive(Debug)]
-pub(crate) struct MemoryAccount {
+pub struct MemoryAccount {
     id: u64,
     balance: Arc<Balance>,
     ledger: Arc<Ledger>,
@@ -67,7 +67,7 @@ pub(crate) struct MemoryAccount {
 
 /// Bytes that are charged to an account until this is dropped.
 #[derive(Debug)]
-pub(crate) struct MemoryCharge {
+pub struct MemoryCharge {
     bytes: i64,
     is_waiting: bool,
     balance: Arc<Balance>,
@@ -187,30 +187,30 @@ impl MemoryAccount {
     }
 
     /// Charges bytes that wait for the client.
-    pub(crate) fn charge(&self, bytes: usize) -> Result<MemoryCharge, Exhausted> {
+    pub fn charge(&self, bytes: usize) -> Result<MemoryCharge, Exhausted> {
         let mut charge = self.nothing();
         charge.grow(bytes)?;
         Ok(charge)
     }
 
     /// Returns a charge of 0 bytes, which can grow.
-    pub(crate) fn nothing(&self) -> MemoryCharge {
+    pub fn nothing(&self) -> MemoryCharge {
         let (balance, ledger) = (Arc::clone(&self.balance), Arc::clone(&self.ledger));
         MemoryCharge { bytes: 0, is_waiting: true, balance, ledger }
     }
 
     /// Whether the connection has to close, so that others have memory.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.balance.is_closed()
     }
 
     /// Says whether the client reads what is written.
-    pub(crate) fn set_blocked(&self, is_blocked: bool) {
+    pub fn set_blocked(&self, is_blocked: bool) {
         self.balance.is_blocked.store(is_blocked, Ordering::Relaxed);
     }
 
     /// Lets a task be woken when the connection has to close.
-    pub(crate) fn wake_when_closed(&self, waker: &Waker) {
+    pub fn wake_when_closed(&self, waker: &Waker) {
         let mut task = self.balance.task.lock();
         if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *task = Some(waker.clone());
@@ -228,7 +228,7 @@ impl Drop for MemoryAccount {
 
 impl MemoryCharge {
     /// Charges more bytes, if the budget has them.
-    pub(crate) fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
+    pub fn grow(&mut self, more: usize) -> Result<(), Exhausted> {
         // OK because nothing in memory has 2^63 bytes.
         let more = more as i64;
         let taken = self.ledger.take_small(more, &self.balance);
@@ -241,7 +241,7 @@ impl MemoryCharge {
     }
 
     /// Charges more bytes, even when that exceeds the budget.
-    pub(crate) fn grow_anyway(&mut self, more: usize) {
+    pub fn grow_anyway(&mut self, more: usize) {
         // OK because nothing in memory has 2^63 bytes.
         let more = more as i64;
         self.ledger.take_anyway(more);
@@ -249,7 +249,7 @@ impl MemoryCharge {
     }
 
     /// Gives back all bytes.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         let bytes = self.bytes;
         if bytes != 0 {
             self.ledger.take_anyway(-bytes);
@@ -258,19 +258,20 @@ impl MemoryCharge {
     }
 
     /// Counts the bytes as work of the server from now on: the request is complete.
-    pub(crate) fn stop_waiting(&mut self) {
+    pub fn stop_waiting(&mut self) {
         if std::mem::replace(&mut self.is_waiting, false) {
             self.balance.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
         }
     }
 
     /// Returns another charge to the same account, of 0 bytes.
-    pub(crate) fn another(&self) -> MemoryCharge {
+    pub fn another(&self) -> MemoryCharge {
         let (balance, ledger) = (Arc::clone(&self.balance), Arc::clone(&self.ledger));
         MemoryCharge { bytes: 0, is_waiting: true, balance, ledger }
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Returns how many bytes are charged.
+    pub fn bytes(&self) -> usize {
         // OK because it is never below 0.
         self.bytes as usize
     }

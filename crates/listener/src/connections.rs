@@ -20,7 +20,7 @@ pub(super) trait Evict: Send + Sync {
 }
 
 /// How many connections of a port there are and were, and the memory that they share.
-pub(crate) struct Connections {
+pub struct Connections {
     port: Port,
     /// The connections themselves, once the port is served.
     room: OnceLock<Weak<dyn Evict>>,
@@ -41,14 +41,16 @@ pub(crate) struct Connections {
 
 /// What a port speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Port {
+pub enum Port {
+    /// HTTP/1, which this crate serves.
     Http,
+    /// gRPC, which its caller serves in a [`Room`](crate::Room).
     Grpc,
 }
 
 impl Port {
     /// As metrics name it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Port::Http => "http",
             Port::Grpc => "grpc",
@@ -58,7 +60,7 @@ impl Port {
 
 /// Why the server closed a connection that its client had not done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// It said nothing.
     FirstByte,
     /// Its request did not end.
@@ -84,7 +86,7 @@ impl Reason {
     ];
 
     /// As metrics name it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Reason::FirstByte => "first_byte",
             Reason::Request => "request",
@@ -104,7 +106,7 @@ impl fmt::Debug for Connections {
 
 impl Connections {
     /// For a port whose connections take their memory from `budget`.
-    pub(crate) fn new(port: Port, budget: Budget) -> Connections {
+    pub fn new(port: Port, budget: Budget) -> Connections {
         Connections {
             port,
             room: OnceLock::new(),
@@ -124,7 +126,7 @@ impl Connections {
 
     /// Returns the counts of the HTTP port and of the gRPC port of one server: when file descriptors run out, each
     /// port evicts connections of the other one, too.
-    pub(crate) fn of_both_ports(budget: &Budget) -> (Arc<Connections>, Arc<Connections>) {
+    pub fn of_both_ports(budget: &Budget) -> (Arc<Connections>, Arc<Connections>) {
         let http = Arc::new(Connections::new(Port::Http, budget.clone()));
         let grpc = Arc::new(Connections::new(Port::Grpc, budget.clone()));
         // OK because both are new: neither is set yet.
@@ -150,22 +152,23 @@ impl Connections {
         self.budget.account()
     }
 
-    pub(crate) fn port(&self) -> Port {
+    /// Returns whose connections these are.
+    pub fn port(&self) -> Port {
         self.port
     }
 
     /// How many are open now.
-    pub(crate) fn open(&self) -> u64 {
+    pub fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
 
     /// How many were accepted since the start.
-    pub(crate) fn accepted(&self) -> u64 {
+    pub fn accepted(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
     /// How many the server closed, by reason.
-    pub(crate) fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
+    pub fn closed(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().map(|reason| (reason, self.of(reason).load(Ordering::Relaxed)))
     }
 
