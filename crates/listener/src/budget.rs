@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 
-pub use account::{MemoryAccount, MemoryCharge};
+pub use account::{Exhausted, MemoryAccount, MemoryCharge};
 
 use account::Ledger;
 
@@ -32,10 +32,6 @@ pub struct Held {
     ledger: Arc<Ledger>,
 }
 
-/// The budget has too few bytes left.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Exhausted;
-
 impl Budget {
     /// Creates a budget without a reserve.
     pub fn new(bytes: u32) -> Budget {
@@ -48,7 +44,7 @@ impl Budget {
     }
 
     /// Opens the account of a connection.
-    pub fn account(&self) -> MemoryAccount {
+    pub(crate) fn account(&self) -> MemoryAccount {
         MemoryAccount::open(&self.ledger)
     }
 

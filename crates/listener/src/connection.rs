@@ -17,17 +17,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
-use tower::Service;
+use tower_service::Service;
 
-use super::connections::Reason;
+use super::reason::Reason;
 use super::room::Place;
 use super::watch::{Hold, Look, Watch};
-use super::wire::{Leaving, Wire, arriving};
+use super::wire::{Leaving, MAX_HEAD_BYTES, Wire, arriving};
 use crate::lifecycle::{Lifecycle, Phase};
-
-/// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
-/// and telling it costs an allocation a request.
-pub(super) const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// The most that hyper keeps of what was read, and of what is to be written.
 const MAX_BUFFER_BYTES: usize = 64 * 1024;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::reason::Reason;
 use super::seldom::Seldom;
 use crate::budget::{Budget, MemoryAccount};
 
@@ -44,7 +45,7 @@ pub struct Connections {
 pub enum Port {
     /// HTTP/1, which this crate serves.
     Http,
-    /// gRPC, which its caller serves in a [`Room`](crate::Room).
+    /// gRPC, which its caller serves in a `Room`.
     Grpc,
 }
 
@@ -58,46 +59,6 @@ impl Port {
     }
 }
 
-/// Why the server closed a connection that its client had not done with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// It said nothing.
-    FirstByte,
-    /// Its request did not end.
-    Request,
-    /// No further request came, or an answer was not read.
-    Idle,
-    /// It was stuck, silent or idle, and others had no room.
-    Evicted,
-    /// Its client reset too many calls that it had made.
-    Resets,
-    /// It held most of the memory that requests share when that was nearly spent.
-    Memory,
-}
-
-impl Reason {
-    const ALL: [Reason; 6] = [
-        Reason::FirstByte,
-        Reason::Request,
-        Reason::Idle,
-        Reason::Evicted,
-        Reason::Resets,
-        Reason::Memory,
-    ];
-
-    /// As metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Reason::FirstByte => "first_byte",
-            Reason::Request => "request",
-            Reason::Idle => "idle",
-            Reason::Evicted => "evicted",
-            Reason::Resets => "resets",
-            Reason::Memory => "memory",
-        }
-    }
-}
-
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connections").field("port", &self.port).finish_non_exhaustive()
@@ -106,7 +67,7 @@ impl fmt::Debug for Connections {
 
 impl Connections {
     /// For a port whose connections take their memory from `budget`.
-    pub fn new(port: Port, budget: Budget) -> Connections {
+    pub(crate) fn new(port: Port, budget: Budget) -> Connections {
         Connections {
             port,
             room: OnceLock::new(),

@@ -1,26 +1,28 @@
-//! A listener that bounds its connections: how many there are, how long each may take for what, and how much memory they
-//! hold together.
+//! A listener that bounds its connections: how many there are, how long each may take, and how much memory they hold.
 //!
-//! [`serve`] accepts connections of HTTP/1 and calls a service with their requests. [`Room`] and [`Place`] are the same
-//! bounds for connections of another protocol, which the caller serves. This crate knows neither routes nor limits:
-//! `describe` tells the service what it needs to know of a connection.
+//! [`serve`] accepts HTTP/1 connections and calls a service with their requests. A port that speaks another protocol
+//! applies the same bounds with [`Room`] and [`Place`]. The listener knows neither routes nor limits: whoever starts it
+//! passes a function that adds to a request what its handler needs to know of the [`Connection`].
 //!
 //! - `connection`: one connection, from its first byte to its last
-//!   - `progress`: what it is doing, and until when it may; `watch`: the same, shared
-//!   - `wire`: a socket and bodies, which tell how far it is
-//! - `room`: who is connected, at most so many at a time
-//! - `connections`: how many there are and were
+//!   - `progress`: what a connection is doing, and its deadline; `watch`: the same, shared between tasks
+//!   - `wire`: a socket and bodies, which report the progress
+//! - `room`: the open connections, at most a fixed number, and which is evicted for a new one
+//! - `connections`: counts of connections, open and closed; `reason`: why the listener closes one
 //! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
 //! - `seldom`: events that are logged at most once a minute
-//! - `budget`: the memory that connections and requests share
-//! - `lifecycle`: serving, draining, closing
+//! - [`budget`]: the memory that connections and requests share
+//! - [`lifecycle`]: the phases serving, draining and closing
+//! - `bounds`: what whoever starts the listener configures
 
+mod bounds;
 pub mod budget;
 mod connection;
 mod connections;
 mod files;
 pub mod lifecycle;
 mod progress;
+mod reason;
 mod room;
 mod seldom;
 mod shortage;
@@ -34,16 +36,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use hyper::{Request, Response};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tower::Service;
+use tower_service::Service;
 
+pub use bounds::Bounds;
 pub use connection::Connection;
-pub use connections::{Connections, Port, Reason};
+pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
+pub use reason::Reason;
 pub use room::{Place, Room};
 pub use watch::{Hold, Holding};
 
@@ -53,19 +56,6 @@ use lifecycle::{Lifecycle, Phase};
 /// How many connections may wait to be accepted; the system may allow fewer. A client that finds no place there tries
 /// again after a second, so a burst of new connections should fit.
 const BACKLOG: u16 = 4096;
-
-/// How many connections a port may have, and how long each may take for what.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// The most connections at a time.
-    pub max_connections: u32,
-    /// From when a connection is accepted to its first byte.
-    pub first_byte: Duration,
-    /// From the first byte of a request to its last.
-    pub request: Duration,
-    /// Between two requests, and while the client does not read its answer.
-    pub idle: Duration,
-}
 
 /// Listens at an address.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -77,7 +67,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves connections until the server closes, and everything that is in flight then. The service is always ready.
-/// `describe` tells it of the connection that a request came on: it is called with each request before the service is.
+/// `describe` is called with each request before the service is, to add what the service needs to know of the connection.
 pub async fn serve<S, D>(
     listener: TcpListener,
     service: S,

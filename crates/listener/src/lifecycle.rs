@@ -1,28 +1,28 @@
-//! From ready to gone.
+//! The phases of a server: serving, draining, closing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// How far the server is on its way.
+/// A phase of the server. Phases come in this order, and none comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Everything is answered.
+    /// Requests are answered.
     Serving,
-    /// The same, but nobody should send more: `/readyz` says so, and every answer closes its connection.
+    /// Requests are answered, and every answer closes its connection: clients should use another server.
     Draining,
-    /// Nobody new is let in; what is in flight is finished.
+    /// No connection is accepted; requests in flight are answered.
     Closing,
 }
 
-/// Who says how far it is, and who wants to know.
+/// Returns what sets the phase, and what reads it.
 pub fn lifecycle() -> (watch::Sender<Phase>, Lifecycle) {
     let (sender, phase) = watch::channel(Phase::Serving);
     (sender, Lifecycle { phase, open: Arc::default() })
 }
 
-/// How far the server is, and how many connections it has. Cheap to clone.
+/// The server's phase, and how many connections it has. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
     phase: watch::Receiver<Phase>,
@@ -36,24 +36,24 @@ pub struct Connected {
 }
 
 impl Lifecycle {
-    /// Returns how far the server is.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// Waits until the server is that far, or gone.
+    /// Waits until the server is in this phase or a later one, or gone.
     pub async fn reached(&self, phase: Phase) {
-        // An error is that nobody is left to say so.
+        // An error means that the sender is gone, and with it the server.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
 
-    /// Counts a connection.
+    /// Counts a connection, until what is returned is dropped.
     pub fn connected(&self) -> Connected {
         self.open.fetch_add(1, Ordering::Relaxed);
         Connected { open: Arc::clone(&self.open) }
     }
 
-    /// How many are open, on both ports.
+    /// Returns how many connections are open, on both ports.
     pub fn connections(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }

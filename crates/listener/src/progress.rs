@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Bounds, Reason};
+use super::bounds::Bounds;
+use super::reason::Reason;
 
 /// How long a connection must have been silent before it is closed for others, or because the server closes: a request
 /// may be on its way.

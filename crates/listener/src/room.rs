@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::Bounds;
-use super::connections::{Connections, Evict, Reason};
+use super::bounds::Bounds;
+use super::connections::{Connections, Evict};
 use super::progress::{Rank, Spare};
+use super::reason::Reason;
 use super::seldom::Seldom;
 use super::watch::Watch;
 use crate::budget::MemoryAccount;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::bounds::Bounds;
 use super::progress::Progress;
-use super::{Bounds, Reason};
+use super::reason::Reason;
 
 /// The shortest nap of a connection's timer, however short the bounds are.
 const SHORTEST_NAP: Duration = Duration::from_millis(5);

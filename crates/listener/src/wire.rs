@@ -11,9 +11,12 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::connection::MAX_HEAD_BYTES;
 use super::watch::Watch;
 use crate::budget::{MemoryAccount, MemoryCharge};
+
+/// The most that a request's head may take; more is answered with 431. hyper takes 100 headers unless told otherwise,
+/// and telling it costs an allocation a request.
+pub(super) const MAX_HEAD_BYTES: usize = 32 * 1024;
 
 /// The most bytes of one read that leave hyper's buffer as small as it begins. A longer read makes it grow, and hyper
 /// keeps a large buffer for as long as the connection.

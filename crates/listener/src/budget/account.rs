@@ -12,8 +12,6 @@ use std::task::Waker;
 use ahash::AHashMap;
 use parking_lot::Mutex;
 
-use super::Exhausted;
-
 /// Connections whose bytes wait for their clients come before others in steps of this many bytes: below one step, a
 /// request may simply be on its way.
 const WAITING_STEP_BYTES: i64 = 64 << 10;
@@ -73,6 +71,10 @@ pub struct MemoryCharge {
     balance: Arc<Balance>,
     ledger: Arc<Ledger>,
 }
+
+/// The budget has too few bytes left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Exhausted;
 
 impl Ledger {
     pub(super) fn new(bytes: u32, reserve_bytes: u32) -> Ledger {
