@@ -36,6 +36,7 @@ mod logs;
 pub mod measured;
 mod metrics;
 mod observe;
+mod playground;
 mod probe;
 mod receipt;
 mod refused;

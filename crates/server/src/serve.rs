@@ -17,11 +17,11 @@ use tollgate::rules::{Config, Following, Rules, RulesFile};
 
 use crate::cli::ServeArgs;
 use crate::endpoint::Endpoint;
-use crate::http::Playground;
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
 use crate::observe::Observed;
+use crate::playground::Playground;
 use crate::probe::Probe;
 use crate::receipt::Receipts;
 use crate::refused::Refused;
@@ -155,7 +155,10 @@ fn served(
     let mut served = Served::new(rules, file, store, lifecycle);
     served.receipts = receipts;
     if !args.no_playground {
-        served.playground = Some(Playground::on(served.limiter(), args.store_deadline)?);
+        served.playground = Some(match served.limiter().health() {
+            None => Playground::in_memory(),
+            Some(_) => Playground::on_servers(served.limiter(), args.store_deadline)?,
+        });
     }
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;

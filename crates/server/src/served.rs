@@ -10,11 +10,12 @@ use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
-use crate::http::{Authorizing, Guesses, Playground};
+use crate::http::{Authorizing, Guesses};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::Connections;
 use crate::logs::{Log, Sparingly};
 use crate::metrics::Metrics;
+use crate::playground::Playground;
 use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
 use crate::refused::Refused;

@@ -1,19 +1,12 @@
 //! The algorithms, and their parameters.
 
-use std::fmt;
-use std::marker::PhantomData;
-
-use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
-use tollgate::Limit;
+use tollgate::{Limit, LimitError};
 use utoipa::ToSchema;
 
-use crate::http::Problem;
-use crate::http::asked::given;
-use crate::http::problem::shown;
+use super::error::PlaygroundError;
+use super::fields::{given, number};
 
 /// The least and the most.
 type Range = (f64, f64);
@@ -30,7 +23,7 @@ const MAX_RATE_S: f64 = 1e6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = PlaygroundAlgorithm)]
-pub(super) enum Algorithm {
+pub(crate) enum Algorithm {
     FixedWindow,
     SlidingWindowLog,
     SlidingWindowCounter,
@@ -43,7 +36,7 @@ pub(super) enum Algorithm {
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundConfig)]
-pub(super) struct Parameters {
+pub(crate) struct Parameters {
     /// Of a window or a log: how many requests.
     #[serde(default, deserialize_with = "number")]
     #[schema(value_type = u64, required = false, minimum = 1, maximum = 1000, default = 10)]
@@ -114,7 +107,7 @@ impl Parameters {
 }
 
 impl Algorithm {
-    pub(super) const ALL: [Algorithm; 5] = [
+    pub(crate) const ALL: [Algorithm; 5] = [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindowLog,
         Algorithm::SlidingWindowCounter,
@@ -123,7 +116,7 @@ impl Algorithm {
     ];
 
     /// As paths have it.
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Algorithm::FixedWindow => "fixed-window",
             Algorithm::SlidingWindowLog => "sliding-window-log",
@@ -133,20 +126,13 @@ impl Algorithm {
         }
     }
 
-    pub(super) fn in_path(path: Result<Path<String>, PathRejection>) -> Result<Algorithm, Problem> {
-        let Path(name) = path.map_err(|_| Problem::bad_path())?;
-        let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
-        found.ok_or_else(|| {
-            let names = Algorithm::ALL.map(Algorithm::name).join(", ");
-            Problem::bad_request(format!(
-                "no algorithm is called `{}`; use one of {names}",
-                shown(&name)
-            ))
-        })
+    /// The algorithm of this name.
+    pub(crate) fn from_name(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
     /// The limit with these parameters. Those of others are looked at, too: what is wrong is so for all.
-    pub(super) fn limit(self, own: &Parameters) -> Result<Limit, Problem> {
+    pub(super) fn limit(self, own: &Parameters) -> Result<Limit, PlaygroundError> {
         let requests = size("maxRequests", own.max_requests)?;
         let window_us = (within("windowSeconds", own.window_seconds, 10.0, WINDOWS)? * 1e6).round();
         let tokens = size("maxTokens", own.max_tokens)?;
@@ -165,11 +151,11 @@ impl Algorithm {
                 format!("{} limit={requests} window={window_us}us", self.name())
             }
         };
-        text.parse().map_err(|error: tollgate::LimitError| Problem::bad_request(error.to_string()))
+        text.parse().map_err(|error: LimitError| PlaygroundError::Invalid(error.to_string()))
     }
 }
 
-fn size(name: &str, given: Option<f64>) -> Result<f64, Problem> {
+fn size(name: &str, given: Option<f64>) -> Result<f64, PlaygroundError> {
     match within(name, given, 10.0, SIZES)? {
         size if size.fract() == 0.0 => Ok(size),
         _ => Err(out_of(name, "is no whole number", SIZES)),
@@ -177,7 +163,7 @@ fn size(name: &str, given: Option<f64>) -> Result<f64, Problem> {
 }
 
 /// As limits have it: `1/6` for 0.16666666666666666 a second, so that ten of them are ten in a minute, and not eleven.
-fn rate(name: &str, given: Option<f64>) -> Result<String, Problem> {
+fn rate(name: &str, given: Option<f64>) -> Result<String, PlaygroundError> {
     let rate = within(name, given, 1.0, RATES)?;
     let (mut above, mut before) = ((1.0, 0.0), (0.0, 1.0));
     let mut rest = rate;
@@ -196,7 +182,12 @@ fn rate(name: &str, given: Option<f64>) -> Result<String, Problem> {
     }
 }
 
-fn within(name: &str, given: Option<f64>, usual: f64, range: Range) -> Result<f64, Problem> {
+fn within(
+    name: &str,
+    given: Option<f64>,
+    usual: f64,
+    range: Range,
+) -> Result<f64, PlaygroundError> {
     match given.unwrap_or(usual) {
         own if own < range.0 => Err(out_of(name, "is too little", range)),
         own if own > range.1 => Err(out_of(name, "is too much", range)),
@@ -204,63 +195,8 @@ fn within(name: &str, given: Option<f64>, usual: f64, range: Range) -> Result<f6
     }
 }
 
-fn out_of(name: &str, problem: &str, (least, most): Range) -> Problem {
-    Problem::bad_request(format!("config.{name}: it {problem}; use {least} to {most}"))
-}
-
-/// A number; `null`, as which some languages write what is none, is not the same as nothing.
-fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, D::Error> {
-    struct OfNumber;
-
-    impl Visitor<'_> for OfNumber {
-        type Value = f64;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a number")
-        }
-
-        fn visit_f64<E: Error>(self, number: f64) -> Result<f64, E> {
-            Ok(number)
-        }
-
-        // Those that a float does not have are out of every range.
-        fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
-            Ok(number as f64)
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
-            Ok(number as f64)
-        }
-    }
-
-    json.deserialize_f64(OfNumber).map(Some)
-}
-
-/// An object, if it is not `null`. Serde would take an array for its fields in their order.
-pub(super) fn object<'de, D, T>(json: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct OfObject<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for OfObject<T> {
-        type Value = Option<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_unit<E: Error>(self) -> Result<Option<T>, E> {
-            Ok(None)
-        }
-
-        fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Option<T>, M::Error> {
-            T::deserialize(MapAccessDeserializer::new(map)).map(Some)
-        }
-    }
-
-    json.deserialize_any(OfObject(PhantomData))
+fn out_of(name: &str, problem: &str, (least, most): Range) -> PlaygroundError {
+    PlaygroundError::Invalid(format!("config.{name}: it {problem}; use {least} to {most}"))
 }
 
 #[cfg(test)]

@@ -1,14 +1,10 @@
 //! Who plays: a cookie, and nothing else is known of them.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 
-use axum::extract::FromRequestParts;
-use axum::response::Response;
 use hyper::HeaderMap;
-use hyper::header::{COOKIE, HeaderValue, SET_COOKIE};
-use hyper::http::request::Parts;
+use hyper::header::{COOKIE, HeaderValue};
 
 const COOKIE_NAME: &str = "tollgate_session";
 
@@ -20,7 +16,7 @@ pub(super) const DIGITS: usize = 32;
 
 /// A session, whose counters are its own.
 #[derive(Debug)]
-pub(in crate::http) struct Session {
+pub(crate) struct Session {
     id: Id,
     is_new: bool,
 }
@@ -37,6 +33,14 @@ impl Id {
 }
 
 impl Session {
+    /// The session that a client names in its cookies, or else a new one.
+    pub(crate) fn of(headers: &HeaderMap) -> Session {
+        match named(headers) {
+            Some(id) => Session { id, is_new: false },
+            None => Session { id: fresh(), is_new: true },
+        }
+    }
+
     pub(super) fn id(&self) -> Id {
         self.id
     }
@@ -45,29 +49,16 @@ impl Session {
         self.id.key()
     }
 
-    /// Tells a client that has no session yet which one is its own.
-    pub(super) fn started(&self, mut response: Response) -> Response {
-        if self.is_new {
-            let id = String::from_utf8_lossy(self.key());
-            let cookie = format!(
-                "{COOKIE_NAME}={id}; Path=/api/rate-limit; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Strict"
-            );
-            if let Ok(cookie) = HeaderValue::try_from(cookie) {
-                response.headers_mut().append(SET_COOKIE, cookie);
-            }
+    /// The cookie that tells a client which session is its own, unless it knows.
+    pub(crate) fn cookie(&self) -> Option<HeaderValue> {
+        if !self.is_new {
+            return None;
         }
-        response
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for Session {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Session, Infallible> {
-        Ok(match named(&parts.headers) {
-            Some(id) => Session { id, is_new: false },
-            None => Session { id: fresh(), is_new: true },
-        })
+        let id = String::from_utf8_lossy(self.key());
+        let cookie = format!(
+            "{COOKIE_NAME}={id}; Path=/api/rate-limit; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Strict"
+        );
+        HeaderValue::try_from(cookie).ok()
     }
 }
 

@@ -1,58 +1,23 @@
 //! How a session stands: what the page draws.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Fill, Limit};
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters, object};
+use super::algorithm::{Algorithm, Parameters};
+use super::configs::Configs;
+use super::error::PlaygroundError;
+use super::fields::object;
+use super::play::Playground;
 use super::session::Session;
-use super::{MAX_BYTES, Playground};
-use crate::http::Problem;
-use crate::http::body::OptionalJson;
-use crate::http::check::{append, json};
-use crate::http::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
-use crate::served::Served;
-
-/// The parameters of each algorithm, where they are not the usual ones.
-#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-#[schema(as = PlaygroundConfigs)]
-pub(super) struct Configs {
-    #[serde(default, deserialize_with = "object")]
-    fixed_window: Option<Parameters>,
-    #[serde(default, deserialize_with = "object")]
-    sliding_window_log: Option<Parameters>,
-    #[serde(default, deserialize_with = "object")]
-    sliding_window_counter: Option<Parameters>,
-    #[serde(default, deserialize_with = "object")]
-    token_bucket: Option<Parameters>,
-    #[serde(default, deserialize_with = "object")]
-    leaky_bucket: Option<Parameters>,
-}
-
-impl Configs {
-    pub(super) fn of(&self, algorithm: Algorithm) -> Parameters {
-        let own = match algorithm {
-            Algorithm::FixedWindow => &self.fixed_window,
-            Algorithm::SlidingWindowLog => &self.sliding_window_log,
-            Algorithm::SlidingWindowCounter => &self.sliding_window_counter,
-            Algorithm::TokenBucket => &self.token_bucket,
-            Algorithm::LeakyBucket => &self.leaky_bucket,
-        };
-        own.clone().unwrap_or_default()
-    }
-}
 
 /// Which parameters the algorithms have.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStateRequest)]
-pub(in crate::http) struct AskedState {
+pub(crate) struct StateBody {
     #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
 }
@@ -61,7 +26,7 @@ pub(in crate::http) struct AskedState {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundState)]
-pub(in crate::http) struct StateJson {
+pub(crate) struct StateJson {
     /// Where the counters are: `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
@@ -135,50 +100,42 @@ enum ShownState {
     Level(f64),
 }
 
-/// How the session stands with every algorithm. Charges nothing
-#[utoipa::path(
-    post,
-    path = "/api/rate-limit/state",
-    tag = "playground",
-    request_body(content = Option<AskedState>),
-    responses((status = 200, description = "How it stands.", body = StateJson), BodyProblems, StoreProblems, PlaygroundProblems),
-)]
-pub(in crate::http) async fn state(
-    playground: Playground,
-    State(served): State<Arc<Served>>,
-    session: Session,
-    OptionalJson(asked): OptionalJson<AskedState, MAX_BYTES>,
-) -> Result<Response, Problem> {
-    let config = asked.config.unwrap_or_default();
-    playground.spend(Algorithm::ALL.len() as u64)?;
-    let mut algorithms = BTreeMap::new();
-    for algorithm in Algorithm::ALL {
-        let standing = standing(&playground, algorithm, &config.of(algorithm), &session).await?;
-        algorithms.insert(algorithm.name(), standing);
+impl Playground {
+    /// How the session stands with every algorithm. Charges nothing.
+    pub(crate) async fn state(
+        &self,
+        asked: StateBody,
+        session: &Session,
+    ) -> Result<StateJson, PlaygroundError> {
+        let config = asked.config.unwrap_or_default();
+        self.spend(Algorithm::ALL.len() as u64)?;
+        let mut algorithms = BTreeMap::new();
+        for algorithm in Algorithm::ALL {
+            let standing = self.standing(algorithm, &config.of(algorithm), session).await?;
+            algorithms.insert(algorithm.name(), standing);
+        }
+        Ok(StateJson { store: self.store(), algorithms })
     }
-    let mut body = Vec::new();
-    append(&mut body, &StateJson { store: served.store, algorithms });
-    Ok(session.started(json(served.budget.body(body)?)))
-}
 
-async fn standing(
-    playground: &Playground,
-    algorithm: Algorithm,
-    parameters: &Parameters,
-    session: &Session,
-) -> Result<StandingJson, Problem> {
-    let scope = playground.scope(algorithm, parameters)?;
-    let (limit, state, now_us) = scope.state(session.key()).await?;
-    let decision = limit.peek(&state, now_us, Cost::ONE.into());
-    let shown = shown(&limit, &state, now_us);
-    Ok(StandingJson {
-        text: scope.limit().to_string(),
-        decides: DecidesJson::new(&limit),
-        limit: decision.limit,
-        remaining: decision.remaining,
-        now_us,
-        state: shown,
-    })
+    async fn standing(
+        &self,
+        algorithm: Algorithm,
+        parameters: &Parameters,
+        session: &Session,
+    ) -> Result<StandingJson, PlaygroundError> {
+        let scope = self.scope(algorithm, parameters)?;
+        let (limit, state, now_us) = scope.state(session.key()).await?;
+        let decision = limit.peek(&state, now_us, Cost::ONE.into());
+        let shown = shown(&limit, &state, now_us);
+        Ok(StandingJson {
+            text: scope.limit().to_string(),
+            decides: DecidesJson::new(&limit),
+            limit: decision.limit,
+            remaining: decision.remaining,
+            now_us,
+            state: shown,
+        })
+    }
 }
 
 fn shown(limit: &Limit, state: &tollgate_core::State, now_us: u64) -> ShownState {

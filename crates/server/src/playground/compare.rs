@@ -1,24 +1,13 @@
 //! What all algorithms make of the same traffic.
 
-use std::sync::Arc;
-
-use axum::extract::State;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use tollgate_core::{Cost, Limit, Mode, Verdict};
 use utoipa::ToSchema;
 
-use super::algorithm::{Algorithm, Parameters, object};
-use super::state::Configs;
-use crate::http::asked::{Whole, given};
-use crate::http::body::OptionalJson;
-use crate::http::check::{append, json};
-use crate::http::openapi::{BodyProblems, PlaygroundProblems};
-use crate::http::{Playground, Problem};
-use crate::served::Served;
-
-/// The longest body: a pattern is longer than what is sent otherwise.
-const MAX_BYTES: usize = 64 << 10;
+use super::algorithm::{Algorithm, Parameters};
+use super::configs::Configs;
+use super::error::PlaygroundError;
+use super::fields::{Whole, given, object};
 
 /// The most requests of a pattern, and the latest.
 const MAX_REQUESTS: usize = 2_000;
@@ -34,7 +23,7 @@ const BEGINS_US: u64 = 1_800_000_000_000_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CompareRequest)]
-pub(in crate::http) struct Traffic {
+pub(crate) struct Traffic {
     #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
     /// When requests come, in milliseconds from the beginning, in order.
@@ -51,7 +40,7 @@ pub(in crate::http) struct Traffic {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Compared)]
-pub(in crate::http) struct Compared {
+pub(crate) struct Compared {
     /// A leaky bucket comes twice, once in each mode.
     algorithm: Algorithm,
     /// The algorithm with its numbers.
@@ -68,19 +57,8 @@ pub(in crate::http) struct Compared {
     bound: u64,
 }
 
-/// What all algorithms make of the same traffic, at times of its own. Charges nothing
-#[utoipa::path(
-    post,
-    path = "/api/rate-limit/compare",
-    tag = "playground",
-    request_body(content = Option<Traffic>),
-    responses((status = 200, description = "What each of them made of it.", body = Vec<Compared>), BodyProblems, PlaygroundProblems),
-)]
-pub(in crate::http) async fn compare(
-    _: Playground,
-    State(served): State<Arc<Served>>,
-    OptionalJson(traffic): OptionalJson<Traffic, MAX_BYTES>,
-) -> Result<Response, Problem> {
+/// What all algorithms make of the same traffic, at times of its own. Charges nothing.
+pub(crate) fn compare(traffic: Traffic) -> Result<Vec<Compared>, PlaygroundError> {
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
     check(&at_ms, window_ms)?;
@@ -93,13 +71,10 @@ pub(in crate::http) async fn compare(
     let leaky = Algorithm::LeakyBucket;
     let in_the_other_mode = (leaky, config.of(leaky).in_the_other_mode());
     let each = each.into_iter().chain([in_the_other_mode]);
-    let all = each.map(compared).collect::<Result<Vec<_>, Problem>>()?;
-    let mut body = Vec::new();
-    append(&mut body, &all);
-    Ok(json(served.budget.body(body)?))
+    each.map(compared).collect()
 }
 
-fn check(at_ms: &[u64], window_ms: u64) -> Result<(), Problem> {
+fn check(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
     let detail = match (at_ms.len(), at_ms.last().copied().unwrap_or(0)) {
         (count, _) if count > MAX_REQUESTS => {
             format!("at_ms: {count} requests are too many; send at most {MAX_REQUESTS}")
@@ -115,7 +90,7 @@ fn check(at_ms: &[u64], window_ms: u64) -> Result<(), Problem> {
         }
         _ => return Ok(()),
     };
-    Err(Problem::bad_request(detail))
+    Err(PlaygroundError::Invalid(detail))
 }
 
 impl Compared {
