@@ -16,7 +16,8 @@
 //! - `import`: limits and rules from the configuration of others
 //! - `complete`: what shells complete, and the manual
 //!
-//! Connections are accepted and bounded by `tollgate_listener`, which knows nothing of this crate.
+//! Connections are accepted and bounded by `tollgate_listener`, the playground decides in `tollgate_playground`, and
+//! `tollgate_importer` reads the configuration of others: they know nothing of this crate.
 
 mod ask;
 mod budget;
@@ -36,7 +37,6 @@ mod logs;
 pub mod measured;
 mod metrics;
 mod observe;
-mod playground;
 mod probe;
 mod receipt;
 mod refused;

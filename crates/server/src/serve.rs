@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Limiter;
 use tollgate::http::Peer;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
+use tollgate_playground::Playground;
 
 use crate::cli::ServeArgs;
 use crate::endpoint::Endpoint;
@@ -21,7 +22,6 @@ use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
 use crate::observe::Observed;
-use crate::playground::Playground;
 use crate::probe::Probe;
 use crate::receipt::Receipts;
 use crate::refused::Refused;

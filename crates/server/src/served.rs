@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
+use tollgate_playground::Playground;
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
 use crate::http::{Authorizing, Guesses};
@@ -15,7 +16,6 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::Connections;
 use crate::logs::{Log, Sparingly};
 use crate::metrics::Metrics;
-use crate::playground::Playground;
 use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
 use crate::refused::Refused;

@@ -14,6 +14,10 @@ use hyper::header::SET_COOKIE;
 use hyper::http::request::Parts;
 use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
+use tollgate_playground::{
+    Algorithm, BurstBody, Compared, DecisionJson, Played, Playground, PlaygroundError, RequestBody,
+    ResetJson, Session, StateBody, StateJson, Traffic,
+};
 
 use super::Problem;
 use super::authorize::wall_us;
@@ -21,10 +25,6 @@ use super::body::OptionalJson;
 use super::check::{append, json};
 use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use super::problem::shown;
-use crate::playground::{
-    Algorithm, BurstBody, Compared, DecisionJson, Played, Playground, PlaygroundError, RequestBody,
-    ResetJson, Session, StateBody, StateJson, Traffic,
-};
 use crate::served::Served;
 
 /// The longest body; and the longest with traffic, which is longer than what is sent otherwise.
@@ -155,7 +155,7 @@ pub(super) async fn compare(
     State(served): State<Arc<Served>>,
     OptionalJson(traffic): OptionalJson<Traffic, MAX_TRAFFIC_BYTES>,
 ) -> Result<Response, Problem> {
-    let body = written(&crate::playground::compare(traffic)?);
+    let body = written(&tollgate_playground::compare(traffic)?);
     Ok(json(served.budget.body(body)?))
 }
 

@@ -17,7 +17,7 @@ use super::session::Session;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundStateRequest)]
-pub(crate) struct StateBody {
+pub struct StateBody {
     #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct StateBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundState)]
-pub(crate) struct StateJson {
+pub struct StateJson {
     /// Where the counters are: `memory` or `redis`.
     #[schema(example = "memory")]
     store: &'static str,
@@ -102,7 +102,7 @@ enum ShownState {
 
 impl Playground {
     /// How the session stands with every algorithm. Charges nothing.
-    pub(crate) async fn state(
+    pub async fn state(
         &self,
         asked: StateBody,
         session: &Session,

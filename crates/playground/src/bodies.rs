@@ -11,7 +11,7 @@ use super::fields::{Whole, given, object};
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundRequest)]
-pub(crate) struct RequestBody {
+pub struct RequestBody {
     /// The parameters, where they are not the usual ones.
     #[serde(default, deserialize_with = "object")]
     pub(super) config: Option<Parameters>,
@@ -21,7 +21,7 @@ pub(crate) struct RequestBody {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundBurst)]
-pub(crate) struct BurstBody {
+pub struct BurstBody {
     /// The parameters, where they are not the usual ones.
     #[serde(default, deserialize_with = "object")]
     pub(super) config: Option<Parameters>,
@@ -35,7 +35,7 @@ pub(crate) struct BurstBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundDecision)]
-pub(crate) struct DecisionJson {
+pub struct DecisionJson {
     /// Whether the request may go.
     allowed: bool,
     /// How many more may go at this instant.
@@ -69,7 +69,7 @@ impl DecisionJson {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = PlaygroundReset)]
-pub(crate) struct ResetJson {
+pub struct ResetJson {
     #[schema(example = true)]
     pub(super) ok: bool,
 }

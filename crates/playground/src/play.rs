@@ -31,26 +31,26 @@ const TRIES: u32 = 3;
 
 /// What an algorithm decided on some requests of a session.
 #[derive(Debug)]
-pub(crate) struct Played {
+pub struct Played {
     scope: Scope,
     decisions: Vec<Decision>,
 }
 
 impl Played {
     /// Returns each decision, in the order of the requests.
-    pub(crate) fn answers(&self) -> impl Iterator<Item = DecisionJson> {
+    pub fn answers(&self) -> impl Iterator<Item = DecisionJson> {
         self.decisions.iter().map(|decision| DecisionJson::new(decision, &self.scope))
     }
 
     /// Returns the last decision, and the limit that made it.
-    pub(crate) fn last(&self) -> Option<(&Scope, &Decision)> {
+    pub fn last(&self) -> Option<(&Scope, &Decision)> {
         Some((&self.scope, self.decisions.last()?))
     }
 }
 
 /// The counters of all sessions. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Playground {
+pub struct Playground {
     limiter: Limiter,
     sessions: Arc<Sessions>,
     /// `memory` or `redis`.
@@ -62,7 +62,7 @@ pub(crate) struct Playground {
 
 impl Playground {
     /// Creates a playground whose counters are in memory of its own.
-    pub(crate) fn in_memory() -> Playground {
+    pub fn in_memory() -> Playground {
         let limiter = Limiter::builder().max_bytes(MAX_PLAYED_BYTES).build();
         let (sessions, deadline) = (Arc::default(), LEAST_DEADLINE);
         Playground { limiter, sessions, store: "memory", pace: None, deadline }
@@ -70,7 +70,7 @@ impl Playground {
 
     /// Creates a playground on the Redis servers of a limiter, which others use as well. `deadline` is that of other
     /// requests to these servers; the playground's may be longer.
-    pub(crate) fn on_servers(
+    pub fn on_servers(
         limiter: &Limiter,
         deadline: Duration,
     ) -> Result<Playground, PlaygroundError> {
@@ -81,7 +81,7 @@ impl Playground {
     }
 
     /// Sends one request to an algorithm.
-    pub(crate) async fn request(
+    pub async fn request(
         &self,
         algorithm: Algorithm,
         asked: RequestBody,
@@ -95,7 +95,7 @@ impl Playground {
     }
 
     /// Sends several requests at once to an algorithm.
-    pub(crate) async fn burst(
+    pub async fn burst(
         &self,
         algorithm: Algorithm,
         asked: BurstBody,
@@ -119,7 +119,7 @@ impl Playground {
     }
 
     /// Forgets what the session has spent, of all algorithms.
-    pub(crate) async fn reset(&self, session: &Session) -> Result<ResetJson, PlaygroundError> {
+    pub async fn reset(&self, session: &Session) -> Result<ResetJson, PlaygroundError> {
         self.forget(session.id()).await?;
         Ok(ResetJson { ok: true })
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Why the playground has no answer.
+/// Why the playground has no answer. Not `#[non_exhaustive]`: a server has to turn each of them into an answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaygroundError {
+pub enum PlaygroundError {
     /// A number is out of range: the message says which, and what to use.
     #[error("{0}")]
     Invalid(String),

@@ -23,7 +23,7 @@ const BEGINS_US: u64 = 1_800_000_000_000_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = CompareRequest)]
-pub(crate) struct Traffic {
+pub struct Traffic {
     #[serde(default, deserialize_with = "object")]
     config: Option<Configs>,
     /// When requests come, in milliseconds from the beginning, in order.
@@ -40,7 +40,7 @@ pub(crate) struct Traffic {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Compared)]
-pub(crate) struct Compared {
+pub struct Compared {
     /// A leaky bucket comes twice, once in each mode.
     algorithm: Algorithm,
     /// The algorithm with its numbers.
@@ -58,7 +58,7 @@ pub(crate) struct Compared {
 }
 
 /// What all algorithms make of the same traffic, at times of its own. Charges nothing.
-pub(crate) fn compare(traffic: Traffic) -> Result<Vec<Compared>, PlaygroundError> {
+pub fn compare(traffic: Traffic) -> Result<Vec<Compared>, PlaygroundError> {
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
     check(&at_ms, window_ms)?;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 
-use hyper::HeaderMap;
-use hyper::header::{COOKIE, HeaderValue};
+use http::HeaderMap;
+use http::header::{COOKIE, HeaderValue};
 
 const COOKIE_NAME: &str = "tollgate_session";
 
@@ -16,7 +16,7 @@ pub(super) const DIGITS: usize = 32;
 
 /// A session, whose counters are its own.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     id: Id,
     is_new: bool,
 }
@@ -34,7 +34,7 @@ impl Id {
 
 impl Session {
     /// The session that a client names in its cookies, or else a new one.
-    pub(crate) fn of(headers: &HeaderMap) -> Session {
+    pub fn of(headers: &HeaderMap) -> Session {
         match named(headers) {
             Some(id) => Session { id, is_new: false },
             None => Session { id: fresh(), is_new: true },
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// The cookie that tells a client which session is its own, unless it knows.
-    pub(crate) fn cookie(&self) -> Option<HeaderValue> {
+    pub fn cookie(&self) -> Option<HeaderValue> {
         if !self.is_new {
             return None;
         }

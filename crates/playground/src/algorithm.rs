@@ -23,11 +23,16 @@ const MAX_RATE_S: f64 = 1e6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schema(as = PlaygroundAlgorithm)]
-pub(crate) enum Algorithm {
+pub enum Algorithm {
+    /// Counts requests in windows that follow each other.
     FixedWindow,
+    /// Remembers when each request was charged.
     SlidingWindowLog,
+    /// Estimates a sliding window from two fixed ones.
     SlidingWindowCounter,
+    /// Spends tokens, which come back at a rate.
     TokenBucket,
+    /// Fills a bucket, which leaks at a rate.
     LeakyBucket,
 }
 
@@ -107,7 +112,8 @@ impl Parameters {
 }
 
 impl Algorithm {
-    pub(crate) const ALL: [Algorithm; 5] = [
+    /// All of them, in the order of the page.
+    pub const ALL: [Algorithm; 5] = [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindowLog,
         Algorithm::SlidingWindowCounter,
@@ -115,8 +121,8 @@ impl Algorithm {
         Algorithm::LeakyBucket,
     ];
 
-    /// As paths have it.
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns its name, as paths have it: `token-bucket`.
+    pub const fn name(self) -> &'static str {
         match self {
             Algorithm::FixedWindow => "fixed-window",
             Algorithm::SlidingWindowLog => "sliding-window-log",
@@ -126,8 +132,8 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name.
-    pub(crate) fn from_name(name: &str) -> Option<Algorithm> {
+    /// Returns the algorithm of this name, as paths have it.
+    pub fn from_name(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
