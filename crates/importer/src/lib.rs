@@ -37,7 +37,7 @@ pub use source::Source;
 
 /// What files become.
 #[derive(Debug)]
-pub struct Imported {
+pub struct Import {
     /// The limits and rules as YAML; `None` if there is an error.
     pub yaml: Option<String>,
     /// The errors and warnings of each file, in the order of the files.
@@ -45,7 +45,7 @@ pub struct Imported {
 }
 
 /// Makes limits and rules from all the files of one server.
-pub fn import(sources: &[Source]) -> Imported {
+pub fn import(sources: &[Source]) -> Import {
     let mut reports: Vec<Report> = sources.iter().map(|source| Report::new(&source.name)).collect();
     let mut domains: Vec<Domain> = Vec::new();
     for (file, source) in sources.iter().enumerate() {
@@ -58,7 +58,7 @@ pub fn import(sources: &[Source]) -> Imported {
     let is_whole = reports.iter().all(|report| report.errors() == 0);
     let yaml = is_whole.then(|| write::yaml(&domains, &rules, sources));
     let yaml = yaml.and_then(|yaml| checked(yaml, &mut reports));
-    Imported { yaml, problems: reports.into_iter().map(|report| report.with(None)).collect() }
+    Import { yaml, problems: reports.into_iter().map(|report| report.with(None)).collect() }
 }
 
 /// Returns the rules if `tollgate validate` accepts them: they may be too many or too large.

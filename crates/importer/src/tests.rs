@@ -9,7 +9,7 @@ use proptest::sample::select;
 use tollgate::Limiter;
 use tollgate::rules::{Attributes, Config, Rules};
 
-use super::{Imported, Source, import};
+use super::{Import, Source, import};
 
 /// The rules of files, and what is said of them.
 fn imported(files: &[&str]) -> (Option<String>, String) {
@@ -18,7 +18,7 @@ fn imported(files: &[&str]) -> (Option<String>, String) {
         Source::read(name, text.as_bytes())
     };
     let sources: Vec<Source> = files.iter().enumerate().map(source).collect();
-    let Imported { yaml, problems } = import(&sources);
+    let Import { yaml, problems } = import(&sources);
     (yaml, problems.iter().map(|problems| format!("{problems}\n")).collect())
 }
 

@@ -35,7 +35,7 @@ pub struct BurstBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[schema(as = PlaygroundDecision)]
-pub struct DecisionJson {
+pub struct AnswerJson {
     /// Whether the request may go.
     allowed: bool,
     /// How many more may go at this instant.
@@ -52,10 +52,10 @@ pub struct DecisionJson {
     delay: Option<f64>,
 }
 
-impl DecisionJson {
-    pub(super) fn new(decision: &Decision, scope: &Scope) -> DecisionJson {
+impl AnswerJson {
+    pub(super) fn new(decision: &Decision, scope: &Scope) -> AnswerJson {
         let is_delayed = decision.is_allowed() && scope.limit().is_shaping();
-        DecisionJson {
+        AnswerJson {
             allowed: decision.is_allowed(),
             remaining: decision.remaining(),
             limit: decision.limit(),

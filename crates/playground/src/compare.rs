@@ -40,7 +40,7 @@ pub struct Traffic {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Compared)]
-pub struct Compared {
+pub struct Comparison {
     /// A leaky bucket comes twice, once in each mode.
     algorithm: Algorithm,
     /// The algorithm with its numbers.
@@ -58,14 +58,14 @@ pub struct Compared {
 }
 
 /// What all algorithms make of the same traffic, at times of its own. Charges nothing.
-pub fn compare(traffic: Traffic) -> Result<Vec<Compared>, PlaygroundError> {
+pub fn compare(traffic: Traffic) -> Result<Vec<Comparison>, PlaygroundError> {
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();
     check(&at_ms, window_ms)?;
     let config = traffic.config.unwrap_or_default();
     let compared = |(algorithm, parameters): (Algorithm, Parameters)| {
         let limit = algorithm.limit(&parameters)?;
-        Ok(Compared::new(algorithm, &limit, &at_ms, window_ms))
+        Ok(Comparison::new(algorithm, &limit, &at_ms, window_ms))
     };
     let each = Algorithm::ALL.map(|algorithm| (algorithm, config.of(algorithm)));
     let leaky = Algorithm::LeakyBucket;
@@ -93,8 +93,8 @@ fn check(at_ms: &[u64], window_ms: u64) -> Result<(), PlaygroundError> {
     Err(PlaygroundError::Invalid(detail))
 }
 
-impl Compared {
-    fn new(algorithm: Algorithm, limit: &Limit, at_ms: &[u64], window_ms: u64) -> Compared {
+impl Comparison {
+    fn new(algorithm: Algorithm, limit: &Limit, at_ms: &[u64], window_ms: u64) -> Comparison {
         let begins_us = match limit {
             Limit::FixedWindow(own) => BEGINS_US - BEGINS_US % own.window_us(),
             Limit::SlidingWindowCounter(own) => BEGINS_US - BEGINS_US % own.window_us(),
@@ -116,7 +116,7 @@ impl Compared {
         let (worst, worst_from_us) = worst(&went_us, window_us);
         let (allowed, worst_from_ms) = (went_us.len(), worst_from_us as f64 / 1e3);
         let (limit, bound) = (limit.to_string(), bound(limit, window_us));
-        Compared { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound }
+        Comparison { algorithm, limit, goes_ms, allowed, worst, worst_from_ms, bound }
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn bounds_are_those_of_the_algorithms() {
         let bounds = limits(10, 10_000)
-            .map(|(algorithm, limit)| Compared::new(algorithm, &limit, &[], 10_000).bound);
+            .map(|(algorithm, limit)| Comparison::new(algorithm, &limit, &[], 10_000).bound);
         assert_eq!(bounds, [20, 10, 20, 19, 19, 10]);
     }
 
@@ -196,7 +196,7 @@ mod tests {
         ) {
             at_ms.sort_unstable();
             for (algorithm, limit) in limits(count, limit_ms) {
-                let Compared { worst, bound, .. } = Compared::new(algorithm, &limit, &at_ms, window_ms);
+                let Comparison { worst, bound, .. } = Comparison::new(algorithm, &limit, &at_ms, window_ms);
                 prop_assert!(worst as u64 <= bound, "{limit}: {worst} above {bound}");
             }
         }

@@ -5,6 +5,20 @@
 //! same traffic. How they are reached over HTTP is the server's: it reads the bodies, which are types of this crate, and
 //! turns each [`PlaygroundError`] into an answer.
 //!
+//! ```
+//! # use tollgate_playground::{Algorithm, BurstBody, Playground, Session};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tollgate_playground::PlaygroundError> {
+//! let playground = Playground::in_memory();
+//! // Without a cookie, a session is new.
+//! let session = Session::of(&http::HeaderMap::new());
+//! let full = playground.burst(Algorithm::TokenBucket, BurstBody::default(), &session).await?;
+//! let last = full.last().map(|(_, decision)| decision.remaining());
+//! assert_eq!(last, Some(0), "a burst is 10 requests, and the bucket holds 10");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! - `play`: sessions send requests to algorithms; `bodies`: the requests and answers as JSON
 //! - `state`: how a session stands with every algorithm; `compare`: algorithms side by side
 //! - `algorithm`: one algorithm and its parameters; `configs`: the parameters of all of them
@@ -24,9 +38,9 @@ mod sessions;
 mod state;
 
 pub use algorithm::Algorithm;
-pub use bodies::{BurstBody, DecisionJson, RequestBody, ResetJson};
-pub use compare::{Compared, Traffic, compare};
+pub use bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
+pub use compare::{Comparison, Traffic, compare};
 pub use error::PlaygroundError;
-pub use play::{Played, Playground};
+pub use play::{Playground, Round};
 pub use session::Session;
 pub use state::{StateBody, StateJson};

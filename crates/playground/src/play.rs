@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::{Decision, Limit, Limiter, OnFailure, Scope};
 
 use super::algorithm::{Algorithm, Parameters};
-use super::bodies::{BurstBody, DecisionJson, RequestBody, ResetJson};
+use super::bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
 use super::error::PlaygroundError;
 use super::fields::Whole;
 use super::session::{Id, Session};
@@ -31,15 +31,15 @@ const TRIES: u32 = 3;
 
 /// What an algorithm decided on some requests of a session.
 #[derive(Debug)]
-pub struct Played {
+pub struct Round {
     scope: Scope,
     decisions: Vec<Decision>,
 }
 
-impl Played {
+impl Round {
     /// Returns each decision, in the order of the requests.
-    pub fn answers(&self) -> impl Iterator<Item = DecisionJson> {
-        self.decisions.iter().map(|decision| DecisionJson::new(decision, &self.scope))
+    pub fn answers(&self) -> impl Iterator<Item = AnswerJson> {
+        self.decisions.iter().map(|decision| AnswerJson::new(decision, &self.scope))
     }
 
     /// Returns the last decision, and the limit that made it.
@@ -86,12 +86,12 @@ impl Playground {
         algorithm: Algorithm,
         asked: RequestBody,
         session: &Session,
-    ) -> Result<Played, PlaygroundError> {
+    ) -> Result<Round, PlaygroundError> {
         let scope = self.scope(algorithm, &asked.config.unwrap_or_default())?;
         self.spend(1)?;
         let _playing = self.play(session).await?;
         let decisions = vec![scope.check(session.key()).await?];
-        Ok(Played { scope, decisions })
+        Ok(Round { scope, decisions })
     }
 
     /// Sends several requests at once to an algorithm.
@@ -100,7 +100,7 @@ impl Playground {
         algorithm: Algorithm,
         asked: BurstBody,
         session: &Session,
-    ) -> Result<Played, PlaygroundError> {
+    ) -> Result<Round, PlaygroundError> {
         let count = asked.count.map_or(BURST, |Whole(count)| count);
         if !(1..=MAX_BURST).contains(&count) {
             let detail = format!("count: {count} is out of range; use 1 to {MAX_BURST}");
@@ -115,7 +115,7 @@ impl Playground {
         for together in self.limiter.batch(&checks).await? {
             decisions.extend(together?.into_each());
         }
-        Ok(Played { scope, decisions })
+        Ok(Round { scope, decisions })
     }
 
     /// Forgets what the session has spent, of all algorithms.

@@ -1,4 +1,4 @@
-//! Who plays, of late: so many and no more, because each has counters in the store.
+//! The sessions that played last: at most a fixed number, because each has counters in the store.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::session::Id;
 
-/// So many sessions are remembered. Whoever comes then takes the place of the one that has rested longest.
+/// The most sessions that are remembered. A new one then takes the place of the one that was idle for longest.
 pub(super) const MAX_SESSIONS: usize = 1_024;
 
-/// Those who have played of late.
+/// The sessions that played last.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<Remembered>);
 
@@ -30,7 +30,7 @@ struct Place {
     is_leaving: bool,
 }
 
-/// What comes of wanting to play.
+/// What a session gets that wants to play.
 #[derive(Debug)]
 pub(super) enum Entry {
     Playing(Playing),
@@ -40,7 +40,7 @@ pub(super) enum Entry {
     Full,
 }
 
-/// Has a place, for as long as it is there.
+/// A session's place, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Playing {
     sessions: Arc<Sessions>,
@@ -48,7 +48,7 @@ pub(super) struct Playing {
 }
 
 impl Sessions {
-    /// A place for this one: its own, a free one, or none yet.
+    /// Returns a place for a session: its own, a free one, or none yet.
     pub(super) fn enter(self: &Arc<Self>, id: Id) -> Entry {
         let mut own = self.0.lock();
         own.turn += 1;
@@ -69,12 +69,12 @@ impl Sessions {
         Entry::Playing(Playing { sessions: Arc::clone(self), id })
     }
 
-    /// The store has forgotten it.
+    /// Frees the place of a session that the store has forgotten.
     pub(super) fn left(&self, id: Id) {
         self.0.lock().places.remove(&id);
     }
 
-    /// The store has not: it keeps its place, and is the next to go.
+    /// Keeps the place of a session that the store failed to forget. It is the next to go.
     pub(super) fn stays(&self, id: Id) {
         if let Some(place) = self.0.lock().places.get_mut(&id) {
             place.is_leaving = false;
@@ -83,7 +83,7 @@ impl Sessions {
 }
 
 impl Remembered {
-    /// The one that has rested longest leaves.
+    /// Chooses the session that was idle for longest to leave.
     fn rested(&mut self) -> Entry {
         let free = self.places.iter_mut().filter(|(_, own)| own.playing == 0 && !own.is_leaving);
         match free.min_by_key(|(_, own)| own.turn) {

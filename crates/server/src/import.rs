@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use tollgate::rules::Problems;
-use tollgate_importer::{Imported, Source, import};
+use tollgate_importer::{Import, Source, import};
 
 use crate::cli::{ImportArgs, Origin};
 use crate::{print, print_error};
@@ -27,7 +27,7 @@ const WRITES_OUT: &str = "note: `yq 'explode(.)' config.yaml` (yq 4, the one in 
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let Origin::EnvoyRatelimit = args.from;
     let sources: Vec<Source> = args.files.iter().map(|path| source(path)).collect();
-    let Imported { yaml, problems } = import(&sources);
+    let Import { yaml, problems } = import(&sources);
     for problems in problems.iter().filter(|problems| !problems.is_empty()) {
         print_error(&problems.to_string());
     }

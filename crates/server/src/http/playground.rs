@@ -15,8 +15,8 @@ use hyper::http::request::Parts;
 use serde::Serialize;
 use tollgate::http::{HeaderFamilies, Outcome};
 use tollgate_playground::{
-    Algorithm, BurstBody, Compared, DecisionJson, Played, Playground, PlaygroundError, RequestBody,
-    ResetJson, Session, StateBody, StateJson, Traffic,
+    Algorithm, AnswerJson, BurstBody, Comparison, Playground, PlaygroundError, RequestBody,
+    ResetJson, Round, Session, StateBody, StateJson, Traffic,
 };
 
 use super::Problem;
@@ -33,7 +33,7 @@ const MAX_TRAFFIC_BYTES: usize = 64 << 10;
 
 /// The playground, unless it is switched off.
 ///
-/// Extracted before a body is read: where nothing can be played with, there is nothing to be wrong with the body.
+/// Extracted before a body is read: while it is switched off, no body is looked at.
 pub(super) struct SwitchedOn(Playground);
 
 impl FromRequestParts<Arc<Served>> for SwitchedOn {
@@ -75,7 +75,7 @@ impl From<PlaygroundError> for Problem {
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<RequestBody>),
-    responses((status = 200, description = "What it decided.", body = DecisionJson), BodyProblems, StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "What it decided.", body = AnswerJson), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn request(
     SwitchedOn(playground): SwitchedOn,
@@ -83,9 +83,9 @@ pub(super) async fn request(
     Player(session): Player,
     OptionalJson(asked): OptionalJson<RequestBody, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let played = playground.request(in_path(path)?, asked, &session).await?;
-    let body = written(&played.answers().next());
-    Ok(told(&played, answer(&session, body.into())))
+    let round = playground.request(in_path(path)?, asked, &session).await?;
+    let body = written(&round.answers().next());
+    Ok(told(&round, answer(&session, body.into())))
 }
 
 /// Sends several requests at once to an algorithm
@@ -95,7 +95,7 @@ pub(super) async fn request(
     tag = "playground",
     params(("algorithm" = Algorithm, Path, description = "The algorithm.")),
     request_body(content = Option<BurstBody>),
-    responses((status = 200, description = "What it decided, in order.", body = Vec<DecisionJson>), BodyProblems, StoreProblems, PlaygroundProblems),
+    responses((status = 200, description = "What it decided, in order.", body = Vec<AnswerJson>), BodyProblems, StoreProblems, PlaygroundProblems),
 )]
 pub(super) async fn burst(
     SwitchedOn(playground): SwitchedOn,
@@ -104,9 +104,9 @@ pub(super) async fn burst(
     Player(session): Player,
     OptionalJson(asked): OptionalJson<BurstBody, MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let played = playground.burst(in_path(path)?, asked, &session).await?;
-    let body = written(&played.answers().collect::<Vec<_>>());
-    Ok(told(&played, answer(&session, served.budget.body_anyway(body))))
+    let round = playground.burst(in_path(path)?, asked, &session).await?;
+    let body = written(&round.answers().collect::<Vec<_>>());
+    Ok(told(&round, answer(&session, served.budget.body_anyway(body))))
 }
 
 /// Forgets what the session has spent, of all algorithms
@@ -148,7 +148,7 @@ pub(super) async fn state(
     path = "/api/rate-limit/compare",
     tag = "playground",
     request_body(content = Option<Traffic>),
-    responses((status = 200, description = "What each of them made of it.", body = Vec<Compared>), BodyProblems, PlaygroundProblems),
+    responses((status = 200, description = "What each of them made of it.", body = Vec<Comparison>), BodyProblems, PlaygroundProblems),
 )]
 pub(super) async fn compare(
     _: SwitchedOn,
@@ -183,8 +183,8 @@ fn answer(session: &Session, body: Body) -> Response {
 }
 
 /// The headers that a client of such a limit would see.
-fn told(played: &Played, mut response: Response) -> Response {
-    if let Some((scope, decision)) = played.last() {
+fn told(round: &Round, mut response: Response) -> Response {
+    if let Some((scope, decision)) = round.last() {
         let outcome = Outcome::of_limit(scope, decision, 1);
         HeaderFamilies::ALL.tell(&outcome, wall_us(), response.headers_mut());
     }
