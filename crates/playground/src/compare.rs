@@ -13,7 +13,7 @@ use super::fields::{Whole, given, object};
 const MAX_REQUESTS: usize = 2_000;
 const MAX_AT_MS: u64 = 3_600_000;
 
-/// Over which the worst is sought, unless said.
+/// The length of the window whose most requests are sought, unless the body has another.
 const USUAL_WINDOW_MS: u64 = 10_000;
 
 /// The traffic begins then, or a little before: as a window of the limit does.
@@ -57,7 +57,7 @@ pub struct Comparison {
     bound: u64,
 }
 
-/// What all algorithms make of the same traffic, at times of its own. Charges nothing.
+/// Sends the same traffic to every algorithm, at times of its own. Charges nothing.
 pub fn compare(traffic: Traffic) -> Result<Vec<Comparison>, PlaygroundError> {
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
     let at_ms: Vec<_> = traffic.at_ms.iter().map(|Whole(at_ms)| *at_ms).collect();

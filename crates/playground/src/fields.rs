@@ -1,4 +1,4 @@
-//! How the fields of a body are read. Stricter than serde: `null` is not the same as nothing, nor an array an object.
+//! How the fields of a body are read. Stricter than serde: `null` is not an absent field, and an array is not an object.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,14 +8,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use tollgate_core::MAX_UNITS;
 
-/// What is there; `null` is not the same as nothing.
+/// Reads a field that is there; `null` is not the same as an absent field.
 pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     json: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
-/// A whole number below 2^53: others are not the same in every language.
+/// A whole number below 2^53: larger ones are not the same in every language.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole(pub(super) u64);
 
@@ -52,7 +52,7 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// A number; `null`, as which some languages write what is none, is not the same as nothing.
+/// Reads a number. `null`, as which some languages write NaN, is not the same as an absent field.
 pub(super) fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, D::Error> {
     struct OfNumber;
 
@@ -80,7 +80,7 @@ pub(super) fn number<'de, D: Deserializer<'de>>(json: D) -> Result<Option<f64>, 
     json.deserialize_f64(OfNumber).map(Some)
 }
 
-/// An object, if it is not `null`. Serde would take an array for its fields in their order.
+/// Reads an object, or `null` as none. Serde would take an array for the fields in their order.
 pub(super) fn object<'de, D, T>(json: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Who plays: a cookie, and nothing else is known of them.
+//! A session, which is known by its cookie alone.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
@@ -8,32 +8,32 @@ use http::header::{COOKIE, HeaderValue};
 
 const COOKIE_NAME: &str = "tollgate_session";
 
-/// A day after it began, a browser forgets it.
+/// How long a browser keeps the cookie: a day.
 const MAX_AGE_S: u32 = 86_400;
 
-/// So many hexadecimal digits.
+/// The length of a session's id, in hexadecimal digits.
 pub(super) const DIGITS: usize = 32;
 
-/// A session, whose counters are its own.
+/// A session, which has counters of its own.
 #[derive(Debug)]
 pub struct Session {
     id: Id,
     is_new: bool,
 }
 
-/// What the cookie says.
+/// The id of a session: the cookie's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id(pub(super) [u8; DIGITS]);
 
 impl Id {
-    /// What limits are asked for it.
+    /// Returns the key that limits have for the session.
     pub(super) fn key(&self) -> &[u8] {
         &self.0
     }
 }
 
 impl Session {
-    /// The session that a client names in its cookies, or else a new one.
+    /// Returns the session that a client names in its cookies, or else a new one.
     pub fn of(headers: &HeaderMap) -> Session {
         match named(headers) {
             Some(id) => Session { id, is_new: false },
@@ -49,20 +49,21 @@ impl Session {
         self.id.key()
     }
 
-    /// The cookie that tells a client which session is its own, unless it knows.
-    pub fn cookie(&self) -> Option<HeaderValue> {
+    /// Returns the cookie of a new session, which a browser sends back with requests below `path`; `None` if the client
+    /// has one.
+    pub fn cookie(&self, path: &str) -> Option<HeaderValue> {
         if !self.is_new {
             return None;
         }
         let id = String::from_utf8_lossy(self.key());
         let cookie = format!(
-            "{COOKIE_NAME}={id}; Path=/api/rate-limit; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Strict"
+            "{COOKIE_NAME}={id}; Path={path}; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Strict"
         );
         HeaderValue::try_from(cookie).ok()
     }
 }
 
-/// The session that a client names, if it is like one.
+/// Returns the session that a client names, if the name has the form of an id.
 fn named(headers: &HeaderMap) -> Option<Id> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = cookies.flat_map(|cookies| cookies.split(';'));
@@ -72,7 +73,7 @@ fn named(headers: &HeaderMap) -> Option<Id> {
     Some(Id(id.try_into().ok().filter(|_| is_id)?))
 }
 
-/// One that nobody guesses: std's keys are of the system's random numbers, and SipHash tells nothing of them.
+/// Returns an id that nobody can guess: std's keys come from the system's random numbers, and SipHash does not reveal them.
 fn fresh() -> Id {
     let mut digits = String::with_capacity(DIGITS);
     for part in 0..2_u8 {

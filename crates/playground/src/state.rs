@@ -1,4 +1,4 @@
-//! How a session stands: what the page draws.
+//! How a session stands with every algorithm, for the page to draw.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ enum ShownState {
 }
 
 impl Playground {
-    /// How the session stands with every algorithm. Charges nothing.
+    /// Returns how the session stands with every algorithm. Charges nothing.
     pub async fn state(
         &self,
         asked: StateBody,

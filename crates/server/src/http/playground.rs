@@ -27,6 +27,9 @@ use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use super::problem::shown;
 use crate::served::Served;
 
+/// Where all of it is. A browser sends a session's cookie there and nowhere else.
+const PATH: &str = "/api/rate-limit";
+
 /// The longest body; and the longest with traffic, which is longer than what is sent otherwise.
 const MAX_BYTES: usize = 16 << 10;
 const MAX_TRAFFIC_BYTES: usize = 64 << 10;
@@ -176,7 +179,7 @@ fn written(answer: &impl Serialize) -> Vec<u8> {
 /// An answer of JSON, with the cookie of a session that is new.
 fn answer(session: &Session, body: Body) -> Response {
     let mut response = json(body);
-    if let Some(cookie) = session.cookie() {
+    if let Some(cookie) = session.cookie(PATH) {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
     response
