@@ -21,7 +21,7 @@ impl Source {
         Source { name: name.into(), bytes: read.map(|_| bytes) }
     }
 
-    /// A file that cannot be opened. [`import`](crate::import) reports it as an error of that file.
+    /// A file that cannot be opened, which is reported as an error of that file.
     pub fn unreadable(name: impl Into<String>, error: io::Error) -> Source {
         Source { name: name.into(), bytes: Err(error) }
     }
