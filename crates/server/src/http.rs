@@ -50,7 +50,6 @@ pub(crate) use body::read as read_body;
 pub(crate) use check::answer as check;
 pub(crate) use host::problem_with_host;
 pub(crate) use operator::Guesses;
-pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;
 
 use crate::metrics;
@@ -83,8 +82,8 @@ fn api() -> OpenApiRouter<Arc<Served>> {
         .routes(routes!(keys::peek_empty, keys::reset_empty))
         .routes(routes!(operations::operations))
         .routes(routes!(playground::reset))
-        .routes(routes!(playground::state::state))
-        .routes(routes!(playground::compare::compare))
+        .routes(routes!(playground::state))
+        .routes(routes!(playground::compare))
         .routes(routes!(playground::request))
         .routes(routes!(playground::burst))
         .routes(routes!(health::healthz))

@@ -3,9 +3,9 @@
 //! - `cli`: the flags and their help
 //! - `serve`: puts a server together and runs it until it is told to stop
 //!   - `served`: what all requests share; `probe`: whether the store answers
-//!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
-//!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
-//!   - `http`: the API; `grpc`: the other port; `budget`: what requests may take in memory
+//!   - `stop`: from being told to stop to the end
+//!   - `observe`: what is counted of a request
+//!   - `http`: the API; `grpc`: the other port; `budget`: how much memory requests may take
 //!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
 //!   - `receipt`: what was charged, as text, and giving it back once
 //!   - `secret`: what is not shown
@@ -15,6 +15,9 @@
 //! - `validate`: what is wrong with files of limits and rules
 //! - `import`: limits and rules from the configuration of others
 //! - `complete`: what shells complete, and the manual
+//!
+//! Connections are accepted and bounded by `tollgate_listener`, the playground decides in `tollgate_playground`, and
+//! `tollgate_importer` reads the configuration of others: they know nothing of this crate.
 
 mod ask;
 mod budget;
@@ -29,8 +32,6 @@ mod grpc;
 mod healthy;
 mod http;
 mod import;
-mod lifecycle;
-mod listener;
 mod logs;
 #[doc(hidden)]
 pub mod measured;
@@ -51,6 +52,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use tollgate::rules::{Config, LoadError};
+use tollgate_listener::{self as listener, lifecycle};
 
 use cli::{Cli, Command};
 

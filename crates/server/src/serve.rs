@@ -6,16 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use axum::body::Body;
+use hyper::Request;
 use siphasher::sip::SipHasher13;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tollgate::http::Peer;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
 use tollgate::{Limiter, Redis};
+use tollgate_playground::Playground;
 
 use crate::cli::ServeArgs;
-use crate::http::Playground;
+use crate::endpoint::Endpoint;
 use crate::lifecycle::{self, Lifecycle};
-use crate::listener::{self, Bounds};
+use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
 use crate::observe::Observed;
 use crate::probe::Probe;
@@ -89,7 +93,9 @@ pub(crate) async fn serve(
         shared.receipts.follow(|| shared.is_store_answered()).await;
     });
     let connections = Arc::clone(&served.connections);
-    let http = tokio::spawn(listener::serve(http, api, bounds, lifecycle.clone(), connections));
+    let http =
+        listener::serve(http, api, describe_connection, bounds, lifecycle.clone(), connections);
+    let http = tokio::spawn(http);
     let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));
 
     let finished = async {
@@ -101,6 +107,16 @@ pub(crate) async fn serve(
     // Nor is its thread, which may be reading the file: it ends with the process.
     std::mem::forget(following);
     Ok(())
+}
+
+/// Adds to a request what its handler needs to know of the connection. Only answers of `/v1/authorize` are held back.
+fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>) {
+    let is_held_back = Endpoint::of(request.uri().path()) == Endpoint::Authorize;
+    let extensions = request.extensions_mut();
+    extensions.insert(Peer(connection.peer()));
+    if is_held_back {
+        extensions.insert(connection.hold());
+    }
 }
 
 /// The rules on their store; and what follows the file, for as long as it is kept.
@@ -139,7 +155,10 @@ fn served(
     let mut served = Served::new(rules, file, store, lifecycle);
     served.receipts = receipts;
     if !args.no_playground {
-        served.playground = Some(Playground::on(served.limiter(), args.store_deadline)?);
+        served.playground = Some(match served.limiter().health() {
+            None => Playground::in_memory(),
+            Some(_) => Playground::on_servers(served.limiter(), args.store_deadline)?,
+        });
     }
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
@@ -148,9 +167,19 @@ fn served(
     served.log = Some(log.clone());
     served.refused = Refused::logging(args.log_refusals.map(RefusalLog::every));
     served.max_key_bytes = args.max_memory;
-    served.max_connections = listener::allow_open_files(args.max_connections);
+    served.max_connections = max_connections(args);
     served.example_hash = SipHasher13::new().hash(EXAMPLE.as_bytes());
     Ok((Arc::new(served), following))
+}
+
+/// Returns how many connections each port may have: fewer than wanted, with a warning, if files are too few.
+fn max_connections(args: &ServeArgs) -> u32 {
+    let wanted = args.max_connections;
+    let Err(too_few) = listener::allow_open_files(wanted) else { return wanted };
+    tracing::warn!(
+        "--max-connections {wanted}: {too_few}: no more are accepted; raise `ulimit -n`, or lower --max-connections"
+    );
+    too_few.max_connections
 }
 
 /// Says that a required domain has no rules.

@@ -8,9 +8,10 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate::rules::{Counts, Rules, RulesFile};
 use tollgate::{Decision, Health, Limiter, Scope};
+use tollgate_playground::Playground;
 
 use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
-use crate::http::{Authorizing, Guesses, Playground};
+use crate::http::{Authorizing, Guesses};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::Connections;
 use crate::logs::{Log, Sparingly};

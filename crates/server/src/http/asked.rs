@@ -12,8 +12,8 @@ use tollgate::http::NOWHERE;
 use tollgate::rules::{Attributes, Current};
 use tollgate_core::Cost;
 
+pub(super) use fields::MAX_ATTRIBUTES;
 use fields::{Fields, Pairs};
-pub(super) use fields::{MAX_ATTRIBUTES, Whole, given};
 
 use super::Problem;
 use super::problem::shown;

@@ -11,6 +11,8 @@ use serde::{Serialize, Serializer};
 use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
+use crate::budget::Exhausted;
+
 /// About the most bytes of a client's own text that it is told again.
 const SHOWN: usize = 64;
 
@@ -254,6 +256,12 @@ impl From<Error> for Problem {
             _ => (FAILED, Some(Duration::from_secs(1))),
         };
         Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+}
+
+impl From<Exhausted> for Problem {
+    fn from(_: Exhausted) -> Problem {
+        Problem::no_memory()
     }
 }
 

@@ -364,6 +364,7 @@ impl Kept for Log {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::MAX_SCOPE;
     use super::*;
 
     /// Each number at the edges of the parts it is kept in, in scopes at the edges of theirs.

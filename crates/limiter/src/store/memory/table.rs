@@ -322,7 +322,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::slot::Words;
+    use super::super::words::Words;
     use super::*;
 
     fn place(id: u64, hash: u64) -> Place {

@@ -34,9 +34,7 @@ pub(super) struct Fields<'a> {
 }
 
 /// What is there; `null` is not the same as nothing.
-pub(in crate::http) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    json: D,
-) -> Result<Option<T>, D::Error> {
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
@@ -47,7 +45,7 @@ pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
 /// A whole number below 2^53: others are not the same in every language.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::http) struct Whole(pub(in crate::http) u64);
+pub(super) struct Whole(pub(super) u64);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Whole, D::Error> {

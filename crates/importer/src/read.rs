@@ -1,0 +1,358 @@
+//! A file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it.
+
+use tollgate::rules::Config;
+use tollgate::rules::reading::{
+    ATTRIBUTE, DOMAIN, Fields, Kind, Mapping, Node, Position, Report, Source as Document,
+};
+use tollgate_core::Excerpt;
+
+use super::source::{Place, Source};
+use super::unit::Unit;
+
+/// Sixteen descriptors in each other, which is what a rule's key can have, and a limit with `replaces` in
+/// the last.
+const MAX_DEPTH: usize = 36;
+
+const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
+
+const FILE: Mapping = Mapping {
+    name: "the file",
+    fields: &["domain", "descriptors"],
+    remedy: "begin it with `domain:`, and `descriptors:` after it",
+};
+
+const DESCRIPTOR: Mapping = Mapping {
+    name: "a descriptor",
+    fields: &[
+        "key",
+        "value",
+        "rate_limit",
+        "descriptors",
+        "shadow_mode",
+        "detailed_metric",
+        "value_to_metric",
+        "share_threshold",
+        "quota_mode",
+        "metadata",
+    ],
+    remedy: "write each after a dash, like `- key: user`",
+};
+
+const RATE_LIMIT: Mapping = Mapping {
+    name: "`rate_limit`",
+    fields: &["unit", "requests_per_unit", "unlimited", "name", "replaces", "unit_multiplier"],
+    remedy: "write it like `rate_limit: { unit: minute, requests_per_unit: 10 }`",
+};
+
+const REPLACES: Mapping = Mapping {
+    name: "an item of `replaces`",
+    fields: &["name"],
+    remedy: "write each after a dash, like `- name: per-user`",
+};
+
+/// What a file says.
+pub(super) struct Root {
+    pub(super) domain: String,
+    pub(super) place: Place,
+    pub(super) descriptors: Vec<Descriptor>,
+}
+
+/// A descriptor, and those in it.
+pub(super) struct Descriptor {
+    pub(super) place: Place,
+    pub(super) key: String,
+    pub(super) value: Value,
+    pub(super) limit: Option<RateLimit>,
+    /// All values that are like it have one counter.
+    pub(super) is_shared: bool,
+    pub(super) below: Vec<Descriptor>,
+}
+
+/// Which values a descriptor is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// All that no descriptor beside it is for.
+    Any,
+    Exact(String),
+    /// `foo*`: those that begin with this.
+    Prefix(String),
+    /// With a star elsewhere, each of which is any text.
+    Glob(String),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct RateLimit {
+    pub(super) name: Option<String>,
+    pub(super) quota: Quota,
+    pub(super) is_shadow: bool,
+    /// The names of others, and where they stand.
+    pub(super) replaces: Vec<(String, Place)>,
+}
+
+/// How much may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Quota {
+    Unlimited,
+    Nothing,
+    Requests { requests: u32, units: u32, unit: Unit },
+}
+
+/// Reads a file; its report says what is wrong with it.
+pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<Root> {
+    let report = reports.get_mut(file)?;
+    let bytes = match &source.bytes {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let remedy = "name a YAML file of envoyproxy/ratelimit";
+            report.unreadable(format!("cannot be read: {error}"), remedy);
+            return None;
+        }
+    };
+    let max_bytes = Config::MAX_BYTES;
+    let document = Document { bytes, max_bytes, max_depth: MAX_DEPTH, smaller: "split it" };
+    let nothing = |at, report: &mut Report| {
+        report.error(at, "neither a domain nor descriptors", FILE.remedy);
+    };
+    document.read(nothing, report, |node, report| Reader { file, report }.root(node)).flatten()
+}
+
+struct Reader<'r> {
+    file: usize,
+    report: &'r mut Report,
+}
+
+impl Reader<'_> {
+    fn root(&mut self, node: &Node<'_>) -> Option<Root> {
+        let fields = Fields::read(node, &FILE, self.report)?;
+        let domain = fields.require("domain", "name it, like `domain: api`", self.report);
+        let domain = domain.and_then(|node| {
+            let text = self.report.text(node, "`domain`", "name it, like `domain: api`")?;
+            let text = DOMAIN.check(text, node.at, self.report)?;
+            Some((text.to_owned(), self.place(node.at)))
+        });
+        let descriptors = self.descriptors(&fields);
+        let (domain, place) = domain?;
+        Some(Root { domain, place, descriptors })
+    }
+
+    fn place(&self, at: Position) -> Place {
+        Place { file: self.file, at }
+    }
+
+    fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<Descriptor> {
+        let Some(node) = set(fields, "descriptors") else { return Vec::new() };
+        let items = self.report.list(node, "`descriptors`", DESCRIPTOR.remedy).unwrap_or_default();
+        items.iter().filter_map(|item| self.descriptor(item)).collect()
+    }
+
+    fn descriptor(&mut self, node: &Node<'_>) -> Option<Descriptor> {
+        let fields = Fields::read(node, &DESCRIPTOR, self.report)?;
+        let remedy = "name the entry's key, like `key: user`";
+        let key = fields.require("key", remedy, self.report);
+        let value = self.value(node, &fields);
+        let key = key.and_then(|node| {
+            let text = self.report.text(node, "`key`", remedy)?;
+            if value == Some(Value::Any) && text.ends_with('*') {
+                let message = "a key that ends with a star, without a value, which \
+                               envoyproxy/ratelimit takes for all keys that begin so";
+                let remedy = "write a descriptor for each key that is meant, without the star";
+                self.report.error(node.at, message, remedy);
+            }
+            ATTRIBUTE.check(text, node.at, self.report)
+        });
+        let is_shared = self.truth(&fields, "share_threshold");
+        if is_shared && matches!(value, Some(Value::Any | Value::Exact(_))) {
+            let remedy = "end the value with `*`, or leave `share_threshold` out";
+            self.report.error(fields.at, "`share_threshold` without a star in `value`", remedy);
+        }
+        let is_shadow = self.truth(&fields, "shadow_mode") | self.quota_mode(&fields);
+        self.warn_of_the_rest(&fields);
+        let limit = set(&fields, "rate_limit").and_then(|node| self.rate_limit(node, is_shadow));
+        let below = self.descriptors(&fields);
+        let place = self.place(node.at);
+        Some(Descriptor { place, key: key?.to_owned(), value: value?, limit, is_shared, below })
+    }
+
+    /// What there is no word for in rules.
+    fn warn_of_the_rest(&mut self, fields: &Fields<'_, '_>) {
+        for name in ["detailed_metric", "value_to_metric"] {
+            if self.truth(fields, name) {
+                let message = format!("`{name}` has no equivalent: metrics name rules, not values");
+                let remedy = "give values that you watch a descriptor, and so a rule, of their own";
+                self.warn(fields, name, message, remedy);
+            }
+        }
+        if set(fields, "metadata").is_some() {
+            let message = "`metadata` has no equivalent: the answer names the rules that applied";
+            let remedy = "let Envoy go by the names of the rules in its dynamic metadata";
+            self.warn(fields, "metadata", message.into(), remedy);
+        }
+    }
+
+    fn quota_mode(&mut self, fields: &Fields<'_, '_>) -> bool {
+        let is_soft = self.truth(fields, "quota_mode");
+        if is_soft {
+            let message = "`quota_mode` becomes `shadow`: the dynamic metadata has other names";
+            let remedy = "let Envoy go by the rules that are named there";
+            self.warn(fields, "quota_mode", message.into(), remedy);
+        }
+        is_soft
+    }
+
+    fn warn(&mut self, fields: &Fields<'_, '_>, name: &str, message: String, remedy: &str) {
+        let at = fields.get(name).map_or(fields.at, |node| node.at);
+        self.report.warn(at, message, remedy);
+    }
+
+    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Value> {
+        let Some(node) = set(fields, "value") else { return is_whole(of).then_some(Value::Any) };
+        let text =
+            self.report.text(node, "`value`", "use a text, or leave it out for any value")?;
+        if text.strip_suffix('*').unwrap_or(text).contains('*') {
+            let message = format!(
+                "`{}` has a star before its end, which is any text to the newest \
+                 envoyproxy/ratelimit, and itself to older ones; it is taken for any text",
+                Excerpt::of(text)
+            );
+            let remedy = "if the star itself is meant, write `{ exact: … }` in the rule";
+            self.report.warn(node.at, message, remedy);
+        }
+        let start = text.trim_end_matches('*');
+        Some(match start {
+            "" if text.is_empty() => Value::Any,
+            _ if start.contains('*') => Value::Glob(text.to_owned()),
+            _ if start.len() < text.len() => Value::Prefix(start.to_owned()),
+            _ => Value::Exact(text.to_owned()),
+        })
+    }
+
+    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<RateLimit> {
+        let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
+        let quota = self.quota(node, &fields);
+        let name = set(&fields, "name")
+            .and_then(|node| self.report.text(node, "`name`", "use a text").map(str::to_owned));
+        let name = name.filter(|name| !name.is_empty());
+        let replaces = self.replaces(&fields, name.as_deref());
+        Some(RateLimit { name, quota: quota?, is_shadow, replaces })
+    }
+
+    fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
+        let unit = set(fields, "unit");
+        if self.truth(fields, "unlimited") {
+            if let Some(node) = unit {
+                let remedy = "leave out `unit`, or `unlimited`";
+                self.report.error(node.at, "an unlimited descriptor with a `unit`", remedy);
+            }
+            return Some(Quota::Unlimited);
+        }
+        let remedy = "use second, minute, hour, day, week, month or year";
+        if unit.is_none() && is_whole(of) {
+            self.report.error(fields.at, "`unit` is missing", remedy);
+        }
+        let requests = match set(fields, "requests_per_unit") {
+            Some(node) => self.number(node, "`requests_per_unit`"),
+            None if !is_whole(of) => None,
+            None => {
+                let message = "`requests_per_unit` is missing, which is 0: all is refused";
+                self.report.warn(fields.at, message, "say how many requests may go");
+                Some(0)
+            }
+        };
+        let units = match set(fields, "unit_multiplier") {
+            Some(node) => self.number(node, "`unit_multiplier`").filter(|units| {
+                if *units == 0 {
+                    self.report.error(node.at, "`unit_multiplier` is 0", "use at least 1");
+                }
+                *units > 0
+            }),
+            None => Some(1),
+        };
+        let unit = self.unit(unit?, remedy)?;
+        let (requests, units) = (requests?, units?);
+        if unit.seconds().saturating_mul(u64::from(units)) > MAX_WINDOW_SECONDS {
+            self.report.error(fields.at, "a window of more than 366 days", "use a shorter one");
+        }
+        Some(match requests {
+            0 => Quota::Nothing,
+            _ => Quota::Requests { requests, units, unit },
+        })
+    }
+
+    fn unit(&mut self, node: &Node<'_>, remedy: &str) -> Option<Unit> {
+        let text = self.report.text(node, "`unit`", remedy)?;
+        let unit = Unit::ALL.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        if unit.is_none() {
+            let message = format!("`unit` is `{}`", Excerpt::of(text));
+            self.report.error(node.at, message, remedy);
+        }
+        unit.map(|(_, unit)| *unit)
+    }
+
+    fn replaces(&mut self, fields: &Fields<'_, '_>, own: Option<&str>) -> Vec<(String, Place)> {
+        let Some(node) = set(fields, "replaces") else { return Vec::new() };
+        let items = self.report.list(node, "`replaces`", REPLACES.remedy).unwrap_or_default();
+        items.iter().filter_map(|item| self.replaced(item, own)).collect()
+    }
+
+    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, Place)> {
+        let fields = Fields::read(item, &REPLACES, self.report)?;
+        let node = fields.require("name", REPLACES.remedy, self.report)?;
+        let name = self.report.text(node, "`name`", REPLACES.remedy)?;
+        let problem = match () {
+            () if name.is_empty() => "an empty name in `replaces`",
+            () if Some(name) == own => "a limit that replaces itself",
+            () => return Some((name.to_owned(), self.place(node.at))),
+        };
+        self.report.error(node.at, problem, "name another limit, or leave this out");
+        None
+    }
+
+    /// A whole number of 32 bits, in digits alone: they read YAML 1.1, whose `010` is 8.
+    fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
+        const REMEDY: &str = "use a whole number up to 4294967295, like 10";
+        const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
+                                takes 010 for 8, 0x10 for 16 and 1_0 for 10";
+        let text = self.report.text(node, name, REMEDY)?;
+        let has_digits_alone = text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_decimal = text == "0" || (has_digits_alone && !text.starts_with('0'));
+        let number = text.parse().ok().filter(|_| is_decimal);
+        if number.is_none() {
+            let message = format!("{name} is `{}`", Excerpt::of(text));
+            let is_notation = text.starts_with('0') || text.contains('_');
+            self.report.error(node.at, message, if is_notation { NOTATION } else { REMEDY });
+        }
+        number
+    }
+
+    /// `true`, and YAML 1.1's other words for it; `false` if the field is not there.
+    fn truth(&mut self, fields: &Fields<'_, '_>, name: &str) -> bool {
+        const REMEDY: &str = "use `true` or `false`";
+        let Some(node) = set(fields, name) else { return false };
+        let Some(text) = self.report.text(node, &format!("`{name}`"), REMEDY) else { return false };
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "y" => true,
+            "false" | "no" | "off" | "n" => false,
+            _ => {
+                let message = format!("`{name}` is `{}`", Excerpt::of(text));
+                self.report.error(node.at, message, REMEDY);
+                false
+            }
+        }
+    }
+}
+
+/// A field that says something: to them, `null` is the same as nothing.
+fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
+    fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
+}
+
+/// Nothing in a mapping was refused: what is not there is missing.
+fn is_whole(mapping: &Node<'_>) -> bool {
+    let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
+    match &mapping.kind {
+        Kind::Map(entries) => {
+            !entries.iter().any(|(key, value)| is_refused(key) || is_refused(value))
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,72 @@
+//! Which rules replace others.
+
+use tollgate::rules::reading::Report;
+
+use super::source::Place;
+
+/// The rules of a domain by their numbers, each with those that it replaces.
+pub(super) struct Replacing {
+    of: Vec<Vec<(usize, Place)>>,
+}
+
+/// How far a rule has been followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Followed {
+    Not,
+    OnPath,
+    Done,
+}
+
+impl Replacing {
+    pub(super) fn new(rules: usize) -> Replacing {
+        Replacing { of: vec![Vec::new(); rules] }
+    }
+
+    pub(super) fn add(&mut self, rule: usize, targets: &[usize], place: Place) {
+        if let Some(replaced) = self.of.get_mut(rule) {
+            replaced.extend(targets.iter().map(|target| (*target, place)));
+        }
+    }
+
+    /// What each replaces, without what would close a circle: there all of its limits are gone where all of
+    /// them apply, which no rules can say.
+    pub(super) fn without_circles(mut self, reports: &mut [Report]) -> Vec<Vec<usize>> {
+        for replaced in &mut self.of {
+            replaced.sort_by_key(|(target, _)| *target);
+            replaced.dedup_by_key(|(target, _)| *target);
+        }
+        let mut followed = vec![Followed::Not; self.of.len()];
+        let mut kept: Vec<Vec<usize>> = vec![Vec::new(); self.of.len()];
+        for start in 0..self.of.len() {
+            // Each with the next of its own to follow. Not by recursion: a chain may be long.
+            let mut path = vec![(start, 0)];
+            // OK because every number on the path, and every one that is replaced, is that of a rule.
+            while let Some((rule, next)) = path.last_mut() {
+                let rule = *rule;
+                if *next == 0 && followed[rule] == Followed::Done {
+                    path.pop();
+                    continue;
+                }
+                followed[rule] = Followed::OnPath;
+                let Some(&(target, place)) = self.of[rule].get(*next) else {
+                    followed[rule] = Followed::Done;
+                    path.pop();
+                    continue;
+                };
+                *next += 1;
+                match followed[target] {
+                    Followed::OnPath => {
+                        let message = "limits that replace each other: there all of them are gone";
+                        let remedy = "leave out one of them; here this one is not replaced";
+                        place.warn(reports, message.into(), remedy);
+                        continue;
+                    }
+                    Followed::Not => path.push((target, 0)),
+                    Followed::Done => {}
+                }
+                kept[rule].push(target);
+            }
+        }
+        kept
+    }
+}

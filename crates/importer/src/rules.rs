@@ -1,0 +1,273 @@
+//! A rule for each limit of a tree.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+
+use tollgate::http::{ClientAddress, Ipv6Prefix, NOWHERE};
+use tollgate::rules::Config;
+use tollgate::rules::reading::{ATTRIBUTE, Report};
+use tollgate_core::Excerpt;
+
+use super::domain::Domain;
+use super::names::{self, Names};
+use super::read::{Descriptor, RateLimit, Value};
+use super::replacing::Replacing;
+use super::siblings::{Left, Level};
+use super::source::Place;
+
+/// What every descriptor has: the keys of its entries, in order.
+pub(super) const KEYS: &str = "descriptor_keys";
+
+/// The most values of an attribute in a rule's `when`.
+const MAX_VALUES: usize = 10_000;
+
+/// All values that are left out, and all rules that are replaced, together: each takes three bytes in a
+/// file at least.
+const MAX_LISTED: usize = Config::MAX_BYTES / 3;
+
+/// A rule to be written.
+pub(super) struct Rule<'t> {
+    pub(super) place: Place,
+    /// By its number.
+    pub(super) domain: usize,
+    pub(super) name: String,
+    pub(super) steps: Vec<Step<'t>>,
+    pub(super) limit: &'t RateLimit,
+    /// The names of others.
+    pub(super) replaces: Vec<String>,
+}
+
+/// An entry of the descriptor that a rule is for.
+#[derive(Clone)]
+pub(super) struct Step<'t> {
+    pub(super) descriptor: &'t Descriptor,
+    /// `user`, or `user#2` if it is the second of that key.
+    pub(super) attribute: Rc<str>,
+    pub(super) left: Rc<Left<'t>>,
+}
+
+pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rule<'t>> {
+    let mut maker = Maker { rules: Vec::new(), listed: 0, warned: HashSet::new(), reports };
+    for (number, domain) in domains.iter().enumerate() {
+        let first = maker.rules.len();
+        maker.level(number, &domain.descriptors, &mut Vec::new());
+        maker.name(first);
+        maker.replace(first);
+    }
+    maker.rules
+}
+
+struct Maker<'t, 'r> {
+    rules: Vec<Rule<'t>>,
+    listed: usize,
+    /// The files and keys that were warned of.
+    warned: HashSet<(usize, &'t str)>,
+    reports: &'r mut [Report],
+}
+
+impl<'t> Maker<'t, '_> {
+    /// As deep as files are read.
+    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<Step<'t>>) {
+        let beside = Level::new(level);
+        for descriptor in level.iter().filter(|descriptor| has_limit(descriptor)) {
+            let Some(step) = self.step(descriptor, &beside, path) else { continue };
+            path.push(step);
+            if let Some(limit) = &descriptor.limit {
+                let (place, steps) = (descriptor.place, path.clone());
+                let (name, replaces) = (String::new(), Vec::new());
+                self.rules.push(Rule { place, domain, name, steps, limit, replaces });
+            }
+            self.level(domain, &descriptor.below, path);
+            path.pop();
+        }
+    }
+
+    fn step(
+        &mut self,
+        descriptor: &'t Descriptor,
+        beside: &Level<'t>,
+        path: &[Step<'t>],
+    ) -> Option<Step<'t>> {
+        let place = descriptor.place;
+        let attribute = self.attribute(descriptor, path)?;
+        let Some(left) = beside.left_for(descriptor, MAX_VALUES) else {
+            let message = "never reached: a value with a star takes all of its values before";
+            let remedy =
+                "leave it out, as it is here, or move it up; it is not reached there either";
+            place.warn(self.reports, message.into(), remedy);
+            return None;
+        };
+        if left.none_of.len() > MAX_VALUES {
+            let message = format!("more than {MAX_VALUES} values beside it that count before");
+            place.error(self.reports, message, "use a star for some of them");
+            return None;
+        }
+        self.list(left.none_of.len(), place)?;
+        self.warn_of_key(descriptor);
+        self.warn_of_address(descriptor, &attribute);
+        Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
+    }
+
+    /// Counts what is listed, and says once that it is too much.
+    fn list(&mut self, more: usize, place: Place) -> Option<()> {
+        let before = self.listed;
+        self.listed = before.saturating_add(more);
+        if before <= MAX_LISTED && self.listed > MAX_LISTED {
+            let message = "too many values and names for one file of rules".to_owned();
+            place.error(self.reports, message, "import fewer descriptors at a time");
+        }
+        (self.listed <= MAX_LISTED).then_some(())
+    }
+
+    /// What the entry is called in rules.
+    fn attribute(&mut self, descriptor: &Descriptor, path: &[Step<'t>]) -> Option<String> {
+        let Descriptor { key, place, .. } = descriptor;
+        let before = path.iter().filter(|step| step.descriptor.key == *key).count();
+        let name = match before {
+            0 => key.clone(),
+            // OK because a path has few steps.
+            _ => format!("{key}#{}", before + 1),
+        };
+        let is_taken = name == KEYS || path.iter().any(|step| *step.attribute == name);
+        if is_taken {
+            let message = format!("`{}` means something else in rules", Excerpt::of(&name));
+            place.error(self.reports, message, "call the entry something else, here and in Envoy");
+            return None;
+        }
+        let report = self.reports.get_mut(place.file)?;
+        ATTRIBUTE.check(&name, place.at, report).map(str::to_owned)
+    }
+
+    /// Keys that rules know as something else, each once in a file.
+    fn warn_of_key(&mut self, descriptor: &'t Descriptor) {
+        let Descriptor { key, place, .. } = descriptor;
+        let (message, remedy) = match &**key {
+            "api_key" => (
+                "`api_key` is a claim in rules: unless `api_keys` has the key, no rule limits by it",
+                "call the entry something else in Envoy and here, or list the keys",
+            ),
+            key if key.starts_with("jwt.") => (
+                "`jwt.…` is a claim in rules: no rule limits by one that nobody verified",
+                "call the entry something else in Envoy and here",
+            ),
+            key if key.starts_with("header.") => (
+                "`header.…` is what a client says: no rule limits by it",
+                "call the entry something else in Envoy and here",
+            ),
+            "path" => (
+                "`path` ends before a `?` in rules: queries do not have counters of their own",
+                "call the entry something else in Envoy and here if they should",
+            ),
+            "ip" => (
+                "`ip` is a client in rules: an IPv6 address is its /56, and what is no address `unknown`",
+                "call the entry something else in Envoy and here if each should have a counter",
+            ),
+            "method" => (
+                "`method` in a rule's key is `other` if it is none of the usual nine",
+                "call the entry something else in Envoy and here if each should have a counter",
+            ),
+            _ => return,
+        };
+        if self.warned.insert((place.file, key)) {
+            place.warn(self.reports, message.into(), remedy);
+        }
+    }
+
+    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses.
+    /// Other texts, and all texts of a second `ip`, are compared with the text that a client has in keys.
+    fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
+        let Descriptor { key, value, place, .. } = descriptor;
+        let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
+        let is_address = || matches!(value, Value::Exact(_)) && text.parse::<IpAddr>().is_ok();
+        if key != "ip" || (attribute == "ip" && is_address()) {
+            return;
+        }
+        let client = client(text);
+        let (is, may_be) = match (value, &client) {
+            (Value::Exact(_), Some(client)) => ("is", client.as_str() == text),
+            (Value::Exact(_), None) => ("is", text == NOWHERE),
+            (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
+            // A part of an address, as far as can be told.
+            (_, None) => return,
+        };
+        if !may_be {
+            let message = format!("never matches: no client's `ip` {is} `{}`", Excerpt::of(text));
+            let remedy = client.map_or_else(
+                || "use an address, or call the entry something else in Envoy and here".into(),
+                |client| format!("use `{client}`, which that address is in rules"),
+            );
+            place.warn(self.reports, message, &remedy);
+        }
+    }
+
+    /// Names the rules of a domain, those first that have a name there.
+    fn name(&mut self, first: usize) {
+        let mut names = Names::default();
+        let rules = self.rules.get_mut(first..).unwrap_or_default();
+        for rule in rules.iter_mut() {
+            if let Some(given) = &rule.limit.name {
+                rule.name = names.unique(given);
+            }
+        }
+        for rule in rules.iter_mut().filter(|rule| rule.limit.name.is_none()) {
+            let path = names::of_path(rule.steps.iter().map(|step| step.descriptor));
+            rule.name = names.unique(&path);
+        }
+    }
+
+    /// Finds the rules of a domain that others replace, by the names that they have there: several may
+    /// have the same.
+    fn replace(&mut self, first: usize) {
+        let rules = self.rules.get(first..).unwrap_or_default();
+        let mut given: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (number, rule) in rules.iter().enumerate() {
+            if let Some(name) = &rule.limit.name {
+                given.entry(name).or_default().push(number);
+            }
+        }
+        let limits: Vec<&RateLimit> = rules.iter().map(|rule| rule.limit).collect();
+        let mut replacing = Replacing::new(limits.len());
+        for (number, limit) in limits.iter().enumerate() {
+            for (name, place) in &limit.replaces {
+                let named = given.get(&**name).map_or(&[][..], Vec::as_slice);
+                if self.list(named.len(), *place).is_none() {
+                    return;
+                }
+                // OK because each of them is the number of a limit.
+                let is_replaced = |target: &&usize| !limit.is_shadow || limits[**target].is_shadow;
+                let targets: Vec<usize> = named.iter().filter(is_replaced).copied().collect();
+                if named.is_empty() {
+                    let message =
+                        format!("no limit of the domain is called `{}`", Excerpt::of(name));
+                    let remedy = "nothing is replaced, there and here; name one that is, or none";
+                    place.warn(self.reports, message, remedy);
+                } else if targets.len() < named.len() {
+                    let message = "a rule in shadow replaces no rule that is enforced: both limit";
+                    let remedy = "leave `shadow_mode` out, or leave the other limit out";
+                    place.warn(self.reports, message.into(), remedy);
+                }
+                replacing.add(number, &targets, *place);
+            }
+        }
+        let names: Vec<String> = self.rules.iter().skip(first).map(|it| it.name.clone()).collect();
+        let replaced = replacing.without_circles(self.reports);
+        for (rule, targets) in self.rules.iter_mut().skip(first).zip(replaced) {
+            rule.replaces = targets.iter().filter_map(|at| names.get(*at).cloned()).collect();
+        }
+    }
+}
+
+/// There is a limit in it somewhere.
+fn has_limit(descriptor: &Descriptor) -> bool {
+    descriptor.limit.is_some() || descriptor.below.iter().any(has_limit)
+}
+
+/// Which client rules take an address for, or a group of IPv6: `2001:db8::1` is `2001:db8::/56`.
+fn client(text: &str) -> Option<ClientAddress> {
+    let ip: IpAddr = match text.split_once('/') {
+        None => text.parse().ok()?,
+        Some((start, _)) => start.parse::<Ipv6Addr>().ok()?.into(),
+    };
+    Some(ClientAddress::of(ip, Ipv6Prefix::default()))
+}

@@ -1,0 +1,656 @@
+//! What a connection is doing, and until when it may. Pure: time is an argument.
+//!
+//! Fresh → receiving → working → sending → idle → receiving → …
+
+use std::time::{Duration, Instant};
+
+use super::bounds::Bounds;
+use super::reason::Reason;
+
+/// How long a connection must have been silent before it is closed for others, or because the server closes: a request
+/// may be on its way.
+pub(super) const ON_ITS_WAY: Duration = Duration::from_millis(100);
+
+/// How long a request may take to arrive, and pause on its way, before its connection is closed for others: a packet
+/// that was lost is sent again after 200 ms.
+const ARRIVAL: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// How long an answer may lie unread before its connection is closed for others.
+const UNREAD: Duration = Duration::from_secs(1);
+
+/// How many bytes of an answer a client has to read in a second, once it let the server wait.
+const PACE: u64 = 16 << 10;
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    stage: Stage,
+    /// Since when the server closes: there is no next request but what is on its way.
+    last_call: Option<Instant>,
+    /// Whether it ever had an answer.
+    was_answered: bool,
+}
+
+/// Who is closed first if others have no room; of the same rank, who has been so for longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Spare {
+    pub(super) rank: Rank,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// In the middle of a request or of an answer, and its client does not go on.
+    Stuck,
+    /// It never said anything.
+    Silent,
+    /// Between requests. Its client has shown that it is one.
+    Idle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has come yet.
+    Fresh { since: Instant },
+    /// Some of a request has come, but not its last byte.
+    Receiving { since: Instant, last: Instant },
+    /// All of it has come. An answer takes the time that it takes.
+    Working,
+    /// The answer is on its way; `is_taken` when its last byte is ready to be written.
+    Sending { out: Out, is_taken: bool, behind: Option<Behind> },
+    /// The answer is out, and nothing came since.
+    Idle { since: Instant },
+    /// The answer was the last, and the client is waited for to have read it.
+    Leaving { since: Instant },
+    /// Closed, or about to be: nothing is read any more.
+    Over,
+}
+
+/// How much of an answer was written, of as much as there is so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Out {
+    Nothing,
+    Some,
+    /// The client does not read.
+    Stalled {
+        since: Instant,
+    },
+    All,
+}
+
+/// What a client has read since it first let the server wait, which began when it last had all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Behind {
+    since: Instant,
+    read_bytes: u64,
+}
+
+impl Behind {
+    /// Until when an answer that stalls may, if it may for so long at a time: each byte read buys its share of a
+    /// second, so that whoever reads a byte now and then does not keep it for ever.
+    fn until(self, stalled: Instant, time: Duration) -> Instant {
+        let bought = Duration::from_millis(self.read_bytes.saturating_mul(1000) / PACE);
+        // OK because nobody reads for as many years as fit.
+        (stalled + time).min(self.since + time + bought)
+    }
+}
+
+impl Progress {
+    pub(super) fn new(now: Instant) -> Progress {
+        Progress { stage: Stage::Fresh { since: now }, last_call: None, was_answered: false }
+    }
+
+    /// Bytes of a request came, or its head was found in what came earlier. What comes while another is answered
+    /// does not count: nobody knows yet whether it is a request, so that one's time begins after the answer.
+    pub(super) fn received(&mut self, now: Instant) {
+        match &mut self.stage {
+            Stage::Fresh { .. } | Stage::Idle { .. } => {
+                self.stage = Stage::Receiving { since: now, last: now };
+            }
+            Stage::Receiving { last, .. } => *last = now,
+            _ => {}
+        }
+    }
+
+    /// It is one of HTTP/2, which has many requests at a time: its age is all that is known of it.
+    pub(super) fn multiplexes(&mut self, now: Instant) {
+        if self.stage != Stage::Over {
+            self.stage = Stage::Idle { since: now };
+            self.was_answered = true;
+        }
+    }
+
+    /// A request is complete with its head. If it was pipelined, no byte came before it.
+    pub(super) fn complete(&mut self) {
+        if self.stage != Stage::Over {
+            self.stage = Stage::Working;
+        }
+    }
+
+    /// A request's body is complete, or nobody reads the rest of it.
+    pub(super) fn body_complete(&mut self) {
+        if let Stage::Receiving { .. } = self.stage {
+            self.stage = Stage::Working;
+        }
+    }
+
+    /// An answer is ready to be sent.
+    pub(super) fn answered(&mut self) {
+        if self.stage != Stage::Over {
+            self.stage = Stage::Sending { out: Out::Nothing, is_taken: false, behind: None };
+        }
+    }
+
+    /// The last of an answer was taken to be written.
+    pub(super) fn taken(&mut self, now: Instant) {
+        if let Stage::Sending { out, is_taken, .. } = &mut self.stage {
+            *is_taken = true;
+            if *out == Out::All {
+                self.sent(now);
+            }
+        }
+    }
+
+    /// Bytes were written.
+    pub(super) fn wrote(&mut self, bytes: usize) {
+        if let Stage::Sending { out, behind, .. } = &mut self.stage {
+            *out = Out::Some;
+            if let Some(behind) = behind {
+                behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
+            }
+        }
+    }
+
+    /// Bytes could not be written, because the client does not read.
+    pub(super) fn stalled(&mut self, now: Instant) {
+        match &mut self.stage {
+            Stage::Sending { out: Out::Stalled { .. }, .. } => {}
+            Stage::Sending { out, behind, .. } => {
+                *out = Out::Stalled { since: now };
+                behind.get_or_insert(Behind { since: now, read_bytes: 0 });
+            }
+            _ => {}
+        }
+    }
+
+    /// All that was to be written so far is written.
+    pub(super) fn flushed(&mut self, now: Instant) {
+        match &mut self.stage {
+            Stage::Sending { out: Out::Nothing, .. } => {}
+            Stage::Sending { is_taken: true, .. } => self.sent(now),
+            Stage::Sending { out, behind, .. } => {
+                *out = Out::All;
+                *behind = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, now: Instant) {
+        self.was_answered = true;
+        let is_last = self.last_call.is_some();
+        self.stage = if is_last { Stage::Over } else { Stage::Idle { since: now } };
+    }
+
+    /// No request is expected any more. Whether the client is to be waited for.
+    pub(super) fn leaves(&mut self, now: Instant) -> bool {
+        if self.stage != Stage::Over {
+            self.stage = Stage::Leaving { since: now };
+        }
+        !self.is_over()
+    }
+
+    /// Since when nobody has anything to do: between requests, or before the first.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Fresh { since } | Stage::Idle { since } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether it may be closed for another, and before whom.
+    pub(super) fn spare(&self, now: Instant) -> Option<Spare> {
+        let (rank, since, until) = match self.stage {
+            Stage::Fresh { since } => (Rank::Silent, since, since + ON_ITS_WAY),
+            Stage::Receiving { since, last } => {
+                (Rank::Stuck, since, (since + ARRIVAL).min(last + PAUSE))
+            }
+            Stage::Sending {
+                out: Out::Stalled { since: stalled }, behind: Some(behind), ..
+            } => (Rank::Stuck, behind.since, behind.until(stalled, UNREAD)),
+            Stage::Leaving { since } => (Rank::Stuck, since, since + PAUSE),
+            Stage::Idle { since } => (Rank::Idle, since, since + ON_ITS_WAY),
+            Stage::Working | Stage::Sending { .. } | Stage::Over => return None,
+        };
+        (until <= now).then_some(Spare { rank, since })
+    }
+
+    /// Ends it if it may still be closed for what was seen. Whether it is over.
+    pub(super) fn end_if(&mut self, seen: Spare, now: Instant) -> bool {
+        if self.spare(now) == Some(seen) {
+            self.stage = Stage::Over;
+        }
+        self.is_over()
+    }
+
+    /// Whether it takes up room and has yet to show that its client asks something.
+    pub(super) fn is_new(&self) -> bool {
+        !self.was_answered && !matches!(self.stage, Stage::Working | Stage::Over)
+    }
+
+    /// The server closes: what is silent ends soon, what is in flight after its answer.
+    pub(super) fn last_call(&mut self, now: Instant) {
+        self.last_call = Some(now);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// Until when it may do what it does, and what it is closed for then; for nothing of its own if the server closes.
+    pub(super) fn deadline(&self, bounds: &Bounds) -> Option<(Instant, Option<Reason>)> {
+        if let (Some(called), Some(_)) = (self.last_call, self.silent_since()) {
+            return Some((called + ON_ITS_WAY, None));
+        }
+        let (since, bound, reason) = match self.stage {
+            Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
+            Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
+            Stage::Sending { out: Out::Stalled { since }, behind: Some(behind), .. } => {
+                return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
+            }
+            Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
+            Stage::Working | Stage::Sending { .. } | Stage::Leaving { .. } | Stage::Over => {
+                return None;
+            }
+        };
+        // OK because a bound is 24 hours at most.
+        Some((since + bound, Some(reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        max_connections: 1,
+        first_byte: Duration::from_secs(5),
+        request: Duration::from_secs(10),
+        idle: Duration::from_secs(75),
+    };
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Received,
+        Complete,
+        BodyComplete,
+        Answered,
+        Taken,
+        /// What buys four seconds.
+        Wrote,
+        WroteByte,
+        Stalled,
+        Flushed,
+        Leaves,
+        EndIfSpare,
+        LastCall,
+    }
+    use Event::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Want {
+        /// At a second, for a reason.
+        Closed(u64, Reason),
+        Unbounded,
+        ClosedSoon,
+        OverNow,
+    }
+    use Want::*;
+
+    /// What happens at a second, and what then holds.
+    fn table(rows: &[(u64, Event, Want)]) {
+        let start = Instant::now();
+        let mut progress = Progress::new(start);
+        for (row, &(at_s, event, want)) in rows.iter().enumerate() {
+            let now = start + Duration::from_secs(at_s);
+            match event {
+                Received => progress.received(now),
+                Complete => progress.complete(),
+                BodyComplete => progress.body_complete(),
+                Answered => progress.answered(),
+                Taken => progress.taken(now),
+                Wrote => progress.wrote(4 * PACE as usize),
+                WroteByte => progress.wrote(1),
+                Stalled => progress.stalled(now),
+                Flushed => progress.flushed(now),
+                Leaves => drop(progress.leaves(now)),
+                EndIfSpare => {
+                    if let Some(spare) = progress.spare(now) {
+                        assert!(progress.end_if(spare, now));
+                    }
+                }
+                LastCall => progress.last_call(now),
+            }
+            let got = match progress.deadline(&BOUNDS) {
+                Some((at, Some(reason))) => Closed((at - start).as_secs(), reason),
+                Some((at, None)) => {
+                    assert_eq!(at, now + ON_ITS_WAY);
+                    ClosedSoon
+                }
+                None if progress.is_over() => OverNow,
+                None => Unbounded,
+            };
+            assert_eq!(got, want, "row {row}: {event:?} at {at_s} s");
+        }
+    }
+
+    #[test]
+    fn a_new_connection_is_to_speak_within_the_first_byte_bound() {
+        let start = Instant::now();
+        let deadline = Progress::new(start).deadline(&BOUNDS);
+        assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(Reason::FirstByte))));
+    }
+
+    #[test]
+    fn a_request_without_a_body_goes_round() {
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (2, Complete, Unbounded),
+            (40, Answered, Unbounded),
+            (40, Taken, Unbounded),
+            (40, Wrote, Unbounded),
+            (40, Flushed, Closed(115, Reason::Idle)),
+            (50, Received, Closed(60, Reason::Request)),
+        ]);
+    }
+
+    #[test]
+    fn a_byte_now_and_then_extends_nothing() {
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (5, Received, Closed(11, Reason::Request)),
+            (9, Received, Closed(11, Reason::Request)),
+            (10, Received, Closed(11, Reason::Request)),
+            (11, BodyComplete, Unbounded),
+        ]);
+    }
+
+    #[test]
+    fn pipelined_requests_come_without_a_byte_in_between() {
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (1, Complete, Unbounded),
+            (2, Received, Unbounded),
+            (3, Answered, Unbounded),
+            (3, Received, Unbounded),
+            (3, Taken, Unbounded),
+            (3, Wrote, Unbounded),
+            (3, Flushed, Closed(78, Reason::Idle)),
+            // The second, whose head was there already; its body was not.
+            (4, Received, Closed(14, Reason::Request)),
+            (6, BodyComplete, Unbounded),
+            (6, Answered, Unbounded),
+            (6, Taken, Unbounded),
+            (6, Wrote, Unbounded),
+            (6, Flushed, Closed(81, Reason::Idle)),
+            // The third was there as a whole.
+            (6, Complete, Unbounded),
+        ]);
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_has_the_idle_bound_from_its_last_byte() {
+        table(&[
+            (0, Complete, Unbounded),
+            (0, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (2, Stalled, Closed(76, Reason::Idle)),
+            (3, Taken, Closed(76, Reason::Idle)),
+            (4, Wrote, Unbounded),
+            (4, Stalled, Closed(79, Reason::Idle)),
+            (5, Wrote, Unbounded),
+            (5, Flushed, Closed(80, Reason::Idle)),
+        ]);
+    }
+
+    #[test]
+    fn an_answer_that_is_made_bit_by_bit_is_waited_for() {
+        table(&[
+            (0, Complete, Unbounded),
+            (0, Answered, Unbounded),
+            // Before the head is written there is nothing to be out.
+            (0, Flushed, Unbounded),
+            (0, Wrote, Unbounded),
+            (0, Flushed, Unbounded),
+            (100, Wrote, Unbounded),
+            (100, Flushed, Unbounded),
+            (200, Taken, Closed(275, Reason::Idle)),
+        ]);
+    }
+
+    #[test]
+    fn an_answer_may_come_before_the_request_is_complete() {
+        table(&[
+            (0, Received, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
+            (1, Answered, Unbounded),
+            (1, BodyComplete, Unbounded),
+            (1, Taken, Unbounded),
+            (1, Wrote, Unbounded),
+            (1, Flushed, Closed(76, Reason::Idle)),
+            // A body that is let go of late says nothing about what comes next.
+            (2, BodyComplete, Closed(76, Reason::Idle)),
+        ]);
+    }
+
+    #[test]
+    fn continue_is_no_answer() {
+        table(&[
+            (0, Received, Closed(10, Reason::Request)),
+            (0, Received, Closed(10, Reason::Request)),
+            (1, Wrote, Closed(10, Reason::Request)),
+            (1, Flushed, Closed(10, Reason::Request)),
+            (2, Stalled, Closed(10, Reason::Request)),
+        ]);
+    }
+
+    #[test]
+    fn a_byte_of_an_answer_now_and_then_does_not_keep_it_for_ever() {
+        table(&[
+            (0, Complete, Unbounded),
+            (0, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (50, WroteByte, Unbounded),
+            (50, Stalled, Closed(76, Reason::Idle)),
+            // Four seconds for what was read, and a moment for the byte.
+            (60, Wrote, Unbounded),
+            (60, Stalled, Closed(80, Reason::Idle)),
+            (70, WroteByte, Unbounded),
+            (70, Stalled, Closed(80, Reason::Idle)),
+            // Who has read all there was begins anew.
+            (79, Wrote, Unbounded),
+            (79, Flushed, Unbounded),
+            (90, Wrote, Unbounded),
+            (90, Stalled, Closed(165, Reason::Idle)),
+        ]);
+    }
+
+    #[test]
+    fn who_is_served_is_not_ended_for_another() {
+        table(&[
+            (1, EndIfSpare, OverNow),
+            (1, Received, OverNow),
+            (1, Complete, OverNow),
+            (1, Answered, OverNow),
+        ]);
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (1, EndIfSpare, Closed(11, Reason::Request)),
+            (2, Complete, Unbounded),
+            (9, EndIfSpare, Unbounded),
+            (9, Answered, Unbounded),
+            (9, EndIfSpare, Unbounded),
+            (9, Taken, Unbounded),
+            (9, Wrote, Unbounded),
+            (9, Stalled, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (9, Flushed, Closed(84, Reason::Idle)),
+            (9, EndIfSpare, Closed(84, Reason::Idle)),
+            (10, EndIfSpare, OverNow),
+        ]);
+    }
+
+    #[test]
+    fn who_does_not_go_on_with_a_request_or_an_answer_is_ended_for_another() {
+        table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
+        table(&[
+            (1, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (2, EndIfSpare, OverNow),
+        ]);
+        // A byte a second is not going on either.
+        table(&[
+            (1, Answered, Unbounded),
+            (1, Stalled, Closed(76, Reason::Idle)),
+            (3, WroteByte, Unbounded),
+            (3, Stalled, Closed(76, Reason::Idle)),
+            (3, EndIfSpare, OverNow),
+        ]);
+        table(&[(1, Leaves, Unbounded), (2, EndIfSpare, OverNow)]);
+    }
+
+    /// From how many milliseconds on it is spare, for what.
+    fn spare_from(progress: &Progress, start: Instant) -> Option<(u64, Rank)> {
+        (0..5_000).find_map(|ms| {
+            let spare = progress.spare(start + Duration::from_millis(ms))?;
+            Some((ms, spare.rank))
+        })
+    }
+
+    #[test]
+    fn what_takes_longer_than_it_should_is_spare() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut progress = Progress::new(start);
+        assert_eq!(spare_from(&progress, start), Some((100, Rank::Silent)));
+        progress.received(at(50));
+        assert_eq!(spare_from(&progress, start), Some((300, Rank::Stuck)));
+        progress.received(at(290));
+        assert_eq!(spare_from(&progress, start), Some((540, Rank::Stuck)));
+        progress.received(at(500));
+        assert_eq!(spare_from(&progress, start), Some((550, Rank::Stuck)));
+        progress.complete();
+        assert_eq!(spare_from(&progress, start), None);
+        progress.answered();
+        progress.stalled(at(600));
+        assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Stuck)));
+        progress.wrote(PACE as usize / 2);
+        assert_eq!(spare_from(&progress, start), None);
+        progress.stalled(at(1_400));
+        assert_eq!(spare_from(&progress, start), Some((2_100, Rank::Stuck)));
+        progress.taken(at(1_500));
+        progress.flushed(at(1_500));
+        assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Idle)));
+        assert!(!progress.leaves(at(1_600)) || progress.spare(at(1_849)).is_none());
+        assert_eq!(spare_from(&progress, start), Some((1_850, Rank::Stuck)));
+    }
+
+    #[test]
+    fn who_does_not_go_on_comes_before_who_said_nothing_and_both_before_who_asked() {
+        let [earlier, later] = [0, 1].map(|s| Instant::now() + Duration::from_secs(s));
+        let spare = |rank, since| Spare { rank, since };
+        let ranked = [
+            spare(Rank::Stuck, earlier),
+            spare(Rank::Stuck, later),
+            spare(Rank::Silent, earlier),
+            spare(Rank::Silent, later),
+            spare(Rank::Idle, earlier),
+            spare(Rank::Idle, later),
+        ];
+        assert!(ranked.is_sorted());
+    }
+
+    #[test]
+    fn a_request_that_went_on_since_it_was_seen_keeps_its_connection() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut progress = Progress::new(start);
+        progress.received(at(0));
+        let seen = progress.spare(at(260)).unwrap();
+        progress.received(at(270));
+        assert!(!progress.end_if(seen, at(280)));
+        progress.complete();
+        assert!(!progress.end_if(seen, at(900)));
+    }
+
+    #[test]
+    fn who_was_answered_is_not_new_nor_is_who_is_served() {
+        let now = Instant::now();
+        let mut progress = Progress::new(now);
+        assert!(progress.is_new());
+        progress.received(now);
+        assert!(progress.is_new());
+        progress.complete();
+        assert!(!progress.is_new());
+        progress.answered();
+        assert!(progress.is_new());
+        progress.wrote(1);
+        progress.taken(now);
+        progress.flushed(now);
+        assert!(!progress.is_new());
+        progress.received(now);
+        assert!(!progress.is_new());
+        let mut http2 = Progress::new(now);
+        http2.multiplexes(now);
+        assert!(!http2.is_new());
+        assert_eq!(spare_from(&http2, now), Some((100, Rank::Idle)));
+    }
+
+    #[test]
+    fn what_is_in_flight_is_finished_when_the_server_closes() {
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (1, LastCall, Closed(11, Reason::Request)),
+            (2, Complete, Unbounded),
+            (3, Answered, Unbounded),
+            (3, Taken, Unbounded),
+            (3, Wrote, Unbounded),
+            (3, Flushed, OverNow),
+        ]);
+    }
+
+    #[test]
+    fn what_is_silent_when_the_server_closes_ends_soon_unless_a_request_was_on_its_way() {
+        table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, Reason::Request))]);
+    }
+
+    #[test]
+    fn who_leaves_is_neither_silent_nor_bounded_here() {
+        table(&[
+            (1, Received, Closed(11, Reason::Request)),
+            (1, Leaves, Unbounded),
+            (2, LastCall, Unbounded),
+        ]);
+        table(&[(1, EndIfSpare, OverNow), (1, Leaves, OverNow)]);
+    }
+
+    #[test]
+    fn silence_is_before_the_first_byte_and_between_requests() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(3);
+        let mut progress = Progress::new(start);
+        assert_eq!(progress.silent_since(), Some(start));
+        progress.received(later);
+        assert_eq!(progress.silent_since(), None);
+        progress.complete();
+        progress.answered();
+        progress.wrote(1);
+        progress.taken(later);
+        assert_eq!(progress.silent_since(), None);
+        progress.flushed(later);
+        assert_eq!(progress.silent_since(), Some(later));
+    }
+}

@@ -1,0 +1,37 @@
+//! What a request is told of its connection.
+
+use std::net::Shutdown;
+
+use super::*;
+
+#[test]
+fn a_request_knows_the_address_of_its_peer() {
+    let listening = Listening::start(AMPLE);
+    let mut client = listening.client();
+    let own_address = client.stream.local_addr().unwrap().to_string();
+    for _ in 0..2 {
+        client.get("/peer");
+        assert!(client.answer().ends_with(&own_address));
+    }
+}
+
+#[test]
+fn a_held_answer_ends_when_its_client_closes_its_side() {
+    let listening = Listening::start(AMPLE);
+    let mut client = listening.client();
+    client.get("/held");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    client.is_closed();
+    until("it has gone", || listening.connections.open() == 0);
+}
+
+#[test]
+fn an_answer_that_is_not_held_reaches_a_client_that_closed_its_side() {
+    let listening = Listening::start(AMPLE);
+    let mut client = listening.client();
+    client.get("/slow");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    client.hears_nothing_for(SHORT);
+    listening.gate.add_permits(1);
+    assert!(client.answer().ends_with("slow"));
+}

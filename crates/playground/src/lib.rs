@@ -1,0 +1,46 @@
+//! The playground: algorithms to send requests to. Each session has counters of its own, and spends nothing of anybody
+//! else's limits.
+//!
+//! [`Playground`] decides a session's requests and shows how it stands; [`compare`] shows what all algorithms make of the
+//! same traffic. How they are reached over HTTP is the server's: it reads the bodies, which are types of this crate, and
+//! turns each [`PlaygroundError`] into an answer.
+//!
+//! ```
+//! # use tollgate_playground::{Algorithm, BurstBody, Playground, Session};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tollgate_playground::PlaygroundError> {
+//! let playground = Playground::in_memory();
+//! // Without a cookie, a session is new.
+//! let session = Session::of(&http::HeaderMap::new());
+//! let full = playground.burst(Algorithm::TokenBucket, BurstBody::default(), &session).await?;
+//! let last = full.last().map(|(_, decision)| decision.remaining());
+//! assert_eq!(last, Some(0), "a burst is 10 requests, and the bucket holds 10");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - `play`: sessions send requests to algorithms; `bodies`: the requests and answers as JSON
+//! - `state`: how a session stands with every algorithm; `compare`: algorithms side by side
+//! - `algorithm`: one algorithm and its parameters; `configs`: the parameters of all of them
+//! - `session`: a session and its cookie; `sessions`: at most a fixed number of sessions
+//! - `fields`: how fields of bodies are read
+//! - `error`: why there is no answer
+
+mod algorithm;
+mod bodies;
+mod compare;
+mod configs;
+mod error;
+mod fields;
+mod play;
+mod session;
+mod sessions;
+mod state;
+
+pub use algorithm::Algorithm;
+pub use bodies::{AnswerJson, BurstBody, RequestBody, ResetJson};
+pub use compare::{Comparison, Traffic, compare};
+pub use error::PlaygroundError;
+pub use play::{Playground, Round};
+pub use session::Session;
+pub use state::{StateBody, StateJson};
