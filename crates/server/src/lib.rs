@@ -44,6 +44,7 @@ mod secret;
 mod serve;
 mod served;
 mod stop;
+mod store;
 mod traces;
 mod validate;
 

@@ -29,6 +29,7 @@ use text::{Kind, Text};
 use crate::endpoint::Endpoint;
 use crate::http::Problem;
 use crate::served::Served;
+use crate::store::StoreKind;
 
 /// From what a decision in memory takes to what nobody should wait for.
 const BOUNDS_SECONDS: [f64; 16] = [
@@ -63,15 +64,14 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// For a server on a `memory` or another store.
-    pub(crate) fn new(store: &'static str) -> Metrics {
+    pub(crate) fn new(store: StoreKind) -> Metrics {
         // OK because there are bounds: that they are missing is the only error.
         let builder = PrometheusBuilder::new().set_buckets(&BOUNDS_SECONDS).unwrap_or_default();
         let recorder = builder.build_recorder();
-        let store_calls = (store != "memory").then(|| {
+        let store_calls = store.is_remote().then(|| {
             let help = "How long decisions waited for the store. Remembered refusals do not wait.";
             recorder.describe_histogram(STORE_CALLS.into(), None, help.into());
-            let key = Key::from_parts(STORE_CALLS, &[("store", store)]);
+            let key = Key::from_parts(STORE_CALLS, &[("store", store.name())]);
             recorder.register_histogram(&key, &METADATA)
         });
         Metrics {

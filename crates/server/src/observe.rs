@@ -148,7 +148,7 @@ mod tests {
         let config = Config::parse("limits", "limits: { two: fixed-window limit=2 window=1d }");
         let rules = Rules::new(&Limiter::builder().build(), &config.unwrap()).unwrap();
         let (_, lifecycle) = lifecycle::lifecycle();
-        Arc::new(Served::new(rules, None, "memory", lifecycle))
+        Arc::new(Served::new(rules, None, lifecycle))
     }
 
     /// The status, what the body is, and the body.

@@ -23,6 +23,7 @@ use crate::receipt::Receipts;
 use crate::refused::Refused;
 use crate::served::Served;
 use crate::stop::{Drain, Signals};
+use crate::store::StoreKind;
 use crate::traces::{self, Traces};
 use crate::{grpc, http, logs, metrics, probe};
 
@@ -111,12 +112,11 @@ fn served(
     traces: Option<Traces>,
 ) -> anyhow::Result<(Arc<Served>, Option<Following>)> {
     let limiter = limiter(args)?;
-    let store = if limiter.health().is_none() { "memory" } else { "redis" };
     // First: the rules may take all the limits there can be.
     let probe = Probe::new(&limiter)?;
-    let receipts = match store {
-        "memory" => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
-        _ => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
+    let receipts = match StoreKind::of(&limiter) {
+        StoreKind::Memory => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
+        StoreKind::Redis => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
     };
     let (rules, file, following) = match &args.config {
         Some(path) => {
@@ -136,7 +136,7 @@ fn served(
             return Err(without_rules(domain, &rules.domains()));
         }
     }
-    let mut served = Served::new(rules, file, store, lifecycle);
+    let mut served = Served::new(rules, file, lifecycle);
     served.receipts = receipts;
     if !args.no_playground {
         served.playground = Some(Playground::on(served.limiter(), args.store_deadline)?);

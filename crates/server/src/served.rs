@@ -19,6 +19,7 @@ use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
 use crate::refused::Refused;
 use crate::secret::Secret;
+use crate::store::StoreKind;
 use crate::traces::Traces;
 
 /// What all requests share.
@@ -29,8 +30,7 @@ pub(crate) struct Served {
     pub(crate) file: Option<RulesFile>,
     /// A hash of the rules that are from no file.
     pub(crate) example_hash: u64,
-    /// `memory` or `redis`.
-    pub(crate) store: &'static str,
+    pub(crate) store: StoreKind,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) metrics: Metrics,
     pub(crate) receipts: Receipts,
@@ -141,12 +141,8 @@ impl Decisions {
 }
 
 impl Served {
-    pub(crate) fn new(
-        rules: Rules,
-        file: Option<RulesFile>,
-        store: &'static str,
-        lifecycle: Lifecycle,
-    ) -> Served {
+    pub(crate) fn new(rules: Rules, file: Option<RulesFile>, lifecycle: Lifecycle) -> Served {
+        let store = StoreKind::of(rules.limiter());
         let budget = Budget::with_reserve(REQUEST_BYTES, SMALL_RESERVE_BYTES);
         let (connections, grpc_connections) = Connections::of_both_ports(&budget);
         Served {

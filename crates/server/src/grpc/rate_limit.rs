@@ -18,6 +18,7 @@ use tollgate::rules::{Config, Rules};
 use tollgate::{Error, Limiter};
 
 use crate::served::Served;
+use crate::store::StoreKind;
 use crate::traces;
 
 /// What Envoy counts in.
@@ -62,9 +63,9 @@ pub(super) async fn answer(
     }
     let called = served.metrics.store_call();
     let ruled = match served.store {
-        "memory" => check.now(),
+        StoreKind::Memory => check.now(),
         // On the heap: what a span takes, requests to a memory need not carry about.
-        _ => Box::pin(traces::store(served, check)).await,
+        StoreKind::Redis => Box::pin(traces::store(served, check)).await,
     };
     served.metrics.store_answered(called);
     match ruled {

@@ -20,6 +20,7 @@ use super::decision::{DecisionJson, RulingJson};
 use super::domain;
 use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
 use crate::served::{Named, Served};
+use crate::store::StoreKind;
 use crate::traces;
 
 /// The longest body of a check.
@@ -67,9 +68,9 @@ pub(super) async fn check(
     let mut sent = Sent::new(Asked::decode(&body)?, &served)?;
     let answering = sent.answer(&served, &mut answer);
     match served.store {
-        "memory" => answering.await?,
+        StoreKind::Memory => answering.await?,
         // On the heap: what a span takes, requests to a memory need not carry about.
-        _ => Box::pin(traces::store(&served, answering)).await?,
+        StoreKind::Redis => Box::pin(traces::store(&served, answering)).await?,
     }
     Ok(json(served.budget.body_anyway(answer)))
 }

@@ -143,7 +143,7 @@ pub(super) async fn operations(
     append(
         &mut body,
         &OperationsJson {
-            store: served.store,
+            store: served.store.name(),
             readiness: Readiness::of(&served).await,
             servers: servers.collect(),
             rules: rules.collect(),

@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::METADATA;
 use crate::endpoint::Endpoint;
+use crate::store::StoreKind;
 
 const DURATION: &str = "tollgate_request_duration_seconds";
 const COUNT: &str = "tollgate_requests_total";
@@ -32,13 +33,13 @@ struct Of {
 }
 
 impl Requests {
-    pub(super) fn new(recorder: &PrometheusRecorder, store: &'static str) -> Requests {
+    pub(super) fn new(recorder: &PrometheusRecorder, store: StoreKind) -> Requests {
         let help = "How long requests took, from the last byte of their heads to their answers.";
         recorder.describe_histogram(DURATION.into(), None, help.into());
         let help = "Requests that were answered.";
         recorder.describe_counter(COUNT.into(), None, help.into());
         Requests(Endpoint::ALL.map(|endpoint| {
-            let labels = [("endpoint", endpoint.name()), ("store", store)];
+            let labels = [("endpoint", endpoint.name()), ("store", store.name())];
             let key = Key::from_parts(DURATION, &labels);
             let duration = recorder.register_histogram(&key, &METADATA);
             Of { duration, by_status: Default::default() }

@@ -31,10 +31,10 @@ rules:
   - { name: blocking, domain: api, when: { is: bad }, key: [], limit: block }
 ";
 
-fn served(limiter: &Limiter, rules: &str, store: &'static str) -> Arc<Served> {
+fn served(limiter: &Limiter, rules: &str) -> Arc<Served> {
     let rules = Rules::new(limiter, &Config::parse("rules.yaml", rules).unwrap()).unwrap();
     let (_, lifecycle) = lifecycle::lifecycle();
-    Arc::new(Served::new(rules, None, store, lifecycle))
+    Arc::new(Served::new(rules, None, lifecycle))
 }
 
 fn page(served: &Served) -> Page {
@@ -70,7 +70,7 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
     // Long, so that on a busy machine nothing is decided too late.
     let builder = Limiter::builder().redis(&server.url()).unwrap();
     let limiter = builder.deadline(Duration::from_secs(5)).build().unwrap();
-    let served = served(&limiter, RULES, "redis");
+    let served = served(&limiter, RULES);
     check(&served, "a", "open", 5).await;
     check(&served, "a", "closed", 1).await;
     check(&served, "a", "local", 3).await;
@@ -108,7 +108,7 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
 
 #[tokio::test]
 async fn a_rule_that_is_gone_is_not_told_of_any_more() {
-    let served = served(&Limiter::memory(), RULES, "memory");
+    let served = served(&Limiter::memory(), RULES);
     check(&served, "b", "open", 3).await;
     assert_eq!(decided(&page(&served), "open")[..2], [2, 1]);
     let fewer = RULES.lines().filter(|line| !line.contains("closed")).collect::<Vec<_>>();
@@ -130,7 +130,7 @@ async fn names_with_quotes_and_backslashes_stay_apart() {
     for domain in domains {
         rules += &format!("  - {{ name: it, domain: {domain:?}, key: [], limit: two }}\n");
     }
-    let page = page(&served(&Limiter::memory(), &rules, "memory"));
+    let page = page(&served(&Limiter::memory(), &rules));
     for domain in domains {
         assert_eq!(page.value("tollgate_decisions_total", &[("domain", domain)]), 0.0);
     }
@@ -138,12 +138,12 @@ async fn names_with_quotes_and_backslashes_stay_apart() {
 
 #[test]
 fn only_what_a_store_across_the_network_takes_is_timed() {
-    let metrics = Metrics::new("redis");
+    let metrics = Metrics::new(StoreKind::Redis);
     metrics.store_answered(metrics.store_call());
     let page = Page::parse(&metrics.recorded.render());
     let calls = "tollgate_store_call_duration_seconds_count";
     assert_eq!(page.value(calls, &[("store", "redis")]), 1.0);
-    let metrics = Metrics::new("memory");
+    let metrics = Metrics::new(StoreKind::Memory);
     assert_eq!(metrics.store_call(), None);
     metrics.store_answered(None);
     assert!(!metrics.recorded.render().contains("store_call"), "no time is taken in memory");
@@ -151,7 +151,7 @@ fn only_what_a_store_across_the_network_takes_is_timed() {
 
 #[tokio::test]
 async fn a_time_is_in_the_bucket_of_its_bound() {
-    let metrics = Metrics::new("memory");
+    let metrics = Metrics::new(StoreKind::Memory);
     let took = Duration::from_micros(100);
     metrics.request(Endpoint::Check, StatusCode::OK, took);
     metrics.request(Endpoint::Check, StatusCode::IM_A_TEAPOT, took + Duration::from_nanos(1));
@@ -171,7 +171,7 @@ async fn a_page_holds_what_it_takes_until_it_is_read_and_no_more_are_written_tha
         (0..70).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
     let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
     let limiter = Limiter::memory();
-    let mut served = served(&limiter, &limits, "memory");
+    let mut served = served(&limiter, &limits);
     // For one, which has about 50 KiB.
     Arc::get_mut(&mut served).unwrap().page_budget = crate::budget::Budget::new(64 << 10);
     let first = super::page(State(Arc::clone(&served))).await;

@@ -23,7 +23,7 @@ async fn connected() -> (DuplexStream, watch::Sender<Phase>, JoinHandle<()>) {
     let config = Config::parse("none", "rules: []").unwrap();
     let rules = Rules::new(&Limiter::memory(), &config).unwrap();
     let (phases, lifecycle) = lifecycle::lifecycle();
-    let served = Arc::new(Served::new(rules, None, "memory", lifecycle.clone()));
+    let served = Arc::new(Served::new(rules, None, lifecycle.clone()));
     let connections = Arc::clone(&served.grpc_connections);
     let calls = Calls::new(Routes::default(), served, Duration::from_secs(10));
     let (mut client, server) = duplex(64 << 10);

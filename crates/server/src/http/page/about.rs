@@ -28,7 +28,7 @@ pub(super) async fn about(State(served): State<Arc<Served>>, parts: Parts) -> Re
     let about = About {
         playground: served.playground.is_some(),
         operations: Operator::known(&parts, &served),
-        store: served.store,
+        store: served.store.name(),
     };
     let mut response = Json(about).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -157,7 +157,7 @@ pub(in crate::http) async fn state(
         algorithms.insert(algorithm.name(), standing);
     }
     let mut body = Vec::new();
-    append(&mut body, &StateJson { store: served.store, algorithms });
+    append(&mut body, &StateJson { store: served.store.name(), algorithms });
     Ok(session.started(json(served.budget.body(body)?)))
 }
 
