@@ -1,10 +1,11 @@
 //! What Prometheus is told.
 //!
-//! - `requests`: what is recorded of every request
+//! - `requests`: what is recorded of every request; `histogram`: durations, sorted into buckets
 //! - `state`: what is read when somebody asks: decisions, the store, rules, connections
 //! - `process`: what the system says of this process
 //! - `text`: how it is written
 
+mod histogram;
 mod process;
 mod requests;
 mod state;
@@ -20,9 +21,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use metrics::{Histogram, Key, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
+use histogram::Histogram;
 use requests::Requests;
 use text::{Kind, Text};
 
@@ -31,26 +31,10 @@ use crate::http::Problem;
 use crate::served::Served;
 use crate::store::StoreKind;
 
-/// From what a decision in memory takes to what nobody should wait for.
-const BOUNDS_SECONDS: [f64; 16] = [
-    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
-    0.05, 0.1, 0.25, 0.5, 1.0,
-];
-
-/// Times are kept one by one until they are sorted into their buckets: at 100,000 requests a second
-/// 20,000 of them, of 16 bytes, wait for that.
-const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
-
-const STORE_CALLS: &str = "tollgate_store_call_duration_seconds";
-
-/// Nobody filters by it.
-const METADATA: Metadata<'static> = Metadata::new("tollgate", Level::INFO, None);
-
 /// What is counted while the server runs. What others count is read when somebody asks for it.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    recorder: PrometheusRecorder,
-    recorded: PrometheusHandle,
+    store: StoreKind,
     requests: Requests,
     /// `None` in memory: to take the time would cost more than the decision.
     store_calls: Option<Histogram>,
@@ -65,20 +49,10 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new(store: StoreKind) -> Metrics {
-        // OK because there are bounds: that they are missing is the only error.
-        let builder = PrometheusBuilder::new().set_buckets(&BOUNDS_SECONDS).unwrap_or_default();
-        let recorder = builder.build_recorder();
-        let store_calls = store.is_remote().then(|| {
-            let help = "How long decisions waited for the store. Remembered refusals do not wait.";
-            recorder.describe_histogram(STORE_CALLS.into(), None, help.into());
-            let key = Key::from_parts(STORE_CALLS, &[("store", store.name())]);
-            recorder.register_histogram(&key, &METADATA)
-        });
         Metrics {
-            requests: Requests::new(&recorder, store),
-            recorded: recorder.handle(),
-            recorder,
-            store_calls,
+            store,
+            requests: Requests::default(),
+            store_calls: store.is_remote().then(Histogram::default),
             unmatched: AtomicU64::new(0),
             reset_calls: AtomicU64::new(0),
             started: SystemTime::now(),
@@ -88,7 +62,7 @@ impl Metrics {
 
     /// Counts a request that was answered.
     pub(crate) fn request(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
-        self.requests.count(&self.recorder, endpoint, status, took);
+        self.requests.count(endpoint, status, took);
     }
 
     /// When a store across the network is asked; in memory it would take longer to read the clock than to decide.
@@ -115,9 +89,20 @@ impl Metrics {
         self.reset_calls.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Writes what was recorded one by one: requests, and calls of the store.
+    fn recorded(&self, text: &mut Text) {
+        self.requests.write(text, self.store);
+        if let Some(calls) = &self.store_calls {
+            let help = "How long decisions waited for the store. Remembered refusals do not wait.";
+            text.metric("tollgate_store_call_duration_seconds", Kind::Histogram, help);
+            text.histogram(&[("store", self.store.name())], calls);
+        }
+    }
+
     /// The text that Prometheus reads.
     pub(crate) fn render(&self, served: &Served) -> String {
-        let mut text = Text::new(self.recorded.render());
+        let mut text = Text::default();
+        self.recorded(&mut text);
         state::write(&mut text, served, self.started);
         let help = "Descriptors of Envoy's that no rule applied to: they are not limited.";
         let unmatched = self.unmatched.load(Ordering::Relaxed);
@@ -127,17 +112,6 @@ impl Metrics {
         text.single("tollgate_grpc_reset_calls_total", Kind::Counter, help, reset_calls);
         process::write(&mut text, self.started);
         text.into_string()
-    }
-}
-
-/// Sorts recorded times into their buckets for as long as the server runs, so that they take no more room
-/// when nobody asks for them.
-pub(crate) async fn upkeep(served: Arc<Served>) {
-    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        interval.tick().await;
-        served.metrics.recorded.run_upkeep();
     }
 }
 

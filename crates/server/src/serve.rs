@@ -25,7 +25,7 @@ use crate::served::Served;
 use crate::stop::{Drain, Signals};
 use crate::store::StoreKind;
 use crate::traces::{self, Traces};
-use crate::{grpc, http, logs, metrics, probe};
+use crate::{grpc, http, logs, probe};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
@@ -84,7 +84,6 @@ pub(crate) async fn serve(
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
-    tokio::spawn(metrics::upkeep(Arc::clone(&served)));
     let shared = Arc::clone(&served);
     tokio::spawn(async move {
         shared.receipts.follow(|| shared.is_store_answered()).await;
