@@ -43,7 +43,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use asked::{Asked, is_identity, is_of_the_client};
+pub(crate) use asked::Asked;
 pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use body::read as read_body;

@@ -46,6 +46,7 @@ mod served;
 mod stop;
 mod store;
 mod traces;
+mod trust;
 mod validate;
 
 use std::io::{self, ErrorKind, Write};

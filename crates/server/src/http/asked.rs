@@ -5,18 +5,16 @@
 mod fields;
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::http::NOWHERE;
-use tollgate::rules::{Attributes, Current};
 use tollgate_core::Cost;
 
-use fields::{Fields, Pairs};
-pub(super) use fields::{MAX_ATTRIBUTES, Whole, given};
+use fields::Fields;
+pub(super) use fields::{Whole, given};
 
 use super::Problem;
 use super::problem::shown;
+use crate::trust::{Description, InvalidDescription, MAX_ATTRIBUTES};
 
 /// What to send, for those who sent something else.
 const FORMS: &str = "send {\"limit\":\"free\",\"key\":\"user:42\"}, or \
@@ -43,16 +41,8 @@ pub(super) enum Of<'a> {
     /// Without a domain, the rules of the only one.
     Rules {
         domain: Option<Cow<'a, str>>,
-        request: Request<'a>,
+        request: Description<'a>,
     },
-}
-
-/// A request as its caller describes it.
-#[derive(Debug)]
-pub(super) struct Request<'a> {
-    attributes: Pairs<'a>,
-    verified: Pairs<'a>,
-    said: Pairs<'a>,
 }
 
 impl<'a> Asked<'a> {
@@ -75,8 +65,7 @@ impl<'a> Asked<'a> {
             (None, None, domain) if domain.is_some() || attributes.is_some() => {
                 let [attributes, verified, said] =
                     [attributes, verified, said].map(Option::unwrap_or_default);
-                let request = Request { attributes, verified, said };
-                request.validate()?;
+                let request = Description::new(attributes, verified, said)?;
                 Of::Rules { domain: domain.map(|domain| domain.0), request }
             }
             (limit, key, domain) => {
@@ -103,84 +92,21 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl<'a> Request<'a> {
-    fn validate(&self) -> Result<(), Problem> {
-        let Request { attributes, verified, said } = self;
-        // OK because each has at most 64.
-        let count = attributes.0.len() + verified.0.len() + said.0.len();
-        if count > MAX_ATTRIBUTES {
-            let detail = format!("{count} attributes in all; use at most {MAX_ATTRIBUTES}");
-            return Err(Problem::bad_request(detail));
-        }
-        for (place, pairs) in [("attributes", attributes), ("verified", verified)] {
-            if let Some(ip) = pairs.value("ip").filter(|ip| ip.parse::<IpAddr>().is_err()) {
-                let detail = format!(
-                    "{place}.ip: `{}` is no IP address; send one without a port, or none",
-                    shown(ip)
-                );
-                return Err(Problem::bad_request(detail));
+impl From<InvalidDescription> for Problem {
+    fn from(invalid: InvalidDescription) -> Problem {
+        Problem::bad_request(match invalid {
+            InvalidDescription::TooManyAttributes { count } => {
+                format!("{count} attributes in all; use at most {MAX_ATTRIBUTES}")
             }
-        }
-        Ok(())
-    }
-
-    /// As rules see it, and as the middleware would have it.
-    ///
-    /// Who a client is counts as a claim, and what is in a header as said, unless its caller has verified it. Whoever
-    /// has no address is at the one that all have whose address is not known: that escapes no rule.
-    pub(super) fn into_attributes(self, rules: &Current<'_>) -> Attributes<'a> {
-        let Request { attributes, verified, said } = self;
-        let has_ip = attributes.value("ip").or(verified.value("ip")).is_some();
-        let mut request = Attributes::new();
-        for (name, value) in said.0 {
-            request = match is_identity(&name) {
-                true => request.claimed(name, value),
-                false => request.said(name, value),
-            };
-        }
-        for (name, value) in attributes.0 {
-            request = match &*name {
-                own if is_identity(own) => request.claimed(name, value),
-                own if is_of_the_client(own, &value) => request.said(name, value),
-                _ => known(request, rules, name, value),
-            };
-        }
-        for (name, value) in verified.0 {
-            request = known(request, rules, name, value);
-        }
-        if has_ip { request } else { request.with("ip", NOWHERE) }
+            InvalidDescription::NotAnAddress { place, ip } => format!(
+                "{place}.ip: `{}` is no IP address; send one without a port, or none",
+                shown(&ip)
+            ),
+        })
     }
 }
 
 /// Whether it begins as an object. Serde would take an array for the fields in their order.
 pub(super) fn is_object(json: &[u8]) -> bool {
     json.trim_ascii_start().first() == Some(&b'{')
-}
-
-/// Whether it says who a client is.
-pub(crate) fn is_identity(name: &str) -> bool {
-    name == "api_key" || name.starts_with("jwt.")
-}
-
-/// Whether the client could have put anything there: a header, or a method of its own.
-pub(crate) fn is_of_the_client(name: &str, value: &str) -> bool {
-    let is_common = || {
-        let common =
-            ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-        common.contains(&value)
-    };
-    name.starts_with("header.") || (name == "method" && !is_common())
-}
-
-/// Adds what is known of a request; `ip` as the address that it is.
-fn known<'a>(
-    request: Attributes<'a>,
-    rules: &Current<'_>,
-    name: Cow<'a, str>,
-    value: Cow<'a, str>,
-) -> Attributes<'a> {
-    match (&*name, value.parse()) {
-        ("ip", Ok(ip)) => request.with_address(rules.client_address(ip)),
-        _ => request.with(name, value),
-    }
 }

@@ -14,7 +14,7 @@ use tollgate::rules::{Current, RulesAnswer};
 use tollgate::{Answer, Decision};
 
 use super::Problem;
-use super::asked::{self, Asked, Of};
+use super::asked::{Asked, Of};
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
 use super::domain;
@@ -22,6 +22,7 @@ use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
 use crate::served::{Named, Served};
 use crate::store::StoreKind;
 use crate::traces;
+use crate::trust::Description;
 
 /// The longest body of a check.
 const MAX_BYTES: usize = 64 << 10;
@@ -165,7 +166,7 @@ impl<'a> Sent<'a> {
 fn by_rules(
     now: &Current<'_>,
     domain: Option<&str>,
-    request: asked::Request<'_>,
+    request: Description<'_>,
     cost: Option<u64>,
     max_wait: Option<Duration>,
 ) -> Result<RulesAnswer, Problem> {
