@@ -12,8 +12,6 @@ pub(crate) use account::{MemoryAccount, MemoryCharge};
 
 use account::Ledger;
 
-use crate::http::Problem;
-
 /// The largest body or answer that counts as small. Small bodies and answers on the HTTP port are part of what a
 /// connection takes; on the gRPC port, which has many calls on one connection, each call is charged for its own.
 pub(crate) const SMALL_BYTES: usize = 4 << 10;
@@ -144,12 +142,6 @@ struct Kept<T> {
 impl<T: AsRef<[u8]>> AsRef<[u8]> for Kept<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
-    }
-}
-
-impl From<Exhausted> for Problem {
-    fn from(_: Exhausted) -> Problem {
-        Problem::no_memory()
     }
 }
 

@@ -46,7 +46,6 @@ use utoipa_axum::routes;
 pub(crate) use asked::Asked;
 pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
-pub(crate) use body::read as read_body;
 pub(crate) use check::answer as check;
 pub(crate) use host::problem_with_host;
 pub(crate) use operator::Guesses;

@@ -17,6 +17,7 @@
 //! - `complete`: what shells complete, and the manual
 
 mod ask;
+mod body;
 mod budget;
 mod check;
 mod cli;

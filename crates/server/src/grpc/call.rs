@@ -12,8 +12,8 @@ use super::answer::{Answer, COVERED_BYTES};
 use super::body::CallBody;
 use super::rate_limit::{self, Became};
 use super::timeout;
+use crate::body::{self, UnreadBody};
 use crate::budget::{MemoryCharge, SMALL_BYTES};
-use crate::http::{Problem, read_body};
 use crate::served::Served;
 
 /// The most bytes of a message, with the five before it: as many as the most descriptors have that each repeat all
@@ -86,12 +86,12 @@ async fn read(
     max_time: Duration,
     charge: &mut MemoryCharge,
 ) -> Result<Bytes, Status> {
-    let read = read_body(body, MAX_BYTES, &served.budget, Some(charge));
+    let read = body::read(body, MAX_BYTES, &served.budget, Some(charge));
     match tokio::time::timeout(max_time, read).await {
         // Copied if it is short: it shares the buffer that it was read into, and would keep all of that while the store
         // is waited for.
         Ok(Ok(body)) if body.len() <= SMALL_BYTES => Ok(Bytes::copy_from_slice(&body)),
-        Ok(read) => read.map_err(|problem| unread(&problem)),
+        Ok(read) => read.map_err(unread),
         Err(_) => Err(too_slow(max_time)),
     }
 }
@@ -161,13 +161,13 @@ fn message(body: &[u8]) -> Result<&[u8], Status> {
 }
 
 /// Why there is no body.
-fn unread(problem: &Problem) -> Status {
-    match problem.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Status::invalid_argument(format!(
-            "the message is too long; send at most {MAX_BYTES} bytes: fewer descriptors, or shorter values"
+fn unread(why: UnreadBody) -> Status {
+    match why {
+        UnreadBody::TooLong { most } => Status::invalid_argument(format!(
+            "the message is too long; send at most {most} bytes: fewer descriptors, or shorter values"
         )),
-        StatusCode::SERVICE_UNAVAILABLE => Status::resource_exhausted(problem.detail()),
-        _ => Status::invalid_argument(problem.detail()),
+        UnreadBody::OutOfMemory => Status::resource_exhausted(why.to_string()),
+        UnreadBody::BrokenOff => Status::invalid_argument(why.to_string()),
     }
 }
 

@@ -11,6 +11,9 @@ use serde::{Serialize, Serializer};
 use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
+use crate::body::OUT_OF_MEMORY;
+use crate::budget::Exhausted;
+
 /// About the most bytes of a client's own text that it is told again.
 const SHOWN: usize = 64;
 
@@ -66,6 +69,7 @@ impl Problem {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST)
     }
 
+    #[cfg(test)]
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
@@ -143,11 +147,6 @@ impl Problem {
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
-    pub(super) fn too_long(most: usize) -> Problem {
-        let detail = format!("the body is too long; send at most {most} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    }
-
     /// For whoever asks in the name of others, and is not known as a proxy.
     pub(super) fn untrusted_proxy() -> Problem {
         let detail = "only proxies that are trusted may ask for others; \
@@ -169,10 +168,8 @@ impl Problem {
 
     /// For whoever sends or asks for much while others do.
     pub(crate) fn no_memory() -> Problem {
-        let detail = "bodies and answers take all the memory that they may; come back in a second, or send less at \
-                      a time: what is short is answered";
         let retry_after = Some(Duration::from_secs(1));
-        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, OUT_OF_MEMORY) }
     }
 
     /// For what is not decided any more, because there is no room for its answer.
@@ -254,6 +251,12 @@ impl From<Error> for Problem {
             _ => (FAILED, Some(Duration::from_secs(1))),
         };
         Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+}
+
+impl From<Exhausted> for Problem {
+    fn from(_: Exhausted) -> Problem {
+        Problem::no_memory()
     }
 }
 
