@@ -9,6 +9,7 @@
 //! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
 //! - `page`, `playground`: the algorithms to play with, and the page to do so
 //! - `health`: whether the process lives, and whether to send it requests
+//! - `service`: all of it as one service, observed
 //! - `host`: requests without a valid `Host` are refused before anything else
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
 //! - `openapi`: all of it as a document
@@ -32,6 +33,7 @@ mod page;
 mod playground;
 mod problem;
 mod refund;
+mod service;
 
 use std::sync::Arc;
 
@@ -47,10 +49,10 @@ pub(crate) use asked::Asked;
 pub(crate) use authorize::Authorizing;
 pub(crate) use batch::each as asked_by_batch;
 pub(crate) use check::answer as check;
-pub(crate) use host::problem_with_host;
 pub(crate) use operator::Guesses;
 pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;
+pub(crate) use service::Observed;
 
 use crate::metrics;
 use crate::served::Served;

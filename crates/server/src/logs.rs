@@ -162,9 +162,7 @@ pub(crate) async fn watch(served: Arc<Served>) {
         if let Some(health) = served.limiter().health() {
             store.look(&Look::new(&health, &served)).iter().for_each(store::News::say);
         }
-        if let Some(left_out) = served.failures.rest(Instant::now()) {
-            requests::say_left_out(left_out);
-        }
+        served.observer.log_rest(Instant::now());
         served.guesses.report_rest(Instant::now());
         served.refused.log_rest(Instant::now());
         if let Some(news) = ceiling.look(served.limiter().ceiling_counts()) {

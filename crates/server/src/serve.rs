@@ -13,11 +13,11 @@ use tollgate::Limiter;
 use tollgate::rules::{Config, Following, Rules, RulesFile};
 
 use crate::cli::ServeArgs;
-use crate::http::Playground;
+use crate::http::{Observed, Playground};
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds};
 use crate::logs::{Log, RefusalLog, Start};
-use crate::observe::Observed;
+use crate::observe::Observer;
 use crate::probe::Probe;
 use crate::receipt::Receipts;
 use crate::refused::Refused;
@@ -143,7 +143,8 @@ fn served(
     served.operator_token = args.operator_token.clone();
     served.is_ready_without_store = args.ready_without_store;
     served.probe = probe;
-    served.traces = traces;
+    served.traces = traces.clone();
+    served.observer = Arc::new(Observer::new(Arc::clone(&served.metrics), traces, served.store));
     served.log = Some(log.clone());
     served.refused = Refused::logging(args.log_refusals.map(RefusalLog::every));
     served.max_key_bytes = args.max_memory;

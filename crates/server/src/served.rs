@@ -13,8 +13,9 @@ use crate::budget::{Budget, PAGE_BYTES, REQUEST_BYTES, SMALL_RESERVE_BYTES};
 use crate::http::{Authorizing, Guesses, Playground};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::listener::Connections;
-use crate::logs::{Log, Sparingly};
+use crate::logs::Log;
 use crate::metrics::Metrics;
+use crate::observe::Observer;
 use crate::probe::{ByKind, Probe};
 use crate::receipt::Receipts;
 use crate::refused::Refused;
@@ -32,7 +33,8 @@ pub(crate) struct Served {
     pub(crate) example_hash: u64,
     pub(crate) store: StoreKind,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) observer: Arc<Observer>,
     pub(crate) receipts: Receipts,
     pub(crate) connections: Arc<Connections>,
     pub(crate) grpc_connections: Arc<Connections>,
@@ -50,8 +52,6 @@ pub(crate) struct Served {
     pub(crate) traces: Option<Traces>,
     /// `None` in tests.
     pub(crate) log: Option<Log>,
-    /// Requests that came to a 5xx, for the log.
-    pub(crate) failures: Sparingly,
     /// What proxies ask before they pass a request on.
     pub(crate) authorizing: Authorizing,
     /// The memory that requests and answers share; and that of pages about the server.
@@ -143,6 +143,7 @@ impl Decisions {
 impl Served {
     pub(crate) fn new(rules: Rules, file: Option<RulesFile>, lifecycle: Lifecycle) -> Served {
         let store = StoreKind::of(rules.limiter());
+        let metrics = Arc::new(Metrics::new(store));
         let budget = Budget::with_reserve(REQUEST_BYTES, SMALL_RESERVE_BYTES);
         let (connections, grpc_connections) = Connections::of_both_ports(&budget);
         Served {
@@ -151,7 +152,8 @@ impl Served {
             example_hash: 0,
             store,
             lifecycle,
-            metrics: Metrics::new(store),
+            observer: Arc::new(Observer::new(Arc::clone(&metrics), None, store)),
+            metrics,
             receipts: Receipts::default(),
             connections,
             grpc_connections,
@@ -165,7 +167,6 @@ impl Served {
             log: None,
             max_key_bytes: 0,
             max_connections: 0,
-            failures: Sparingly::default(),
             authorizing: Authorizing::default(),
             budget,
             page_budget: Budget::new(PAGE_BYTES),

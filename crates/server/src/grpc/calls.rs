@@ -4,11 +4,11 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::SendResponse;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use tonic::service::Routes;
 
 use super::answer::{Answer, AnswerBytes};
@@ -17,9 +17,7 @@ use super::call::{self, Answered};
 use super::routed;
 use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
 use crate::endpoint::Endpoint;
-use crate::logs::RequestLine;
 use crate::served::Served;
-use crate::traces::RequestSpan;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
@@ -89,9 +87,7 @@ impl Calls {
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
         let endpoint = Endpoint::of(request.uri().path());
         if endpoint == Endpoint::RateLimit {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            self.served.metrics.request(endpoint, status, Duration::ZERO);
-            self.served.failures.failed(endpoint, status);
+            self.served.observer.refused(endpoint);
         }
     }
 
@@ -139,27 +135,17 @@ async fn rate_limit(
     max_time: Duration,
     mut charge: MemoryCharge,
 ) -> Work {
-    let began = Instant::now();
-    let span = served.traces.as_ref().map(|traces| traces.request(&request, served.store));
-    let line = RequestLine::begin(&request);
+    let mut observation = served.observer.begin(Endpoint::RateLimit, &request);
     let Answered { response, status } = {
+        let began = observation.began();
         let answered = call::should_rate_limit(&served, request, max_time, began, &mut charge);
         let mut answered = pin!(answered);
         poll_fn(|context| {
-            let _entered = span.as_ref().map(RequestSpan::enter);
+            let _entered = observation.enter();
             answered.as_mut().poll(context)
         })
         .await
     };
-    served.metrics.request(Endpoint::RateLimit, status, began.elapsed());
-    if let Some(span) = span {
-        span.answered(status);
-    }
-    if let Some(line) = line {
-        line.answered(status);
-    }
-    if status.is_server_error() {
-        served.failures.failed(Endpoint::RateLimit, status);
-    }
+    served.observer.answered(&mut observation, status);
     Work::Answer(response, charge)
 }
