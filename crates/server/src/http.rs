@@ -1,30 +1,31 @@
 //! The API: requests and answers over HTTP.
 //!
+//! - `api`: what handlers are given
 //! - `check`, `batch`: decide requests
 //!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
-//! - `domain`: whose rules decide
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
 //! - `page`, `playground`: the algorithms to play with, and the page to do so
-//! - `health`: whether the process lives, and whether to send it requests
+//! - `health`: whether the process lives, and whether to send it requests; `metrics`: what Prometheus reads
 //! - `service`: all of it as one service, observed
 //! - `host`: requests without a valid `Host` are refused before anything else
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
 //! - `openapi`: all of it as a document
 
+mod api;
 mod asked;
 mod authorize;
 mod batch;
 mod body;
 mod check;
 mod decision;
-mod domain;
 mod health;
 mod host;
 mod keys;
 mod limits;
+mod metrics;
 mod object;
 mod openapi;
 mod operations;
@@ -35,8 +36,6 @@ mod problem;
 mod refund;
 mod service;
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::response::IntoResponse;
 use axum::routing::any;
@@ -45,20 +44,15 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use asked::Asked;
-pub(crate) use authorize::Authorizing;
-pub(crate) use batch::each as asked_by_batch;
-pub(crate) use check::answer as check;
-pub(crate) use operator::Guesses;
+pub(crate) use api::{Api, ApiParts, PageBudget};
+pub(crate) use asked::decode as decode_check;
+pub(crate) use batch::each as decode_batch;
 pub(crate) use playground::Playground;
 pub(crate) use problem::Problem;
-pub(crate) use service::Observed;
-
-use crate::metrics;
-use crate::served::Served;
+pub(crate) use service::service;
 
 /// The whole API.
-pub(crate) fn router(served: Arc<Served>) -> Router {
+fn router(state: Api) -> Router {
     let (mut router, _) = api().split_for_parts();
     // Some proxies ask with the method of the request that they were sent.
     for path in authorize::PATHS {
@@ -66,11 +60,11 @@ pub(crate) fn router(served: Arc<Served>) -> Router {
     }
     let router = router.merge(page::routes());
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
-    router.with_state(served)
+    router.with_state(state)
 }
 
 /// Every path, and what is said of it.
-fn api() -> OpenApiRouter<Arc<Served>> {
+fn api() -> OpenApiRouter<Api> {
     let mut api = OpenApiRouter::with_openapi(openapi::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))

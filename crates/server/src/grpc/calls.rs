@@ -14,10 +14,10 @@ use tonic::service::Routes;
 use super::answer::{Answer, AnswerBytes};
 use super::body::CallBody;
 use super::call::{self, Answered};
+use super::rate_limit::RateLimitService;
 use super::routed;
 use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
 use crate::endpoint::Endpoint;
-use crate::served::Served;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
@@ -27,7 +27,7 @@ const CALL_BYTES: usize = 4 << 10;
 pub(super) struct Calls {
     /// Health and reflection.
     routes: Routes,
-    served: Arc<Served>,
+    envoy: Arc<RateLimitService>,
     /// How long a message may take to arrive.
     max_time: Duration,
 }
@@ -58,8 +58,8 @@ pub(super) enum CallEnd {
 }
 
 impl Calls {
-    pub(super) fn new(routes: Routes, served: Arc<Served>, max_time: Duration) -> Calls {
-        Calls { routes, served, max_time }
+    pub(super) fn new(routes: Routes, envoy: Arc<RateLimitService>, max_time: Duration) -> Calls {
+        Calls { routes, envoy, max_time }
     }
 
     /// Charges what any call takes.
@@ -76,7 +76,7 @@ impl Calls {
     ) -> RunningCall {
         let request = request.map(CallBody::new);
         if Endpoint::of(request.uri().path()) == Endpoint::RateLimit {
-            let work = rate_limit(Arc::clone(&self.served), request, self.max_time, charge);
+            let work = rate_limit(Arc::clone(&self.envoy), request, self.max_time, charge);
             return RunningCall { respond: Some(respond), work: Box::pin(work) };
         }
         let work = routed::answer(self.routes.clone(), request, respond, self.max_time, charge);
@@ -87,13 +87,13 @@ impl Calls {
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
         let endpoint = Endpoint::of(request.uri().path());
         if endpoint == Endpoint::RateLimit {
-            self.served.observer.refused(endpoint);
+            self.envoy.observer.refused(endpoint);
         }
     }
 
     /// Counts a call that its client reset.
     pub(super) fn count_reset(&self) {
-        self.served.metrics.count_reset_call();
+        self.envoy.metrics.count_reset_call();
     }
 }
 
@@ -130,15 +130,15 @@ impl CallEnd {
 
 /// Answers a call of Envoy's. A call that is dropped meanwhile is not counted.
 async fn rate_limit(
-    served: Arc<Served>,
+    envoy: Arc<RateLimitService>,
     request: Request<CallBody>,
     max_time: Duration,
     mut charge: MemoryCharge,
 ) -> Work {
-    let mut observation = served.observer.begin(Endpoint::RateLimit, &request);
+    let mut observation = envoy.observer.begin(Endpoint::RateLimit, &request);
     let Answered { response, status } = {
         let began = observation.began();
-        let answered = call::should_rate_limit(&served, request, max_time, began, &mut charge);
+        let answered = call::should_rate_limit(&envoy, request, max_time, began, &mut charge);
         let mut answered = pin!(answered);
         poll_fn(|context| {
             let _entered = observation.enter();
@@ -146,6 +146,6 @@ async fn rate_limit(
         })
         .await
     };
-    served.observer.answered(&mut observation, status);
+    envoy.observer.answered(&mut observation, status);
     Work::Answer(response, charge)
 }

@@ -1,9 +1,7 @@
 //! Bodies of requests: JSON, and no longer than they may be.
 
-use std::sync::Arc;
-
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRef, FromRequest, Request};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use serde::de::DeserializeOwned;
@@ -11,25 +9,27 @@ use serde::de::DeserializeOwned;
 use super::Problem;
 use super::asked::is_object;
 use crate::body::{UnreadBody, read};
-use crate::served::Served;
+use crate::budget::Budget;
 
 /// A body that says it is JSON, of at most `MOST` bytes.
 ///
 /// A form that a browser sends by itself cannot say so: nobody's page charges for its visitors.
 pub(super) struct JsonBody<const MOST: usize>(pub(super) Bytes);
 
-impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
+impl<S, const MOST: usize> FromRequest<S> for JsonBody<MOST>
+where
+    S: Sync,
+    Budget: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request(
-        request: Request,
-        served: &Arc<Served>,
-    ) -> Result<JsonBody<MOST>, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<JsonBody<MOST>, Problem> {
         let headers = request.headers();
         if !is_json(headers) || headers.contains_key(CONTENT_ENCODING) {
             return Err(Problem::no_json());
         }
-        let read = read(request.into_body(), MOST, &served.budget, None).await;
+        let budget = Budget::from_ref(state);
+        let read = read(request.into_body(), MOST, &budget, None).await;
         read.map(JsonBody).map_err(unread)
     }
 }
@@ -37,18 +37,17 @@ impl<const MOST: usize> FromRequest<Arc<Served>> for JsonBody<MOST> {
 /// JSON of at most `MOST` bytes; or nothing, of whatever type, or `null`: then it is as if it were `{}`.
 pub(super) struct OptionalJson<T, const MOST: usize>(pub(super) T);
 
-impl<T: DeserializeOwned + Default, const MOST: usize> FromRequest<Arc<Served>>
-    for OptionalJson<T, MOST>
+impl<S, T: DeserializeOwned + Default, const MOST: usize> FromRequest<S> for OptionalJson<T, MOST>
+where
+    S: Sync,
+    Budget: FromRef<S>,
 {
     type Rejection = Problem;
 
-    async fn from_request(
-        request: Request,
-        served: &Arc<Served>,
-    ) -> Result<OptionalJson<T, MOST>, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<OptionalJson<T, MOST>, Problem> {
         let is_json = is_json(request.headers());
         let is_json = is_json && !request.headers().contains_key(CONTENT_ENCODING);
-        let body = read(request.into_body(), MOST, &served.budget, None).await;
+        let body = read(request.into_body(), MOST, &Budget::from_ref(state), None).await;
         match &*body.map_err(unread)? {
             b"" => Ok(OptionalJson(T::default())),
             _ if !is_json => Err(Problem::no_json()),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRef, FromRequestParts, Path, State};
 use axum::response::Response;
 use hyper::http::request::Parts;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ use super::authorize::wall_us;
 use super::body::OptionalJson;
 use super::check::{append, json};
 use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
-use crate::served::Served;
+use crate::budget::Budget;
 
 /// The longest body.
 const MAX_BYTES: usize = 16 << 10;
@@ -135,14 +135,15 @@ impl Playground {
 }
 
 /// Asked for before a body is read: where nothing can be played with, there is nothing to be wrong with it.
-impl FromRequestParts<Arc<Served>> for Playground {
+impl<S> FromRequestParts<S> for Playground
+where
+    S: Sync,
+    Option<Playground>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(
-        _: &mut Parts,
-        served: &Arc<Served>,
-    ) -> Result<Playground, Problem> {
-        served.playground.clone().ok_or_else(Problem::no_playground)
+    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Playground, Problem> {
+        Option::from_ref(state).ok_or_else(Problem::no_playground)
     }
 }
 
@@ -249,7 +250,7 @@ pub(super) async fn request(
 )]
 pub(super) async fn burst(
     playground: Playground,
-    State(served): State<Arc<Served>>,
+    State(budget): State<Budget>,
     path: Result<Path<String>, PathRejection>,
     session: Session,
     OptionalJson(asked): OptionalJson<AskedBurst, MAX_BYTES>,
@@ -272,7 +273,7 @@ pub(super) async fn burst(
     let mut body = Vec::new();
     let each: Vec<_> = decisions.iter().map(|own| DecisionJson::new(own, &scope)).collect();
     append(&mut body, &each);
-    let response = session.started(json(served.budget.body_anyway(body)));
+    let response = session.started(json(budget.body_anyway(body)));
     Ok(match decisions.last() {
         Some(last) => told(last, &scope, response),
         None => response,

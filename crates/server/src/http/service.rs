@@ -13,30 +13,41 @@ use hyper::{Method, Request, Response};
 use pin_project_lite::pin_project;
 use tower::Service;
 
-use super::Problem;
+use super::api::Api;
 use super::host::problem_with_host;
+use super::{Problem, check};
 use crate::endpoint::Endpoint;
 use crate::observe::{Observation, Observer};
-use crate::served::Served;
+
+/// The whole API, as a service of HTTP requests.
+pub(crate) fn service(
+    api: Api,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send>
++ Clone
++ Send
++ Sync
++ 'static {
+    Observed::new(super::router(api.clone()), check::answer, api)
+}
 
 /// The API, observed.
 #[derive(Clone)]
-pub(crate) struct Observed<C> {
+struct Observed<C> {
     router: Router,
     /// Answers `POST /v1/check` instead of the router, which takes a sixth of all that such a request takes.
     check: C,
-    served: Arc<Served>,
+    api: Api,
 }
 
 impl<C> Observed<C> {
-    pub(crate) fn new(router: Router, check: C, served: Arc<Served>) -> Observed<C> {
-        Observed { router, check, served }
+    fn new(router: Router, check: C, api: Api) -> Observed<C> {
+        Observed { router, check, api }
     }
 }
 
 impl<C, F> Service<Request<Body>> for Observed<C>
 where
-    C: Fn(Arc<Served>, Request<Body>) -> F,
+    C: Fn(Api, Request<Body>) -> F,
     F: Future<Output = Response<Body>>,
 {
     type Response = Response<Body>;
@@ -49,13 +60,13 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Observing<F> {
         let endpoint = Endpoint::of(request.uri().path());
-        let observer = Arc::clone(&self.served.observer);
+        let observer = Arc::clone(self.api.observer());
         let observation = observer.begin(endpoint, &request);
         let problem = problem_with_host(request.headers(), request.version());
         let answer = match (endpoint, request.method()) {
             _ if problem.is_some() => Answer::Refused { problem },
             (Endpoint::Check, &Method::POST) => {
-                Answer::Check { answer: (self.check)(Arc::clone(&self.served), request) }
+                Answer::Check { answer: (self.check)(self.api.clone(), request) }
             }
             _ => Answer::Routed { answer: self.router.call(request) },
         };
@@ -65,7 +76,7 @@ where
 
 pin_project! {
     /// An answer on its way. One that nobody waits for any more is not counted.
-    pub(crate) struct Observing<F> {
+    struct Observing<F> {
         #[pin]
         answer: Answer<F>,
         observer: Arc<Observer>,
@@ -118,17 +129,12 @@ impl<F: Future<Output = Response<Body>>> Future for Observing<F> {
 mod tests {
     use axum::body::to_bytes;
     use hyper::header::{CONTENT_TYPE, HOST};
-    use tollgate::Limiter;
-    use tollgate::rules::{Config, Rules};
 
     use super::*;
-    use crate::{http, lifecycle};
 
-    fn served() -> Arc<Served> {
-        let config = Config::parse("limits", "limits: { two: fixed-window limit=2 window=1d }");
-        let rules = Rules::new(&Limiter::builder().build(), &config.unwrap()).unwrap();
-        let (_, lifecycle) = lifecycle::lifecycle();
-        Arc::new(Served::new(rules, None, lifecycle))
+    fn api() -> Api {
+        let rules = "limits: { two: fixed-window limit=2 window=1d }";
+        Api::new(crate::parts::tests::in_memory(rules).api)
     }
 
     /// The status, what the body is, and the body.
@@ -143,7 +149,7 @@ mod tests {
     async fn only_posted_checks_pass_the_router_by() {
         let router = Router::new().fallback(async || "routed");
         let check = |_, _| async { Response::new(Body::from("decided")) };
-        let mut observed = Observed::new(router, check, served());
+        let mut observed = Observed::new(router, check, api());
         for (method, path, want) in [
             (Method::POST, "/v1/check", "decided"),
             (Method::POST, "/v1/check?a=b", "decided"),
@@ -160,8 +166,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_check_comes_to_the_same_by_the_router_and_past_it() {
-        let served = served();
-        let mut router = http::router(Arc::clone(&served));
+        let api = api();
+        let mut router = crate::http::router(api.clone());
         let json = "application/json";
         for (kind, body, want) in [
             (json, r#"{"limit":"two","key":"a","cost":3}"#.to_owned(), 200),
@@ -175,7 +181,7 @@ mod tests {
                 request.body(Body::from(body.clone())).unwrap()
             };
             let routed = told(router.call(request()).await.unwrap()).await;
-            let direct = told(http::check(Arc::clone(&served), request()).await).await;
+            let direct = told(check::answer(api.clone(), request()).await).await;
             assert_eq!(direct, routed);
             assert_eq!(direct.0, want, "{direct:?}");
         }

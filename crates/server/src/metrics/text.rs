@@ -1,6 +1,7 @@
 //! The text format of Prometheus.
 
 use std::fmt::{Display, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::histogram::Histogram;
 
@@ -99,6 +100,10 @@ impl Text {
     pub(super) fn into_string(self) -> String {
         self.text
     }
+}
+
+pub(super) fn unix_seconds(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

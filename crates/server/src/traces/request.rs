@@ -10,7 +10,6 @@ use tollgate::rules::Ruling;
 
 use super::{Traces, parent};
 use crate::endpoint::{self, Endpoint};
-use crate::served::Served;
 use crate::store::StoreKind;
 
 /// A request that is traced. It is over when this is dropped.
@@ -125,12 +124,12 @@ impl Told {
     }
 }
 
-/// Waits for a store across the network, in a span of its own.
+/// Waits for a store across the network, in a span of its own if there are traces.
 pub(crate) async fn store<T, E>(
-    served: &Served,
-    asked: impl IntoFuture<Output = Result<T, E>>,
+    traces: Option<&Traces>,
+    asked: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let mut span = served.traces.as_ref().filter(|_| served.store.is_remote()).map(|traces| {
+    let mut span = traces.map(|traces| {
         let span = traces.tracer.span_builder("store").with_kind(SpanKind::Client);
         traces.tracer.build_with_context(span, &Context::current())
     });

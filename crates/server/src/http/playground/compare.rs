@@ -1,7 +1,5 @@
 //! What all algorithms make of the same traffic.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -10,12 +8,12 @@ use utoipa::ToSchema;
 
 use super::algorithm::{Algorithm, Parameters, object};
 use super::state::Configs;
+use crate::budget::Budget;
 use crate::http::asked::{Whole, given};
 use crate::http::body::OptionalJson;
 use crate::http::check::{append, json};
 use crate::http::openapi::{BodyProblems, PlaygroundProblems};
 use crate::http::{Playground, Problem};
-use crate::served::Served;
 
 /// The longest body: a pattern is longer than what is sent otherwise.
 const MAX_BYTES: usize = 64 << 10;
@@ -78,7 +76,7 @@ pub(in crate::http) struct Compared {
 )]
 pub(in crate::http) async fn compare(
     _: Playground,
-    State(served): State<Arc<Served>>,
+    State(budget): State<Budget>,
     OptionalJson(traffic): OptionalJson<Traffic, MAX_BYTES>,
 ) -> Result<Response, Problem> {
     let window_ms = traffic.window_ms.map_or(USUAL_WINDOW_MS, |Whole(window_ms)| window_ms);
@@ -96,7 +94,7 @@ pub(in crate::http) async fn compare(
     let all = each.map(compared).collect::<Result<Vec<_>, Problem>>()?;
     let mut body = Vec::new();
     append(&mut body, &all);
-    Ok(json(served.budget.body(body)?))
+    Ok(json(budget.body(body)?))
 }
 
 fn check(at_ms: &[u64], window_ms: u64) -> Result<(), Problem> {

@@ -1,7 +1,6 @@
 //! How a session stands: what the page draws.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -12,11 +11,12 @@ use utoipa::ToSchema;
 use super::algorithm::{Algorithm, Parameters, object};
 use super::session::Session;
 use super::{MAX_BYTES, Playground};
+use crate::budget::Budget;
 use crate::http::Problem;
 use crate::http::body::OptionalJson;
 use crate::http::check::{append, json};
 use crate::http::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
-use crate::served::Served;
+use crate::store::StoreKind;
 
 /// The parameters of each algorithm, where they are not the usual ones.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
@@ -145,7 +145,8 @@ enum ShownState {
 )]
 pub(in crate::http) async fn state(
     playground: Playground,
-    State(served): State<Arc<Served>>,
+    State(store): State<StoreKind>,
+    State(budget): State<Budget>,
     session: Session,
     OptionalJson(asked): OptionalJson<AskedState, MAX_BYTES>,
 ) -> Result<Response, Problem> {
@@ -157,8 +158,8 @@ pub(in crate::http) async fn state(
         algorithms.insert(algorithm.name(), standing);
     }
     let mut body = Vec::new();
-    append(&mut body, &StateJson { store: served.store.name(), algorithms });
-    Ok(session.started(json(served.budget.body(body)?)))
+    append(&mut body, &StateJson { store: store.name(), algorithms });
+    Ok(session.started(json(budget.body(body)?)))
 }
 
 async fn standing(
