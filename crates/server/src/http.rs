@@ -12,7 +12,7 @@
 //! - `service`: all of it as one service, observed
 //! - `host`: requests without a valid `Host` are refused before anything else
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
-//! - `openapi`: all of it as a document
+//! - `document`: all of it as an OpenAPI document; `openapi`: what that says of bodies and problems
 
 mod api;
 mod asked;
@@ -21,6 +21,7 @@ mod batch;
 mod body;
 mod check;
 mod decision;
+mod document;
 mod health;
 mod host;
 mod keys;
@@ -53,7 +54,7 @@ pub(crate) use service::service;
 
 /// The whole API.
 fn router(state: Api) -> Router {
-    let (mut router, _) = api().split_for_parts();
+    let (mut router, _) = documented_routes().split_for_parts();
     // Some proxies ask with the method of the request that they were sent.
     for path in authorize::PATHS {
         router = router.route(path, any(authorize::authorize));
@@ -64,8 +65,8 @@ fn router(state: Api) -> Router {
 }
 
 /// Every path, and what is said of it.
-fn api() -> OpenApiRouter<Api> {
-    let mut api = OpenApiRouter::with_openapi(openapi::Document::openapi())
+fn documented_routes() -> OpenApiRouter<Api> {
+    let mut api = OpenApiRouter::with_openapi(document::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))
         .routes(routes!(authorize::authorize))
@@ -85,7 +86,7 @@ fn api() -> OpenApiRouter<Api> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::page))
-        .routes(routes!(openapi::document));
+        .routes(routes!(document::document));
     authorize::document_posts(api.get_openapi_mut());
     api
 }
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn every_path_is_in_the_document() {
-        let (router, document) = api().split_for_parts();
+        let (router, document) = documented_routes().split_for_parts();
         let shown = format!("{router:?}");
         let paths = shown.split("fallback_router").next().unwrap();
         let texts = paths.split('"').filter(|text| text.starts_with('/'));

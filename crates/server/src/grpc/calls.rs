@@ -11,7 +11,7 @@ use h2::server::SendResponse;
 use hyper::{Request, Response};
 use tonic::service::Routes;
 
-use super::answer::{Answer, AnswerBytes};
+use super::answer::{Answer, AnswerBytes, CallEnd};
 use super::body::CallBody;
 use super::call::{self, Answered};
 use super::rate_limit::RateLimitService;
@@ -43,18 +43,6 @@ pub(super) struct RunningCall {
 pub(super) enum Work {
     Answer(Response<Answer>, MemoryCharge),
     Ended(CallEnd),
-}
-
-/// How a call ended.
-pub(super) enum CallEnd {
-    /// Its answer is ready to be sent.
-    Answer { response: Response<Answer>, respond: SendResponse<AnswerBytes>, charge: MemoryCharge },
-    /// Its answer is on its way.
-    Sent,
-    /// The client reset it.
-    Reset,
-    /// The connection ended before it.
-    Lost,
 }
 
 impl Calls {
@@ -115,16 +103,6 @@ impl Future for RunningCall {
             Some(respond) => CallEnd::Answer { response, respond, charge },
             None => CallEnd::Lost,
         })
-    }
-}
-
-impl CallEnd {
-    /// The end of a call whose stream was reset or lost.
-    pub(super) fn of(reset: &Result<h2::Reason, h2::Error>) -> CallEnd {
-        match reset {
-            Ok(_) => CallEnd::Reset,
-            Err(_) => CallEnd::Lost,
-        }
     }
 }
 

@@ -16,6 +16,9 @@ use super::problem::shown;
 use crate::pipeline::{DecisionRequest, Subject, Terms};
 use crate::trust::{Description, InvalidDescription, MAX_ATTRIBUTES};
 
+/// The most requests of a batch.
+pub(super) const MAX_REQUESTS: usize = 1_000;
+
 /// What to send, for those who sent something else.
 const FORMS: &str = "send {\"limit\":\"free\",\"key\":\"user:42\"}, or \
                      {\"domain\":\"api\",\"attributes\":{\"ip\":\"203.0.113.9\"}}, without `domain` if all rules are \

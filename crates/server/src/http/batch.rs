@@ -10,18 +10,16 @@ use axum::response::Response;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::Problem;
+use super::asked::{self, MAX_REQUESTS};
 use super::body::JsonBody;
 use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
-use super::{Problem, asked};
 use crate::budget::{Budget, Held, SMALL_BYTES};
 use crate::pipeline::{DecisionRequest, Pipeline, SentRequest};
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
-
-/// The most requests of a batch.
-pub(super) const MAX_REQUESTS: usize = 1_000;
 
 /// What a decision takes in a batch, as a rule; and what room there should be for one that is on its way, with rules.
 const ANSWER_BYTES: usize = 128;

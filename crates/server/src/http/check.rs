@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 
-use super::api::Api;
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
 use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
@@ -20,7 +19,7 @@ use crate::pipeline::{Pipeline, PipelineAnswer, Undecided};
 pub(super) const DOMAIN_IN_BODY: &str = r#"{"domain":"api", …}"#;
 
 /// The longest body of a check.
-const MAX_BYTES: usize = 64 << 10;
+pub(super) const MAX_BYTES: usize = 64 << 10;
 
 /// What a decision takes, as a rule.
 const ANSWER_BYTES: usize = 256;
@@ -64,16 +63,12 @@ pub(super) async fn check(
     decide(&pipeline, &budget, &body).await
 }
 
-/// The same without a router: `POST` and the path are known.
-pub(super) async fn answer(api: Api, request: Request) -> Response {
-    let decided = match JsonBody::<MAX_BYTES>::from_request(request, &api).await {
-        Ok(JsonBody(body)) => decide(api.pipeline(), api.budget(), &body).await,
-        Err(problem) => Err(problem),
-    };
-    decided.unwrap_or_else(Problem::into_response)
-}
-
-async fn decide(pipeline: &Pipeline, budget: &Budget, body: &[u8]) -> Result<Response, Problem> {
+/// Decides the request of a body.
+pub(super) async fn decide(
+    pipeline: &Pipeline,
+    budget: &Budget,
+    body: &[u8],
+) -> Result<Response, Problem> {
     let answer = pipeline.decide(asked::decode(body)?).await?;
     let mut json_answer = Vec::with_capacity(ANSWER_BYTES);
     write(answer, &mut json_answer);

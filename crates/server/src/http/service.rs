@@ -7,15 +7,18 @@ use std::task::{Context, Poll, ready};
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::FromRequest;
 use axum::response::IntoResponse;
 use axum::routing::future::RouteFuture;
 use hyper::{Method, Request, Response};
 use pin_project_lite::pin_project;
 use tower::Service;
 
+use super::Problem;
 use super::api::Api;
+use super::body::JsonBody;
+use super::check::{MAX_BYTES, decide};
 use super::host::problem_with_host;
-use super::{Problem, check};
 use crate::endpoint::Endpoint;
 use crate::observe::{Observation, Observer};
 
@@ -27,7 +30,16 @@ pub(crate) fn service(
 + Send
 + Sync
 + 'static {
-    Observed::new(super::router(api.clone()), check::answer, api)
+    Observed::new(super::router(api.clone()), check, api)
+}
+
+/// Answers `POST /v1/check` without a router.
+async fn check(api: Api, request: Request<Body>) -> Response<Body> {
+    let decided = match JsonBody::<MAX_BYTES>::from_request(request, &api).await {
+        Ok(JsonBody(body)) => decide(api.pipeline(), api.budget(), &body).await,
+        Err(problem) => Err(problem),
+    };
+    decided.unwrap_or_else(Problem::into_response)
 }
 
 /// The API, observed.
@@ -181,7 +193,7 @@ mod tests {
                 request.body(Body::from(body.clone())).unwrap()
             };
             let routed = told(router.call(request()).await.unwrap()).await;
-            let direct = told(check::answer(api.clone(), request()).await).await;
+            let direct = told(check(api.clone(), request()).await).await;
             assert_eq!(direct, routed);
             assert_eq!(direct.0, want, "{direct:?}");
         }

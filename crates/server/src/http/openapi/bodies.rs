@@ -4,7 +4,7 @@ use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, Schema, Schema
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::http::batch::MAX_REQUESTS;
+use crate::http::asked::MAX_REQUESTS;
 use crate::http::decision::{DecisionJson, RulingJson};
 use crate::trust::MAX_ATTRIBUTES;
 
