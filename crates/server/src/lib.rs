@@ -1,14 +1,19 @@
 //! The `tollgate` command and its server.
 //!
 //! - `cli`: the flags and their help
-//! - `serve`: puts a server together and runs it until it is told to stop
-//!   - `served`: what all requests share; `probe`: whether the store answers
+//! - `serve`: runs a server until it is told to stop; `parts`: puts it together
+//!   - `http`, `grpc`: the front ends, which decode requests and encode answers; `observe`: what is counted of a request
+//!   - `pipeline`: decides every request, and accounts for it
+//!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: what they may take in memory
+//!   - `metrics`, `refused`, `traces`, `receipt`: where decisions are accounted for; `held`: requests that wait
+//!   - `ruleset`: the rules that decide; `store`: what they decide on; `readiness`: whether to send requests here
+//!   - `logs`, `watch`: what operators read; `operators`: who they are; `secret`: what is not shown
+//!   - `listener`: connections, and how long each may take for what; `endpoint`: what a request asks for, in words of ours
 //!   - `lifecycle`: from ready to gone; `stop`: from being told to stop to the end
-//!   - `listener`: connections, and how long each may take for what; `observe`: what is counted of a request
-//!   - `http`: the API; `grpc`: the other port; `budget`: what requests may take in memory
-//!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
-//!   - `receipt`: what was charged, as text, and giving it back once
-//!   - `secret`: what is not shown
+//!
+//! They depend in one direction: `serve` and `parts`, then the front ends, `pipeline`, what it accounts to, and at last
+//! `ruleset` and `store`.
+//!
 //! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
 //! - `explain`: which rules apply to a request, and why

@@ -56,3 +56,33 @@ async fn a_request_names_a_limit_or_domain_that_exists() {
     let request = DecisionRequest { subject: by(None), terms: Terms::default() };
     assert_eq!(pipeline.send(request).unwrap_err(), NoDecider::NoOnlyDomain);
 }
+
+#[tokio::test]
+async fn every_way_to_decide_is_accounted_for() {
+    let api = parts::tests::in_memory(&rules("api", "user")).api;
+    let pipeline = &api.pipeline;
+    let decide = |subject| pipeline.decide(DecisionRequest { subject, terms: Terms::default() });
+    for is_allowed in [true, false] {
+        let by_limit = Subject::Limit { name: "one".into(), key: "a".into() };
+        let PipelineAnswer::Limit { decision, receipt } = decide(by_limit).await.unwrap() else {
+            panic!("a limit decides it")
+        };
+        assert_eq!((decision.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
+        let by_rules = Subject::Rules { domain: None, description: described("b") };
+        let PipelineAnswer::Rules { ruling, receipt } = decide(by_rules).await.unwrap() else {
+            panic!("rules decide it")
+        };
+        assert_eq!((ruling.is_allowed(), receipt.is_some()), (is_allowed, is_allowed));
+    }
+    // As authorize and Envoy do.
+    let now = pipeline.snapshot();
+    let attributes = described("b").into_attributes(&now);
+    let ruling = pipeline.ruling(pipeline.send_check(now.check("api", &attributes))).await;
+    assert!(!ruling.unwrap().is_allowed());
+
+    let counts = api.rules.limit("one").unwrap().tally.counts();
+    assert_eq!((counts.allowed, counts.denied), (1, 1));
+    let most = api.refused.most(9);
+    let refused: Vec<_> = most.iter().map(|own| (&*own.by, &*own.key, own.times)).collect();
+    assert_eq!(refused, [("api/each", &b"user=b"[..], 2), ("one", b"a", 1)]);
+}
