@@ -128,6 +128,29 @@ impl Problems {
         self.errors + self.warnings == 0
     }
 
+    /// Adds an error about a file as a whole, such as what the program that reads it requires beyond its format.
+    ///
+    /// ```
+    /// # use tollgate::rules::{Config, Problems};
+    /// # fn main() -> Result<(), Problems> {
+    /// let config = Config::parse("rules.yaml", "rules: []")?;
+    /// let problems = config.warnings().clone();
+    /// let problems = problems.with_error("rules.yaml", "no rules for domain `api`", "add rules for it");
+    /// assert!(problems.to_string().starts_with("error: rules.yaml: no rules for domain `api`\n  add rules for it"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_error(
+        self,
+        file: &str,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problems {
+        let mut report = Report::continuing(file, self);
+        report.keep(Severity::Error, None, message.into(), remedy.into());
+        report.with([])
+    }
+
     pub(crate) fn has_errors(&self) -> bool {
         self.errors > 0
     }

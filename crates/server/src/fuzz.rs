@@ -1,15 +1,15 @@
 //! What fuzzers try; no part of the API.
 
-use crate::http::{Asked, Problem, asked_by_batch};
+use crate::http::{Problem, decode_batch, decode_check};
 
 /// Reads the body of a check; if it is wrong, what its client is told.
 pub fn check(body: &[u8]) -> Result<(), String> {
-    Asked::decode(body).map(drop).map_err(told)
+    decode_check(body).map(drop).map_err(told)
 }
 
 /// Reads the body of a batch, and each of its checks.
 pub fn batch(body: &[u8]) -> Result<Vec<Result<(), String>>, String> {
-    let each = asked_by_batch(body).map_err(told)?;
+    let each = decode_batch(body).map_err(told)?;
     Ok(each.map(|asked| asked.map(drop).map_err(told)).collect())
 }
 

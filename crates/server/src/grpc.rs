@@ -26,10 +26,10 @@ use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic_health::server::health_reporter;
 
-use crate::listener::Bounds;
-use crate::served::Served;
+use crate::listener::{Bounds, Connections};
+use crate::readiness::Readiness;
 use calls::Calls;
-pub(crate) use rate_limit::fuzz;
+pub(crate) use rate_limit::{RateLimitService, fuzz};
 
 /// The most calls at a time on one connection: the most that Envoy makes on a new one before it has read this number.
 /// A call beyond it is refused, and Envoy then lets the request pass.
@@ -75,13 +75,22 @@ const MAX_AGE_APART_S: u64 = 5 * 60;
 /// Then it has so long to finish what it does: who only watches would go on for ever.
 const MAX_AGE_GRACE: Duration = Duration::from_secs(60);
 
+/// The parts of the server that the gRPC port is made of.
+pub(crate) struct GrpcParts {
+    pub(crate) envoy: RateLimitService,
+    pub(crate) readiness: Arc<Readiness>,
+    pub(crate) connections: Arc<Connections>,
+}
+
 /// Serves gRPC until the server closes, and everything that is in flight then.
-pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, served: Arc<Served>) {
+pub(crate) async fn serve(listener: TcpListener, bounds: Bounds, parts: GrpcParts) {
+    let GrpcParts { envoy, readiness, connections } = parts;
     let (reporter, health) = health_reporter();
     let routes = Routes::new(health.max_decoding_message_size(MAX_QUESTION_BYTES));
-    let calls = Calls::new(reflection::add_to(routes), Arc::clone(&served), bounds.request);
-    let connections = connection::serve(listener, bounds, &served, calls);
-    tokio::join!(connections, report::readiness(reporter, &served));
+    let calls = Calls::new(reflection::add_to(routes), Arc::new(envoy), bounds.request);
+    let lifecycle = readiness.lifecycle();
+    let serving = connection::serve(listener, bounds, connections, lifecycle, calls);
+    tokio::join!(serving, report::readiness(reporter, &readiness));
 }
 
 /// Returns the settings of HTTP/2, with bounds to what a client can do.

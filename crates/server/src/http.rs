@@ -1,29 +1,32 @@
 //! The API: requests and answers over HTTP.
 //!
+//! - `api`: what handlers are given
 //! - `check`, `batch`: decide requests
 //!   - `asked`: what is asked, from JSON; `decision`: what is answered; `object`: how that is written
-//! - `domain`: whose rules decide
 //! - `authorize`: decides for proxies that ask before they pass a request on
 //! - `refund`: gives back what they charged
 //! - `limits`, `keys`: what limits there are, and how keys stand
 //! - `operator`: which requests may read and reset keys; `operations`: what else operators can see
 //! - `page`, `playground`: the algorithms to play with, and the page to do so
-//! - `health`: whether the process lives, and whether to send it requests
+//! - `health`: whether the process lives, and whether to send it requests; `metrics`: what Prometheus reads
+//! - `service`: all of it as one service, observed
 //! - `host`: requests without a valid `Host` are refused before anything else
 //! - `body`: bodies of requests, bounded; `problem`: why there is no answer (RFC 9457)
-//! - `openapi`: all of it as a document
+//! - `document`: all of it as an OpenAPI document; `openapi`: what that says of bodies and problems
 
+mod api;
 mod asked;
 mod authorize;
 mod batch;
 mod body;
 mod check;
 mod decision;
-mod domain;
+mod document;
 mod health;
 mod host;
 mod keys;
 mod limits;
+mod metrics;
 mod object;
 mod openapi;
 mod operations;
@@ -32,8 +35,7 @@ mod page;
 mod playground;
 mod problem;
 mod refund;
-
-use std::sync::Arc;
+mod service;
 
 use axum::Router;
 use axum::response::IntoResponse;
@@ -43,33 +45,27 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use asked::{Asked, is_identity, is_of_the_client};
-pub(crate) use authorize::Authorizing;
-pub(crate) use batch::each as asked_by_batch;
-pub(crate) use body::read as read_body;
-pub(crate) use check::answer as check;
-pub(crate) use host::problem_with_host;
-pub(crate) use operator::Guesses;
+pub(crate) use api::{Api, ApiParts, PageBudget};
+pub(crate) use asked::decode as decode_check;
+pub(crate) use batch::each as decode_batch;
 pub(crate) use problem::Problem;
-
-use crate::metrics;
-use crate::served::Served;
+pub(crate) use service::service;
 
 /// The whole API.
-pub(crate) fn router(served: Arc<Served>) -> Router {
-    let (mut router, _) = api().split_for_parts();
+fn router(state: Api) -> Router {
+    let (mut router, _) = documented_routes().split_for_parts();
     // Some proxies ask with the method of the request that they were sent.
     for path in authorize::PATHS {
         router = router.route(path, any(authorize::authorize));
     }
     let router = router.merge(page::routes());
     let router = router.fallback(not_found).method_not_allowed_fallback(not_allowed);
-    router.with_state(served)
+    router.with_state(state)
 }
 
 /// Every path, and what is said of it.
-fn api() -> OpenApiRouter<Arc<Served>> {
-    let mut api = OpenApiRouter::with_openapi(openapi::Document::openapi())
+fn documented_routes() -> OpenApiRouter<Api> {
+    let mut api = OpenApiRouter::with_openapi(document::Document::openapi())
         .routes(routes!(check::check))
         .routes(routes!(batch::batch))
         .routes(routes!(authorize::authorize))
@@ -89,7 +85,7 @@ fn api() -> OpenApiRouter<Arc<Served>> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::page))
-        .routes(routes!(openapi::document));
+        .routes(routes!(document::document));
     authorize::document_posts(api.get_openapi_mut());
     api
 }
@@ -109,7 +105,7 @@ mod tests {
 
     #[test]
     fn every_path_is_in_the_document() {
-        let (router, document) = api().split_for_parts();
+        let (router, document) = documented_routes().split_for_parts();
         let shown = format!("{router:?}");
         let paths = shown.split("fallback_router").next().unwrap();
         let texts = paths.split('"').filter(|text| text.starts_with('/'));

@@ -1,14 +1,18 @@
 //! The `tollgate` command and its server.
 //!
 //! - `cli`: the flags and their help
-//! - `serve`: puts a server together and runs it until it is told to stop
-//!   - `served`: what all requests share; `probe`: whether the store answers
-//!   - `stop`: from being told to stop to the end
-//!   - `observe`: what is counted of a request
-//!   - `http`: the API; `grpc`: the other port; `budget`: how much memory requests may take
-//!   - `metrics`, `logs`, `traces`: what operators see; `endpoint`: what a request asks for, in words of ours
-//!   - `receipt`: what was charged, as text, and giving it back once
-//!   - `secret`: what is not shown
+//! - `serve`: runs a server until it is told to stop; `parts`: puts it together
+//!   - `http`, `grpc`: the front ends, which decode requests and encode answers; `observe`: what is counted of a request
+//!   - `pipeline`: decides every request, and accounts for it
+//!   - `trust`: which attributes of a request are believed; `body`: reads bodies; `budget`: what they may take in memory
+//!   - `metrics`, `refused`, `traces`, `receipt`: where decisions are accounted for; `held`: requests that wait
+//!   - `ruleset`: the rules that decide; `store`: what they decide on; `readiness`: whether to send requests here
+//!   - `logs`, `watch`: what operators read; `operators`: who they are; `secret`: what is not shown
+//!   - `endpoint`: what a request asks for, in words of ours; `stop`: from being told to stop to the end
+//!
+//! They depend in one direction: `serve` and `parts`, then the front ends, `pipeline`, what it accounts to, and at last
+//! `ruleset` and `store`.
+//!
 //! - `check`, `healthy`: ask a server, from the command line; `ask`: how
 //! - `replay`: decides the requests of a trace at the trace's own times
 //! - `explain`: which rules apply to a request, and why
@@ -20,6 +24,7 @@
 //! `tollgate_importer` reads the configuration of others: they know nothing of this crate.
 
 mod ask;
+mod body;
 mod budget;
 mod check;
 mod cli;
@@ -30,6 +35,7 @@ mod explain;
 pub mod fuzz;
 mod grpc;
 mod healthy;
+mod held;
 mod http;
 mod import;
 mod logs;
@@ -37,16 +43,22 @@ mod logs;
 pub mod measured;
 mod metrics;
 mod observe;
-mod probe;
+mod operators;
+mod parts;
+mod pipeline;
+mod readiness;
 mod receipt;
 mod refused;
 mod replay;
+mod ruleset;
 mod secret;
 mod serve;
-mod served;
 mod stop;
+mod store;
 mod traces;
+mod trust;
 mod validate;
+mod watch;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;

@@ -5,24 +5,19 @@
 //! - `sparingly`: what happens often is said once a second
 //! - `requests`: a line for each request, if that is asked for
 //! - `refusals`: a sample of the refused requests, with `--log-refusals`; `key`: the form in which keys are logged
-//! - `store`: when the store begins to fail, and when it answers again
-//! - `ceiling`: when keys no longer fit into memory, and when they fit again
 
-mod ceiling;
 mod filter;
 mod key;
 mod lines;
 mod refusals;
 mod requests;
 mod sparingly;
-mod store;
 
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt;
@@ -32,11 +27,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::cli::LogFormat;
-use crate::lifecycle::Phase;
-use crate::served::Served;
-use ceiling::CeilingWatch;
 use lines::{Form, Harmless, Lines};
-use store::{Look, StoreWatch};
 
 pub(crate) use key::ShownKey;
 pub(crate) use refusals::RefusalLog;
@@ -45,9 +36,6 @@ pub(crate) use sparingly::Sparingly;
 
 /// How long the end waits until what was logged is written.
 const MAX_FLUSH: Duration = Duration::from_secs(1);
-
-/// How often it is looked how the store is.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// The log of this process. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -148,35 +136,10 @@ impl Log {
     }
 }
 
-/// Says once a second what has changed, until the server is about to close.
-pub(crate) async fn watch(served: Arc<Served>) {
-    let mut store = StoreWatch::default();
-    let mut ceiling = CeilingWatch::default();
-    let mut looks = tokio::time::interval(LOOK);
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = looks.tick() => {}
-            () = served.lifecycle.reached(Phase::Closing) => return,
-        }
-        if let Some(health) = served.limiter().health() {
-            store.look(&Look::new(&health, &served)).iter().for_each(store::News::say);
-        }
-        if let Some(left_out) = served.failures.rest(Instant::now()) {
-            requests::say_left_out(left_out);
-        }
-        served.guesses.report_rest(Instant::now());
-        served.refused.log_rest(Instant::now());
-        if let Some(news) = ceiling.look(served.limiter().ceiling_counts()) {
-            news.log(served.max_key_bytes);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 

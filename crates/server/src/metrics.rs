@@ -1,55 +1,35 @@
 //! What Prometheus is told.
 //!
-//! - `requests`: what is recorded of every request
-//! - `state`: what is read when somebody asks: decisions, the store, rules, connections
+//! - `requests`: what is recorded of every request; `histogram`: durations, sorted into buckets
+//! - `page`: the whole page, with what is read when somebody asks: decisions, the store, rules, connections
 //! - `process`: what the system says of this process
 //! - `text`: how it is written
 
+mod histogram;
+mod page;
 mod process;
 mod requests;
-mod state;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use metrics::{Histogram, Key, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
+use histogram::Histogram;
+pub(crate) use page::{MetricsPage, Sources};
 use requests::Requests;
 use text::{Kind, Text};
 
 use crate::endpoint::Endpoint;
-use crate::http::Problem;
-use crate::served::Served;
-
-/// From what a decision in memory takes to what nobody should wait for.
-const BOUNDS_SECONDS: [f64; 16] = [
-    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
-    0.05, 0.1, 0.25, 0.5, 1.0,
-];
-
-/// Times are kept one by one until they are sorted into their buckets: at 100,000 requests a second
-/// 20,000 of them, of 16 bytes, wait for that.
-const UPKEEP_INTERVAL: Duration = Duration::from_millis(200);
-
-const STORE_CALLS: &str = "tollgate_store_call_duration_seconds";
-
-/// Nobody filters by it.
-const METADATA: Metadata<'static> = Metadata::new("tollgate", Level::INFO, None);
+use crate::store::StoreKind;
 
 /// What is counted while the server runs. What others count is read when somebody asks for it.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    recorder: PrometheusRecorder,
-    recorded: PrometheusHandle,
+    store: StoreKind,
     requests: Requests,
     /// `None` in memory: to take the time would cost more than the decision.
     store_calls: Option<Histogram>,
@@ -57,38 +37,27 @@ pub(crate) struct Metrics {
     unmatched: AtomicU64,
     /// gRPC calls that clients reset before they were answered.
     reset_calls: AtomicU64,
+    /// Requests to `/v1/authorize` of peers that are not trusted proxies.
+    untrusted_proxies: AtomicU64,
     started: SystemTime,
-    /// Who holds it writes the page: at most one at a time, however many ask.
-    writing: tokio::sync::Mutex<()>,
 }
 
 impl Metrics {
-    /// For a server on a `memory` or another store.
-    pub(crate) fn new(store: &'static str) -> Metrics {
-        // OK because there are bounds: that they are missing is the only error.
-        let builder = PrometheusBuilder::new().set_buckets(&BOUNDS_SECONDS).unwrap_or_default();
-        let recorder = builder.build_recorder();
-        let store_calls = (store != "memory").then(|| {
-            let help = "How long decisions waited for the store. Remembered refusals do not wait.";
-            recorder.describe_histogram(STORE_CALLS.into(), None, help.into());
-            let key = Key::from_parts(STORE_CALLS, &[("store", store)]);
-            recorder.register_histogram(&key, &METADATA)
-        });
+    pub(crate) fn new(store: StoreKind) -> Metrics {
         Metrics {
-            requests: Requests::new(&recorder, store),
-            recorded: recorder.handle(),
-            recorder,
-            store_calls,
+            store,
+            requests: Requests::default(),
+            store_calls: store.is_remote().then(Histogram::default),
             unmatched: AtomicU64::new(0),
             reset_calls: AtomicU64::new(0),
+            untrusted_proxies: AtomicU64::new(0),
             started: SystemTime::now(),
-            writing: tokio::sync::Mutex::default(),
         }
     }
 
     /// Counts a request that was answered.
     pub(crate) fn request(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
-        self.requests.count(&self.recorder, endpoint, status, took);
+        self.requests.count(endpoint, status, took);
     }
 
     /// When a store across the network is asked; in memory it would take longer to read the clock than to decide.
@@ -115,53 +84,36 @@ impl Metrics {
         self.reset_calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The text that Prometheus reads.
-    pub(crate) fn render(&self, served: &Served) -> String {
-        let mut text = Text::new(self.recorded.render());
-        state::write(&mut text, served, self.started);
+    /// Counts a request to `/v1/authorize` of a peer that is not a trusted proxy.
+    pub(crate) fn count_untrusted_proxy(&self) {
+        self.untrusted_proxies.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn untrusted_proxies(&self) -> u64 {
+        self.untrusted_proxies.load(Ordering::Relaxed)
+    }
+
+    /// Writes what was recorded one by one: requests, and calls of the store.
+    fn write_recorded(&self, text: &mut Text) {
+        self.requests.write(text, self.store);
+        if let Some(calls) = &self.store_calls {
+            let help = "How long decisions waited for the store. Remembered refusals do not wait.";
+            text.metric("tollgate_store_call_duration_seconds", Kind::Histogram, help);
+            text.histogram(&[("store", self.store.name())], calls);
+        }
+    }
+
+    /// Writes the other counters.
+    fn write_counted(&self, text: &mut Text) {
         let help = "Descriptors of Envoy's that no rule applied to: they are not limited.";
         let unmatched = self.unmatched.load(Ordering::Relaxed);
         text.single("tollgate_rls_unmatched_descriptors_total", Kind::Counter, help, unmatched);
         let help = "gRPC calls that clients reset before the server had answered them.";
         let reset_calls = self.reset_calls.load(Ordering::Relaxed);
         text.single("tollgate_grpc_reset_calls_total", Kind::Counter, help, reset_calls);
-        process::write(&mut text, self.started);
-        text.into_string()
     }
-}
 
-/// Sorts recorded times into their buckets for as long as the server runs, so that they take no more room
-/// when nobody asks for them.
-pub(crate) async fn upkeep(served: Arc<Served>) {
-    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        interval.tick().await;
-        served.metrics.recorded.run_upkeep();
-    }
-}
-
-/// What the server counts, as Prometheus reads it
-#[utoipa::path(
-    get,
-    path = "/metrics",
-    tag = "operations",
-    responses((status = 200, description = "The text format of Prometheus", body = String, content_type = "text/plain"))
-)]
-pub(crate) async fn page(State(served): State<Arc<Served>>) -> Response {
-    let shared = Arc::clone(&served);
-    let _alone = served.metrics.writing.lock().await;
-    // With thousands of rules it takes milliseconds, which others should not wait.
-    match tokio::task::spawn_blocking(move || shared.metrics.render(&shared)).await {
-        Ok(text) => {
-            let format = HeaderValue::from_static("text/plain; version=0.0.4");
-            match served.page_budget.body(text.into_bytes()) {
-                Ok(text) => ([(CONTENT_TYPE, format)], text).into_response(),
-                Err(exhausted) => Problem::from(exhausted).into_response(),
-            }
-        }
-        // The server is about to end.
-        Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no metrics now; ask again")
-            .into_response(),
+    fn started(&self) -> SystemTime {
+        self.started
     }
 }

@@ -1,203 +1,89 @@
-//! What is counted of a request, whatever it asks: how long it took, and what came of it.
+//! What is counted, traced and logged of a request on either port, whatever it asks: how long it took, and what came
+//! of it.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::body::Body;
-use axum::response::IntoResponse;
-use axum::routing::future::RouteFuture;
-use hyper::{Method, Request, Response};
-use pin_project_lite::pin_project;
-use tower::Service;
+use hyper::{Request, StatusCode};
+use opentelemetry::ContextGuard;
 
 use crate::endpoint::Endpoint;
-use crate::http::{Problem, problem_with_host};
-use crate::logs::RequestLine;
-use crate::served::Served;
-use crate::traces::RequestSpan;
+use crate::logs::{RequestLine, Sparingly};
+use crate::metrics::Metrics;
+use crate::store::StoreKind;
+use crate::traces::{RequestSpan, Traces};
 
-/// The API, observed.
-#[derive(Clone)]
-pub(crate) struct Observed<C> {
-    router: Router,
-    /// Answers `POST /v1/check` instead of the router, which takes a sixth of all that such a request takes.
-    check: C,
-    served: Arc<Served>,
+/// Observes requests.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    metrics: Arc<Metrics>,
+    /// `None` unless traces are collected.
+    traces: Option<Traces>,
+    store: StoreKind,
+    /// Requests that came to a 5xx, for the log.
+    failures: Sparingly,
 }
 
-impl<C> Observed<C> {
-    pub(crate) fn new(router: Router, check: C, served: Arc<Served>) -> Observed<C> {
-        Observed { router, check, served }
-    }
+/// A request under observation. One that nobody waits for any more is dropped, and not counted.
+#[derive(Debug)]
+pub(crate) struct Observation {
+    endpoint: Endpoint,
+    began: Instant,
+    /// If requests are traced.
+    span: Option<RequestSpan>,
+    /// If the log has lines for requests.
+    line: Option<RequestLine>,
 }
 
-impl<C, F> Service<Request<Body>> for Observed<C>
-where
-    C: Fn(Arc<Served>, Request<Body>) -> F,
-    F: Future<Output = Response<Body>>,
-{
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Observing<F>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
+impl Observer {
+    pub(crate) fn new(metrics: Arc<Metrics>, traces: Option<Traces>, store: StoreKind) -> Observer {
+        Observer { metrics, traces, store, failures: Sparingly::default() }
     }
 
-    fn call(&mut self, request: Request<Body>) -> Observing<F> {
+    /// Begins to observe a request, whose head has arrived.
+    pub(crate) fn begin<B>(&self, endpoint: Endpoint, request: &Request<B>) -> Observation {
         let began = Instant::now();
-        let endpoint = Endpoint::of(request.uri().path());
-        let served = Arc::clone(&self.served);
-        let traces = served.traces.as_ref();
-        let span = traces.map(|traces| traces.request(&request, served.store));
-        let line = RequestLine::begin(&request);
-        let problem = problem_with_host(request.headers(), request.version());
-        let answer = match (endpoint, request.method()) {
-            _ if problem.is_some() => Answer::Refused { problem },
-            (Endpoint::Check, &Method::POST) => {
-                Answer::Check { answer: (self.check)(Arc::clone(&served), request) }
-            }
-            _ => Answer::Routed { answer: self.router.call(request) },
-        };
-        Observing { answer, served, endpoint, began, span, line }
+        let span = self.traces.as_ref().map(|traces| traces.request(request, self.store));
+        Observation { endpoint, began, span, line: RequestLine::begin(request) }
     }
-}
 
-pin_project! {
-    /// An answer on its way. One that nobody waits for any more is not counted.
-    pub(crate) struct Observing<F> {
-        #[pin]
-        answer: Answer<F>,
-        served: Arc<Served>,
-        endpoint: Endpoint,
-        began: Instant,
-        // Of those that are traced.
-        span: Option<RequestSpan>,
-        // If the log has lines for requests.
-        line: Option<RequestLine>,
-    }
-}
-
-pin_project! {
-    #[project = Projected]
-    enum Answer<F> {
-        Check { #[pin] answer: F },
-        Routed { #[pin] answer: RouteFuture<Infallible> },
-        // Before any route; `None` once it is answered.
-        Refused { problem: Option<Problem> },
-    }
-}
-
-impl<F: Future<Output = Response<Body>>> Future for Answer<F> {
-    type Output = Response<Body>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response<Body>> {
-        match self.project() {
-            Projected::Check { answer } => answer.poll(context),
-            Projected::Routed { answer } => match ready!(answer.poll(context)) {
-                Ok(answer) => Poll::Ready(answer),
-                Err(never) => match never {},
-            },
-            Projected::Refused { problem } => match problem.take() {
-                Some(problem) => Poll::Ready(problem.into_response()),
-                None => Poll::Pending,
-            },
-        }
-    }
-}
-
-impl<F: Future<Output = Response<Body>>> Future for Observing<F> {
-    type Output = Result<Response<Body>, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let entered = this.span.as_ref().map(RequestSpan::enter);
-        let answer = ready!(this.answer.poll(context));
-        drop(entered);
-        let status = answer.status();
-        this.served.metrics.request(*this.endpoint, status, this.began.elapsed());
-        if let Some(span) = this.span.take() {
+    /// Counts, traces and logs that the request is answered; `status` is in HTTP's words on both ports. Called once.
+    pub(crate) fn answered(&self, observation: &mut Observation, status: StatusCode) {
+        let Observation { endpoint, began, span, line } = observation;
+        self.metrics.request(*endpoint, status, began.elapsed());
+        if let Some(span) = span.take() {
             span.answered(status);
         }
-        if let Some(line) = this.line.take() {
+        if let Some(line) = line.take() {
             line.answered(status);
         }
-        // That it is not ready is an answer.
-        if status.is_server_error() && *this.endpoint != Endpoint::Readyz {
-            this.served.failures.failed(*this.endpoint, status);
+        // That the server is not ready is an answer, and no failure.
+        if status.is_server_error() && *endpoint != Endpoint::Readyz {
+            self.failures.failed(*endpoint, status);
         }
-        Poll::Ready(Ok(answer))
+    }
+
+    /// Counts a request that is refused at once because memory is short.
+    pub(crate) fn refused(&self, endpoint: Endpoint) {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        self.metrics.request(endpoint, status, Duration::ZERO);
+        self.failures.failed(endpoint, status);
+    }
+
+    /// Logs failures that were left out of the log, if the last line is old enough.
+    pub(crate) fn log_rest(&self, now: Instant) {
+        self.failures.log_failed_rest(now);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use axum::body::to_bytes;
-    use hyper::header::{CONTENT_TYPE, HOST};
-    use tollgate::Limiter;
-    use tollgate::rules::{Config, Rules};
-
-    use super::*;
-    use crate::{http, lifecycle};
-
-    fn served() -> Arc<Served> {
-        let config = Config::parse("limits", "limits: { two: fixed-window limit=2 window=1d }");
-        let rules = Rules::new(&Limiter::builder().build(), &config.unwrap()).unwrap();
-        let (_, lifecycle) = lifecycle::lifecycle();
-        Arc::new(Served::new(rules, None, "memory", lifecycle))
+impl Observation {
+    /// When the head of the request had arrived.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
     }
 
-    /// The status, what the body is, and the body.
-    async fn told(answer: Response<Body>) -> (u16, String, String) {
-        let kind = answer.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap().to_owned());
-        let status = answer.status().as_u16();
-        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
-        (status, kind.unwrap_or_default(), String::from_utf8(body.to_vec()).unwrap())
-    }
-
-    #[tokio::test]
-    async fn only_posted_checks_pass_the_router_by() {
-        let router = Router::new().fallback(async || "routed");
-        let check = |_, _| async { Response::new(Body::from("decided")) };
-        let mut observed = Observed::new(router, check, served());
-        for (method, path, want) in [
-            (Method::POST, "/v1/check", "decided"),
-            (Method::POST, "/v1/check?a=b", "decided"),
-            (Method::GET, "/v1/check", "routed"),
-            (Method::POST, "/v1/check/", "routed"),
-            (Method::POST, "/v1/check/batch", "routed"),
-        ] {
-            let request = Request::builder().method(&method).uri(path).header(HOST, "localhost");
-            let request = request.body(Body::empty());
-            let answer = observed.call(request.unwrap()).await.unwrap();
-            assert_eq!(told(answer).await.2, want, "{method} {path}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_check_comes_to_the_same_by_the_router_and_past_it() {
-        let served = served();
-        let mut router = http::router(Arc::clone(&served));
-        let json = "application/json";
-        for (kind, body, want) in [
-            (json, r#"{"limit":"two","key":"a","cost":3}"#.to_owned(), 200),
-            (json, r#"{"limit":"three","key":"a"}"#.to_owned(), 404),
-            (json, r#"{"limit":"two"}"#.to_owned(), 400),
-            (json, "a".repeat(100_000), 413),
-            ("text/plain", r#"{"limit":"two","key":"a"}"#.to_owned(), 415),
-        ] {
-            let request = || {
-                let request = Request::post("/v1/check").header(CONTENT_TYPE, kind);
-                request.body(Body::from(body.clone())).unwrap()
-            };
-            let routed = told(router.call(request()).await.unwrap()).await;
-            let direct = told(http::check(Arc::clone(&served), request()).await).await;
-            assert_eq!(direct, routed);
-            assert_eq!(direct.0, want, "{direct:?}");
-        }
+    /// Makes the request's span the current one until the guard is dropped.
+    pub(crate) fn enter(&self) -> Option<ContextGuard> {
+        self.span.as_ref().map(RequestSpan::enter)
     }
 }

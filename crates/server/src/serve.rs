@@ -8,7 +8,6 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use axum::body::Body;
 use hyper::Request;
-use siphasher::sip::SipHasher13;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::http::Peer;
@@ -18,17 +17,19 @@ use tollgate_playground::Playground;
 
 use crate::cli::ServeArgs;
 use crate::endpoint::Endpoint;
+use crate::http::{self, Api};
 use crate::lifecycle::{self, Lifecycle};
 use crate::listener::{self, Bounds, Connection};
 use crate::logs::{Log, RefusalLog, Start};
-use crate::observe::Observed;
-use crate::probe::Probe;
+use crate::operators::OperatorAccess;
+use crate::parts::{Foundation, Parts};
 use crate::receipt::Receipts;
 use crate::refused::Refused;
-use crate::served::Served;
+use crate::ruleset::RuleSet;
 use crate::stop::{Drain, Signals};
+use crate::store::{StoreKind, StoreMonitor};
 use crate::traces::{self, Traces};
-use crate::{grpc, http, logs, metrics, probe};
+use crate::{grpc, logs};
 
 /// Limits and rules to try the server with.
 const EXAMPLE: &str = include_str!("../../../examples/rules.yaml");
@@ -66,37 +67,39 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let signals = Signals::new().context("signals cannot be listened for")?;
     let (phase, lifecycle) = lifecycle::lifecycle();
-    let (served, following) = served(args, log, lifecycle.clone(), traces)?;
-    // The first requests find a connection.
-    if let Some(probe) = &served.probe
-        && probe.is_answered().await
-    {
-        // If this fails, it is asked again.
-        let _ = served.receipts.learn().await;
-    }
-    let http = bind(args.listen, "--listen")?;
-    let grpc = bind(args.grpc_listen, "--grpc-listen")?;
-    announce(args, log, &served, &http, &grpc)?;
-    tokio::spawn(probe::watch(Arc::clone(&served)));
-    tokio::spawn(logs::watch(Arc::clone(&served)));
-
-    let api = Observed::new(http::router(Arc::clone(&served)), http::check, Arc::clone(&served));
+    let (foundation, following) = foundation(args, log, lifecycle.clone(), traces)?;
     let bounds = Bounds {
-        max_connections: served.max_connections,
+        max_connections: foundation.max_connections,
         first_byte: args.first_byte_timeout,
         request: args.request_timeout,
         idle: args.idle_timeout,
     };
-    tokio::spawn(metrics::upkeep(Arc::clone(&served)));
-    let shared = Arc::clone(&served);
-    tokio::spawn(async move {
-        shared.receipts.follow(|| shared.is_store_answered()).await;
-    });
-    let connections = Arc::clone(&served.connections);
-    let http =
-        listener::serve(http, api, describe_connection, bounds, lifecycle.clone(), connections);
+    let Parts { api, grpc: grpc_parts, watched, http_connections } = Parts::new(foundation);
+    let (store, receipts) = (Arc::clone(&watched.store), Arc::clone(&api.receipts));
+    // The first requests find a connection.
+    if store.kind().is_remote() && store.is_answering().await {
+        // If this fails, it is asked again.
+        let _ = receipts.learn().await;
+    }
+    let http = bind(args.listen, "--listen")?;
+    let grpc = bind(args.grpc_listen, "--grpc-listen")?;
+    announce(args, log, &api.rules, &http, &grpc)?;
+    let (probed, phases) = (Arc::clone(&store), lifecycle.clone());
+    tokio::spawn(async move { probed.watch(&phases).await });
+    tokio::spawn(watched.watch(lifecycle.clone()));
+    tokio::spawn(async move { receipts.follow(|| store.was_answering()).await });
+
+    let api = http::service(Api::new(api));
+    let http = listener::serve(
+        http,
+        api,
+        describe_connection,
+        bounds,
+        lifecycle.clone(),
+        http_connections,
+    );
     let http = tokio::spawn(http);
-    let grpc = tokio::spawn(grpc::serve(grpc, bounds, Arc::clone(&served)));
+    let grpc = tokio::spawn(grpc::serve(grpc, bounds, grpc_parts));
 
     let finished = async {
         let _ = http.await;
@@ -119,57 +122,57 @@ fn describe_connection(request: &mut Request<Body>, connection: &Connection<'_>)
     }
 }
 
-/// The rules on their store; and what follows the file, for as long as it is kept.
-fn served(
+/// The rules on their store, and all that the flags determine; and what follows the file, for as long as it is kept.
+fn foundation(
     args: &ServeArgs,
     log: &Log,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
-) -> anyhow::Result<(Arc<Served>, Option<Following>)> {
+) -> anyhow::Result<(Foundation, Option<Following>)> {
     let limiter = limiter(args)?;
-    let store = if limiter.health().is_none() { "memory" } else { "redis" };
     // First: the rules may take all the limits there can be.
-    let probe = Probe::new(&limiter)?;
-    let receipts = match store {
-        "memory" => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
-        _ => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
+    let store = StoreMonitor::new(&limiter, args.max_memory)?;
+    let receipts = match store.kind() {
+        StoreKind::Memory => Receipts::in_memory(args.max_memory / REFUNDS_SHARE),
+        StoreKind::Redis => Receipts::on_servers(&limiter, args.receipt_secret.as_ref())?,
     };
-    let (rules, file, following) = match &args.config {
+    let (rules, following) = match &args.config {
         Some(path) => {
             let file = RulesFile::open(&limiter, path)?;
             let following = file.follow().and_then(Following::and_on_hangup);
             let following = following.context("--config cannot be followed")?;
-            (file.rules().clone(), Some(file), Some(following))
+            (RuleSet::of_file(file), Some(following))
         }
         None => {
             let config = Config::parse("the example", EXAMPLE)?;
             reload_nothing().context("signals cannot be listened for")?;
-            (Rules::new(&limiter, &config)?, None, None)
+            (RuleSet::of_text(Rules::new(&limiter, &config)?, EXAMPLE), None)
         }
     };
     for domain in &args.required_domains {
-        if !rules.require_domain(domain) {
-            return Err(without_rules(domain, &rules.domains()));
+        if !rules.rules().require_domain(domain) {
+            return Err(without_rules(domain, &rules.rules().domains()));
         }
     }
-    let mut served = Served::new(rules, file, store, lifecycle);
-    served.receipts = receipts;
-    if !args.no_playground {
-        served.playground = Some(match served.limiter().health() {
-            None => Playground::in_memory(),
-            Some(_) => Playground::on_servers(served.limiter(), args.store_deadline)?,
-        });
-    }
-    served.operator_token = args.operator_token.clone();
-    served.is_ready_without_store = args.ready_without_store;
-    served.probe = probe;
-    served.traces = traces;
-    served.log = Some(log.clone());
-    served.refused = Refused::logging(args.log_refusals.map(RefusalLog::every));
-    served.max_key_bytes = args.max_memory;
-    served.max_connections = max_connections(args);
-    served.example_hash = SipHasher13::new().hash(EXAMPLE.as_bytes());
-    Ok((Arc::new(served), following))
+    let playground = match args.no_playground {
+        true => None,
+        false if limiter.is_local() => Some(Playground::in_memory()),
+        false => Some(Playground::on_servers(&limiter, args.store_deadline)?),
+    };
+    let foundation = Foundation {
+        rules,
+        store,
+        receipts,
+        refused: Refused::logging(args.log_refusals.map(RefusalLog::every)),
+        operators: OperatorAccess::new(args.operator_token.clone()),
+        playground,
+        lifecycle,
+        log: log.clone(),
+        traces,
+        is_ready_without_store: args.ready_without_store,
+        max_connections: max_connections(args),
+    };
+    Ok((foundation, following))
 }
 
 /// Returns how many connections each port may have: fewer than wanted, with a warning, if files are too few.
@@ -227,7 +230,7 @@ fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
 fn announce(
     args: &ServeArgs,
     log: &Log,
-    served: &Served,
+    rules: &RuleSet,
     http: &TcpListener,
     grpc: &TcpListener,
 ) -> anyhow::Result<()> {
@@ -235,9 +238,9 @@ fn announce(
     log.announce(&Start {
         http,
         grpc: grpc.local_addr()?,
-        store: store(args, served),
-        rules: served.rules.counts().len(),
-        limits: served.limits().len(),
+        store: store(args, rules.limiter()),
+        rules: rules.rules().counts().len(),
+        limits: rules.limits().len(),
         config: args.config.as_ref().map(|path| path.display().to_string()),
     });
     if args.config.is_none() && !http.ip().is_loopback() {
@@ -247,8 +250,8 @@ fn announce(
 }
 
 /// `memory, at most 64 MiB`, or `redis at 10.0.0.1:6379`: without user and password.
-fn store(args: &ServeArgs, served: &Served) -> String {
-    let Some(health) = served.limiter().health() else {
+fn store(args: &ServeArgs, limiter: &Limiter) -> String {
+    let Some(health) = limiter.health() else {
         let most = args.max_memory;
         return match most.is_multiple_of(1 << 20) {
             true => format!("memory, at most {} MiB", most >> 20),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tollgate::rules::reading::Report;
 use tollgate::rules::{Config, Problem, Problems};
 
 use crate::cli::{Format, ValidateArgs};
@@ -42,15 +41,15 @@ fn read(path: &Path) -> Outcome {
 fn with_domains(path: &Path, config: Config, args: &ValidateArgs) -> Outcome {
     let there = config.domains();
     let missing = args.required_domains.iter().filter(|name| !there.contains(&name.as_str()));
-    let mut report = Report::continuing(&name_of(path), config.warnings().clone());
-    for domain in missing {
+    let missing: Vec<_> = missing.collect();
+    if missing.is_empty() {
+        return Ok(config);
+    }
+    let problems = missing.into_iter().fold(config.warnings().clone(), |problems, domain| {
         let message = format!("no rules for domain `{domain}`, which --require-domain names");
-        report.unreadable(message, "add rules for it, or leave the flag out");
-    }
-    match report.errors() {
-        0 => Ok(config),
-        _ => Err(report.with(Vec::new())),
-    }
+        problems.with_error(&name_of(path), message, "add rules for it, or leave the flag out")
+    });
+    Err(problems)
 }
 
 /// What a file says, which may be the end of a pipe, as in `tollgate validate <(generate)`.

@@ -54,6 +54,28 @@ impl Buf for AnswerBytes {
     }
 }
 
+/// How a call ended.
+pub(super) enum CallEnd {
+    /// Its answer is ready to be sent.
+    Answer { response: Response<Answer>, respond: SendResponse<AnswerBytes>, charge: MemoryCharge },
+    /// Its answer is on its way.
+    Sent,
+    /// The client reset it.
+    Reset,
+    /// The connection ended before it.
+    Lost,
+}
+
+impl CallEnd {
+    /// The end of a call whose stream was reset or lost.
+    pub(super) fn of(reset: &Result<h2::Reason, h2::Error>) -> CallEnd {
+        match reset {
+            Ok(_) => CallEnd::Reset,
+            Err(_) => CallEnd::Lost,
+        }
+    }
+}
+
 /// Hands an answer to h2. Returns the charge of an answer without a message, for when it is written.
 pub(super) fn send(
     response: Response<Answer>,

@@ -10,11 +10,10 @@ use tonic::{Code, Status};
 
 use super::answer::{Answer, COVERED_BYTES};
 use super::body::CallBody;
-use super::rate_limit::{self, Became};
+use super::rate_limit::{Became, RateLimitService};
 use super::timeout;
-use crate::budget::{MemoryCharge, SMALL_BYTES};
-use crate::http::{Problem, read_body};
-use crate::served::Served;
+use crate::body::{self, UnreadBody};
+use crate::budget::{Budget, MemoryCharge, SMALL_BYTES};
 
 /// The most bytes of a message, with the five before it: as many as the most descriptors have that each repeat all
 /// headers of a client, which Envoy takes 60 KiB of. A client cannot make it longer, be told an error, and so pass.
@@ -33,7 +32,7 @@ pub(super) struct Answered {
 
 /// Receives a call's message, decides it, and returns the answer. The charge grows with a message that is incomplete.
 pub(super) async fn should_rate_limit(
-    served: &Served,
+    envoy: &RateLimitService,
     request: Request<CallBody>,
     max_time: Duration,
     began: Instant,
@@ -46,11 +45,11 @@ pub(super) async fn should_rate_limit(
     let time = timeout::of_caller(&head.headers);
     // Before the body is read: headers are not kept for as long as that takes.
     drop(head);
-    let answered = match read(served, body, max_time, charge).await {
+    let answered = match read(&envoy.budget, body, max_time, charge).await {
         Ok(body) => {
             charge.stop_waiting();
             let time_left = time.map(|time| time.saturating_sub(began.elapsed()));
-            decided(served, &body, time_left).await
+            decided(envoy, &body, time_left).await
         }
         Err(error) => Err(error),
     };
@@ -81,17 +80,17 @@ fn counted_as(code: Code) -> StatusCode {
 
 /// Reads the whole body, if it arrives in time.
 async fn read(
-    served: &Served,
+    budget: &Budget,
     body: CallBody,
     max_time: Duration,
     charge: &mut MemoryCharge,
 ) -> Result<Bytes, Status> {
-    let read = read_body(body, MAX_BYTES, &served.budget, Some(charge));
+    let read = body::read(body, MAX_BYTES, budget, Some(charge));
     match tokio::time::timeout(max_time, read).await {
         // Copied if it is short: it shares the buffer that it was read into, and would keep all of that while the store
         // is waited for.
         Ok(Ok(body)) if body.len() <= SMALL_BYTES => Ok(Bytes::copy_from_slice(&body)),
-        Ok(read) => read.map_err(|problem| unread(&problem)),
+        Ok(read) => read.map_err(unread),
         Err(_) => Err(too_slow(max_time)),
     }
 }
@@ -103,14 +102,14 @@ pub(super) fn too_slow(max_time: Duration) -> Status {
 
 /// The answer to a message, as it is in a body.
 async fn decided(
-    served: &Served,
+    envoy: &RateLimitService,
     body: &[u8],
     time_left: Option<Duration>,
 ) -> Result<(Vec<u8>, Became), Status> {
     let message = message(body)?;
     let mut to = Vec::with_capacity(COVERED_BYTES);
     to.resize(PREFIX_BYTES, 0);
-    let became = rate_limit::answer(served, message, time_left, &mut to).await;
+    let became = envoy.answer(message, time_left, &mut to).await;
     let became = became.map_err(Status::invalid_argument)?;
     // OK because the prefix is there, and no answer has 4 GiB.
     let length = (to.len() - PREFIX_BYTES) as u32;
@@ -161,13 +160,13 @@ fn message(body: &[u8]) -> Result<&[u8], Status> {
 }
 
 /// Why there is no body.
-fn unread(problem: &Problem) -> Status {
-    match problem.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Status::invalid_argument(format!(
-            "the message is too long; send at most {MAX_BYTES} bytes: fewer descriptors, or shorter values"
+fn unread(why: UnreadBody) -> Status {
+    match why {
+        UnreadBody::TooLong { most } => Status::invalid_argument(format!(
+            "the message is too long; send at most {most} bytes: fewer descriptors, or shorter values"
         )),
-        StatusCode::SERVICE_UNAVAILABLE => Status::resource_exhausted(problem.detail()),
-        _ => Status::invalid_argument(problem.detail()),
+        UnreadBody::OutOfMemory => Status::resource_exhausted(why.to_string()),
+        UnreadBody::BrokenOff => Status::invalid_argument(why.to_string()),
     }
 }
 

@@ -4,22 +4,20 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::SendResponse;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use tonic::service::Routes;
 
-use super::answer::{Answer, AnswerBytes};
+use super::answer::{Answer, AnswerBytes, CallEnd};
 use super::body::CallBody;
 use super::call::{self, Answered};
+use super::rate_limit::RateLimitService;
 use super::routed;
 use crate::budget::{Exhausted, MemoryAccount, MemoryCharge};
 use crate::endpoint::Endpoint;
-use crate::logs::RequestLine;
-use crate::served::Served;
-use crate::traces::RequestSpan;
 
 /// The memory of a call until it is answered: its stream, its state, and a short answer.
 const CALL_BYTES: usize = 4 << 10;
@@ -29,7 +27,7 @@ const CALL_BYTES: usize = 4 << 10;
 pub(super) struct Calls {
     /// Health and reflection.
     routes: Routes,
-    served: Arc<Served>,
+    envoy: Arc<RateLimitService>,
     /// How long a message may take to arrive.
     max_time: Duration,
 }
@@ -47,21 +45,9 @@ pub(super) enum Work {
     Ended(CallEnd),
 }
 
-/// How a call ended.
-pub(super) enum CallEnd {
-    /// Its answer is ready to be sent.
-    Answer { response: Response<Answer>, respond: SendResponse<AnswerBytes>, charge: MemoryCharge },
-    /// Its answer is on its way.
-    Sent,
-    /// The client reset it.
-    Reset,
-    /// The connection ended before it.
-    Lost,
-}
-
 impl Calls {
-    pub(super) fn new(routes: Routes, served: Arc<Served>, max_time: Duration) -> Calls {
-        Calls { routes, served, max_time }
+    pub(super) fn new(routes: Routes, envoy: Arc<RateLimitService>, max_time: Duration) -> Calls {
+        Calls { routes, envoy, max_time }
     }
 
     /// Charges what any call takes.
@@ -78,7 +64,7 @@ impl Calls {
     ) -> RunningCall {
         let request = request.map(CallBody::new);
         if Endpoint::of(request.uri().path()) == Endpoint::RateLimit {
-            let work = rate_limit(Arc::clone(&self.served), request, self.max_time, charge);
+            let work = rate_limit(Arc::clone(&self.envoy), request, self.max_time, charge);
             return RunningCall { respond: Some(respond), work: Box::pin(work) };
         }
         let work = routed::answer(self.routes.clone(), request, respond, self.max_time, charge);
@@ -89,15 +75,13 @@ impl Calls {
     pub(super) fn count_refused(&self, request: &Request<RecvStream>) {
         let endpoint = Endpoint::of(request.uri().path());
         if endpoint == Endpoint::RateLimit {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            self.served.metrics.request(endpoint, status, Duration::ZERO);
-            self.served.failures.failed(endpoint, status);
+            self.envoy.observer.refused(endpoint);
         }
     }
 
     /// Counts a call that its client reset.
     pub(super) fn count_reset(&self) {
-        self.served.metrics.count_reset_call();
+        self.envoy.metrics.count_reset_call();
     }
 }
 
@@ -122,44 +106,24 @@ impl Future for RunningCall {
     }
 }
 
-impl CallEnd {
-    /// The end of a call whose stream was reset or lost.
-    pub(super) fn of(reset: &Result<h2::Reason, h2::Error>) -> CallEnd {
-        match reset {
-            Ok(_) => CallEnd::Reset,
-            Err(_) => CallEnd::Lost,
-        }
-    }
-}
-
 /// Answers a call of Envoy's. A call that is dropped meanwhile is not counted.
 async fn rate_limit(
-    served: Arc<Served>,
+    envoy: Arc<RateLimitService>,
     request: Request<CallBody>,
     max_time: Duration,
     mut charge: MemoryCharge,
 ) -> Work {
-    let began = Instant::now();
-    let span = served.traces.as_ref().map(|traces| traces.request(&request, served.store));
-    let line = RequestLine::begin(&request);
+    let mut observation = envoy.observer.begin(Endpoint::RateLimit, &request);
     let Answered { response, status } = {
-        let answered = call::should_rate_limit(&served, request, max_time, began, &mut charge);
+        let began = observation.began();
+        let answered = call::should_rate_limit(&envoy, request, max_time, began, &mut charge);
         let mut answered = pin!(answered);
         poll_fn(|context| {
-            let _entered = span.as_ref().map(RequestSpan::enter);
+            let _entered = observation.enter();
             answered.as_mut().poll(context)
         })
         .await
     };
-    served.metrics.request(Endpoint::RateLimit, status, began.elapsed());
-    if let Some(span) = span {
-        span.answered(status);
-    }
-    if let Some(line) = line {
-        line.answered(status);
-    }
-    if status.is_server_error() {
-        served.failures.failed(Endpoint::RateLimit, status);
-    }
+    envoy.observer.answered(&mut observation, status);
     Work::Answer(response, charge)
 }

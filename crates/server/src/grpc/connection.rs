@@ -24,15 +24,19 @@ use tokio::task::JoinSet;
 use super::calls::Calls;
 use super::{MAX_AGE, MAX_AGE_APART_S, MAX_AGE_GRACE};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::listener::{Bounds, Place, Room};
-use crate::served::Served;
+use crate::listener::{Bounds, Connections, Place, Room};
 use driver::ConnectionDriver;
 use socket::Socket;
 
 /// Serves connections until the server closes, and everything that is in flight then.
-pub(super) async fn serve(listener: TcpListener, bounds: Bounds, served: &Served, calls: Calls) {
-    let Served { lifecycle, grpc_connections, .. } = served;
-    let mut room = Room::new(bounds, Arc::clone(grpc_connections));
+pub(super) async fn serve(
+    listener: TcpListener,
+    bounds: Bounds,
+    connections: Arc<Connections>,
+    lifecycle: &Lifecycle,
+    calls: Calls,
+) {
+    let mut room = Room::new(bounds, connections);
     let mut open = JoinSet::new();
     let http2 = super::http2();
     let accepted = async {

@@ -10,6 +10,7 @@ mod lenient;
 mod metadata;
 mod status;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -17,8 +18,10 @@ use prost::Message;
 use tollgate::rules::{Config, Rules};
 use tollgate::{Error, Limiter};
 
-use crate::served::Served;
-use crate::traces;
+use crate::budget::Budget;
+use crate::metrics::Metrics;
+use crate::observe::Observer;
+use crate::pipeline::Pipeline;
 
 /// What Envoy counts in.
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,56 +44,55 @@ pub(super) enum Became {
     Undecided,
 }
 
-/// Appends the answer to a message. An error is the caller's: it names the place, the problem and the remedy.
-pub(super) async fn answer(
-    served: &Served,
-    message: &[u8],
-    time_left: Option<Duration>,
-    to: &mut Vec<u8>,
-) -> Result<Became, String> {
-    let request = decoded(message)?;
-    let rules = served.rules.as_of_now();
-    let asked = asked::descriptors(&request, &rules)?;
-    let mut check = rules.check_each(&request.domain, &asked);
-    // Nobody holds a request for a while: what would have to wait is refused. Without such limits, what a caller
-    // accepts is not asked: one limit alone is decided quicker then.
-    if rules.is_shaping() {
-        check = check.max_wait(Duration::ZERO);
-    }
-    if let Some(time) = time_left {
-        check = check.within(time.max(LEAST_TIME));
-    }
-    let called = served.metrics.store_call();
-    let ruled = match served.store {
-        "memory" => check.now(),
-        // On the heap: what a span takes, requests to a memory need not carry about.
-        _ => Box::pin(traces::store(served, check)).await,
-    };
-    served.metrics.store_answered(called);
-    match ruled {
-        Ok(ruling) => {
-            served.refused.count_of(&ruling);
-            if served.traces.is_some() {
-                traces::ruled(&ruling);
+/// Envoy's rate limit service.
+pub(crate) struct RateLimitService {
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) observer: Arc<Observer>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) budget: Budget,
+}
+
+impl RateLimitService {
+    /// Appends the answer to a message. An error is the caller's: it names the place, the problem and the remedy.
+    pub(super) async fn answer(
+        &self,
+        message: &[u8],
+        time_left: Option<Duration>,
+        to: &mut Vec<u8>,
+    ) -> Result<Became, String> {
+        let request = decoded(message)?;
+        let rules = self.pipeline.snapshot();
+        let asked = asked::descriptors(&request, &rules)?;
+        let mut check = rules.check_each(&request.domain, &asked);
+        // Nobody holds a request for a while: what would have to wait is refused. Without such limits, what a caller
+        // accepts is not asked: one limit alone is decided quicker then.
+        if rules.is_shaping() {
+            check = check.max_wait(Duration::ZERO);
+        }
+        if let Some(time) = time_left {
+            check = check.within(time.max(LEAST_TIME));
+        }
+        match self.pipeline.ruling(self.pipeline.send_check(check)).await {
+            Ok(ruling) => {
+                let unmatched = answer::ruled(to, &ruling, asked.len());
+                self.metrics.unmatched(unmatched);
+                Ok(Became::Decided)
             }
-            let unmatched = answer::ruled(to, &ruling, asked.len());
-            served.metrics.unmatched(unmatched);
-            Ok(Became::Decided)
+            // The others a client can bring about, by a long header or by the numbers of its plan: it must not choose to
+            // be told an error.
+            Err(
+                error @ (Error::Store(_)
+                | Error::TooManyCharges { .. }
+                | Error::TooMuchWork { .. }
+                | Error::KeysTooLong { .. }
+                | Error::LimitedTo { .. }
+                | Error::TooManyLimits { .. }),
+            ) => {
+                answer::undecided(to, &error, asked.len());
+                Ok(Became::Undecided)
+            }
+            Err(error) => Err(error.to_string()),
         }
-        // The others a client can bring about, by a long header or by the numbers of its plan: it must not choose to be
-        // told an error.
-        Err(
-            error @ (Error::Store(_)
-            | Error::TooManyCharges { .. }
-            | Error::TooMuchWork { .. }
-            | Error::KeysTooLong { .. }
-            | Error::LimitedTo { .. }
-            | Error::TooManyLimits { .. }),
-        ) => {
-            answer::undecided(to, &error, asked.len());
-            Ok(Became::Undecided)
-        }
-        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -7,19 +7,18 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::lifecycle::Phase;
-use crate::probe::Probe;
-use crate::served::Served;
+use crate::readiness::Readiness;
 
 /// What health is asked of: the whole server, which is called "", and its services.
 const SERVICES: [&str; 3] = ["", "tollgate", SERVICE_NAME];
 
 /// Says whether the server is ready until it closes.
-pub(super) async fn readiness(mut reporter: HealthReporter, served: &Served) {
-    let lifecycle = &served.lifecycle;
+pub(super) async fn readiness(mut reporter: HealthReporter, readiness: &Readiness) {
+    let lifecycle = readiness.lifecycle();
     // First: what changes after this is noticed.
-    let mut answers = served.probe.as_ref().map(Probe::follow);
+    let mut answers = readiness.store().follow();
     loop {
-        set(&mut reporter, served).await;
+        set(&mut reporter, readiness).await;
         let changed = async {
             match &mut answers {
                 // An error is that there is no probe any more, and nothing to come.
@@ -32,7 +31,7 @@ pub(super) async fn readiness(mut reporter: HealthReporter, served: &Served) {
             () = lifecycle.reached(Phase::Draining) => break,
         }
     }
-    set(&mut reporter, served).await;
+    set(&mut reporter, readiness).await;
     lifecycle.reached(Phase::Closing).await;
     // Who watches is told that there is no more to come, and need not be waited for.
     for service in SERVICES {
@@ -40,8 +39,9 @@ pub(super) async fn readiness(mut reporter: HealthReporter, served: &Served) {
     }
 }
 
-async fn set(reporter: &mut HealthReporter, served: &Served) {
-    let status = if served.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+async fn set(reporter: &mut HealthReporter, readiness: &Readiness) {
+    let status =
+        if readiness.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
     for service in SERVICES {
         reporter.set_service_status(service, status).await;
     }

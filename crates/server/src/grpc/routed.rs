@@ -17,10 +17,9 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service;
 
-use super::answer::AnswerBytes;
+use super::answer::{AnswerBytes, CallEnd};
 use super::body::CallBody;
 use super::call;
-use super::calls::CallEnd;
 use crate::budget::MemoryCharge;
 
 /// The memory of such a call beyond that of every call. A watch of health lasts as long as its connection.

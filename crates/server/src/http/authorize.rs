@@ -1,18 +1,14 @@
 //! `/v1/authorize`: decides for a proxy that asks before it passes a request on.
 //!
 //! - `params`: the proxy's configuration, from the path; `original`: the request that it was sent
-//! - `hold`: while a shaping limit delays it
 //!
 //! The rules see what the middleware would see of the original request.
 
-mod hold;
 mod original;
 mod params;
 
-use std::future::IntoFuture;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
@@ -21,44 +17,47 @@ use axum::response::{IntoResponse, Response};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
-use tollgate::rules::RulesAnswer;
 use utoipa::openapi::OpenApi;
 
-use self::hold::{Held, Line, Place};
 pub(super) use self::params::AuthorizeSettings;
 use self::params::{Params, PathParts};
 use super::Problem;
 use super::openapi::AuthorizeAnswers;
+use crate::held::{HeldRequest, HeldRequests, Place};
+use crate::lifecycle::Lifecycle;
 use crate::listener::Hold;
 use crate::logs::Sparingly;
-use crate::served::Served;
-use crate::traces;
+use crate::metrics::Metrics;
+use crate::pipeline::{Pipeline, SentRuling};
 
 /// Says why a request is not let through, in a word: proxies tell one reason from another by it, whatever the status.
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 
-/// What all of them share.
-#[derive(Debug, Default)]
-pub(crate) struct Authorizing {
-    line: Line,
-    /// Questions of those who are not trusted.
-    untrusted: AtomicU64,
-    told: Sparingly,
+/// Decides for proxies.
+#[derive(Debug)]
+pub(super) struct Authorizer {
+    pipeline: Arc<Pipeline>,
+    metrics: Arc<Metrics>,
+    held: Arc<HeldRequests>,
+    lifecycle: Lifecycle,
+    /// Requests of peers that are not trusted, for the log.
+    untrusted: Sparingly,
 }
 
-impl Authorizing {
-    pub(crate) fn untrusted(&self) -> u64 {
-        self.untrusted.load(Ordering::Relaxed)
+impl Authorizer {
+    pub(super) fn new(
+        pipeline: Arc<Pipeline>,
+        metrics: Arc<Metrics>,
+        held: Arc<HeldRequests>,
+        lifecycle: Lifecycle,
+    ) -> Authorizer {
+        Authorizer { pipeline, metrics, held, lifecycle, untrusted: Sparingly::default() }
     }
 
-    pub(crate) fn waiting(&self) -> u32 {
-        self.line.waiting()
-    }
-
-    /// Somebody asks who is not trusted: counted, and said once a second at most.
+    /// Refuses a peer that is not trusted: counted, and logged once a second at most.
     fn refuse(&self, peer: Option<IpAddr>) -> Response {
-        self.untrusted.fetch_add(1, Ordering::Relaxed);
-        if let (Some(left_out), Some(peer)) = (self.told.again(Instant::now()), peer) {
+        self.metrics.count_untrusted_proxy();
+        if let (Some(left_out), Some(peer)) = (self.untrusted.again(Instant::now()), peer) {
             tracing::warn!(
                 %peer,
                 left_out,
@@ -66,6 +65,50 @@ impl Authorizing {
             );
         }
         because("untrusted-proxy", Problem::untrusted_proxy().into_response())
+    }
+
+    fn begin(&self, params: &Params, parts: Parts) -> Result<Begun, Problem> {
+        let now = self.pipeline.snapshot();
+        let peer = parts.extensions.get().map(|Peer(peer)| peer.ip());
+        let trusted = now.identity().filter(|own| peer.is_some_and(|peer| own.trusts(peer)));
+        let Some(identity) = trusted else {
+            return Ok(Begun::Refused(self.refuse(peer)));
+        };
+        let domain = params.domain(&now)?;
+        let original = original::request(params.proxy(), parts)?;
+        let head = RequestHead::new(&original, identity);
+        if let Some(unwelcome) = head.unwelcome() {
+            return Ok(Begun::Unwelcome(unwelcome));
+        }
+        let attributes = now.attributes(&head);
+        let mut check = now.check(&domain, &attributes);
+        let mut place = None;
+        if now.is_shaping() {
+            place = self.held.join();
+            check =
+                check.max_wait(if place.is_some() { params.max_wait() } else { Duration::ZERO });
+        }
+        if head.is_preflight() {
+            check = check.of_preflight();
+        }
+        Ok(Begun::Sent(self.pipeline.send_check(check), place))
+    }
+
+    /// Waits for the ruling, and says what comes of it.
+    async fn decided(&self, params: &Params, sent: SentRuling, place: Option<Place>) -> Answer {
+        let ruling = match self.pipeline.ruling(sent).await {
+            Ok(ruling) => ruling,
+            Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
+        };
+        let outcome = Outcome::of_rules(&ruling);
+        if !outcome.is_allowed() {
+            return Answer::Now(params.refused(Reason::Quota(outcome)));
+        }
+        let (response, delay) = (allowed(&outcome), outcome.delay());
+        match delay.is_zero() {
+            true => Answer::Now(response),
+            false => Answer::Later { response, delay, held: HeldRequest::new(ruling, place) },
+        }
     }
 }
 
@@ -82,23 +125,23 @@ pub(super) const PATHS: [&str; 3] =
 /// read. If a shaping limit delays the request, the answer is delayed.
 #[utoipa::path(get, path = "/v1/authorize", tag = "decisions", responses(AuthorizeAnswers))]
 pub(super) async fn authorize(
-    State(served): State<Arc<Served>>,
+    State(authorizer): State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
     let params = Params::new(path)?;
     let hold = parts.extensions.get::<Hold>().cloned();
-    let answer = match begin(&served, &params, parts)? {
+    let answer = match authorizer.begin(&params, parts)? {
         Begun::Refused(response) => return Ok(response),
         Begun::Unwelcome(unwelcome) => return Ok(params.refused(Reason::from(&unwelcome))),
-        Begun::Asked(answer, place) => decided(&served, &params, answer, place).await,
+        Begun::Sent(sent, place) => authorizer.decided(&params, sent, place).await,
     };
     match answer {
         Answer::Now(response) => Ok(response),
         Answer::Later { response, delay, held } => {
             let _held_open = hold.as_ref().map(Hold::begin);
-            match held.until_its_turn(delay, &served.lifecycle).await {
+            match held.until_its_turn(delay, &authorizer.lifecycle).await {
                 Ok(()) => Ok(response),
                 Err(left) => Ok(params.stopping(left)),
             }
@@ -117,11 +160,11 @@ pub(super) async fn authorize(
     responses(AuthorizeAnswers),
 )]
 pub(super) async fn authorize_by_domain(
-    served: State<Arc<Served>>,
+    authorizer: State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    authorize(served, path, request).await
+    authorize(authorizer, path, request).await
 }
 
 /// Decides a request that a proxy was sent, by the rules of a domain, and answers as the proxy needs it
@@ -141,11 +184,11 @@ pub(super) async fn authorize_by_domain(
     responses(AuthorizeAnswers),
 )]
 pub(super) async fn authorize_with_settings(
-    served: State<Arc<Served>>,
+    authorizer: State<Arc<Authorizer>>,
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    authorize(served, path, request).await
+    authorize(authorizer, path, request).await
 }
 
 /// Documents that POST answers as GET does. The router takes any method, and OpenAPI has no word for that.
@@ -165,68 +208,13 @@ enum Begun {
     Refused(Response),
     Unwelcome(Unwelcome),
     /// With a place among those that wait, if that may be the answer.
-    Asked(RulesAnswer, Option<Place>),
+    Sent(SentRuling, Option<Place>),
 }
 
 /// What is answered, and when.
 enum Answer {
     Now(Response),
-    Later { response: Response, delay: Duration, held: Held },
-}
-
-fn begin(served: &Served, params: &Params, parts: Parts) -> Result<Begun, Problem> {
-    let now = served.rules.as_of_now();
-    let peer = parts.extensions.get().map(|Peer(peer)| peer.ip());
-    let trusted = now.identity().filter(|own| peer.is_some_and(|peer| own.trusts(peer)));
-    let Some(identity) = trusted else {
-        return Ok(Begun::Refused(served.authorizing.refuse(peer)));
-    };
-    let domain = params.domain(&now)?;
-    let original = original::request(params.proxy(), parts)?;
-    let head = RequestHead::new(&original, identity);
-    if let Some(unwelcome) = head.unwelcome() {
-        return Ok(Begun::Unwelcome(unwelcome));
-    }
-    let attributes = now.attributes(&head);
-    let mut check = now.check(domain, &attributes);
-    let mut place = None;
-    if now.is_shaping() {
-        place = served.authorizing.line.join(served.max_waiting());
-        check = check.max_wait(if place.is_some() { params.max_wait() } else { Duration::ZERO });
-    }
-    if head.is_preflight() {
-        check = check.of_preflight();
-    }
-    Ok(Begun::Asked(check.into_future(), place))
-}
-
-/// Waits for the store, and says what comes of it.
-async fn decided(
-    served: &Served,
-    params: &Params,
-    answer: RulesAnswer,
-    place: Option<Place>,
-) -> Answer {
-    let at = served.metrics.store_call();
-    let ruled = traces::store(served, answer).await;
-    served.metrics.store_answered(at);
-    let ruling = match ruled {
-        Ok(ruling) => ruling,
-        Err(error) => return Answer::Now(params.refused(Reason::Undecided(&error))),
-    };
-    served.refused.count_of(&ruling);
-    if served.traces.is_some() {
-        traces::ruled(&ruling);
-    }
-    let outcome = Outcome::of_rules(&ruling);
-    if !outcome.is_allowed() {
-        return Answer::Now(params.refused(Reason::Quota(outcome)));
-    }
-    let (response, delay) = (allowed(&outcome), outcome.delay());
-    match delay.is_zero() {
-        true => Answer::Now(response),
-        false => Answer::Later { response, delay, held: Held::new(ruling, place) },
-    }
+    Later { response: Response, delay: Duration, held: HeldRequest },
 }
 
 fn allowed(outcome: &Outcome<'_>) -> Response {

@@ -11,19 +11,15 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::Problem;
-use super::asked::Asked;
+use super::asked::{self, MAX_REQUESTS};
 use super::body::JsonBody;
-use super::check::{Sent, append, json};
+use super::check::{DOMAIN_IN_BODY, append, json, write};
 use super::openapi::{BatchAnswer, BatchRequest, BodyProblems};
-use crate::budget::{Held, SMALL_BYTES};
-use crate::served::Served;
-use crate::traces;
+use crate::budget::{Budget, Held, SMALL_BYTES};
+use crate::pipeline::{DecisionRequest, Pipeline, SentRequest};
 
 /// The longest body of a batch.
 const MAX_BYTES: usize = 1 << 20;
-
-/// The most requests of a batch.
-pub(super) const MAX_REQUESTS: usize = 1_000;
 
 /// What a decision takes in a batch, as a rule; and what room there should be for one that is on its way, with rules.
 const ANSWER_BYTES: usize = 128;
@@ -55,11 +51,12 @@ const AHEAD: usize = 64;
     ),
 )]
 pub(super) async fn batch(
-    State(served): State<Arc<Served>>,
+    State(pipeline): State<Arc<Pipeline>>,
+    State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, Problem> {
     let mut asked = each(&body)?;
-    let mut answers = Answers::new(&served, asked.len())?;
+    let mut answers = Answers::new(&budget, asked.len())?;
     let mut sent = VecDeque::with_capacity(asked.len().min(AHEAD));
     let answering = async {
         loop {
@@ -68,16 +65,20 @@ pub(super) async fn batch(
                 && let Some(asked) = asked.next()
             {
                 let room = answers.room_for_one_more(sent.len());
-                sent.push_back(room.and_then(|()| Sent::new(asked?, &served)));
+                sent.push_back(room.and_then(|()| send(&pipeline, asked?)));
             }
             match sent.pop_front() {
-                Some(sent) => answers.push(&served, sent).await,
+                Some(sent) => answers.push(&pipeline, sent).await,
                 None => return Ok::<_, Problem>(()),
             }
         }
     };
-    traces::store(&served, answering).await?;
+    pipeline.in_store_span(answering).await?;
     Ok(json(answers.into_body()))
+}
+
+fn send<'a>(pipeline: &Pipeline, request: DecisionRequest<'a>) -> Result<SentRequest<'a>, Problem> {
+    pipeline.send(request).map_err(|none| Problem::no_decider(&none, DOMAIN_IN_BODY))
 }
 
 /// What is answered so far, as JSON, and the memory that it holds.
@@ -88,8 +89,8 @@ struct Answers {
 
 impl Answers {
     /// For so many.
-    fn new(served: &Served, count: usize) -> Result<Answers, Problem> {
-        let mut held = served.budget.held();
+    fn new(budget: &Budget, count: usize) -> Result<Answers, Problem> {
+        let mut held = budget.held();
         // OK because there are 1,000 at most.
         held.grow_to(count * ANSWER_BYTES)?;
         let mut json = Vec::with_capacity(count * ANSWER_BYTES);
@@ -107,16 +108,17 @@ impl Answers {
         Ok(self.held.grow_to(bytes)?)
     }
 
-    async fn push(&mut self, served: &Served, sent: Result<Sent<'_>, Problem>) {
+    async fn push(&mut self, pipeline: &Pipeline, sent: Result<SentRequest<'_>, Problem>) {
         if self.json.len() > 1 {
             self.json.push(b',');
         }
         let answered = match sent {
-            Ok(mut sent) => sent.answer(served, &mut self.json).await,
+            Ok(mut sent) => pipeline.answer(&mut sent).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         };
-        if let Err(problem) = answered {
-            append(&mut self.json, &problem);
+        match answered {
+            Ok(answer) => write(answer, &mut self.json),
+            Err(problem) => append(&mut self.json, &problem),
         }
         self.held.keep(self.json.capacity());
     }
@@ -133,10 +135,10 @@ impl Answers {
 /// The requests of a batch, each right or wrong by itself.
 pub(crate) fn each(
     body: &[u8],
-) -> Result<impl ExactSizeIterator<Item = Result<Asked<'_>, Problem>>, Problem> {
+) -> Result<impl ExactSizeIterator<Item = Result<DecisionRequest<'_>, Problem>>, Problem> {
     let requests: Requests<'_> =
         serde_json::from_slice(body).map_err(|error| Problem::in_json(&error))?;
-    Ok(requests.0.into_iter().map(|request| Asked::decode(request.get().as_bytes())))
+    Ok(requests.0.into_iter().map(|request| asked::decode(request.get().as_bytes())))
 }
 
 /// An array of 1 to 1,000 of whatever.

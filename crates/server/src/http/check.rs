@@ -1,29 +1,25 @@
 //! `POST /v1/check`: decides a request.
 
-use std::borrow::Cow;
-use std::future::IntoFuture;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Request, State};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use tollgate::rules::{Current, RulesAnswer};
-use tollgate::{Answer, Decision};
 
-use super::Problem;
-use super::asked::{self, Asked, Of};
 use super::body::JsonBody;
 use super::decision::{DecisionJson, RulingJson};
-use super::domain;
 use super::openapi::{BodyProblems, CheckAnswer, CheckRequest, StoreProblems};
-use crate::served::{Named, Served};
-use crate::traces;
+use super::{Problem, asked};
+use crate::budget::Budget;
+use crate::pipeline::{Pipeline, PipelineAnswer, Undecided};
+
+/// How a domain is named in a body.
+pub(super) const DOMAIN_IN_BODY: &str = r#"{"domain":"api", …}"#;
 
 /// The longest body of a check.
-const MAX_BYTES: usize = 64 << 10;
+pub(super) const MAX_BYTES: usize = 64 << 10;
 
 /// What a decision takes, as a rule.
 const ANSWER_BYTES: usize = 256;
@@ -60,124 +56,44 @@ const ANSWER_BYTES: usize = 256;
     ),
 )]
 pub(super) async fn check(
-    State(served): State<Arc<Served>>,
+    State(pipeline): State<Arc<Pipeline>>,
+    State(budget): State<Budget>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Response, Problem> {
-    let mut answer = Vec::with_capacity(ANSWER_BYTES);
-    let mut sent = Sent::new(Asked::decode(&body)?, &served)?;
-    let answering = sent.answer(&served, &mut answer);
-    match served.store {
-        "memory" => answering.await?,
-        // On the heap: what a span takes, requests to a memory need not carry about.
-        _ => Box::pin(traces::store(&served, answering)).await?,
-    }
-    Ok(json(served.budget.body_anyway(answer)))
+    decide(&pipeline, &budget, &body).await
 }
 
-/// The same without a router: `POST` and the path are known.
-pub(crate) async fn answer(served: Arc<Served>, request: Request) -> Response {
-    match JsonBody::from_request(request, &served).await {
-        Ok(body) => check(State(served), body).await.into_response(),
-        Err(problem) => problem.into_response(),
-    }
+/// Decides the request of a body.
+pub(super) async fn decide(
+    pipeline: &Pipeline,
+    budget: &Budget,
+    body: &[u8],
+) -> Result<Response, Problem> {
+    let answer = pipeline.decide(asked::decode(body)?).await?;
+    let mut json_answer = Vec::with_capacity(ANSWER_BYTES);
+    write(answer, &mut json_answer);
+    Ok(json(budget.body_anyway(json_answer)))
 }
 
-/// A check on its way to the store.
-pub(super) struct Sent<'a> {
-    to: To<'a>,
-    /// When, if that is across the network.
-    at: Option<Instant>,
-}
-
-/// Who decides it.
-enum To<'a> {
-    Limit { named: Arc<Named>, key: Cow<'a, str>, answer: Answer<Decision> },
-    Rules(RulesAnswer),
-}
-
-impl<'a> Sent<'a> {
-    /// Sends it; the store may take its time to answer.
-    pub(super) fn new(asked: Asked<'a>, served: &Served) -> Result<Sent<'a>, Problem> {
-        let Asked { of, cost, max_wait } = asked;
-        let at = served.metrics.store_call();
-        let to = match of {
-            Of::Limit { name, key } => {
-                let named = served.limit(&name).ok_or_else(|| Problem::unknown_limit(&name))?;
-                let mut check = named.scope.check(key.as_bytes());
-                if let Some(cost) = cost {
-                    check = check.cost(cost);
-                }
-                if let Some(max_wait) = max_wait {
-                    check = check.max_wait(max_wait);
-                }
-                let answer = check.into_future();
-                To::Limit { named, key, answer }
-            }
-            Of::Rules { domain, request } => {
-                let now = served.rules.as_of_now();
-                To::Rules(by_rules(&now, domain.as_deref(), request, cost, max_wait)?)
-            }
-        };
-        Ok(Sent { to, at })
-    }
-
-    /// Appends what was decided. It comes once.
-    pub(super) async fn answer(
-        &mut self,
-        served: &Served,
-        to: &mut Vec<u8>,
-    ) -> Result<(), Problem> {
-        let Served { metrics, receipts, traces, .. } = served;
-        match &mut self.to {
-            To::Limit { named, key, answer } => {
-                let decided = answer.await;
-                if !decided.as_ref().is_ok_and(Decision::is_cached) {
-                    metrics.store_answered(self.at);
-                }
-                let decision = decided.inspect_err(|_| named.tally.count_failure())?;
-                named.tally.count(&decision);
-                served.refused.count(named.scope.name(), key.as_bytes(), &decision);
-                if traces.is_some() {
-                    traces::decided(named.scope.name(), &decision);
-                }
-                let receipt = receipts.of_limit(&named.scope, key.as_bytes(), &decision);
-                DecisionJson::from(&decision).with_receipt(receipt).write(to);
-            }
-            To::Rules(answer) => {
-                let ruled = answer.await;
-                metrics.store_answered(self.at);
-                let ruling = ruled?;
-                served.refused.count_of(&ruling);
-                if traces.is_some() {
-                    traces::ruled(&ruling);
-                }
-                let receipt = receipts.of_ruling(&ruling);
-                RulingJson::from(&ruling).with_receipt(receipt).write(to);
-            }
+/// Appends what was decided.
+pub(super) fn write(answer: PipelineAnswer, to: &mut Vec<u8>) {
+    match answer {
+        PipelineAnswer::Limit { decision, receipt } => {
+            DecisionJson::from(&decision).with_receipt(receipt).write(to);
         }
-        Ok(())
+        PipelineAnswer::Rules { ruling, receipt } => {
+            RulingJson::from(&ruling).with_receipt(receipt).write(to);
+        }
     }
 }
 
-/// Sends a request to the rules as they are `now`: a reload meanwhile changes neither whether the domain has rules, nor
-/// which attributes the rules look at, nor which rules decide.
-fn by_rules(
-    now: &Current<'_>,
-    domain: Option<&str>,
-    request: asked::Request<'_>,
-    cost: Option<u64>,
-    max_wait: Option<Duration>,
-) -> Result<RulesAnswer, Problem> {
-    let domain = domain::find(domain, now, r#"{"domain":"api", …}"#)?;
-    let attributes = request.into_attributes(now);
-    let mut check = now.check(domain, &attributes);
-    if let Some(cost) = cost {
-        check = check.cost(cost);
+impl From<Undecided<'_>> for Problem {
+    fn from(undecided: Undecided<'_>) -> Problem {
+        match undecided {
+            Undecided::NoDecider(none) => Problem::no_decider(&none, DOMAIN_IN_BODY),
+            Undecided::Failed(error) => Problem::from(error),
+        }
     }
-    if let Some(max_wait) = max_wait {
-        check = check.max_wait(max_wait);
-    }
-    Ok(check.into_future())
 }
 
 /// Appends JSON.
@@ -192,47 +108,4 @@ pub(super) fn json(body: Body) -> Response {
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use tollgate::Limiter;
-    use tollgate::rules::{Config, Rules};
-
-    use super::*;
-
-    fn config(domain: &str, attribute: &str) -> Config {
-        let text = format!(
-            "limits: {{ one: fixed-window limit=1 window=1d }}\n\
-             rules: [{{ name: each, domain: {domain}, key: [{attribute}], limit: one }}]"
-        );
-        Config::parse("rules.yaml", &text).unwrap()
-    }
-
-    /// Reloads between the moment that a check takes the rules and the decision; the new rules have another domain.
-    #[tokio::test]
-    async fn a_check_is_decided_by_one_version_of_the_rules() {
-        let rules = Rules::new(&Limiter::memory(), &config("api", "user")).unwrap();
-        let now = rules.as_of_now();
-        rules.replace(&config("web", "ip")).unwrap();
-        let body = br#"{"domain":"api","attributes":{"user":"a"}}"#;
-        let decide = || {
-            let Of::Rules { domain, request } = Asked::decode(body).unwrap().of else {
-                panic!("it asks rules")
-            };
-            by_rules(&now, domain.as_deref(), request, None, None)
-        };
-        let first = decide().unwrap().await.unwrap();
-        assert_eq!((first.is_allowed(), first.generation()), (true, 1));
-        assert_eq!(first.rules().next().unwrap().key(), b"user=a");
-        assert!(!decide().unwrap().await.unwrap().is_allowed());
-        let now = rules.as_of_now();
-        let Of::Rules { domain, request } = Asked::decode(body).unwrap().of else {
-            panic!("it asks rules")
-        };
-        assert_eq!(
-            by_rules(&now, domain.as_deref(), request, None, None).unwrap_err().status(),
-            404
-        );
-    }
 }

@@ -11,7 +11,10 @@ use utoipa::ToSchema;
 
 use super::operator::Operator;
 use crate::lifecycle::Phase;
-use crate::served::Served;
+use crate::operators::OperatorAccess;
+use crate::readiness::Readiness;
+use crate::ruleset::RuleSet;
+use crate::store::StoreKind;
 
 /// The most of a problem of the rules that operators get; the log has all of it.
 const MAX_PROBLEM_CHARS: usize = 500;
@@ -23,7 +26,8 @@ const HIDDEN_PROBLEM: &str =
 /// Whether requests should be sent here.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Readiness {
+#[schema(as = Readiness)]
+pub(super) struct ReadinessJson {
     /// Whether requests should be sent here.
     ready: bool,
     store: StoreState,
@@ -81,45 +85,47 @@ pub(super) async fn healthz() -> &'static str {
     path = "/readyz",
     tag = "operations",
     responses(
-        (status = 200, description = "They should", body = Readiness),
-        (status = 503, description = "They should not", body = Readiness),
+        (status = 200, description = "They should", body = ReadinessJson),
+        (status = 503, description = "They should not", body = ReadinessJson),
     ),
     security((), ("operator" = [])),
 )]
 pub(super) async fn readyz(
-    State(served): State<Arc<Served>>,
+    State(readiness): State<Arc<Readiness>>,
+    State(rules): State<Arc<RuleSet>>,
+    State(operators): State<Arc<OperatorAccess>>,
     parts: Parts,
-) -> (StatusCode, Json<Readiness>) {
-    let mut readiness = Readiness::of(&served).await;
+) -> (StatusCode, Json<ReadinessJson>) {
+    let mut readiness = ReadinessJson::of(&readiness, &rules).await;
     // A wrong token does not make the answer an error: probes must get one in any case.
-    if readiness.rules_problem.is_some() && Operator::admit(&parts, &served).is_err() {
+    if readiness.rules_problem.is_some() && Operator::admit(&parts, &operators, &rules).is_err() {
         readiness.rules_problem = Some(HIDDEN_PROBLEM.to_owned());
     }
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness))
 }
 
-impl Readiness {
+impl ReadinessJson {
     /// Returns the current state, for operators. Queries the store, unless that has just been done.
-    pub(super) async fn of(served: &Served) -> Readiness {
-        let store = match &served.probe {
-            None => StoreState::Memory,
-            Some(probe) if probe.is_answered().await => StoreState::Reachable,
-            Some(_) => StoreState::Unreachable,
+    pub(super) async fn of(readiness: &Readiness, rules: &RuleSet) -> ReadinessJson {
+        let store = match readiness.store().kind() {
+            StoreKind::Memory => StoreState::Memory,
+            StoreKind::Redis if readiness.store().is_answering().await => StoreState::Reachable,
+            StoreKind::Redis => StoreState::Unreachable,
         };
-        let phase = match served.lifecycle.phase() {
+        let phase = match readiness.lifecycle().phase() {
             Phase::Serving => PhaseName::Serving,
             Phase::Draining | Phase::Closing => PhaseName::Draining,
         };
-        Readiness {
-            ready: served.is_ready(),
+        ReadinessJson {
+            ready: readiness.is_ready(),
             store,
-            generation: served.rules.generation(),
-            hash: served.rules_hash(),
-            rules: served.rules.counts().len(),
-            limits: served.limits().len(),
+            generation: rules.rules().generation(),
+            hash: rules.hash(),
+            rules: rules.rules().counts().len(),
+            limits: rules.limits().len(),
             phase,
-            rules_problem: served.rules_problem().map(shortened),
+            rules_problem: rules.problem().map(shortened),
         }
     }
 }

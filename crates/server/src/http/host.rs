@@ -10,7 +10,7 @@ use hyper::{HeaderMap, Version};
 use super::Problem;
 
 /// Returns the problem with a request's `Host`, if it has one. HTTP/1.0 may do without the header, but not repeat it.
-pub(crate) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option<Problem> {
+pub(super) fn problem_with_host(headers: &HeaderMap, version: Version) -> Option<Problem> {
     let mut hosts = headers.get_all(HOST).iter();
     let detail = match (hosts.next(), hosts.next()) {
         (None, _) if version != Version::HTTP_11 => return None,

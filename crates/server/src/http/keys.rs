@@ -11,7 +11,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
-use tollgate::rules::RuleInfo;
+use tollgate::rules::{RuleInfo, Rules};
 use tollgate::{Decision, OnFailure, Scope};
 use utoipa::{IntoParams, ToSchema};
 
@@ -21,7 +21,8 @@ use super::openapi::{OperatorProblems, PathProblems, StoreProblems};
 use super::operator::Operator;
 use super::problem::told;
 use crate::logs::ShownKey;
-use crate::served::Served;
+use crate::refused::Refused;
+use crate::ruleset::RuleSet;
 
 const NO_STATE: &str = "the rule spends no limit: its keys have no state to reset";
 
@@ -117,12 +118,13 @@ pub(super) enum KeyAnswer {
 )]
 pub(super) async fn peek(
     _: Operator,
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
+    State(refused): State<Arc<Refused>>,
     path: Result<Path<(String, String)>, PathRejection>,
     look: Result<Query<Look>, QueryRejection>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    look_at(&served, &name, &key, look).await
+    look_at(rules.rules(), &refused, &name, &key, look).await
 }
 
 /// Forgets a key: it has spent nothing
@@ -147,11 +149,11 @@ pub(super) async fn peek(
 )]
 pub(super) async fn reset(
     operator: Operator,
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
     path: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path((name, key)) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(&served, &name, &key)?, &key, operator).await
+    forget(&scope(rules.rules(), &name, &key)?, &key, operator).await
 }
 
 /// How the empty key stands: what a request would come to. Charges nothing
@@ -172,12 +174,13 @@ pub(super) async fn reset(
 )]
 pub(super) async fn peek_empty(
     _: Operator,
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
+    State(refused): State<Arc<Refused>>,
     path: Result<Path<String>, PathRejection>,
     look: Result<Query<Look>, QueryRejection>,
 ) -> Result<Json<KeyAnswer>, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    look_at(&served, &name, "", look).await
+    look_at(rules.rules(), &refused, &name, "", look).await
 }
 
 /// Forgets the empty key: it has spent nothing
@@ -199,19 +202,19 @@ pub(super) async fn peek_empty(
 )]
 pub(super) async fn reset_empty(
     operator: Operator,
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<StatusCode, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    forget(&scope(&served, &name, "")?, "", operator).await
+    forget(&scope(rules.rules(), &name, "")?, "", operator).await
 }
 
 /// Where a key is reset. A rule's key has one state under all of its limits.
-fn scope(served: &Served, name: &str, key: &str) -> Result<Scope, Problem> {
-    if let (None, Some(rule)) = (served.rules.limit(name), served.rules.rule(name)) {
+fn scope(rules: &Rules, name: &str, key: &str) -> Result<Scope, Problem> {
+    if let (None, Some(rule)) = (rules.limit(name), rules.rule(name)) {
         check_form(&rule, key)?;
     }
-    served.rules.scope(name).ok_or_else(|| match served.rules.rule(name) {
+    rules.scope(name).ok_or_else(|| match rules.rule(name) {
         Some(_) => Problem::new(StatusCode::NOT_FOUND, NO_STATE),
         None => Problem::unknown_limit(name),
     })
@@ -238,7 +241,8 @@ async fn forget(scope: &Scope, key: &str, operator: Operator) -> Result<StatusCo
 }
 
 async fn look_at(
-    served: &Served,
+    rules: &Rules,
+    refused: &Refused,
     name: &str,
     key: &str,
     look: Result<Query<Look>, QueryRejection>,
@@ -249,10 +253,10 @@ async fn look_at(
         let detail = format!("{}; use such as ?cost=1&entries=true", told(problem));
         Problem::bad_request(detail)
     })?;
-    let scope = match (served.rules.limit(name), served.rules.rule(name)) {
+    let scope = match (rules.limit(name), rules.rule(name)) {
         (Some(scope), _) => scope,
         (None, Some(rule)) => {
-            return Ok(Json(KeyAnswer::Rule(under_rule(served, &rule, key, &look).await?)));
+            return Ok(Json(KeyAnswer::Rule(under_rule(refused, &rule, key, &look).await?)));
         }
         (None, None) => return Err(Problem::unknown_limit(name)),
     };
@@ -266,7 +270,7 @@ async fn look_at(
 
 /// Looks at a key under every limit that the rule may spend for it, or under the one that is chosen.
 async fn under_rule(
-    served: &Served,
+    refused: &Refused,
     rule: &RuleInfo,
     key: &str,
     look: &Look,
@@ -306,7 +310,7 @@ async fn under_rule(
         let (default, tiers) = (own.is_default, own.tiers);
         shown.push(KeyUnderJson { limit_name, default, tiers, r#override, decision });
     }
-    let last_refused_under = served.refused.last_limit(rule.name(), key.as_bytes());
+    let last_refused_under = refused.last_limit(rule.name(), key.as_bytes());
     Ok(RuleKeyJson {
         rule: rule.name().to_string(),
         last_refused_under: last_refused_under.map(String::from),

@@ -11,9 +11,10 @@ use tollgate::{Limit, Scope};
 use utoipa::ToSchema;
 
 use super::Problem;
+use super::api::PageBudget;
 use super::check::{append, json};
 use super::openapi::PathProblems;
-use crate::served::Served;
+use crate::ruleset::RuleSet;
 
 /// The limits that can be asked for by their names.
 #[derive(Debug, Serialize, ToSchema)]
@@ -150,12 +151,15 @@ impl LimitJson {
     tag = "limits",
     responses((status = 200, description = "The limits.", body = LimitsJson)),
 )]
-pub(super) async fn limits(State(served): State<Arc<Served>>) -> Result<Response, Problem> {
-    let each = served.limits().into_iter();
+pub(super) async fn limits(
+    State(rules): State<Arc<RuleSet>>,
+    State(PageBudget(budget)): State<PageBudget>,
+) -> Result<Response, Problem> {
+    let each = rules.limits().into_iter();
     let limits = each.map(|(name, named)| LimitJson::new(&name, named.scope.limit()));
     let mut answer = Vec::new();
     append(&mut answer, &LimitsJson { limits: limits.collect() });
-    Ok(json(served.page_budget.body(answer)?))
+    Ok(json(budget.body(answer)?))
 }
 
 /// A limit, and the most that it admits; or a rule, with all the limits that it may spend
@@ -169,16 +173,17 @@ pub(super) async fn limits(State(served): State<Arc<Served>>) -> Result<Response
     responses((status = 200, description = "The limit or the rule.", body = LimitAnswer), PathProblems),
 )]
 pub(super) async fn limit(
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
+    State(PageBudget(budget)): State<PageBudget>,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let Path(name) = path.map_err(|_| Problem::bad_path())?;
-    let answer = match (served.limit(&name), served.rules.rule(&name)) {
+    let answer = match (rules.limit(&name), rules.rules().rule(&name)) {
         (Some(named), _) => LimitAnswer::Limit(LimitJson::new(&name, named.scope.limit())),
         (None, Some(rule)) => LimitAnswer::Rule(RuleLimitsJson::from(&rule)),
         (None, None) => return Err(Problem::unknown_limit(&name)),
     };
     let mut body = Vec::new();
     append(&mut body, &answer);
-    Ok(json(served.page_budget.body(body)?))
+    Ok(json(budget.body(body)?))
 }

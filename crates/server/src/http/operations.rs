@@ -12,12 +12,14 @@ use tollgate::rules::{Counts, Spends};
 use utoipa::ToSchema;
 
 use super::Problem;
+use super::api::PageBudget;
 use super::check::{append, json};
-use super::health::Readiness;
+use super::health::ReadinessJson;
 use super::openapi::{OperatorProblems, StoreProblems};
 use super::operator::Operator;
-use crate::refused::Count;
-use crate::served::Served;
+use crate::readiness::Readiness;
+use crate::refused::{Count, Refused};
+use crate::ruleset::RuleSet;
 
 /// The most who are told of that are refused.
 const MAX_REFUSED: usize = 20;
@@ -31,7 +33,7 @@ pub(super) struct OperationsJson {
     #[schema(example = "memory")]
     store: &'static str,
     /// As `/readyz` has it.
-    readiness: Readiness,
+    readiness: ReadinessJson,
     /// The servers of the store, if it has any.
     servers: Vec<ServerJson>,
     /// In the order of the file.
@@ -118,9 +120,12 @@ struct RefusedJson {
 )]
 pub(super) async fn operations(
     _: Operator,
-    State(served): State<Arc<Served>>,
+    State(rules): State<Arc<RuleSet>>,
+    State(readiness): State<Arc<Readiness>>,
+    State(most_refused): State<Arc<Refused>>,
+    State(PageBudget(budget)): State<PageBudget>,
 ) -> Result<Response, Problem> {
-    let health = served.limiter().health();
+    let health = rules.limiter().health();
     let servers = health.into_iter().flat_map(|health| health.servers).map(|own| ServerJson {
         server: own.server,
         breaker: match own.breaker {
@@ -130,11 +135,11 @@ pub(super) async fn operations(
         },
         waiting: own.waiting,
     });
-    let rules = served.rules.rules().into_iter().map(|rule| {
+    let each_rule = rules.rules().rules().into_iter().map(|rule| {
         let limits = rule.limits().into_iter().map(|own| SpentJson::from(&own.spends)).collect();
         decider(rule.name().to_string(), limits, rule.counts())
     });
-    let limits = served.limits().into_iter().map(|(name, named)| {
+    let limits = rules.limits().into_iter().map(|(name, named)| {
         let (name, limit) = (String::from(name), Some(named.scope.limit().to_string()));
         let limits = vec![SpentJson { limit_name: name.clone(), limit }];
         decider(name, limits, named.tally.counts())
@@ -143,15 +148,15 @@ pub(super) async fn operations(
     append(
         &mut body,
         &OperationsJson {
-            store: served.store,
-            readiness: Readiness::of(&served).await,
+            store: readiness.store().kind().name(),
+            readiness: ReadinessJson::of(&readiness, &rules).await,
             servers: servers.collect(),
-            rules: rules.collect(),
+            rules: each_rule.collect(),
             limits: limits.collect(),
-            refused: served.refused.most(MAX_REFUSED).into_iter().map(refused).collect(),
+            refused: most_refused.most(MAX_REFUSED).into_iter().map(refused).collect(),
         },
     );
-    let mut response = json(served.page_budget.body(body)?);
+    let mut response = json(budget.body(body)?);
     // It has keys, which may be secrets.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)

@@ -1,25 +1,21 @@
 //! Operators: requests that may read and reset keys.
 //!
-//! - `local`: without an operator token, requests of this machine; `guesses`: wrong tokens, slowed and logged
+//! - `local`: without an operator token, requests of this machine
 
-mod guesses;
 mod local;
 
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request};
 use serde::Serialize;
 use tollgate::http::{ClientAddress, Ipv6Prefix, Peer, RequestHead};
 
-pub(crate) use guesses::Guesses;
-
-use self::guesses::Attempt;
 use super::Problem;
-use crate::secret::Secret;
-use crate::served::Served;
+use crate::operators::{Attempt, OperatorAccess};
+use crate::ruleset::RuleSet;
 
 /// A request with the operator token; or, on a server without one, a request of this machine.
 pub(super) struct Operator {
@@ -38,23 +34,24 @@ pub(super) enum Known {
 
 impl Operator {
     /// Returns whether a request is an operator's, as far as that is known without comparing a token.
-    pub(super) fn known(parts: &Parts, served: &Served) -> Known {
-        match &served.operator_token {
-            Some(_) => Known::Token,
-            None if local::why_not_local(parts).is_none() => Known::Yes,
-            None => Known::No,
+    pub(super) fn known(parts: &Parts, operators: &OperatorAccess) -> Known {
+        match operators.has_token() {
+            true => Known::Token,
+            false if local::why_not_local(parts).is_none() => Known::Yes,
+            false => Known::No,
         }
     }
 
     /// Accepts the request of an operator, or returns the problem to answer with. A wrong token counts as a guess.
-    pub(super) fn admit(parts: &Parts, served: &Served) -> Result<Operator, Problem> {
-        match &served.operator_token {
-            Some(token) => compare(token, parts, served)?,
-            None => {
-                if let Some(reason) = local::why_not_local(parts) {
-                    return Err(Problem::not_local(&reason.to_string()));
-                }
-            }
+    pub(super) fn admit(
+        parts: &Parts,
+        operators: &OperatorAccess,
+        rules: &RuleSet,
+    ) -> Result<Operator, Problem> {
+        if operators.has_token() {
+            compare(parts, operators, rules)?;
+        } else if let Some(reason) = local::why_not_local(parts) {
+            return Err(Problem::not_local(&reason.to_string()));
         }
         Ok(Operator { peer: parts.extensions.get().copied() })
     }
@@ -65,33 +62,36 @@ impl Operator {
     }
 }
 
-impl FromRequestParts<Arc<Served>> for Operator {
+impl<S> FromRequestParts<S> for Operator
+where
+    S: Sync,
+    Arc<OperatorAccess>: FromRef<S>,
+    Arc<RuleSet>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(
-        parts: &mut Parts,
-        served: &Arc<Served>,
-    ) -> Result<Operator, Problem> {
-        Operator::admit(parts, served)
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Operator, Problem> {
+        let operators = Arc::<OperatorAccess>::from_ref(state);
+        Operator::admit(parts, &operators, &Arc::<RuleSet>::from_ref(state))
     }
 }
 
 /// Compares the token of a request with the operator token, unless its address has sent too many wrong ones.
-fn compare(token: &Secret, parts: &Parts, served: &Served) -> Result<(), Problem> {
+fn compare(parts: &Parts, operators: &OperatorAccess, rules: &RuleSet) -> Result<(), Problem> {
     // A request without a token guesses nothing.
     let Some(shown) = bearer(&parts.headers) else { return Err(Problem::no_operator()) };
-    match served.guesses.attempt(&client_of(parts, served), || token.is(shown)) {
-        Attempt::Right => Ok(()),
-        Attempt::Wrong => Err(Problem::no_operator()),
-        Attempt::NotCompared { retry_after } => Err(Problem::too_many_guesses(retry_after)),
+    match operators.attempt(&client_of(parts, rules), shown) {
+        Some(Attempt::Right) => Ok(()),
+        Some(Attempt::NotCompared { retry_after }) => Err(Problem::too_many_guesses(retry_after)),
+        Some(Attempt::Wrong) | None => Err(Problem::no_operator()),
     }
 }
 
 /// The address that guesses are counted by: behind one of `identity.trusted_proxies` that of its client, otherwise the
 /// peer's. IPv6 addresses are grouped as everywhere.
-fn client_of(parts: &Parts, served: &Served) -> String {
+fn client_of(parts: &Parts, rules: &RuleSet) -> String {
     let peer: Option<Peer> = parts.extensions.get().copied();
-    let now = served.rules.as_of_now();
+    let now = rules.rules().as_of_now();
     let address = match (now.identity(), peer) {
         (_, None) => None,
         (None, Some(Peer(peer))) => Some(ClientAddress::of(peer.ip(), Ipv6Prefix::default())),

@@ -5,7 +5,7 @@
 mod about;
 
 use std::io::Write;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -21,7 +21,7 @@ use hyper::header::{
 };
 use siphasher::sip128::SipHasher13;
 
-use crate::served::Served;
+use super::api::Api;
 
 /// From here alone, and nothing in the page's own text: neither script nor style.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -132,7 +132,7 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
 }
 
 /// Every file at its path.
-pub(super) fn routes() -> Router<Arc<Served>> {
+pub(super) fn routes() -> Router<Api> {
     let router = Router::new().route("/page/server.json", get(about::about));
     FILES.iter().fold(router, |router, file| {
         router.route(file.path, get(move |headers: HeaderMap| async move { file.answer(&headers) }))

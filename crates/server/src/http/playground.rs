@@ -4,11 +4,10 @@
 //! `compare` are the page's own.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::{FromRef, FromRequestParts, Path, State};
 use axum::response::Response;
 use hyper::header::SET_COOKIE;
 use hyper::http::request::Parts;
@@ -25,7 +24,7 @@ use super::body::OptionalJson;
 use super::check::{append, json};
 use super::openapi::{BodyProblems, PlaygroundProblems, StoreProblems};
 use super::problem::shown;
-use crate::served::Served;
+use crate::budget::Budget;
 
 /// Where all of it is. A browser sends a session's cookie there and nowhere else.
 const PATH: &str = "/api/rate-limit";
@@ -39,14 +38,15 @@ const MAX_TRAFFIC_BYTES: usize = 64 << 10;
 /// Extracted before a body is read: while it is switched off, no body is looked at.
 pub(super) struct SwitchedOn(Playground);
 
-impl FromRequestParts<Arc<Served>> for SwitchedOn {
+impl<S> FromRequestParts<S> for SwitchedOn
+where
+    S: Sync,
+    Option<Playground>: FromRef<S>,
+{
     type Rejection = Problem;
 
-    async fn from_request_parts(
-        _: &mut Parts,
-        served: &Arc<Served>,
-    ) -> Result<SwitchedOn, Problem> {
-        served.playground.clone().map(SwitchedOn).ok_or_else(Problem::no_playground)
+    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<SwitchedOn, Problem> {
+        Option::from_ref(state).map(SwitchedOn).ok_or_else(Problem::no_playground)
     }
 }
 
@@ -102,14 +102,14 @@ pub(super) async fn request(
 )]
 pub(super) async fn burst(
     SwitchedOn(playground): SwitchedOn,
-    State(served): State<Arc<Served>>,
+    State(budget): State<Budget>,
     path: Result<Path<String>, PathRejection>,
     Player(session): Player,
     OptionalJson(asked): OptionalJson<BurstBody, MAX_BYTES>,
 ) -> Result<Response, Problem> {
     let round = playground.burst(in_path(path)?, asked, &session).await?;
     let body = written(&round.answers().collect::<Vec<_>>());
-    Ok(told(&round, answer(&session, served.budget.body_anyway(body))))
+    Ok(told(&round, answer(&session, budget.body_anyway(body))))
 }
 
 /// Forgets what the session has spent, of all algorithms
@@ -137,12 +137,12 @@ pub(super) async fn reset(
 )]
 pub(super) async fn state(
     SwitchedOn(playground): SwitchedOn,
-    State(served): State<Arc<Served>>,
+    State(budget): State<Budget>,
     Player(session): Player,
     OptionalJson(asked): OptionalJson<StateBody, MAX_BYTES>,
 ) -> Result<Response, Problem> {
     let body = written(&playground.state(asked, &session).await?);
-    Ok(answer(&session, served.budget.body(body)?))
+    Ok(answer(&session, budget.body(body)?))
 }
 
 /// What all algorithms make of the same traffic, at times of its own. Charges nothing
@@ -155,11 +155,11 @@ pub(super) async fn state(
 )]
 pub(super) async fn compare(
     _: SwitchedOn,
-    State(served): State<Arc<Served>>,
+    State(budget): State<Budget>,
     OptionalJson(traffic): OptionalJson<Traffic, MAX_TRAFFIC_BYTES>,
 ) -> Result<Response, Problem> {
     let body = written(&tollgate_playground::compare(traffic)?);
-    Ok(json(served.budget.body(body)?))
+    Ok(json(budget.body(body)?))
 }
 
 fn in_path(path: Result<Path<String>, PathRejection>) -> Result<Algorithm, Problem> {

@@ -11,7 +11,9 @@ use serde::{Serialize, Serializer};
 use tollgate::{Error, StoreError};
 use utoipa::ToSchema;
 
+use crate::body::OUT_OF_MEMORY;
 use crate::budget::Exhausted;
+use crate::pipeline::NoDecider;
 
 /// About the most bytes of a client's own text that it is told again.
 const SHOWN: usize = 64;
@@ -68,6 +70,7 @@ impl Problem {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST)
     }
 
+    #[cfg(test)]
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
@@ -103,12 +106,22 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, detail)
     }
 
-    pub(super) fn unknown_domain(domain: &str) -> Problem {
-        let detail = format!(
-            "there are no rules of a domain `{}`; add some to the server's configuration",
-            shown(domain)
-        );
-        Problem::new(StatusCode::NOT_FOUND, detail)
+    /// For a request that names a limit or a domain that does not exist. `how` shows how to name a domain.
+    pub(super) fn no_decider(none: &NoDecider<'_>, how: &str) -> Problem {
+        match none {
+            NoDecider::UnknownLimit(name) => Problem::unknown_limit(name),
+            NoDecider::UnknownDomain(domain) => {
+                let detail = format!(
+                    "there are no rules of a domain `{}`; add some to the server's configuration",
+                    shown(domain)
+                );
+                Problem::new(StatusCode::NOT_FOUND, detail)
+            }
+            NoDecider::NoOnlyDomain => Problem::bad_request(format!(
+                "no domain is named, which works only if all rules are of one domain; if they are of several, \
+                 name one: {how}; if there are no rules, add some to the server's configuration"
+            )),
+        }
     }
 
     pub(super) fn unknown_path(path: &str) -> Problem {
@@ -145,11 +158,6 @@ impl Problem {
         Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
-    pub(super) fn too_long(most: usize) -> Problem {
-        let detail = format!("the body is too long; send at most {most} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    }
-
     /// For whoever asks in the name of others, and is not known as a proxy.
     pub(super) fn untrusted_proxy() -> Problem {
         let detail = "only proxies that are trusted may ask for others; \
@@ -171,10 +179,8 @@ impl Problem {
 
     /// For whoever sends or asks for much while others do.
     pub(crate) fn no_memory() -> Problem {
-        let detail = "bodies and answers take all the memory that they may; come back in a second, or send less at \
-                      a time: what is short is answered";
         let retry_after = Some(Duration::from_secs(1));
-        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        Problem { retry_after, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, OUT_OF_MEMORY) }
     }
 
     /// For what is not decided any more, because there is no room for its answer.

@@ -12,8 +12,8 @@ use super::Problem;
 use super::asked::is_object;
 use super::body::JsonBody;
 use super::openapi::{BodyProblems, StoreProblems};
-use crate::receipt::Unrefunded;
-use crate::served::Served;
+use crate::receipt::{Receipts, Unrefunded};
+use crate::ruleset::RuleSet;
 
 /// The longest body of a refund: a receipt has at most 4 KiB.
 const MAX_BYTES: usize = 8 << 10;
@@ -66,7 +66,8 @@ pub(crate) struct Refunded {
     ),
 )]
 pub(super) async fn refund(
-    State(served): State<Arc<Served>>,
+    State(receipts): State<Arc<Receipts>>,
+    State(rules): State<Arc<RuleSet>>,
     JsonBody(body): JsonBody<MAX_BYTES>,
 ) -> Result<Json<Refunded>, Problem> {
     if !is_object(&body) {
@@ -75,7 +76,7 @@ pub(super) async fn refund(
     let asked: RefundRequest =
         serde_json::from_slice(&body).map_err(|error| Problem::in_json(&error))?;
     // On its own: a client that hangs up would otherwise leave a receipt half taken.
-    let refunding = async move { served.receipts.refund(&served.rules, &asked.receipt).await };
+    let refunding = async move { receipts.refund(rules.rules(), &asked.receipt).await };
     match tokio::spawn(refunding).await {
         Ok(refunded) => Ok(Json(Refunded { refunded: refunded? })),
         Err(_) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the server stops")),

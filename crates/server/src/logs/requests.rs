@@ -43,8 +43,15 @@ impl Sparingly {
         let (endpoint, status) = (endpoint.route().unwrap_or("other"), status.as_u16());
         tracing::warn!(endpoint, status, "a request failed");
     }
+
+    /// Logs how many failed requests were left out, if any were and the last line is old enough.
+    pub(crate) fn log_failed_rest(&self, now: Instant) {
+        if let Some(left_out) = self.rest(now) {
+            say_left_out(left_out);
+        }
+    }
 }
 
-pub(super) fn say_left_out(left_out: u64) {
+fn say_left_out(left_out: u64) {
     tracing::warn!(left_out, "{left_out} more requests failed since, not logged one by one");
 }

@@ -5,8 +5,7 @@ use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::state::unix_seconds;
-use super::text::{Kind, Text};
+use super::text::{Kind, Text, unix_seconds};
 
 /// Of one second, on every Linux that Rust knows.
 const TICKS: f64 = 100.0;

@@ -1,17 +1,14 @@
 //! What is recorded of every request: by places in arrays, nothing is looked up.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::StatusCode;
-use metrics::{Counter, Histogram, Key, Recorder};
-use metrics_exporter_prometheus::PrometheusRecorder;
 
-use super::METADATA;
+use super::histogram::Histogram;
+use super::text::{Kind, Text};
 use crate::endpoint::Endpoint;
-
-const DURATION: &str = "tollgate_request_duration_seconds";
-const COUNT: &str = "tollgate_requests_total";
+use crate::store::StoreKind;
 
 /// Those that the server answers with, and one for each class of others.
 const STATUSES: [&str; 22] = [
@@ -20,48 +17,45 @@ const STATUSES: [&str; 22] = [
 ];
 
 /// Of every endpoint, in their order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Requests([Of; Endpoint::ALL.len()]);
 
 /// The requests to one endpoint.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Of {
     duration: Histogram,
-    /// In the order of [`STATUSES`]; those that never came are not there.
-    by_status: [OnceLock<Counter>; STATUSES.len()],
+    /// In the order of [`STATUSES`].
+    by_status: [AtomicU64; STATUSES.len()],
 }
 
 impl Requests {
-    pub(super) fn new(recorder: &PrometheusRecorder, store: &'static str) -> Requests {
-        let help = "How long requests took, from the last byte of their heads to their answers.";
-        recorder.describe_histogram(DURATION.into(), None, help.into());
-        let help = "Requests that were answered.";
-        recorder.describe_counter(COUNT.into(), None, help.into());
-        Requests(Endpoint::ALL.map(|endpoint| {
-            let labels = [("endpoint", endpoint.name()), ("store", store)];
-            let key = Key::from_parts(DURATION, &labels);
-            let duration = recorder.register_histogram(&key, &METADATA);
-            Of { duration, by_status: Default::default() }
-        }))
-    }
-
-    pub(super) fn count(
-        &self,
-        recorder: &PrometheusRecorder,
-        endpoint: Endpoint,
-        status: StatusCode,
-        took: Duration,
-    ) {
+    pub(super) fn count(&self, endpoint: Endpoint, status: StatusCode, took: Duration) {
         // OK because there is one for every endpoint.
         let of = &self.0[endpoint as usize];
         of.duration.record(took);
-        let place = place(status);
         // OK because a place is below the length of both.
-        let counter = of.by_status[place].get_or_init(|| {
-            let labels = [("endpoint", endpoint.name()), ("status", STATUSES[place])];
-            recorder.register_counter(&Key::from_parts(COUNT, &labels), &METADATA)
-        });
-        counter.increment(1);
+        of.by_status[place(status)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes both families; a status that no request came to is left out.
+    pub(super) fn write(&self, text: &mut Text, store: StoreKind) {
+        text.metric("tollgate_requests_total", Kind::Counter, "Requests that were answered.");
+        for (endpoint, of) in Endpoint::ALL.into_iter().zip(&self.0) {
+            for (status, count) in STATUSES.into_iter().zip(&of.by_status) {
+                match count.load(Ordering::Relaxed) {
+                    0 => {}
+                    count => {
+                        text.sample(&[("endpoint", endpoint.name()), ("status", status)], count);
+                    }
+                }
+            }
+        }
+        let help = "How long requests took, from the last byte of their heads to their answers.";
+        text.metric("tollgate_request_duration_seconds", Kind::Histogram, help);
+        for (endpoint, of) in Endpoint::ALL.into_iter().zip(&self.0) {
+            let labels = [("endpoint", endpoint.name()), ("store", store.name())];
+            text.histogram(&labels, &of.duration);
+        }
     }
 }
 

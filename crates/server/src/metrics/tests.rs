@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use tollgate::rules::{Attributes, Config, Rules};
-use tollgate::{Limiter, Redis};
+use tollgate::Redis;
+use tollgate::rules::{Attributes, Config};
 use tollgate_launcher::{Flavour, Launch};
 
 use super::*;
-use crate::lifecycle;
+use crate::budget::Budget;
+use crate::parts::Parts;
 
 #[allow(dead_code)]
 #[path = "../../tests/serve/prometheus.rs"]
@@ -31,22 +32,16 @@ rules:
   - { name: blocking, domain: api, when: { is: bad }, key: [], limit: block }
 ";
 
-fn served(limiter: &Limiter, rules: &str, store: &'static str) -> Arc<Served> {
-    let rules = Rules::new(limiter, &Config::parse("rules.yaml", rules).unwrap()).unwrap();
-    let (_, lifecycle) = lifecycle::lifecycle();
-    Arc::new(Served::new(rules, None, store, lifecycle))
-}
-
-fn page(served: &Served) -> Page {
-    Page::parse(&served.metrics.render(served))
+fn page(parts: &Parts) -> Page {
+    Page::parse(&parts.api.metrics_page.render())
 }
 
 /// Who was refused is refused for a while without asking the store, which is why it matters who.
-async fn check(served: &Served, who: &str, is: &str, times: usize) {
+async fn check(parts: &Parts, who: &str, is: &str, times: usize) {
     let request = Attributes::new().with("who", who).with("is", is);
     for _ in 0..times {
         // What comes of it, the page must tell.
-        let _ = served.rules.check("api", &request).await;
+        let _ = parts.api.rules.rules().check("api", &request).await;
     }
 }
 
@@ -70,12 +65,12 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
     // Long, so that on a busy machine nothing is decided too late.
     let builder = Redis::at(&server.url()).unwrap();
     let limiter = builder.deadline(Duration::from_secs(5)).build().unwrap();
-    let served = served(&limiter, RULES, "redis");
-    check(&served, "a", "open", 5).await;
-    check(&served, "a", "closed", 1).await;
-    check(&served, "a", "local", 3).await;
-    check(&served, "a", "bad", 4).await;
-    let before = page(&served);
+    let parts = crate::parts::tests::on(&limiter, RULES);
+    check(&parts, "a", "open", 5).await;
+    check(&parts, "a", "closed", 1).await;
+    check(&parts, "a", "local", 3).await;
+    check(&parts, "a", "bad", 4).await;
+    let before = page(&parts);
     assert_eq!(decided(&before, "open"), [2, 3, 0, 0, 0, 0, 0]);
     assert_eq!(decided(&before, "closed"), [1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(decided(&before, "local"), [2, 1, 0, 0, 0, 0, 0]);
@@ -85,11 +80,11 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
 
     server.kill();
     let failures = 7 + 3 + 4;
-    check(&served, "b", "open", 7).await;
-    check(&served, "b", "closed", 3).await;
-    check(&served, "b", "local", 4).await;
-    check(&served, "b", "bad", 1).await;
-    let after = page(&served);
+    check(&parts, "b", "open", 7).await;
+    check(&parts, "b", "closed", 3).await;
+    check(&parts, "b", "local", 4).await;
+    check(&parts, "b", "bad", 1).await;
+    let after = page(&parts);
     assert_eq!(decided(&after, "open"), [2, 3, 0, 7, 0, 0, 0]);
     assert_eq!(decided(&after, "closed"), [1, 0, 0, 0, 0, 0, 3]);
     // Half of two.
@@ -108,13 +103,13 @@ async fn every_decision_of_a_rule_is_in_one_outcome() {
 
 #[tokio::test]
 async fn a_rule_that_is_gone_is_not_told_of_any_more() {
-    let served = served(&Limiter::memory(), RULES, "memory");
-    check(&served, "b", "open", 3).await;
-    assert_eq!(decided(&page(&served), "open")[..2], [2, 1]);
+    let parts = crate::parts::tests::in_memory(RULES);
+    check(&parts, "b", "open", 3).await;
+    assert_eq!(decided(&page(&parts), "open")[..2], [2, 1]);
     let fewer = RULES.lines().filter(|line| !line.contains("closed")).collect::<Vec<_>>();
     let config = Config::parse("rules.yaml", fewer.join("\n")).unwrap();
-    served.rules.replace(&config).unwrap();
-    let page = page(&served);
+    parts.api.rules.rules().replace(&config).unwrap();
+    let page = page(&parts);
     assert_eq!(decided(&page, "open")[..2], [2, 1], "the others go on");
     assert!(
         !page.series().iter().any(|series| series.contains("\"rule\": \"closed\"")),
@@ -130,32 +125,38 @@ async fn names_with_quotes_and_backslashes_stay_apart() {
     for domain in domains {
         rules += &format!("  - {{ name: it, domain: {domain:?}, key: [], limit: two }}\n");
     }
-    let page = page(&served(&Limiter::memory(), &rules, "memory"));
+    let page = page(&crate::parts::tests::in_memory(&rules));
     for domain in domains {
         assert_eq!(page.value("tollgate_decisions_total", &[("domain", domain)]), 0.0);
     }
 }
 
+fn recorded(metrics: &Metrics) -> String {
+    let mut text = Text::default();
+    metrics.write_recorded(&mut text);
+    text.into_string()
+}
+
 #[test]
 fn only_what_a_store_across_the_network_takes_is_timed() {
-    let metrics = Metrics::new("redis");
+    let metrics = Metrics::new(StoreKind::Redis);
     metrics.store_answered(metrics.store_call());
-    let page = Page::parse(&metrics.recorded.render());
+    let page = Page::parse(&recorded(&metrics));
     let calls = "tollgate_store_call_duration_seconds_count";
     assert_eq!(page.value(calls, &[("store", "redis")]), 1.0);
-    let metrics = Metrics::new("memory");
+    let metrics = Metrics::new(StoreKind::Memory);
     assert_eq!(metrics.store_call(), None);
     metrics.store_answered(None);
-    assert!(!metrics.recorded.render().contains("store_call"), "no time is taken in memory");
+    assert!(!recorded(&metrics).contains("store_call"), "no time is taken in memory");
 }
 
 #[tokio::test]
 async fn a_time_is_in_the_bucket_of_its_bound() {
-    let metrics = Metrics::new("memory");
+    let metrics = Metrics::new(StoreKind::Memory);
     let took = Duration::from_micros(100);
     metrics.request(Endpoint::Check, StatusCode::OK, took);
     metrics.request(Endpoint::Check, StatusCode::IM_A_TEAPOT, took + Duration::from_nanos(1));
-    let page = Page::parse(&metrics.recorded.render());
+    let page = Page::parse(&recorded(&metrics));
     let count = |le: &str| {
         let labels = [("endpoint", "check"), ("store", "memory"), ("le", le)];
         page.value("tollgate_request_duration_seconds_bucket", &labels)
@@ -170,15 +171,11 @@ async fn a_page_holds_what_it_takes_until_it_is_read_and_no_more_are_written_tha
     let limits =
         (0..70).map(|number| format!("  limit-{number}: fixed-window limit=2 window=1s\n"));
     let limits = format!("limits:\n{}rules: []\n", limits.collect::<String>());
-    let limiter = Limiter::memory();
-    let mut served = served(&limiter, &limits, "memory");
+    let page = crate::parts::tests::in_memory(&limits).api.metrics_page;
     // For one, which has about 50 KiB.
-    Arc::get_mut(&mut served).unwrap().page_budget = crate::budget::Budget::new(64 << 10);
-    let first = super::page(State(Arc::clone(&served))).await;
-    assert_eq!(first.status(), 200);
-    let second = super::page(State(Arc::clone(&served))).await;
-    assert_eq!(second.status(), 503);
-    assert_eq!(second.headers()["retry-after"], "1");
+    let budget = Budget::new(64 << 10);
+    let first = page.body(&budget).await.unwrap().unwrap();
+    assert!(page.body(&budget).await.unwrap().is_err());
     drop(first);
-    assert_eq!(super::page(State(served)).await.status(), 200);
+    assert!(page.body(&budget).await.unwrap().is_ok());
 }

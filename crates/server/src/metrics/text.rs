@@ -1,8 +1,12 @@
 //! The text format of Prometheus.
 
 use std::fmt::{Display, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::histogram::Histogram;
 
 /// A page in the making.
+#[derive(Default)]
 pub(super) struct Text {
     text: String,
     /// The metric that samples are of.
@@ -15,19 +19,17 @@ pub(super) enum Kind {
     /// It grows, until the server is started again.
     Counter,
     Gauge,
+    /// Counts of durations up to some bounds.
+    Histogram,
 }
 
 impl Text {
-    /// After what is there.
-    pub(super) fn new(text: String) -> Text {
-        Text { text, name: "" }
-    }
-
     /// Another metric: what it is called, and what it means in a line.
     pub(super) fn metric(&mut self, name: &'static str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         self.name = name;
         // Writing to a text does not fail, here and below.
@@ -36,14 +38,36 @@ impl Text {
 
     /// One number of it.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.series("", labels, None, value);
+    }
+
+    /// All durations of it that have these labels.
+    pub(super) fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+        let mut count = 0;
+        for (bound, up_to) in histogram.cumulative() {
+            self.series("_bucket", labels, Some(("le", bound)), up_to);
+            count = up_to;
+        }
+        self.series("_sum", labels, None, histogram.sum_seconds());
+        self.series("_count", labels, None, count);
+    }
+
+    fn series(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        last: Option<(&str, &str)>,
+        value: impl Display,
+    ) {
         self.text.push_str(self.name);
-        for (place, (label, own)) in labels.iter().enumerate() {
+        self.text.push_str(suffix);
+        for (place, (label, own)) in labels.iter().chain(&last).enumerate() {
             self.text.push(if place == 0 { '{' } else { ',' });
             let _ = write!(self.text, "{label}=\"");
             self.push_escaped(own);
             self.text.push('"');
         }
-        if !labels.is_empty() {
+        if !labels.is_empty() || last.is_some() {
             self.text.push('}');
         }
         let _ = writeln!(self.text, " {value}");
@@ -61,8 +85,7 @@ impl Text {
         self.sample(&[], value);
     }
 
-    /// Differently from the crate's own, which takes `\\` for a backslash that is escaped already: two
-    /// domains could become one.
+    /// Escapes every backslash, also before another one: otherwise the names of two domains could become one.
     fn push_escaped(&mut self, value: &str) {
         for letter in value.chars() {
             match letter {
@@ -79,13 +102,17 @@ impl Text {
     }
 }
 
+pub(super) fn unix_seconds(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn label_values_are_escaped() {
-        let mut text = Text::new(String::new());
+        let mut text = Text::default();
         text.metric("a_total", Kind::Counter, "What it is.");
         text.sample(&[("one", "a\"b\\c\\\\d\ne"), ("two", "é{}=,")], 7);
         text.single("b", Kind::Gauge, "Another.", 0.5);

@@ -10,7 +10,7 @@ use tollgate::rules::Ruling;
 
 use super::{Traces, parent};
 use crate::endpoint::{self, Endpoint};
-use crate::served::Served;
+use crate::store::StoreKind;
 
 /// A request that is traced. It is over when this is dropped.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct RequestSpan {
 
 impl Traces {
     /// Begins the span of a request.
-    pub(crate) fn request<B>(&self, request: &Request<B>, store: &'static str) -> RequestSpan {
+    pub(crate) fn request<B>(&self, request: &Request<B>, store: StoreKind) -> RequestSpan {
         let method = endpoint::method(request.method());
         let route = Endpoint::of(request.uri().path()).route();
         let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
@@ -28,7 +28,7 @@ impl Traces {
         attributes.push(KeyValue::new("http.request.method", method));
         attributes.extend(route.map(|route| KeyValue::new("http.route", route)));
         attributes.push(KeyValue::new("url.scheme", "http"));
-        attributes.push(KeyValue::new("tollgate.store", store));
+        attributes.push(KeyValue::new("tollgate.store", store.name()));
         let caller = match parent::parent(request.headers()) {
             Some(parent) => Context::new().with_remote_span_context(parent),
             None => Context::new(),
@@ -124,12 +124,12 @@ impl Told {
     }
 }
 
-/// Waits for a store across the network, in a span of its own.
+/// Waits for a store across the network, in a span of its own if there are traces.
 pub(crate) async fn store<T, E>(
-    served: &Served,
-    asked: impl IntoFuture<Output = Result<T, E>>,
+    traces: Option<&Traces>,
+    asked: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    let mut span = served.traces.as_ref().filter(|_| served.store != "memory").map(|traces| {
+    let mut span = traces.map(|traces| {
         let span = traces.tracer.span_builder("store").with_kind(SpanKind::Client);
         traces.tracer.build_with_context(span, &Context::current())
     });

@@ -16,8 +16,8 @@ use super::keepalive::Keepalive;
 use super::resets::ResetAllowance;
 use super::socket::{Socket, SocketGate};
 use crate::budget::{Exhausted, MemoryCharge};
-use crate::grpc::answer::{AnswerBytes, send};
-use crate::grpc::calls::{CallEnd, Calls, RunningCall};
+use crate::grpc::answer::{AnswerBytes, CallEnd, send};
+use crate::grpc::calls::{Calls, RunningCall};
 use crate::listener::{Place, Reason};
 
 /// How often a connection is read before other tasks run. Each read may bring hundreds of calls.

@@ -4,12 +4,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tollgate::Limiter;
-use tollgate::rules::{Config, Rules};
 use tonic::service::Routes;
 
 use super::*;
-use crate::grpc::{ANSWER_WITHIN, ASK_EVERY, http2};
+use crate::grpc::{ANSWER_WITHIN, ASK_EVERY, GrpcParts, http2};
 use crate::lifecycle;
 
 /// What a client begins with, and its settings: none.
@@ -20,12 +18,9 @@ const GOAWAY: u8 = 7;
 
 /// A client on a connection that is kept; whoever tells the server to close; and what keeps it.
 async fn connected() -> (DuplexStream, watch::Sender<Phase>, JoinHandle<()>) {
-    let config = Config::parse("none", "rules: []").unwrap();
-    let rules = Rules::new(&Limiter::memory(), &config).unwrap();
     let (phases, lifecycle) = lifecycle::lifecycle();
-    let served = Arc::new(Served::new(rules, None, "memory", lifecycle.clone()));
-    let connections = Arc::clone(&served.grpc_connections);
-    let calls = Calls::new(Routes::default(), served, Duration::from_secs(10));
+    let GrpcParts { envoy, connections, .. } = crate::parts::tests::in_memory("rules: []").grpc;
+    let calls = Calls::new(Routes::default(), Arc::new(envoy), Duration::from_secs(10));
     let (mut client, server) = duplex(64 << 10);
     let minute = Duration::from_secs(60);
     let bounds = Bounds { max_connections: 1, first_byte: minute, request: minute, idle: minute };

@@ -1,7 +1,5 @@
 //! What Envoy is told: a status for each descriptor, headers, and the rules by their names.
 
-use std::time::Duration;
-
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use tollgate::Error;
@@ -9,12 +7,8 @@ use tollgate::http::{HeaderFamilies, Outcome, Reason, Refusal};
 use tollgate::rules::Ruling;
 
 use super::metadata;
-use super::status::{self, Shown};
+use super::status::{self, OVER_LIMIT, Shown, code};
 use crate::grpc::protobuf::Message;
-
-/// Codes of an answer, and of a status.
-pub(super) const OK: u64 = 1;
-pub(super) const OVER_LIMIT: u64 = 2;
 
 /// Envoy itself makes the classic three, of the statuses.
 const FAMILIES: HeaderFamilies = HeaderFamilies::ALL.without_classic();
@@ -96,13 +90,4 @@ fn write_headers(answer: &mut Message<'_>, headers: &HeaderMap) {
             header.bytes(2, value);
         });
     }
-}
-
-pub(super) fn code(is_allowed: bool) -> u64 {
-    if is_allowed { OK } else { OVER_LIMIT }
-}
-
-/// Whole seconds, rounded up.
-pub(super) fn seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

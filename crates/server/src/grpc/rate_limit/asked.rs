@@ -16,7 +16,7 @@ use tollgate_core::MAX_UNITS;
 
 use super::counts::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, YEAR};
-use crate::http::{is_identity, is_of_the_client};
+use crate::trust::{Trust, is_identity};
 
 /// The longest key and value of an entry. Envoy lets a client's headers be 60 KiB unless told otherwise: a value
 /// that clients choose is not too long, and so they cannot choose to be told an error, after which Envoy lets
@@ -164,18 +164,20 @@ fn with<'a>(
         // OK because there are at most 32 entries.
         _ => Cow::Owned(format!("{key}#{}", before + 1)),
     };
-    match key {
-        _ if is_identity(key) => request.claimed(name, value),
-        _ if is_of_the_client(key, value) => request.said(name, value),
+    match (Trust::of(key, value), key) {
+        (Trust::Claimed, _) => request.claimed(name, value),
+        (Trust::Said, _) => request.said(name, value),
         // Who invents one is where all are whose address is not known.
-        "ip" => match value.parse() {
+        (Trust::Known, "ip") => match value.parse() {
             Ok(ip) if before == 0 => request.with_address(rules.client_address(ip)),
             Ok(ip) => request.with(name, rules.client_address(ip).to_string()),
             Err(_) => request.with(name, NOWHERE),
         },
         // Envoy's `:path` has the query.
-        "path" => request.with(name, value.split_once('?').map_or(value, |(path, _)| path)),
-        _ => request.with(name, value),
+        (Trust::Known, "path") => {
+            request.with(name, value.split_once('?').map_or(value, |(path, _)| path))
+        }
+        (Trust::Known, _) => request.with(name, value),
     }
 }
 

@@ -6,9 +6,12 @@ use std::time::Duration;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tollgate::rules::RulePart;
 
-use super::answer::{OK, code, seconds};
 use super::{DAY, HOUR, MINUTE, MONTH, SECOND, WEEK, YEAR};
 use crate::grpc::protobuf::Message;
+
+/// Codes of an answer, and of a status.
+pub(super) const OK: u64 = 1;
+pub(super) const OVER_LIMIT: u64 = 2;
 
 /// What one descriptor is told.
 #[derive(Clone, Copy, Debug)]
@@ -86,4 +89,13 @@ fn unit(window: Duration) -> Unit {
         YEAR => Unit::Year,
         _ => Unit::Unknown,
     }
+}
+
+pub(super) fn code(is_allowed: bool) -> u64 {
+    if is_allowed { OK } else { OVER_LIMIT }
+}
+
+/// Whole seconds, rounded up.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -7,9 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor
 use tollgate_core::MAX_UNITS;
 
 use crate::http::problem::shown;
-
-/// The most attributes of a request.
-pub(in crate::http) const MAX_ATTRIBUTES: usize = 64;
+use crate::trust::{MAX_ATTRIBUTES, Pairs};
 
 /// Those of both forms, each of which may be there. `null` is not the same as nothing.
 #[derive(Debug, serde::Deserialize)]
@@ -77,16 +75,6 @@ impl<'de> Deserialize<'de> for Whole {
         }
 
         json.deserialize_u64(OfWhole)
-    }
-}
-
-/// Attributes by their names, each once.
-#[derive(Debug, Default)]
-pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-impl Pairs<'_> {
-    pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 }
 

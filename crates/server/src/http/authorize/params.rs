@@ -2,6 +2,7 @@
 //!
 //! Nothing is read from the query, because some proxies send the client's query along.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::extract::Path;
@@ -11,8 +12,9 @@ use serde::Deserialize;
 use tollgate::rules::Current;
 use utoipa::ToSchema;
 
+use crate::http::Problem;
 use crate::http::problem::shown;
-use crate::http::{Problem, domain};
+use crate::pipeline;
 
 /// Shorter than proxies wait: Traefik 30 s, nginx 60 s unless told otherwise.
 const MAX_WAIT: Duration = Duration::from_secs(10);
@@ -76,8 +78,10 @@ impl Params {
     }
 
     /// Returns the domain in the path, or the only one that has rules.
-    pub(super) fn domain<'d>(&'d self, now: &'d Current<'_>) -> Result<&'d str, Problem> {
-        domain::find(self.domain.as_deref(), now, "/v1/authorize/{domain}")
+    pub(super) fn domain<'d>(&'d self, now: &'d Current<'_>) -> Result<Cow<'d, str>, Problem> {
+        let named = self.domain.as_deref().map(Cow::Borrowed);
+        pipeline::domain(named, now)
+            .map_err(|none| Problem::no_decider(&none, "/v1/authorize/{domain}"))
     }
 
     pub(super) fn proxy(&self) -> Proxy {

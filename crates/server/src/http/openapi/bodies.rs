@@ -4,9 +4,9 @@ use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, Schema, Schema
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Ref, RefOr};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::http::asked::MAX_ATTRIBUTES;
-use crate::http::batch::MAX_REQUESTS;
+use crate::http::asked::MAX_REQUESTS;
 use crate::http::decision::{DecisionJson, RulingJson};
+use crate::trust::MAX_ATTRIBUTES;
 
 /// What was decided, by a limit or by rules.
 #[derive(ToSchema)]

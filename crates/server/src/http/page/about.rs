@@ -12,7 +12,9 @@ use hyper::http::request::Parts;
 use serde::Serialize;
 
 use crate::http::operator::{Known, Operator};
-use crate::served::Served;
+use crate::operators::OperatorAccess;
+use crate::store::StoreKind;
+use tollgate_playground::Playground;
 
 /// What there is to see.
 #[derive(Debug, Serialize)]
@@ -24,11 +26,16 @@ struct About {
     store: &'static str,
 }
 
-pub(super) async fn about(State(served): State<Arc<Served>>, parts: Parts) -> Response {
+pub(super) async fn about(
+    State(playground): State<Option<Playground>>,
+    State(operators): State<Arc<OperatorAccess>>,
+    State(store): State<StoreKind>,
+    parts: Parts,
+) -> Response {
     let about = About {
-        playground: served.playground.is_some(),
-        operations: Operator::known(&parts, &served),
-        store: served.store,
+        playground: playground.is_some(),
+        operations: Operator::known(&parts, &operators),
+        store: store.name(),
     };
     let mut response = Json(about).into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

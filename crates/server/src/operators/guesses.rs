@@ -21,7 +21,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Counts and slows wrong operator tokens.
 #[derive(Debug)]
-pub(crate) struct Guesses {
+pub(super) struct Guesses {
     /// How many wrong tokens each address may still send. Always `Some`: the limit is valid.
     allowances: Option<Scope>,
     wrong: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct Guesses {
 
 /// The result of an attempt to show the operator token.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     Right,
     Wrong,
     /// The address has sent too many wrong tokens. A right token is not accepted either, since its answer would
@@ -76,18 +76,18 @@ impl Guesses {
     }
 
     /// Returns how many wrong tokens were compared since the start.
-    pub(crate) fn wrong(&self) -> u64 {
+    pub(super) fn wrong(&self) -> u64 {
         self.wrong.load(Ordering::Relaxed)
     }
 
     /// Returns how many tokens were not compared since the start, because their address had sent too many wrong ones.
-    pub(crate) fn not_compared(&self) -> u64 {
+    pub(super) fn not_compared(&self) -> u64 {
         self.not_compared.load(Ordering::Relaxed)
     }
 
     /// Logs attempts that were not logged yet, if the last line is old enough. Called once a second, so that the end
     /// of a series is logged, too.
-    pub(crate) fn report_rest(&self, now: Instant) {
+    pub(super) fn report_rest(&self, now: Instant) {
         if let Some(attempts) = self.reports.rest(now) {
             tracing::warn!(attempts, "{WRONG_TOKENS}");
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use tollgate::{BreakerState, Health, StoreError};
 
-use crate::served::{Decisions, Served};
+use crate::ruleset::{Decisions, RuleSet};
+use crate::store::StoreMonitor;
 
 /// So many looks in a row must find a server well: one that comes and goes is failing.
 const WELL_LOOKS: u32 = 3;
@@ -25,13 +26,13 @@ pub(super) struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    pub(super) fn new(health: &'a Health, served: &Served) -> Look<'a> {
+    pub(super) fn new(health: &'a Health, store: &StoreMonitor, rules: &RuleSet) -> Look<'a> {
         let servers = health.servers.iter().map(|server| (server.server.as_str(), server.breaker));
         Look {
             servers: servers.collect(),
-            is_answered: served.is_store_answered(),
-            failed: served.failed_by_kind(health).iter().map(|(_, count)| count).sum(),
-            decisions: served.decisions(),
+            is_answered: store.was_answering(),
+            failed: store.failed_by_kind(health).iter().map(|(_, count)| count).sum(),
+            decisions: rules.decisions(),
             last_failure: health.last_failure.as_ref(),
         }
     }

@@ -8,8 +8,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::MissedTickBehavior;
 use tollgate::{Error, Limit, Limiter, OnFailure, Scope};
 
-use crate::lifecycle::Phase;
-use crate::served::Served;
+use crate::lifecycle::{Lifecycle, Phase};
 
 /// With a space in it: no limit and no rule of a file can have that name.
 const SCOPE: &str = "tollgate readiness";
@@ -33,7 +32,7 @@ const MAX_KEYS: usize = 256;
 /// Asks a store across the network whether it is there. Those who want to know at the same time share the
 /// answer.
 #[derive(Debug)]
-pub(crate) struct Probe {
+pub(super) struct Probe {
     inner: Arc<Inner>,
 }
 
@@ -61,7 +60,7 @@ struct Failures {
 
 impl Probe {
     /// `None` of a limiter in memory, which is always there.
-    pub(crate) fn new(limiter: &Limiter) -> Result<Option<Probe>, Error> {
+    pub(super) fn new(limiter: &Limiter) -> Result<Option<Probe>, Error> {
         if limiter.health().is_none() {
             return Ok(None);
         }
@@ -73,27 +72,40 @@ impl Probe {
     }
 
     /// Whether every server of the store answers, as of at most 100 ms ago.
-    pub(crate) async fn is_answered(&self) -> bool {
+    pub(super) async fn is_answered(&self) -> bool {
         let (inner, now) = (Arc::clone(&self.inner), Instant::now());
         // Whoever wants to know may go away before it is known, and what was asked has to be counted.
         tokio::spawn(async move { inner.is_answered(now).await }).await.unwrap_or(false)
     }
 
     /// The same as of the last time that somebody asked; true if nobody did.
-    pub(crate) fn was_answered(&self) -> bool {
+    pub(super) fn was_answered(&self) -> bool {
         *self.inner.is_answered.borrow()
     }
 
     /// To wait for a change of that.
-    pub(crate) fn follow(&self) -> watch::Receiver<bool> {
+    pub(super) fn follow(&self) -> watch::Receiver<bool> {
         self.inner.is_answered.subscribe()
     }
 
     /// How many requests the store failed to decide, by kind, without what was asked here.
-    pub(crate) fn failed_of_others(&self) -> ByKind {
+    pub(super) fn failed_of_others(&self) -> ByKind {
         let failures = self.inner.failures.lock();
         let before = failures.of_others_before.clone();
         before.unwrap_or_else(|| failures.of_others(&self.inner.scope))
+    }
+
+    /// Asks every second until the server is about to close: a breaker that is open closes only when somebody
+    /// asks, and those who follow should hear of it.
+    pub(super) async fn watch(&self, lifecycle: &Lifecycle) {
+        let mut asks = tokio::time::interval(ASK_EVERY);
+        asks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = asks.tick() => self.is_answered().await,
+                () = lifecycle.reached(Phase::Closing) => return,
+            };
+        }
     }
 }
 
@@ -154,19 +166,5 @@ impl Failures {
         let all = scope.limiter().health().map(|health| health.failed_by_kind).unwrap_or_default();
         let own = |kind| self.own.get(kind).copied().unwrap_or(0);
         all.into_iter().map(|(kind, count)| (kind, count.saturating_sub(own(kind)))).collect()
-    }
-}
-
-/// Asks every second until the server is about to close: a breaker that is open closes only when somebody
-/// asks, and those who follow should hear of it.
-pub(crate) async fn watch(served: Arc<Served>) {
-    let Some(probe) = &served.probe else { return };
-    let mut asks = tokio::time::interval(ASK_EVERY);
-    asks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = asks.tick() => probe.is_answered().await,
-            () = served.lifecycle.reached(Phase::Closing) => return,
-        };
     }
 }

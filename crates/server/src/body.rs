@@ -1,0 +1,172 @@
+//! Bodies of requests on both ports: read whole, and no longer than they may be.
+
+use axum::body::{Bytes, HttpBody};
+use http_body_util::BodyExt;
+
+use crate::budget::{Budget, Exhausted, MemoryCharge, SMALL_BYTES};
+
+/// What a client is told when bodies and answers take all the memory that they may.
+pub(crate) const OUT_OF_MEMORY: &str = "bodies and answers take all the memory that they may; come back in a second, \
+                                        or send less at a time: what is short is answered";
+
+/// Why a body was not read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UnreadBody {
+    #[error("the body is too long; send at most {most} bytes")]
+    TooLong { most: usize },
+    #[error("{OUT_OF_MEMORY}")]
+    OutOfMemory,
+    /// A body that comes too slowly has no answer: its connection is closed.
+    #[error("the body broke off, or its chunks are malformed; send all of it")]
+    BrokenOff,
+}
+
+impl From<Exhausted> for UnreadBody {
+    fn from(_: Exhausted) -> UnreadBody {
+        UnreadBody::OutOfMemory
+    }
+}
+
+/// Reads a whole body of at most `most` bytes. A body whose declared length exceeds that is refused unread.
+///
+/// The part above [`SMALL_BYTES`] is taken from the budget as it arrives, whatever length was declared. A body that
+/// does not arrive at once is also charged to `small`, if there is such a charge.
+pub(crate) async fn read<B>(
+    mut body: B,
+    most: usize,
+    budget: &Budget,
+    small: Option<&mut MemoryCharge>,
+) -> Result<Bytes, UnreadBody>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > most as u64 {
+        return Err(UnreadBody::TooLong { most });
+    }
+    let first = next(&mut body).await?.unwrap_or_default();
+    if first.len() > most {
+        return Err(UnreadBody::TooLong { most });
+    }
+    // Most bodies arrive whole: nothing is copied.
+    if body.is_end_stream() && first.len() <= SMALL_BYTES {
+        return Ok(first);
+    }
+    if let Some(small) = small {
+        small.grow(SMALL_BYTES)?;
+    }
+    let mut held = budget.held();
+    held.grow_to(first.len())?;
+    let mut all = Vec::from(first);
+    while let Some(data) = next(&mut body).await? {
+        // OK because neither is longer than a body in memory.
+        let length = all.len() + data.len();
+        if length > most {
+            return Err(UnreadBody::TooLong { most });
+        }
+        if length > all.capacity() {
+            // Double the capacity, so that a body in many pieces is not copied once for each piece.
+            let room = (2 * length).max(SMALL_BYTES).min(most);
+            held.grow_to(room)?;
+            all.reserve_exact(room - all.len());
+        }
+        all.extend_from_slice(&data);
+    }
+    match all.capacity() <= SMALL_BYTES {
+        true => Ok(all.into()),
+        false => Ok(held.bytes(all)),
+    }
+}
+
+/// What comes next; trailers say nothing.
+async fn next<B>(body: &mut B) -> Result<Option<Bytes>, UnreadBody>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+{
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| UnreadBody::BrokenOff)?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use axum::body::Body;
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body that comes in pieces, and then to an end or to nothing.
+    struct Pieces(VecDeque<io::Result<&'static [u8]>>);
+
+    impl HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+            let data = |piece| Frame::data(Bytes::from_static(piece));
+            Poll::Ready(self.0.pop_front().map(|piece| piece.map(data)))
+        }
+    }
+
+    fn read_all(pieces: Vec<io::Result<&'static [u8]>>, most: usize) -> Result<Bytes, UnreadBody> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let budget = Budget::new(4 << 20);
+        runtime.block_on(read(Body::new(Pieces(pieces.into())), most, &budget, None))
+    }
+
+    #[test]
+    fn pieces_come_together_up_to_the_bound() {
+        assert_eq!(read_all(vec![], 4).unwrap(), "");
+        assert_eq!(read_all(vec![Ok(b"ab"), Ok(b""), Ok(b"cd")], 4).unwrap(), "abcd");
+        let one_more = read_all(vec![Ok(b"ab"), Ok(b"cd"), Ok(b"e")], 4);
+        assert_eq!(one_more, Err(UnreadBody::TooLong { most: 4 }));
+        assert_eq!(read_all(vec![Ok(b"abcde")], 4), Err(UnreadBody::TooLong { most: 4 }));
+    }
+
+    #[test]
+    fn a_million_pieces_are_not_copied_for_each_of_them() {
+        // That would be 500 GB.
+        let pieces = (0..1 << 20).map(|_| Ok(&b" "[..])).collect();
+        assert_eq!(read_all(pieces, 1 << 20).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_not_small_is_paid_for_as_it_comes() {
+        let kib =
+            |count: usize| (0..count).map(|_| Ok(&[b' '; 1 << 10][..])).collect::<VecDeque<_>>();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let nothing = Budget::new(0);
+        let read = |pieces, budget| {
+            let read = read(Body::new(Pieces(pieces)), 1 << 20, budget, None);
+            runtime.block_on(read)
+        };
+        assert_eq!(read(kib(4), &nothing).unwrap().len(), 4 << 10);
+        assert_eq!(read(kib(5), &nothing), Err(UnreadBody::OutOfMemory));
+        let at_once = VecDeque::from([Ok(&[b' '; 5 << 10][..])]);
+        assert_eq!(read(at_once, &nothing), Err(UnreadBody::OutOfMemory));
+
+        let one = Budget::new(1 << 20);
+        let body = read(kib(1024), &one).unwrap();
+        assert_eq!(body.len(), 1 << 20);
+        assert_eq!(read(kib(5), &one), Err(UnreadBody::OutOfMemory));
+        drop(body);
+        assert_eq!(read(kib(1024), &one).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_body_that_breaks_off_is_its_clients_fault() {
+        let gone = || Err(io::ErrorKind::UnexpectedEof.into());
+        assert_eq!(read_all(vec![Ok(b"ab"), gone()], 4), Err(UnreadBody::BrokenOff));
+    }
+}

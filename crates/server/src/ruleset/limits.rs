@@ -1,0 +1,116 @@
+//! Limits that are called by their names, and what each decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ahash::AHashMap;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tollgate::rules::{Counts, Rules};
+use tollgate::{Decision, Scope};
+
+/// The limits of the rules by their names. They are looked up again when the rules have been replaced.
+#[derive(Debug, Default)]
+pub(super) struct NamedLimits {
+    current: ArcSwap<Generation>,
+    /// Held while the limits are looked up again.
+    making: Mutex<()>,
+}
+
+/// The limits of the rules of one generation.
+#[derive(Debug, Default)]
+struct Generation {
+    number: u64,
+    named: AHashMap<Box<str>, Arc<NamedLimit>>,
+}
+
+/// A limit that is called by its name.
+#[derive(Debug)]
+pub(crate) struct NamedLimit {
+    pub(crate) scope: Scope,
+    /// Kept when the rules are replaced.
+    pub(crate) tally: Arc<LimitTally>,
+}
+
+/// How often a limit that was asked for by its name decided what.
+#[derive(Debug, Default)]
+pub(crate) struct LimitTally {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    /// Beside those: decided without the store, which failed.
+    degraded_allowed: AtomicU64,
+    degraded_denied: AtomicU64,
+    /// The store failed, and so did the check.
+    failed: AtomicU64,
+}
+
+impl LimitTally {
+    pub(crate) fn count(&self, decision: &Decision) {
+        let outcome = match (decision.is_allowed(), decision.is_degraded()) {
+            (true, false) => &self.allowed,
+            (false, false) => &self.denied,
+            (true, true) => &self.degraded_allowed,
+            (false, true) => &self.degraded_denied,
+        };
+        outcome.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_failure(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As rules have them.
+    pub(crate) fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut counts = Counts::default();
+        counts.degraded_allowed = read(&self.degraded_allowed);
+        counts.degraded_denied = read(&self.degraded_denied);
+        counts.degraded = counts.degraded_allowed + counts.degraded_denied;
+        counts.allowed = read(&self.allowed) + counts.degraded_allowed;
+        counts.denied = read(&self.denied) + counts.degraded_denied;
+        counts.failed = read(&self.failed);
+        counts
+    }
+}
+
+impl NamedLimits {
+    /// Returns a limit of the rules by its name.
+    pub(super) fn get(&self, rules: &Rules, name: &str) -> Option<Arc<NamedLimit>> {
+        let current = self.current.load();
+        if current.number == rules.generation() {
+            return current.named.get(name).cloned();
+        }
+        drop(current);
+        self.renewed(rules).named.get(name).cloned()
+    }
+
+    /// Returns every limit of the rules, in alphabetical order.
+    pub(super) fn all(&self, rules: &Rules) -> Vec<(Box<str>, Arc<NamedLimit>)> {
+        let current = self.renewed(rules);
+        let each = current.named.iter().map(|(name, limit)| (name.clone(), Arc::clone(limit)));
+        let mut limits: Vec<_> = each.collect();
+        limits.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        limits
+    }
+
+    /// Returns the limits of the rules as they are now.
+    fn renewed(&self, rules: &Rules) -> Arc<Generation> {
+        // One at a time: two would give a new limit two tallies.
+        let _alone = self.making.lock();
+        let before = self.current.load_full();
+        // First: if the rules are replaced now, it is done again.
+        let number = rules.generation();
+        if before.number == number {
+            return before;
+        }
+        let named = rules.limits().into_iter().filter_map(|(name, _)| {
+            let scope = rules.limit(&name)?;
+            let before = before.named.get(name.as_str());
+            let tally = before.map(|limit| Arc::clone(&limit.tally)).unwrap_or_default();
+            Some((name.into_boxed_str(), Arc::new(NamedLimit { scope, tally })))
+        });
+        let generation = Arc::new(Generation { number, named: named.collect() });
+        self.current.store(Arc::clone(&generation));
+        generation
+    }
+}
