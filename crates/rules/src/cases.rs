@@ -9,7 +9,8 @@ use super::config::{Config, Spend};
 use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
 use super::key::push_part;
 use super::plan::Plan;
-use super::problem::{Position, Report};
+use super::position::Position;
+use super::problem::Report;
 use super::request::Request;
 use tollgate_limiter::Limiter;
 

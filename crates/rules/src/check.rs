@@ -1,8 +1,6 @@
 //! A request that rules have not decided yet.
 
-use std::fmt;
 use std::future::{Future, IntoFuture};
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,31 +8,24 @@ use std::time::Duration;
 
 use tollgate_core::{Cost, CostError};
 
-use super::Rules;
 use super::attributes::Attributes;
 use super::descriptor::{Descriptor, Hits};
+use super::found::{Found, Matched};
 use super::key::push_part;
-use super::plan::{Plan, Rule, Spent};
+use super::plan::{Plan, Spent};
 use super::request::Request;
 use super::ruling::Ruling;
 use tollgate_limiter::Answer;
 use tollgate_limiter::Check;
 use tollgate_limiter::Decision;
 use tollgate_limiter::Error;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::{MAX_KEY_BYTES, Scope};
-
-/// What the keys of a request take, as a rule.
-const KEY_BYTES: usize = 128;
-
-/// The most rules that may apply to one request. Their keys together have at most [`MAX_KEY_BYTES`].
-const MAX_MATCHED: usize = 256;
+use tollgate_limiter::{JointDecision, Limiter};
 
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
 #[derive(Clone, Debug)]
 #[must_use = "nothing is decided until this is awaited, or `now` is called"]
 pub struct RulesCheck<'a> {
-    rules: &'a Rules,
+    limiter: &'a Limiter,
     plan: Arc<Plan>,
     domain: &'a str,
     requests: Requests<'a>,
@@ -55,13 +46,13 @@ pub(super) enum Requests<'a> {
 
 impl<'a> RulesCheck<'a> {
     pub(super) fn new(
-        rules: &'a Rules,
+        limiter: &'a Limiter,
         plan: Arc<Plan>,
         domain: &'a str,
         requests: Requests<'a>,
     ) -> RulesCheck<'a> {
         let (apart, cost, max_wait, within, at_us) = (None, None, None, None, None);
-        RulesCheck { rules, plan, domain, requests, apart, cost, max_wait, within, at_us }
+        RulesCheck { limiter, plan, domain, requests, apart, cost, max_wait, within, at_us }
     }
 
     /// Spends of each limit what preflights have for themselves: what a browser asks takes nothing from what its
@@ -97,9 +88,9 @@ impl<'a> RulesCheck<'a> {
             [only] if self.is_plain(only) => {
                 only.now().map(|decision| JointDecision::of_one(decision, found.units()))
             }
-            checks => self.rules.limiter().check_all_now(checks),
+            checks => self.limiter.check_all_now(checks),
         };
-        found.ruled(together)
+        Ruling::of(found, together)
     }
 
     /// What is charged, in the order of the rules; nothing if one of them refuses whatever it is.
@@ -183,90 +174,6 @@ impl<'a> RulesCheck<'a> {
     }
 }
 
-/// The rules that apply to a request.
-#[derive(Clone)]
-pub(super) struct Found {
-    pub(super) generation: u64,
-    /// Of all rules, one after the other.
-    pub(super) keys: Vec<u8>,
-    pub(super) matched: Vec<Matched>,
-    /// Which of them refuses whatever it is.
-    pub(super) blocked_by: Option<usize>,
-}
-
-/// A rule that applies.
-#[derive(Clone)]
-pub(super) struct Matched {
-    /// Which of the sets of attributes it applies to.
-    pub(super) request: usize,
-    pub(super) rule: Arc<Rule>,
-    pub(super) spent: Arc<Spent>,
-    pub(super) key: Range<usize>,
-    pub(super) units: u64,
-    /// Nothing is charged.
-    pub(super) is_look: bool,
-}
-
-impl Matched {
-    pub(super) fn scope(&self) -> Option<&Scope> {
-        self.spent.scope()
-    }
-}
-
-impl Found {
-    fn new(generation: u64) -> Found {
-        // For the keys of a few rules, so that there is one allocation.
-        let keys = Vec::with_capacity(KEY_BYTES);
-        Found { generation, keys, matched: Vec::new(), blocked_by: None }
-    }
-
-    /// By what applies, those included that are left out themselves.
-    fn leave_out_replaced(&mut self) {
-        let rules = self.matched.iter().map(|matched| &matched.rule);
-        let replacing: Vec<Arc<Rule>> = rules.filter(|rule| rule.is_replacing()).cloned().collect();
-        if !replacing.is_empty() {
-            self.matched.retain(|own| !replacing.iter().any(|rule| rule.replaces(&own.rule)));
-        }
-    }
-
-    /// On every store the same: a script takes no more at once, and nobody should.
-    fn check_bounds(&self) -> Result<(), Error> {
-        let count = self.matched.len();
-        if count > MAX_MATCHED {
-            return Err(Error::TooManyCharges { count, most: MAX_MATCHED });
-        }
-        let bytes = self.keys.len();
-        if bytes > MAX_KEY_BYTES {
-            return Err(Error::KeysTooLong { bytes, most: MAX_KEY_BYTES });
-        }
-        Ok(())
-    }
-
-    /// What the only charge costs.
-    fn units(&self) -> u64 {
-        let charged = self.matched.iter().find(|matched| matched.scope().is_some());
-        charged.map_or(1, |matched| matched.units)
-    }
-
-    /// What it comes to, and one more in every rule's count. Whoever asked may be at fault, and the store
-    /// is not.
-    fn ruled(self, together: Result<JointDecision, Error>) -> Result<Ruling, Error> {
-        if let Err(Error::Store(_)) = together {
-            let charged = self.matched.iter().filter(|matched| matched.scope().is_some());
-            let enforced = charged.filter(|matched| !matched.rule.is_shadow);
-            enforced.for_each(|matched| matched.rule.tally.count_failure());
-        }
-        Ok(Ruling::counted(self, together?))
-    }
-}
-
-/// Rules alone: keys may be secrets.
-impl fmt::Debug for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.matched.iter().map(|matched| &matched.rule)).finish()
-    }
-}
-
 impl<'a> IntoFuture for RulesCheck<'a> {
     type Output = Result<Ruling, Error>;
     type IntoFuture = RulesAnswer;
@@ -281,7 +188,7 @@ impl<'a> IntoFuture for RulesCheck<'a> {
         };
         let asked = match &self.checks(&found)[..] {
             [only] if self.is_plain(only) => Asked::One(only.clone().into_future(), found.units()),
-            checks => Asked::Several(self.rules.limiter().check_all(checks)),
+            checks => Asked::Several(self.limiter.check_all(checks)),
         };
         RulesAnswer { asked, found: Some(found) }
     }
@@ -316,8 +223,8 @@ impl Future for RulesAnswer {
             Asked::Several(answer) => ready!(Pin::new(answer).poll(context)),
         };
         match this.found.take() {
-            Some(found) => Poll::Ready(found.ruled(together)),
-            None => Poll::Pending,
+            Some(found) => Poll::Ready(Ruling::of(found, together)),
+            None => Poll::Ready(Err(Error::AnswerTaken)),
         }
     }
 }

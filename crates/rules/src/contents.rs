@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::problem::Report;
-use super::yaml;
 
 /// Returns the path of a file that `file` names, relative to the directory of `file`.
 pub(super) fn beside(file: &str, named: &Path) -> PathBuf {
@@ -35,7 +34,7 @@ pub(super) fn text<'b>(bytes: &'b [u8], report: &mut Report) -> Option<&'b str> 
     str::from_utf8(bytes)
         .inspect_err(|error| {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            report.error(yaml::end_of(&before), "not UTF-8", "save the file as UTF-8");
+            report.error(crate::position::end_of(&before), "not UTF-8", "save the file as UTF-8");
         })
         .ok()
 }

@@ -27,7 +27,8 @@ use std::collections::HashSet;
 
 use super::cases::Case;
 use super::config::{Config, Rule};
-use super::problem::{Position, Report};
+use super::position::Position;
+use super::problem::Report;
 use super::yaml::Node;
 pub(super) use api_keys::{ApiKeys, KeysFile, nothing as no_api_keys};
 use cases::CaseReader;

@@ -10,7 +10,8 @@
 //! - `config`: what a file says; `pattern`: what a value must be like; `networks`: addresses and what they are in;
 //!   `schema`: the same for editors
 //! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
-//! - `plan`: rules made ready; `index`: finds those that may apply; `key`: whom they limit; `limited`: by other numbers
+//! - `plan`: rules made ready, with an index that finds those that may apply, and limits by other numbers; `key`: whom
+//!   they limit; `found`: the rules that apply to a request
 //! - `check`, `ruling`: asking them, and what they say; `tally`: how often
 //! - `explain`: why they say it; `domains`: which domains are in use; `cases`: the tests that a file carries;
 //!   `info`: what a rule may spend
@@ -28,17 +29,17 @@ mod domains;
 mod explain;
 #[cfg(feature = "watch")]
 mod file;
+mod found;
 mod head;
-mod index;
 mod info;
 mod key;
-mod limited;
 mod load;
 mod names;
 mod nearest;
 mod networks;
 mod pattern;
 mod plan;
+mod position;
 mod problem;
 mod request;
 #[allow(clippy::module_inception)]
@@ -53,7 +54,8 @@ mod yaml;
 pub mod reading {
     pub use super::decode::{ATTRIBUTE, DOMAIN, Fields, Mapping, NameKind};
     pub use super::load::Source;
-    pub use super::problem::{Position, Report};
+    pub use super::position::Position;
+    pub use super::problem::Report;
     pub use super::yaml::{Kind, Node};
 }
 

@@ -12,7 +12,8 @@ use tollgate_identity::config::{JwtConfig, MAX_JWKS_BYTES};
 use super::config::Config;
 use super::contents::{self, beside, bounded, too_large};
 use super::decode::{self, Decoded, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
-use super::problem::{Position, Problems, Report};
+use super::position::Position;
+use super::problem::{Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
 
 const MAX_KEYS_FILE_BYTES: usize = 16 << 20;

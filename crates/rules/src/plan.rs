@@ -4,6 +4,8 @@
 //! - `values`: conditions that are about many values, or about networks
 //! - `overrides`: by key, and by the networks that an address is in
 
+mod index;
+mod limited;
 mod limits;
 mod make;
 mod overrides;
@@ -19,15 +21,15 @@ use ahash::RandomState;
 
 use super::config::{self, Costs, Wanted};
 use super::domains::{UnknownDomains, UseMark};
-use super::index::Index;
 use super::key::push_part;
-use super::limited::Limited;
 use super::names::WantedAttributes;
 use super::names::{AttributeId, Names};
 use super::networks::FoundNetwork;
 use super::pattern::Pattern;
 use super::request::Request;
 use super::tally::Tally;
+use index::Index;
+use limited::Limited;
 use overrides::Overrides;
 use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
@@ -59,7 +61,7 @@ pub(super) struct Plan {
     pub(super) retired_domains: HashSet<Box<str>>,
     pub(super) unknown_domains: UnknownDomains,
     pub(super) limits: Map<Box<str>, Scope>,
-    pub(super) limited: Limited,
+    limited: Limited,
     pub(super) asked: WantedAttributes,
     /// Whether one of the limits delays requests.
     pub(super) is_shaping: bool,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::nearest::nearest;
-use super::yaml::end_of;
+use super::position::{Position, end_of};
 
 /// The most problems that are printed.
 const MAX_LISTED: usize = 100;
@@ -19,20 +19,6 @@ pub enum Severity {
     Error,
     /// The file can be used, and probably does not do what was meant.
     Warning,
-}
-
-/// A line and a column, both from 1; columns are characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
-    /// From 1.
-    pub line: u32,
-    /// From 1.
-    pub column: u32,
-}
-
-impl Position {
-    /// Where a file begins.
-    pub const START: Position = Position { line: 1, column: 1 };
 }
 
 /// One thing that is wrong with a file.

@@ -88,7 +88,12 @@ impl Rules {
 
     /// A request that the rules of a domain decide. No rule applying, it is allowed.
     pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
-        RulesCheck::new(self, self.plan(), domain, Requests::Plain(slice::from_ref(request)))
+        RulesCheck::new(
+            &self.inner.limiter,
+            self.plan(),
+            domain,
+            Requests::Plain(slice::from_ref(request)),
+        )
     }
 
     /// A request with several sets of attributes, each of which the rules see for itself: all that apply
@@ -98,7 +103,7 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(self, self.plan(), domain, Requests::Plain(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Plain(requests))
     }
 
     /// [`check_all`](Self::check_all), with what is asked of each of the sets.
@@ -107,7 +112,7 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Descriptor<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(self, self.plan(), domain, Requests::Each(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Each(requests))
     }
 
     /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
@@ -280,7 +285,7 @@ impl<'r> Current<'r> {
         'r: 'a,
     {
         let request = Requests::Plain(slice::from_ref(request));
-        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, request)
+        RulesCheck::new(&self.rules.inner.limiter, Arc::clone(&self.plan), domain, request)
     }
 
     /// A request with several sets of attributes that they decide: [`Rules::check_each`].
@@ -288,7 +293,12 @@ impl<'r> Current<'r> {
     where
         'r: 'a,
     {
-        RulesCheck::new(self.rules, Arc::clone(&self.plan), domain, Requests::Each(requests))
+        RulesCheck::new(
+            &self.rules.inner.limiter,
+            Arc::clone(&self.plan),
+            domain,
+            Requests::Each(requests),
+        )
     }
 }
 

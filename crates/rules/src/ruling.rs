@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Limit, Retry, Verdict};
 
-use super::check::{Found, Matched};
+use super::found::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
 use super::tally::{DecidedBy, Outcome};
 use tollgate_limiter::Answer;
@@ -33,7 +33,7 @@ pub struct RulePart<'r> {
 
 impl Ruling {
     /// One more in the count of every rule that applied; for a look, only if it refuses.
-    pub(super) fn counted(found: Found, together: JointDecision) -> Ruling {
+    fn counted(found: Found, together: JointDecision) -> Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
@@ -177,6 +177,22 @@ impl fmt::Debug for RulePart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rule, decision) = (self.name(), self.decision);
         f.debug_struct("RulePart").field("rule", rule).field("decision", &decision).finish()
+    }
+}
+
+impl Ruling {
+    /// What rules come to, and one more in every rule's count. A failure of the store is counted as such; other errors
+    /// are the caller's.
+    pub(super) fn of(
+        found: Found,
+        together: Result<JointDecision, Error>,
+    ) -> Result<Ruling, Error> {
+        if let Err(Error::Store(_)) = together {
+            let charged = found.matched.iter().filter(|matched| matched.scope().is_some());
+            let enforced = charged.filter(|matched| !matched.rule.is_shadow);
+            enforced.for_each(|matched| matched.rule.tally.count_failure());
+        }
+        Ok(Ruling::counted(found, together?))
     }
 }
 

@@ -5,13 +5,12 @@
 
 mod syntax;
 
-pub(crate) use syntax::end_of;
-
 use std::borrow::Cow;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
-use super::problem::{Position, Report};
+use super::position::Position;
+use super::problem::Report;
 
 /// Lists and mappings in each other: deeper than any rule.
 pub(crate) const MAX_DEPTH: usize = 16;

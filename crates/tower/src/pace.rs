@@ -7,6 +7,7 @@
 mod future;
 mod hints;
 mod hold;
+mod keys;
 mod layer;
 mod service;
 

@@ -18,6 +18,7 @@ mod line;
 mod refuse;
 mod service;
 mod settings;
+mod store_answer;
 
 pub use admission::Admission;
 #[cfg(feature = "axum")]

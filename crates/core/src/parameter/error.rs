@@ -5,8 +5,8 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
+use super::Rate;
 use super::name::AlgorithmName;
-use super::rate::Rate;
 use crate::range::{MAX_LOG_UNITS, MAX_UNITS};
 
 /// Why a limit was refused. The message names the parameter and the remedy.

@@ -11,7 +11,8 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Naming, Row, Table, listed};
 use super::names;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 
 /// YAML has no longer names of fields.

@@ -10,7 +10,8 @@ use super::names;
 use crate::attributes::Standing;
 use crate::cases::{Case, CaseAttribute, Expectation};
 use crate::config::Rule;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The most tests in a file: they run whenever it is read.

@@ -7,7 +7,8 @@ use super::sources::Origin;
 use crate::config::{Costs, Route};
 use crate::nearest::nearest;
 use crate::pattern::Pattern;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The most routes that may have costs of their own in a rule: they are tried one after the other.

@@ -6,7 +6,8 @@ use std::collections::hash_map::Entry;
 use tollgate_core::Excerpt;
 
 use crate::nearest::nearest;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The longest unknown field whose name messages show.

@@ -6,7 +6,8 @@ use super::fields::{Fields, Mapping};
 use super::names;
 use super::sources::Origin;
 use crate::config::{Condition, KeyPart, Wanted};
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The most attributes of a key, all parts together.

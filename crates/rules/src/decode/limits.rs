@@ -8,7 +8,8 @@ use super::fields::{Fields, Mapping, Naming, Row, Table, unspaced};
 use super::names;
 use crate::config::{NamedLimit, Spend};
 use crate::nearest::nearest;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 const LIMITS: Table = Table {

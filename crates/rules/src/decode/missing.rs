@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::fields::listed;
 use super::sources::{AttributeSources, Availability, Origin};
 use crate::config::{Condition, KeyPart, Rule, Spend, Wanted};
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The most rules that a rule whose key may be missing is compared with: rules of its domain that have no

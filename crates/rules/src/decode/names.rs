@@ -3,7 +3,8 @@
 use tollgate_core::Excerpt;
 
 use super::fields::Naming;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 
 const MAX_NAME_CHARS: usize = 64;

@@ -11,7 +11,8 @@ use super::fields::{Fields, Mapping, Naming, Row, Table};
 use super::names;
 use crate::contents::{self, beside, bounded};
 use crate::networks::{self, NetworkError, NetworkMap, NetworkSet, Networks};
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The largest file of networks.

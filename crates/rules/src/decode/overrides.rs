@@ -9,7 +9,8 @@ use super::limits::Limits;
 use super::networks::{NetworkSets, Value};
 use crate::config::{KeyPart, KeyValue, Override};
 use crate::networks::UNKNOWN_ADDRESS;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 const REMEDY: &str =

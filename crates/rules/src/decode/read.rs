@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate_core::{AlgorithmName, Excerpt, LimitError, Notation, parse_duration};
 
 use crate::nearest::nearest;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// What is read of a node. Each reports what is wrong, naming the node as `name`, which has its

@@ -6,7 +6,8 @@ use tollgate_core::Excerpt;
 
 use super::names;
 use crate::config::Replaces;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
 /// The most rules that one may replace.

@@ -13,7 +13,8 @@ use super::replaces::{self, ReplacesField, Replacing};
 use super::sources::{AttributeSources, Origin};
 use super::{choice, cost, key, names, overrides, when};
 use crate::config::{Choice, Costs, Override, Replaces, Rule, Spend};
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 
 /// The most rules in a file.

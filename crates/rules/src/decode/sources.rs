@@ -11,7 +11,8 @@ use super::identity::Section;
 use super::names;
 use crate::config::KeyPart;
 use crate::pattern::Pattern;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 
 /// The most attributes that a file may declare.

@@ -10,7 +10,8 @@ use super::sources::Origin;
 use crate::config::{Condition, Wanted};
 use crate::networks::{self, UNKNOWN_ADDRESS};
 use crate::pattern::Pattern;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 use tollgate_limiter::Ipv6Prefix;
 

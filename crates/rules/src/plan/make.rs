@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::Configured;
+use super::index::Index;
+use super::limited::Limited;
 use super::overrides::{NetworkOverride, Overrides};
 use super::values::Values;
 use super::{
@@ -10,9 +12,7 @@ use super::{
 };
 use crate::config::{self, Config, KeyValue, Spend, Wanted};
 use crate::domains::{UnknownDomains, UseMark};
-use crate::index::Index;
 use crate::key::push_part;
-use crate::limited::Limited;
 use crate::names::{AttributeId, Names};
 use crate::tally::Tally;
 use tollgate_limiter::Error;

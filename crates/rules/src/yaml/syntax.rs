@@ -1,6 +1,6 @@
 //! What is wrong with a text that is no YAML, in words that help.
 
-use super::Position;
+use crate::position::{Position, end_of};
 
 /// The first character that no text has, and where. The parser would take a NUL for the end.
 pub(super) fn control_character(text: &str) -> Option<(u8, Position)> {
@@ -9,21 +9,6 @@ pub(super) fn control_character(text: &str) -> Option<(u8, Position)> {
     let index = text.bytes().position(is_control)?;
     // OK because the byte is there, and begins a character.
     Some((text.as_bytes()[index], end_of(&text[..index])))
-}
-
-/// Where a text ends: one after its last character.
-pub(crate) fn end_of(text: &str) -> Position {
-    let mut at = Position::START;
-    let mut letters = text.chars().peekable();
-    while let Some(letter) = letters.next() {
-        let is_break = letter == '\n' || (letter == '\r' && letters.peek() != Some(&'\n'));
-        if is_break {
-            at = Position { line: at.line + 1, column: 1 };
-        } else if letter != '\r' {
-            at.column += 1;
-        }
-    }
-    at
 }
 
 const QUOTE: &str = "put the text in quotes";

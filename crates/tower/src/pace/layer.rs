@@ -7,6 +7,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::hold::Holds;
+use super::keys::PaceKeys;
 use super::{Pace, Pacer};
 use tollgate_limiter::Scope;
 
@@ -81,7 +82,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// ```
 pub struct PaceLayer<R> {
     pacer: Pacer,
-    asks: Asks<R>,
+    keys: PaceKeys<R>,
 }
 
 impl<R> PaceLayer<R> {
@@ -89,7 +90,7 @@ impl<R> PaceLayer<R> {
     pub fn new(scope: Scope) -> PaceLayer<R> {
         let holds = Arc::new(Holds::default());
         let pacer = Pacer { scope, holds, max_wait: None, max_hold: MAX_HOLD };
-        PaceLayer { pacer, asks: Asks { key: None, cost: None } }
+        PaceLayer { pacer, keys: PaceKeys { key: None, cost: None } }
     }
 
     /// A line for each key, instead of one for all: the limit and what the server says are the key's.
@@ -107,14 +108,14 @@ impl<R> PaceLayer<R> {
     /// ```
     #[must_use]
     pub fn key(mut self, key: impl Fn(&R) -> String + Send + Sync + 'static) -> PaceLayer<R> {
-        self.asks.key = Some(Arc::new(key));
+        self.keys.key = Some(Arc::new(key));
         self
     }
 
     /// What each request spends, instead of 1. At least 1, below 2^53.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> PaceLayer<R> {
-        self.asks.cost = Some(Arc::new(cost));
+        self.keys.cost = Some(Arc::new(cost));
         self
     }
 
@@ -145,43 +146,19 @@ impl<S, R> Layer<S> for PaceLayer<R> {
     type Service = Pace<S, R>;
 
     fn layer(&self, inner: S) -> Pace<S, R> {
-        Pace::new(inner, Arc::new(self.pacer.clone()), self.asks.clone())
+        Pace::new(inner, Arc::new(self.pacer.clone()), self.keys.clone())
     }
 }
 
 // By hand: neither needs anything of `R`.
 impl<R> Clone for PaceLayer<R> {
     fn clone(&self) -> PaceLayer<R> {
-        PaceLayer { pacer: self.pacer.clone(), asks: self.asks.clone() }
+        PaceLayer { pacer: self.pacer.clone(), keys: self.keys.clone() }
     }
 }
 
 impl<R> fmt::Debug for PaceLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PaceLayer").field("pacer", &self.pacer).finish_non_exhaustive()
-    }
-}
-
-/// What a request asks for.
-pub(super) struct Asks<R> {
-    key: Option<Of<R, String>>,
-    cost: Option<Of<R, u64>>,
-}
-
-type Of<R, T> = Arc<dyn Fn(&R) -> T + Send + Sync>;
-
-impl<R> Asks<R> {
-    pub(super) fn key_of(&self, request: &R) -> Arc<str> {
-        self.key.as_ref().map_or_else(|| Arc::from(""), |key| Arc::from(key(request)))
-    }
-
-    pub(super) fn cost_of(&self, request: &R) -> u64 {
-        self.cost.as_ref().map_or(1, |cost| cost(request))
-    }
-}
-
-impl<R> Clone for Asks<R> {
-    fn clone(&self) -> Asks<R> {
-        Asks { key: self.key.clone(), cost: self.cost.clone() }
     }
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use super::layer::Asks;
+use super::keys::PaceKeys;
 use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 
 /// A client whose requests wait their turn; see [`PaceLayer`](super::PaceLayer).
@@ -17,11 +17,11 @@ use super::{BoxError, PaceError, PaceFuture, Pacer, ResponseHead};
 pub struct Pace<S, R> {
     inner: S,
     pacer: Arc<Pacer>,
-    asks: Asks<R>,
+    asks: PaceKeys<R>,
 }
 
 impl<S, R> Pace<S, R> {
-    pub(super) fn new(inner: S, pacer: Arc<Pacer>, asks: Asks<R>) -> Pace<S, R> {
+    pub(super) fn new(inner: S, pacer: Arc<Pacer>, asks: PaceKeys<R>) -> Pace<S, R> {
         Pace { inner, pacer, asks }
     }
 }

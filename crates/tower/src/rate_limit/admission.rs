@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ::http::Request;
 
-use super::decide::Answered;
 use super::settings::{By, Settings};
+use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use tollgate_http::{Outcome, QuotaHeaders};
 use tollgate_limiter::Answer;
@@ -63,12 +63,12 @@ enum Spending {
 
 impl Admission {
     /// `None` of what has no decision.
-    pub(super) fn new(answered: Answered, by: &By) -> Option<Admission> {
+    pub(super) fn new(answered: StoreAnswer, by: &By) -> Option<Admission> {
         let spent = match (answered, by) {
-            (Answered::Limit { decision, cost, key: Some(key) }, By::Limit { scope, .. }) => {
+            (StoreAnswer::Limit { decision, cost, key: Some(key) }, By::Limit { scope, .. }) => {
                 Spending::Limit { scope: scope.clone(), decision, cost, key }
             }
-            (Answered::Rules(ruling), _) => Spending::Rules(ruling),
+            (StoreAnswer::Rules(ruling), _) => Spending::Rules(ruling),
             _ => return None,
         };
         Some(Admission { inner: Arc::new(Inner { spent, is_refunded: AtomicBool::new(false) }) })

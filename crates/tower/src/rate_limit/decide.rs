@@ -9,14 +9,14 @@ use std::time::Duration;
 use ::http::{Request, Response};
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tollgate_core::{MAX_UNITS, Verdict};
+use tollgate_core::MAX_UNITS;
 
 use super::admission::Admission;
 use super::charge::Charge;
 use super::line::Place;
 use super::settings::{By, Decided, Now, Settings};
+use super::store_answer::StoreAnswer;
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
-use tollgate_identity::Unwelcome;
 use tollgate_identity::{Findings, RequestHead};
 use tollgate_limiter::Answer;
 use tollgate_limiter::Check;
@@ -42,20 +42,6 @@ pub(super) enum Settled {
     Refused(Box<Response<Bytes>>),
 }
 
-/// What was decided.
-pub(super) enum Answered {
-    Limit {
-        decision: Decision,
-        cost: u64,
-        /// If it may have to be given back.
-        key: Option<Box<[u8]>>,
-    },
-    Rules(Ruling),
-    Undecided(Error),
-    /// Its token is not genuine, and such requests are not wanted.
-    Unwelcome(Unwelcome),
-}
-
 /// A question on its way to the store, with a place among those that wait if that may be the answer.
 pub(super) struct Asked {
     /// `None` once it was answered.
@@ -66,7 +52,7 @@ pub(super) struct Asked {
 
 /// What the store has answered, and what was known before.
 pub(super) struct Reply {
-    answered: Answered,
+    answered: StoreAnswer,
     place: Option<Place>,
     found: Findings,
 }
@@ -83,18 +69,6 @@ impl Taken {
     fn asked(question: Question, place: Option<Place>) -> Taken {
         let found = Findings::default();
         Taken::Asked(Box::new(Asked { question: Some(question), place, found }))
-    }
-}
-
-impl Answered {
-    fn is_delayed(&self) -> bool {
-        let verdict = match self {
-            Answered::Limit { decision, .. } => decision.verdict(),
-            Answered::Rules(ruling) => ruling.verdict(),
-            Answered::Undecided(_) => return false,
-            Answered::Unwelcome(_) => return false,
-        };
-        matches!(verdict, Verdict::Allowed { delay_us: 1.. })
     }
 }
 
@@ -128,7 +102,7 @@ impl Settings {
     fn settle(
         &self,
         head: &RequestHead<'_>,
-        answered: Answered,
+        answered: StoreAnswer,
         place: Option<Place>,
         told: &mut QuotaHeaders,
     ) -> Settled {
@@ -141,7 +115,7 @@ impl Settings {
     }
 
     /// Keeps what was charged for a request that may get it back.
-    fn admit(&self, answered: Answered, place: Option<Place>) -> Settled {
+    fn admit(&self, answered: StoreAnswer, place: Option<Place>) -> Settled {
         let is_delayed = answered.is_delayed();
         match Admission::new(answered, &self.by) {
             Some(admission) if is_delayed => {
@@ -177,7 +151,12 @@ impl Settings {
             return Taken::SKIPPED;
         }
         if let Some(unwelcome) = head.unwelcome() {
-            return Taken::Settled(self.settle(head, Answered::Unwelcome(unwelcome), None, told));
+            return Taken::Settled(self.settle(
+                head,
+                StoreAnswer::Unwelcome(unwelcome),
+                None,
+                told,
+            ));
         }
         let cost = self.cost.as_ref().map(|cost| cost(head).min(MAX_UNITS));
         if cost == Some(0) {
@@ -229,8 +208,8 @@ impl Settings {
             place = own;
         }
         if scope.is_local() {
-            let limit = |decision| Answered::Limit { decision, cost, key: kept };
-            let answered = check.now().map_or_else(Answered::Undecided, limit);
+            let limit = |decision| StoreAnswer::Limit { decision, cost, key: kept };
+            let answered = check.now().map_or_else(StoreAnswer::Undecided, limit);
             return Taken::Settled(self.settle(head, answered, place, told));
         }
         let question = Question::Limit { answer: check.into_future(), cost, key: kept };
@@ -265,7 +244,7 @@ impl Settings {
             check = check.of_preflight();
         }
         if self.by.limiter().is_local() {
-            let answered = check.now().map_or_else(Answered::Undecided, Answered::Rules);
+            let answered = check.now().map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules);
             return Taken::Settled(self.settle(head, answered, place, told));
         }
         Taken::asked(Question::Rules(check.into_future()), place)
@@ -279,16 +258,16 @@ impl Settings {
         (max_wait, place)
     }
 
-    fn decided<'a>(&'a self, answered: &'a Answered) -> Decided<'a> {
+    fn decided<'a>(&'a self, answered: &'a StoreAnswer) -> Decided<'a> {
         let outcome = match (answered, &self.by) {
-            (Answered::Limit { decision, cost, .. }, By::Limit { scope, .. }) => {
+            (StoreAnswer::Limit { decision, cost, .. }, By::Limit { scope, .. }) => {
                 Outcome::of_limit(scope, decision, *cost)
             }
-            (Answered::Rules(ruling), _) => Outcome::of_rules(ruling),
-            (Answered::Undecided(error), _) => return self.undecided(error),
-            (Answered::Unwelcome(unwelcome), _) => return refused(Reason::from(unwelcome)),
+            (StoreAnswer::Rules(ruling), _) => Outcome::of_rules(ruling),
+            (StoreAnswer::Undecided(error), _) => return self.undecided(error),
+            (StoreAnswer::Unwelcome(unwelcome), _) => return refused(Reason::from(unwelcome)),
             // Not reached: a limit's answer is to a limit's question.
-            (Answered::Limit { .. }, By::Rules { .. }) => {
+            (StoreAnswer::Limit { .. }, By::Rules { .. }) => {
                 return refused(Reason::Undecided(&Error::DifferentLimiters));
             }
         };
@@ -321,13 +300,13 @@ impl Future for Asked {
         let answered = match &mut this.question {
             Some(Question::Limit { answer, cost, key }) => {
                 match ready!(Pin::new(answer).poll(context)) {
-                    Ok(decision) => Answered::Limit { decision, cost: *cost, key: key.take() },
-                    Err(error) => Answered::Undecided(error),
+                    Ok(decision) => StoreAnswer::Limit { decision, cost: *cost, key: key.take() },
+                    Err(error) => StoreAnswer::Undecided(error),
                 }
             }
             Some(Question::Rules(answer)) => {
                 let ruling = ready!(Pin::new(answer).poll(context));
-                ruling.map_or_else(Answered::Undecided, Answered::Rules)
+                ruling.map_or_else(StoreAnswer::Undecided, StoreAnswer::Rules)
             }
             None => return Poll::Pending,
         };

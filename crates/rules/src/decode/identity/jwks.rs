@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::decode::fields::{Fields, Mapping};
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JWKS_MAX_AGE, JwksConfig};
 

@@ -10,7 +10,8 @@ use super::key::{self, KeySource};
 use crate::decode::fields::{Fields, Mapping};
 use crate::decode::limits::{self, Wording};
 use crate::nearest::nearest;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JwtConfig, MAX_WITHOUT_ID, OnInvalid};
 

@@ -13,7 +13,8 @@ use tollgate_core::Excerpt;
 
 use super::super::fields::{Fields, Mapping, listed};
 use crate::nearest::nearest;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
 

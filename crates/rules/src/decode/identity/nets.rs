@@ -4,7 +4,8 @@ use ipnet::{IpNet, Ipv6Net};
 
 use crate::decode::networks;
 use crate::networks::MAPPED_BITS;
-use crate::problem::{Position, Report};
+use crate::position::Position;
+use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::mostly_covered;
 

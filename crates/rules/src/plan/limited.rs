@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::descriptor::Quota;
-use super::plan::{Map, Plan, Rule, Spent, SpentId};
+use super::{Map, Plan, Rule, Spent, SpentId};
+use crate::descriptor::Quota;
 use tollgate_limiter::Error;
 use tollgate_limiter::Scope;
 
@@ -15,7 +15,7 @@ const MAX_KEPT: usize = 1_024;
 
 /// What was made for requests, by what they asked for in place of what.
 #[derive(Default)]
-pub(super) struct Limited {
+pub(crate) struct Limited {
     /// Replaced as a whole: looking one up takes no lock.
     made: ArcSwap<Map<(SpentId, Quota), Arc<Spent>>>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Limited {
 impl Plan {
     /// What a request spends that brings its own numbers, where the rule says `spent`. Keys are kept as
     /// those of the rule are, so that what they have spent of one they have spent of the other.
-    pub(super) fn limited_to(
+    pub(crate) fn limited_to(
         &self,
         quota: Quota,
         rule: &Rule,

@@ -14,18 +14,18 @@ use std::collections::HashMap;
 use ahash::RandomState;
 use ipnet::IpNet;
 
-use super::config::Wanted;
-use super::names::AttributeId;
-use super::networks::Networks;
-use super::pattern::Pattern;
-use super::plan::Rule;
-use super::request::Request;
+use super::Rule;
+use crate::config::Wanted;
+use crate::names::AttributeId;
+use crate::networks::Networks;
+use crate::pattern::Pattern;
+use crate::request::Request;
 use networks::ByNetwork;
 use prefixes::Prefixes;
 
 /// Rules by what they want.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     attributes: HashMap<AttributeId, ByValue, RandomState>,
     /// Those that want nothing that could be looked up.
     others: Vec<usize>,
@@ -101,7 +101,7 @@ impl Index {
     }
 
     /// All rules that may apply, in the order of the file, and some that do not.
-    pub(super) fn candidates(&self, request: &Request<'_>, into: &mut Vec<usize>) {
+    pub(crate) fn candidates(&self, request: &Request<'_>, into: &mut Vec<usize>) {
         into.clear();
         into.extend_from_slice(&self.others);
         for seen in request.iter() {

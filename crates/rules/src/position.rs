@@ -1,0 +1,30 @@
+//! Where in a text something is.
+
+/// A line and a column, both from 1; columns are characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// From 1.
+    pub line: u32,
+    /// From 1.
+    pub column: u32,
+}
+
+impl Position {
+    /// Where a file begins.
+    pub const START: Position = Position { line: 1, column: 1 };
+}
+
+/// Where a text ends: one after its last character.
+pub(super) fn end_of(text: &str) -> Position {
+    let mut at = Position::START;
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let is_break = letter == '\n' || (letter == '\r' && letters.peek() != Some(&'\n'));
+        if is_break {
+            at = Position { line: at.line + 1, column: 1 };
+        } else if letter != '\r' {
+            at.column += 1;
+        }
+    }
+    at
+}

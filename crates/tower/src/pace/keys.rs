@@ -1,0 +1,27 @@
+//! The key and the cost of a request that is paced.
+
+use std::sync::Arc;
+
+/// How the key and the cost of a request are found.
+pub(super) struct PaceKeys<R> {
+    pub(super) key: Option<Of<R, String>>,
+    pub(super) cost: Option<Of<R, u64>>,
+}
+
+type Of<R, T> = Arc<dyn Fn(&R) -> T + Send + Sync>;
+
+impl<R> PaceKeys<R> {
+    pub(super) fn key_of(&self, request: &R) -> Arc<str> {
+        self.key.as_ref().map_or_else(|| Arc::from(""), |key| Arc::from(key(request)))
+    }
+
+    pub(super) fn cost_of(&self, request: &R) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(request))
+    }
+}
+
+impl<R> Clone for PaceKeys<R> {
+    fn clone(&self) -> PaceKeys<R> {
+        PaceKeys { key: self.key.clone(), cost: self.cost.clone() }
+    }
+}
