@@ -9,7 +9,6 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion};
 
 use super::tls::Certificates;
 use crate::error::{Error, StoreError};
-pub(super) use url::Parameters;
 
 /// Where the servers are, and how they are to each other.
 #[derive(Clone, Debug)]

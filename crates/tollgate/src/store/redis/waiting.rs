@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate_core::{Limit, Mode, Place};
 
+use super::executor::Timer;
 use super::servers::Servers;
 use super::shared::Shared;
 use super::wire::{Charge, Reply, Request};
@@ -39,15 +39,6 @@ pub(super) struct Waiting {
     pub(super) is_on_long_logs: bool,
     /// While it waits in a queue, in a hurry.
     pub(super) timer: Option<Timer>,
-}
-
-/// A task that is over when this is dropped.
-pub(super) struct Timer(pub(super) AbortHandle);
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Where a request goes in a cluster, and how.
