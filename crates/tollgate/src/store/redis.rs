@@ -20,6 +20,7 @@ mod batcher;
 mod breaker;
 mod builder;
 mod cluster;
+mod connect;
 #[cfg(test)]
 mod costs;
 mod denials;

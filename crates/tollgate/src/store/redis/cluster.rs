@@ -11,11 +11,12 @@ use tokio::time::timeout;
 
 use super::across;
 use super::address::Server;
+use super::connect::{MAX_OPENING, connect, store_error};
 use super::node::{Load, Node};
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::{Address, Redirect, SlotMap, slot_of};
-use super::target::{OPENING, Target, connect, store_error};
+use super::target::Target;
 use super::waiting::Waiting;
 use super::wire::Request;
 use crate::error::StoreError;
@@ -233,7 +234,7 @@ impl Cluster {
         if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
             let refresh = Refresh { cluster, is_done: false };
             self.shared.executor.spawn(async move {
-                if let Ok(Ok(slots)) = timeout(OPENING, refresh.cluster.ask()).await {
+                if let Ok(Ok(slots)) = timeout(MAX_OPENING, refresh.cluster.ask()).await {
                     refresh.cluster.adopt(slots);
                 }
                 refresh.finish();

@@ -20,9 +20,10 @@ use tokio::time::Instant;
 use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
 use super::cluster::Cluster;
+use super::connect::store_error;
 use super::shared::Shared;
 use super::slots::Redirect;
-use super::target::{Target, store_error};
+use super::target::Target;
 use super::waiting::Waiting;
 use crate::error::StoreError;
 use crate::health::{BreakerState, ServerHealth};
@@ -229,10 +230,6 @@ impl Node {
     /// Whether it has not failed lately.
     pub(super) fn is_well(&self) -> bool {
         self.breaker.lock().state(self.shared.clock.now_us()) == breaker::State::Closed
-    }
-
-    pub(super) fn target(&self) -> &Target {
-        &self.target
     }
 
     pub(super) fn health(&self) -> ServerHealth {

@@ -10,11 +10,10 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
 use super::address::Server;
-use super::node::Node;
+use super::connect::{OpenConnection, connect, open, store_error};
 use super::race::first_of;
-use super::shared::Shared;
 use super::slots::Address;
-use super::target::{Open, Target, connect, open, store_error};
+use crate::clock::Clock;
 use crate::error::StoreError;
 
 /// How often, while there are requests, it is looked whether the primary is still the same.
@@ -26,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sentinels, and the primary that they watch.
 pub(super) struct Sentinels {
-    shared: Arc<Shared>,
+    clock: Clock,
     all: Vec<Server>,
     /// What they call the primary.
     service: String,
@@ -50,7 +49,7 @@ struct Named {
 
 impl Sentinels {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        clock: Clock,
         all: Vec<Server>,
         service: String,
         primary: Server,
@@ -58,7 +57,7 @@ impl Sentinels {
         let shown: Vec<&str> = all.iter().map(Server::name).collect();
         let name = format!("the primary `{}` of {}", service.escape_debug(), shown.join(", "));
         Sentinels {
-            shared: Arc::clone(shared),
+            clock,
             all,
             service,
             primary,
@@ -75,8 +74,8 @@ impl Sentinels {
 
     /// A connection to the server that one of the sentinels says is the primary, and that says so
     /// itself.
-    pub(super) async fn open(&self) -> Result<Open, StoreError> {
-        self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+    pub(super) async fn open(&self) -> Result<OpenConnection, StoreError> {
+        self.asked_us.store(self.clock.now_us(), Ordering::Relaxed);
         let known = self.connected.lock().clone();
         let epoch = known.as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
@@ -102,30 +101,18 @@ impl Sentinels {
         true
     }
 
-    /// Looks whether the primary is elsewhere, if that was not looked at for a while.
-    pub(super) fn refresh_if_old(&self, node: &Arc<Node>) {
-        let (now_us, asked_us) =
-            (self.shared.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
-        if now_us.saturating_sub(asked_us) < REFRESH_US
-            || self
-                .asked_us
-                .compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
-                .is_err()
-        {
-            return;
-        }
-        let (node, runtime) = (Arc::clone(node), self.shared.executor.runtime_kind());
-        self.shared.executor.spawn(async move {
-            if let Target::Primary(sentinels) = node.target()
-                && let Some(open) = sentinels.open_elsewhere().await
-            {
-                node.replace(open, runtime);
-            }
-        });
+    /// Returns whether the sentinels have not been asked for a second. The caller must then ask them: the next second
+    /// begins now.
+    pub(super) fn is_refresh_due(&self) -> bool {
+        let (now_us, asked_us) = (self.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
+        let next = |asked_us, now_us| {
+            self.asked_us.compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        now_us.saturating_sub(asked_us) >= REFRESH_US && next(asked_us, now_us).is_ok()
     }
 
-    /// A connection to the primary, if it is not where it was.
-    async fn open_elsewhere(&self) -> Option<Open> {
+    /// Opens a connection to the primary if that is no longer where it was.
+    pub(super) async fn open_elsewhere(&self) -> Option<OpenConnection> {
         let known = self.connected.lock().clone()?;
         let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
         if named.address == known.address {
@@ -206,7 +193,7 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError>
 }
 
 /// A connection to a server that says that it is the primary.
-async fn connect_to(primary: &Server, address: &Address) -> Result<Open, StoreError> {
+async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnection, StoreError> {
     let server = primary.at(&address.host, address.port);
     let opened = in_time(&server, async {
         let mut open = open(&server).await?;

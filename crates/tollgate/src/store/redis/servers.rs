@@ -39,7 +39,7 @@ impl Servers {
         let kind = match deployment {
             Deployment::One(server) => Kind::One(node(Target::of(server))),
             Deployment::Sentinel { sentinels, name, primary } => {
-                let sentinels = Sentinels::new(shared, sentinels, name, primary);
+                let sentinels = Sentinels::new(shared.clock.clone(), sentinels, name, primary);
                 Kind::One(node(Target::Primary(sentinels)))
             }
             Deployment::Cluster { seeds } => {

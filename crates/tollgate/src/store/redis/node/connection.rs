@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::Node;
 use crate::error::StoreError;
+use crate::store::redis::connect::OpenConnection;
 use crate::store::redis::executor::RuntimeKind;
 use crate::store::redis::script::{Abilities, Sent};
-use crate::store::redis::target::Open;
 
 /// After so long without any answer, though one was due, a connection is given up: what is between
 /// it and the server may have forgotten it.
@@ -21,7 +21,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The connection, if there is one.
 #[derive(Default)]
 pub(super) struct Connection {
-    open: Option<Open>,
+    open: Option<OpenConnection>,
     /// The runtime that drives it.
     runtime: Option<RuntimeKind>,
     /// How many there were.
@@ -91,9 +91,18 @@ impl Node {
         Opening { outcome, runtime }
     }
 
-    /// Uses another connection from the next batch on.
-    pub(in crate::store::redis) fn replace(&self, open: Open, runtime: RuntimeKind) {
-        self.connection.lock().replace(open, runtime);
+    /// Finds out now and then whether the primary is still where it was, and otherwise connects to the new one. The next
+    /// batch uses the new connection.
+    pub(super) fn follow_primary(self: &Arc<Self>) {
+        if !self.target.is_refresh_due() {
+            return;
+        }
+        let (node, runtime) = (Arc::clone(self), self.shared.executor.runtime_kind());
+        self.shared.executor.spawn(async move {
+            if let Some(open) = node.target.open_elsewhere().await {
+                node.connection.lock().replace(open, runtime);
+            }
+        });
     }
 
     /// What an error of a connection comes to; it is not used again.
@@ -116,7 +125,7 @@ impl Connection {
         self.open.take_if(|open| open.is_closed() || has_ended);
     }
 
-    fn replace(&mut self, open: Open, runtime: RuntimeKind) {
+    fn replace(&mut self, open: OpenConnection, runtime: RuntimeKind) {
         self.generation += 1;
         self.open = Some(open);
         self.runtime = Some(runtime);

@@ -82,7 +82,7 @@ impl Node {
         mut calls: Vec<Call>,
         turn: MutexGuard<'_, ()>,
     ) -> Landed {
-        self.target.refresh_if_old(self);
+        self.follow_primary();
         let until = self.given_up(&calls, Instant::now());
         let opening = self.connection();
         let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
