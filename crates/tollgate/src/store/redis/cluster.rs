@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::across;
 use super::address::Server;
 use super::connect::{MAX_OPENING, connect, store_error};
-use super::node::{Load, Node};
+use super::node::{Load, Node, Reroute};
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::{Address, Redirect, SlotMap, slot_of};
@@ -141,43 +141,8 @@ impl Cluster {
     fn node(&self, address: &Address) -> Arc<Node> {
         // With the user and the TLS of the seeds, which are the same for all.
         let server = self.seeds[0].0.at(&address.host, address.port);
-        Node::new(&self.shared, Target::of(server), Some(Weak::clone(&self.itself)))
-    }
-
-    /// Sends requests on, which a server said belong elsewhere: nothing of them was charged.
-    pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
-        let keys: usize = all.iter().map(|waiting| waiting.request.charges().len()).sum();
-        let is_one = all.len() == 1;
-        for mut waiting in all.into_iter().filter(|waiting| !waiting.is_told()) {
-            if waiting.way.hops == MAX_HOPS {
-                let problem = format!("{} and others send the request to each other", from.name());
-                waiting.fail(StoreError::refused(&problem));
-                continue;
-            }
-            waiting.way.hops += 1;
-            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
-            match &redirect {
-                Redirect::Moved { slot, to } => {
-                    self.topology.write().slots.set(*slot, to.clone());
-                    self.refresh(HURRIED_REFRESH_US);
-                    self.node_at(to).put(Load::One(waiting));
-                }
-                Redirect::Ask { to } if keys == 1 => {
-                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
-                    self.importing_node_at(to).put(Load::One(waiting));
-                }
-                // Of several keys some are here and some there: each goes alone. Redis before version 7
-                // says ASK then as well, though only one that is missing here must go there.
-                Redirect::Ask { .. } | Redirect::TryAgain => {
-                    waiting.way.is_alone = true;
-                    if is_one {
-                        self.charge_apart(waiting, from);
-                    } else {
-                        from.put(Load::One(waiting));
-                    }
-                }
-            }
-        }
+        let cluster: Weak<dyn Reroute> = self.itself.clone();
+        Node::new(&self.shared, Target::of(server), Some(cluster))
     }
 
     /// Several keys of one slot that is being moved, some here and some there: each on its own.
@@ -190,32 +155,6 @@ impl Cluster {
             // One key is never in two places. The server knows best; it is asked until the hops end.
             _ => from.put(Load::One(waiting)),
         }
-    }
-
-    /// Requests that were not sent: to whoever has the slot by now, if that is somebody else.
-    pub(super) fn not_sent(
-        &self,
-        from: &Arc<Node>,
-        all: impl IntoIterator<Item = Waiting>,
-        error: &StoreError,
-    ) {
-        self.refresh(HURRIED_REFRESH_US);
-        self.first_seed.fetch_add(1, Ordering::Relaxed);
-        for mut waiting in all {
-            let node = self.node_of(waiting.way.slot);
-            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
-                waiting.fail(error.clone());
-                continue;
-            }
-            waiting.way.hops += 1;
-            waiting.way.is_asking = false;
-            node.put(Load::One(waiting));
-        }
-    }
-
-    /// A server failed: it may not have its slots any more.
-    pub(super) fn is_failing(&self) {
-        self.refresh(HURRIED_REFRESH_US);
     }
 
     /// Looks who has which slot, if that is so long ago and nobody is looking.
@@ -289,6 +228,62 @@ impl Cluster {
         let mut nodes: Vec<_> = nodes.collect();
         nodes.sort_by(|a, b| a.name().cmp(b.name()));
         nodes
+    }
+}
+
+impl Reroute for Cluster {
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<Waiting>, redirect: Redirect) {
+        let keys: usize = requests.iter().map(|waiting| waiting.request.charges().len()).sum();
+        let is_one = requests.len() == 1;
+        for mut waiting in requests.into_iter().filter(|waiting| !waiting.is_told()) {
+            if waiting.way.hops == MAX_HOPS {
+                let problem = format!("{} and others send the request to each other", from.name());
+                waiting.fail(StoreError::refused(&problem));
+                continue;
+            }
+            waiting.way.hops += 1;
+            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
+            match &redirect {
+                Redirect::Moved { slot, to } => {
+                    self.topology.write().slots.set(*slot, to.clone());
+                    self.refresh(HURRIED_REFRESH_US);
+                    self.node_at(to).put(Load::One(waiting));
+                }
+                Redirect::Ask { to } if keys == 1 => {
+                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
+                    self.importing_node_at(to).put(Load::One(waiting));
+                }
+                // Of several keys some are here and some there: each goes alone. Redis before version 7
+                // says ASK then as well, though only one that is missing here must go there.
+                Redirect::Ask { .. } | Redirect::TryAgain => {
+                    waiting.way.is_alone = true;
+                    if is_one {
+                        self.charge_apart(waiting, from);
+                    } else {
+                        from.put(Load::One(waiting));
+                    }
+                }
+            }
+        }
+    }
+
+    fn resend(&self, from: &Arc<Node>, requests: Vec<Waiting>, error: &StoreError) {
+        self.refresh(HURRIED_REFRESH_US);
+        self.first_seed.fetch_add(1, Ordering::Relaxed);
+        for mut waiting in requests {
+            let node = self.node_of(waiting.way.slot);
+            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
+                waiting.fail(error.clone());
+                continue;
+            }
+            waiting.way.hops += 1;
+            waiting.way.is_asking = false;
+            node.put(Load::One(waiting));
+        }
+    }
+
+    fn server_failed(&self) {
+        self.refresh(HURRIED_REFRESH_US);
     }
 }
 

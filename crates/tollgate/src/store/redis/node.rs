@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
-use super::cluster::Cluster;
 use super::connect::store_error;
 use super::shared::Shared;
 use super::slots::Redirect;
@@ -58,8 +57,23 @@ pub(super) struct Node {
     turn: tokio::sync::Mutex<()>,
     /// One for each batch that some wait for though it was given up.
     lingering: Arc<Semaphore>,
-    /// The cluster that it is a part of, if it is.
-    cluster: Option<Weak<Cluster>>,
+    /// The cluster that the server is a part of, if any.
+    cluster: Option<Weak<dyn Reroute>>,
+}
+
+/// What a cluster does with requests that one of its servers did not decide: another server may have the keys.
+///
+/// The cluster gives this to its nodes, so that a node knows nothing of clusters.
+pub(super) trait Reroute: Send + Sync {
+    /// Sends requests where a server says that they belong. The server charged nothing.
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<Waiting>, redirect: Redirect);
+
+    /// Sends requests that were not sent to the server that has their slot by now. If it is still the same server, they
+    /// fail with `error`.
+    fn resend(&self, from: &Arc<Node>, requests: Vec<Waiting>, error: &StoreError);
+
+    /// Notes that a server failed: it may have lost its slots.
+    fn server_failed(&self);
 }
 
 /// What goes in one batch.
@@ -74,7 +88,7 @@ impl Node {
     pub(super) fn new(
         shared: &Arc<Shared>,
         target: Target,
-        cluster: Option<Weak<Cluster>>,
+        cluster: Option<Weak<dyn Reroute>>,
     ) -> Arc<Node> {
         // Nodes that find each other failing should not ask again in step.
         let (seed, deadline_us) = (shared.clock.now_us(), shared.deadline.as_micros());
@@ -190,7 +204,7 @@ impl Node {
     fn is_failing(&self, error: &StoreError) {
         self.connection.lock().failure = Some(error.clone());
         if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
-            cluster.is_failing();
+            cluster.server_failed();
         }
     }
 
@@ -203,7 +217,7 @@ impl Node {
     /// Nothing of these was sent. In a cluster somebody else may have the keys by now.
     fn not_sent(self: &Arc<Self>, waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
         match self.cluster.as_ref().and_then(Weak::upgrade) {
-            Some(cluster) => cluster.not_sent(self, waiting, error),
+            Some(cluster) => cluster.resend(self, waiting.into_iter().collect(), error),
             None => fail(waiting, error),
         }
     }
