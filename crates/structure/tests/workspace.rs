@@ -47,8 +47,6 @@ const KNOWN_CYCLES: &[(&str, &str, &[&str])] = &[
     ("tollgate", "crate::store::memory", &["known", "together"]),
     ("tollgate", "crate::store::memory", &["reclaim", "shard"]),
     ("tollgate", "crate::store::memory", &["regions", "table"]),
-    ("tollgate", "crate::store::redis", &["across", "cluster", "executor", "node", "sentinel", "servers", "shared", "target", "waiting"]),
-    ("tollgate", "crate::store::redis", &["address", "tls"]),
     ("tollgate", "crate::tower::pace", &["layer", "service"]),
     ("tollgate", "crate::tower::rate_limit", &["admission", "charge", "decide"]),
     ("tollgate-core", "crate", &["algorithm", "decision", "limit"]),

@@ -34,6 +34,7 @@ mod outage;
 mod parity;
 mod race;
 mod refund_order;
+mod refunds;
 mod rendezvous;
 mod script;
 mod sentinel;
@@ -69,15 +70,17 @@ use batcher::MAX_BATCH;
 pub use builder::Redis;
 use builder::Settings;
 use key::Keys;
+use refunds::{Refunds, UnreadCharge};
 use servers::Servers;
 use shared::Shared;
-use waiting::{AndThen, Receiver, Refund};
+use waiting::{AndThen, Receiver};
 pub(crate) use wire::{Charge, Request};
 use wire::{MAX_CHARGES, Reply};
 
 /// The Redis store.
 pub(crate) struct RedisStore {
     servers: Arc<Servers>,
+    refunds: Arc<Refunds>,
     keys: Keys,
 }
 
@@ -93,8 +96,11 @@ impl RedisStore {
             let problem = format!("no thread for its connections: {error}");
             Error::Setting { setting: "redis", problem }
         })?;
-        let servers = Arc::new(Servers::new(&Arc::new(shared), deployment));
-        Ok(RedisStore { servers, keys: Keys::new(&prefix) })
+        let servers = across::servers(&Arc::new(shared), deployment);
+        let sender = Arc::clone(&servers);
+        let send = move |refund, wake| sender.give_back(refund, AndThen::Wake(wake));
+        let refunds = Arc::new(Refunds::new(send));
+        Ok(RedisStore { servers, refunds, keys: Keys::new(&prefix) })
     }
 
     /// Returns a charge with its key on the server.
@@ -151,11 +157,11 @@ impl RemoteStore for RedisStore {
         let refund = match if_unread {
             IfUnread::Keep => None,
             IfUnread::Refund(wake) => {
-                Some(Arc::new(Refund::new(&self.servers, &charge, at_us, wake)))
+                Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };
         let and_then = match &refund {
-            Some(refund) => AndThen::RefundUnlessTold(Arc::clone(refund)),
+            Some(refund) => AndThen::RefundUnlessRead(Arc::clone(refund)),
             None => AndThen::Nothing,
         };
         let receiver = self.servers.submit(Request::Check { charge, at_us }, &call, and_then);
@@ -164,7 +170,10 @@ impl RemoteStore for RedisStore {
 
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
         match self.joint(request) {
-            Ok((request, call)) => self.send(request, &call, AndThen::Nothing, joint),
+            Ok((request, call)) => {
+                let receiver = across::submit(&self.servers, request, &call);
+                Answer::pending(Sent { receiver, read: joint, refund: None })
+            }
             Err(error) => Answer::ready(Err(error)),
         }
     }
@@ -284,7 +293,7 @@ impl InOrder {
         let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
         asked.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
         let receivers = match asked.pop_if(|(last, _)| self.servers.is_across(last)) {
-            Some((across, call)) => vec![self.servers.submit(across, &call, AndThen::Nothing)],
+            Some((across, call)) => vec![across::submit(&self.servers, across, &call)],
             None => self.servers.submit_all(asked),
         };
         for (place, receiver) in places.into_iter().zip(receivers) {
@@ -312,7 +321,7 @@ fn decision(reply: Reply) -> Option<Decision> {
 struct Sent<T> {
     receiver: Receiver,
     read: fn(Reply) -> Option<T>,
-    refund: Option<Arc<Refund>>,
+    refund: Option<Arc<UnreadCharge>>,
 }
 
 impl fmt::Debug for RedisStore {
@@ -347,7 +356,7 @@ impl<T> Drop for Sent<T> {
         // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
         self.receiver.close();
         if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
-            refund.owe(undelivered);
+            refund.refund(undelivered);
         }
     }
 }

@@ -6,12 +6,14 @@
 //! back, because a server fails meanwhile, stays spent.
 
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 
+use super::address::Deployment;
 use super::servers::Servers;
+use super::shared::Shared;
 use super::waiting::{AndThen, Receiver, Waiting};
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Decision;
@@ -19,8 +21,31 @@ use crate::error::StoreError;
 use crate::joint::JointDecision;
 use crate::store::{self, Call};
 
+/// Begins to use servers; none is connected yet.
+pub(super) fn servers(shared: &Arc<Shared>, deployment: Deployment) -> Arc<Servers> {
+    Arc::new_cyclic(|servers: &Weak<Servers>| {
+        let (servers, executor) = (Weak::clone(servers), Arc::clone(&shared.executor));
+        let split = move |waiting| {
+            if let Some(servers) = servers.upgrade() {
+                executor.spawn_movable(decide_each(servers, waiting));
+            }
+        };
+        Servers::new(shared, deployment, split)
+    })
+}
+
+/// Sends a request whose keys may be in different places. It stays sent when the receiver is dropped.
+pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> Receiver {
+    if !servers.is_across(&request) {
+        return servers.submit(request, call, AndThen::Nothing);
+    }
+    let (waiting, receiver) = Waiting::new(servers.shared(), request, call);
+    servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
+    receiver
+}
+
 /// Decides a check of several limits that are in different places.
-pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
+async fn decide(servers: Arc<Servers>, waiting: Waiting) {
     let groups = match &waiting.request {
         Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
         _ => Vec::new(),
@@ -29,7 +54,7 @@ pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
 }
 
 /// Decides a check of several limits whose place is being divided: each on its own.
-pub(super) async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
+async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
     Across::new(servers, &waiting).decide(groups, waiting).await;

@@ -9,7 +9,6 @@ use parking_lot::RwLock;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
-use super::across;
 use super::address::Server;
 use super::connect::{MAX_OPENING, connect, store_error};
 use super::node::{Load, Node, Reroute};
@@ -49,8 +48,13 @@ pub(super) struct Cluster {
     first_seed: AtomicUsize,
     /// Who is asked first next time: not always the same, who may be the one that is wrong.
     next: AtomicUsize,
+    split: SplitCheck,
     itself: Weak<Cluster>,
 }
+
+/// Decides a check of several keys each on its own, because their slot is being moved: some keys are on one server and
+/// some on another.
+pub(super) type SplitCheck = Box<dyn Fn(Waiting) + Send + Sync>;
 
 /// Who has which slot.
 #[derive(Default)]
@@ -66,7 +70,11 @@ struct Known {
 }
 
 impl Cluster {
-    pub(super) fn new(shared: &Arc<Shared>, seeds: Vec<(Server, Address)>) -> Arc<Cluster> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        seeds: Vec<(Server, Address)>,
+        split: SplitCheck,
+    ) -> Arc<Cluster> {
         Arc::new_cyclic(|itself| Cluster {
             shared: Arc::clone(shared),
             seeds,
@@ -74,6 +82,7 @@ impl Cluster {
             refreshed_us: AtomicU64::new(0),
             first_seed: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
+            split,
             itself: Weak::clone(itself),
         })
     }
@@ -145,14 +154,11 @@ impl Cluster {
         Node::new(&self.shared, Target::of(server), Some(cluster))
     }
 
-    /// Several keys of one slot that is being moved, some here and some there: each on its own.
+    /// Decides a request that the server cannot decide while it moves the slot.
     fn charge_apart(&self, waiting: Waiting, from: &Arc<Node>) {
-        match (&waiting.request, self.itself.upgrade()) {
-            (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
-                let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
-                self.shared.executor.spawn_movable(across::decide_each(Arc::new(servers), waiting));
-            }
-            // One key is never in two places. The server knows best; it is asked until the hops end.
+        match &waiting.request {
+            Request::Together { charges, .. } if charges.len() > 1 => (self.split)(waiting),
+            // One key is never in two places. The server knows best, and is asked again until the hops end.
             _ => from.put(Load::One(waiting)),
         }
     }

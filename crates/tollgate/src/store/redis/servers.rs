@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::across;
 use super::address::{Deployment, Server};
 use super::cluster::Cluster;
 use super::node::{Load, Node};
@@ -34,7 +33,12 @@ enum Kind {
 }
 
 impl Servers {
-    pub(super) fn new(shared: &Arc<Shared>, deployment: Deployment) -> Servers {
+    /// Begins to use servers; none is connected yet. `split` decides a check whose keys turn out to be in two places.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        deployment: Deployment,
+        split: impl Fn(Waiting) + Send + Sync + 'static,
+    ) -> Servers {
         let node = |target| Node::new(shared, target, None);
         let kind = match deployment {
             Deployment::One(server) => Kind::One(node(Target::of(server))),
@@ -49,7 +53,7 @@ impl Servers {
                     Some((server, address))
                 };
                 let seeds = seeds.into_iter().filter_map(with_address).collect();
-                Kind::Cluster(Cluster::new(shared, seeds))
+                Kind::Cluster(Cluster::new(shared, seeds, Box::new(split)))
             }
             Deployment::Shards(servers) => {
                 let rendezvous = Rendezvous::new(servers.iter().map(Server::name));
@@ -58,10 +62,6 @@ impl Servers {
             }
         };
         Servers { shared: Arc::clone(shared), kind }
-    }
-
-    pub(super) fn of_cluster(shared: &Arc<Shared>, cluster: Arc<Cluster>) -> Servers {
-        Servers { shared: Arc::clone(shared), kind: Kind::Cluster(cluster) }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -86,21 +86,10 @@ impl Servers {
         }
     }
 
-    /// Sends a request. It is on its way whatever becomes of the receiver.
-    pub(super) fn submit(
-        self: &Arc<Self>,
-        request: Request,
-        call: &Call,
-        and_then: AndThen,
-    ) -> Receiver {
-        let is_across = self.is_across(&request);
+    /// Sends a request whose keys are in one place. It stays sent when the receiver is dropped.
+    pub(super) fn submit(&self, request: Request, call: &Call, and_then: AndThen) -> Receiver {
         let (waiting, receiver) = Waiting::new(&self.shared, request, call);
-        let waiting = waiting.and_then(and_then);
-        if is_across {
-            self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
-        } else {
-            self.put(waiting);
-        }
+        self.put(waiting.and_then(and_then));
         receiver
     }
 

@@ -10,8 +10,6 @@ use tollgate_core::Decision;
 use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
-use super::refund_order::RefundOrder;
-use super::waiting::OwedRefund;
 use super::wire::Charge;
 use crate::clock::Clock;
 use crate::error::StoreError;
@@ -25,7 +23,6 @@ pub(super) struct Shared {
     /// By which refusals are remembered.
     pub(super) clock: Clock,
     pub(super) denials: Denials,
-    pub(super) refund_order: RefundOrder<OwedRefund>,
     pub(super) fallback: Arc<Fallback>,
     failed: Mutex<Failed>,
     outages: Mutex<Outages>,
@@ -66,7 +63,6 @@ impl Shared {
             executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
             denials: Denials::new(),
-            refund_order: RefundOrder::new(),
             fallback,
             failed: Mutex::default(),
             outages: Mutex::default(),

@@ -1,17 +1,16 @@
 //! A request on its way through the servers, and whom to tell.
 
 use std::mem;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Limit, Mode, Place};
 
 use super::executor::Timer;
-use super::servers::Servers;
+use super::refunds::UnreadCharge;
 use super::shared::Shared;
-use super::wire::{Charge, Reply, Request};
+use super::wire::{Reply, Request};
 use crate::error::StoreError;
 use crate::failure::OnFailure;
 use crate::store::{Call, Wake};
@@ -61,7 +60,7 @@ pub(crate) enum AndThen {
     /// Those who wait for units to come back are told.
     Wake(Wake),
     /// If nobody is there any more to be told of the charge, it is refunded, and then the same.
-    RefundUnlessTold(Arc<Refund>),
+    RefundUnlessRead(Arc<UnreadCharge>),
 }
 
 /// Where an answer will be.
@@ -127,7 +126,7 @@ impl Waiting {
 
     /// Whether its charge is refunded unless the caller reads the answer.
     pub(super) fn is_refundable(&self) -> bool {
-        matches!(self.and_then, AndThen::RefundUnlessTold(_))
+        matches!(self.and_then, AndThen::RefundUnlessRead(_))
     }
 
     /// Takes back a request that was not sent and whose charge would be refunded at once. Returns whether it did.
@@ -179,8 +178,8 @@ impl Waiting {
         };
         match (mem::take(&mut self.and_then), undelivered) {
             (AndThen::Wake(wake), _) => wake(),
-            (AndThen::RefundUnlessTold(refund), Some(Ok(undelivered))) => {
-                refund.owe(undelivered);
+            (AndThen::RefundUnlessRead(charge), Some(Ok(unread))) => {
+                charge.refund(unread);
             }
             _ => {}
         }
@@ -191,78 +190,5 @@ impl Drop for Waiting {
     /// Whoever was to send it, or to read the answer, is gone.
     fn drop(&mut self) {
         self.fail(StoreError::Gone);
-    }
-}
-
-/// A charge that is refunded if its answer is dropped. The request and its answer share this; when both have dropped it,
-/// the charge is known to have been read, or is refunded.
-pub(crate) struct Refund {
-    servers: Arc<Servers>,
-    charge: Charge,
-    at_us: Option<u64>,
-    wake: Wake,
-    /// Where the charge is, once its answer was dropped.
-    owed: OnceLock<Place>,
-    /// The number of the check, if the order of refunds matters.
-    number: Option<u64>,
-}
-
-/// A refund, and how to wake the waiters for its units.
-pub(super) type OwedRefund = (Request, Wake);
-
-impl Refund {
-    pub(super) fn new(
-        servers: &Arc<Servers>,
-        charge: &Charge,
-        at_us: Option<u64>,
-        wake: Wake,
-    ) -> Refund {
-        let is_ordered = match charge.limit() {
-            Limit::TokenBucket(_) => true,
-            // A place in a shaping bucket comes back only if it is the last.
-            Limit::LeakyBucket(bucket) => bucket.mode() == Mode::Policing,
-            _ => false,
-        };
-        let order = &servers.shared().refund_order;
-        let number = is_ordered.then(|| order.begin(&charge.key));
-        let (servers, charge, owed) = (Arc::clone(servers), charge.clone(), OnceLock::new());
-        Refund { servers, charge, at_us, wake, owed, number }
-    }
-
-    /// Notes that the charge of an answer must be refunded, because the answer was dropped.
-    pub(super) fn owe(&self, dropped: Reply) {
-        let Reply::Checked(decision) = dropped else { return };
-        if let Some(receipt) = decision.into_receipt() {
-            // OK because there is one answer.
-            let _ = self.owed.set(receipt.place());
-        }
-    }
-}
-
-impl Drop for Refund {
-    fn drop(&mut self) {
-        let Refund { servers, charge, at_us, wake, owed, number } = self;
-        let owed = owed.take().map(|place| {
-            let refund = Request::Refund { charge: charge.clone(), place, at_us: *at_us };
-            (place, (refund, Arc::clone(wake)))
-        });
-        let send = |(refund, wake)| servers.give_back(refund, AndThen::Wake(wake));
-        match (number, owed) {
-            (Some(number), owed) => {
-                let owed = owed.map(|(place, refund)| (units_before(place), refund));
-                servers.shared().refund_order.end(&charge.key, *number, owed, send);
-            }
-            (None, Some((_, refund))) => send(refund),
-            (None, None) => {}
-        }
-    }
-}
-
-/// The units that were charged to a bucket up to a place. They are counted round 2^53: there the order is wrong once.
-fn units_before(place: Place) -> u64 {
-    match place {
-        Place::Bucket { charged, .. } => charged,
-        // A key that is still under a window or a log, whose refunds have no order.
-        Place::Window { .. } | Place::Entry { .. } => 0,
     }
 }
