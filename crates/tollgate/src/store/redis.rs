@@ -25,6 +25,7 @@ mod connect;
 mod costs;
 mod denials;
 mod executor;
+mod in_order;
 mod key;
 #[doc(hidden)]
 pub mod measured;
@@ -36,6 +37,7 @@ mod race;
 mod refund_order;
 mod refunds;
 mod rendezvous;
+mod reply;
 mod script;
 mod sentinel;
 mod servers;
@@ -47,14 +49,9 @@ mod waiting;
 mod wire;
 
 use std::fmt;
-use std::mem;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tollgate_core::{Intent, Receipt};
 
 use super::{
@@ -63,17 +60,17 @@ use super::{
 };
 use crate::answer::Answer;
 use crate::decision::{Decision, Source};
-use crate::error::{Error, StoreError};
+use crate::error::Error;
 use crate::health::Health;
 use crate::joint::JointDecision;
-use batcher::MAX_BATCH;
 pub use builder::Redis;
 use builder::Settings;
 use key::Keys;
 use refunds::{Refunds, UnreadCharge};
+use reply::ReplyFuture;
 use servers::Servers;
 use shared::Shared;
-use waiting::{AndThen, Receiver};
+use waiting::AndThen;
 pub(crate) use wire::{Charge, Request};
 use wire::{MAX_CHARGES, Reply};
 
@@ -117,7 +114,7 @@ impl RedisStore {
         read: fn(Reply) -> Option<T>,
     ) -> Answer<T> {
         let receiver = self.servers.submit(request, call, and_then);
-        Answer::pending(Sent { receiver, read, refund: None })
+        Answer::pending(ReplyFuture::new(receiver, read))
     }
 
     /// Returns the request for a check of several limits; an error if it is more than one script does.
@@ -145,7 +142,7 @@ impl RemoteStore for RedisStore {
         let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
         let (charge, at_us) = (self.charge(charge), call.at_us);
         if charge.demand().intent == Intent::Look {
-            return self.send(Request::Peek { charge, at_us }, &call, AndThen::Nothing, decision);
+            return self.send(Request::Peek { charge, at_us }, &call, AndThen::Nothing, reply::decision);
         }
         if may_be_remembered
             && at_us.is_none()
@@ -154,25 +151,25 @@ impl RemoteStore for RedisStore {
         {
             return Answer::ready(Ok(Decision::uncharged(decision, Source::Cache)));
         }
-        let refund = match if_unread {
+        let unread = match if_unread {
             IfUnread::Keep => None,
             IfUnread::Refund(wake) => {
                 Some(Arc::new(UnreadCharge::new(&self.refunds, &charge, at_us, wake)))
             }
         };
-        let and_then = match &refund {
-            Some(refund) => AndThen::RefundUnlessRead(Arc::clone(refund)),
+        let and_then = match &unread {
+            Some(unread) => AndThen::RefundUnlessRead(Arc::clone(unread)),
             None => AndThen::Nothing,
         };
         let receiver = self.servers.submit(Request::Check { charge, at_us }, &call, and_then);
-        Answer::pending(Sent { receiver, read: decision, refund })
+        Answer::pending(ReplyFuture::new(receiver, reply::decision).refunding(unread))
     }
 
     fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
         match self.joint(request) {
             Ok((request, call)) => {
                 let receiver = across::submit(&self.servers, request, &call);
-                Answer::pending(Sent { receiver, read: joint, refund: None })
+                Answer::pending(ReplyFuture::new(receiver, reply::joint))
             }
             Err(error) => Answer::ready(Err(error)),
         }
@@ -183,19 +180,8 @@ impl RemoteStore for RedisStore {
         requests: Vec<JointRequest>,
         within: Option<Duration>,
     ) -> Answer<Vec<Result<JointDecision, Error>>> {
-        let (told, receiver) = oneshot::channel();
         let requests = requests.into_iter().map(|request| self.joint(request)).collect();
-        let in_order = InOrder {
-            servers: Arc::clone(&self.servers),
-            within,
-            began: Instant::now(),
-            answers: Vec::new(),
-            asked: Vec::new(),
-            places: Vec::new(),
-            weight: 0,
-        };
-        self.servers.shared().executor.spawn_movable(in_order.decide(requests, told));
-        Answer::pending(async move { receiver.await.map_err(|_| StoreError::Gone.into()) })
+        in_order::decide(&self.servers, requests, within)
     }
 
     fn refund(&self, charge: StoreCharge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
@@ -236,127 +222,8 @@ impl RemoteStore for RedisStore {
     }
 }
 
-/// Decides requests in their order, as many at a time as go in one batch, until nobody listens.
-struct InOrder {
-    servers: Arc<Servers>,
-    /// How long the caller has for all of them, and since when.
-    within: Option<Duration>,
-    began: Instant,
-    answers: Vec<Option<Result<JointDecision, Error>>>,
-    /// What goes next, whose answers have these places, and how heavy it is.
-    asked: Vec<(Request, Call)>,
-    places: Vec<usize>,
-    weight: usize,
-}
-
-impl InOrder {
-    async fn decide(
-        mut self,
-        requests: Vec<Result<(Request, Call), Error>>,
-        told: oneshot::Sender<Vec<Result<JointDecision, Error>>>,
-    ) {
-        for request in requests {
-            match request {
-                Ok((request, call)) => {
-                    let is_across = self.servers.is_across(&request);
-                    if is_across || self.weight + request.weight() > MAX_BATCH {
-                        self.send().await;
-                    }
-                    if told.is_closed() {
-                        return;
-                    }
-                    self.places.push(self.answers.len());
-                    self.weight += request.weight();
-                    self.asked.push((request, call));
-                    self.answers.push(None);
-                    if is_across {
-                        self.send().await;
-                    }
-                }
-                Err(error) => self.answers.push(Some(Err(error))),
-            }
-        }
-        self.send().await;
-        let gone = || Err(StoreError::Gone.into());
-        let all = self.answers.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect();
-        // Nobody may be left to tell.
-        let _ = told.send(all);
-    }
-
-    /// Sends what goes next: one whose keys are in different places, or all whose keys are in one.
-    async fn send(&mut self) {
-        if self.asked.is_empty() {
-            return;
-        }
-        let (mut asked, places) = (mem::take(&mut self.asked), mem::take(&mut self.places));
-        self.weight = 0;
-        let left = self.within.map(|own| own.saturating_sub(self.began.elapsed()));
-        asked.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
-        let receivers = match asked.pop_if(|(last, _)| self.servers.is_across(last)) {
-            Some((across, call)) => vec![across::submit(&self.servers, across, &call)],
-            None => self.servers.submit_all(asked),
-        };
-        for (place, receiver) in places.into_iter().zip(receivers) {
-            let sent = Sent { receiver, read: joint, refund: None };
-            self.answers[place] = Some(sent.await);
-        }
-    }
-}
-
-fn joint(reply: Reply) -> Option<JointDecision> {
-    match reply {
-        Reply::Together(joint) => Some(joint),
-        _ => None,
-    }
-}
-
-fn decision(reply: Reply) -> Option<Decision> {
-    match reply {
-        Reply::Checked(decision) => Some(decision),
-        _ => None,
-    }
-}
-
-/// An answer on its way.
-struct Sent<T> {
-    receiver: Receiver,
-    read: fn(Reply) -> Option<T>,
-    refund: Option<Arc<UnreadCharge>>,
-}
-
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("health", &self.health()).finish_non_exhaustive()
-    }
-}
-
-impl<T> fmt::Debug for Sent<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sent").finish_non_exhaustive()
-    }
-}
-
-impl<T> Future for Sent<T> {
-    type Output = Result<T, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let reply = ready!(Pin::new(&mut self.receiver).poll(context));
-        self.refund = None;
-        Poll::Ready(match reply {
-            // OK because a request is only ever answered by its own kind.
-            Ok(reply) => (self.read)(reply?).ok_or(Error::Store(StoreError::Gone)),
-            Err(_) => Err(Error::Store(StoreError::Gone)),
-        })
-    }
-}
-
-impl<T> Drop for Sent<T> {
-    fn drop(&mut self) {
-        let Some(refund) = self.refund.take() else { return };
-        // From here on it cannot be told any more, and will be refunded by whoever was to tell it.
-        self.receiver.close();
-        if let Ok(Ok(undelivered)) = self.receiver.try_recv() {
-            refund.refund(undelivered);
-        }
     }
 }
