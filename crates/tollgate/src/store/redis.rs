@@ -142,7 +142,12 @@ impl RemoteStore for RedisStore {
         let CheckRequest { charge, call, if_unread, may_be_remembered } = request;
         let (charge, at_us) = (self.charge(charge), call.at_us);
         if charge.demand().intent == Intent::Look {
-            return self.send(Request::Peek { charge, at_us }, &call, AndThen::Nothing, reply::decision);
+            return self.send(
+                Request::Peek { charge, at_us },
+                &call,
+                AndThen::Nothing,
+                reply::decision,
+            );
         }
         if may_be_remembered
             && at_us.is_none()

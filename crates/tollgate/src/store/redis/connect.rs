@@ -50,7 +50,9 @@ pub(super) async fn connect(server: &Server) -> Result<MultiplexedConnection, St
 }
 
 fn config() -> AsyncConnectionConfig {
-    AsyncConnectionConfig::new().set_connection_timeout(Some(MAX_OPENING)).set_response_timeout(None)
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(MAX_OPENING))
+        .set_response_timeout(None)
 }
 
 async fn connect_with(
