@@ -14,7 +14,7 @@ use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 use super::address::Deployment;
 use super::servers::Servers;
 use super::shared::Shared;
-use super::waiting::{AndThen, Receiver, Waiting};
+use super::waiting::{AndThen, Receiver, WaitingRequest};
 use super::wire::{Charge, Reply, Request};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -39,13 +39,13 @@ pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> R
     if !servers.is_across(&request) {
         return servers.submit(request, call, AndThen::Nothing);
     }
-    let (waiting, receiver) = Waiting::new(servers.shared(), request, call);
+    let (waiting, receiver) = WaitingRequest::new(servers.shared(), request, call);
     servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
     receiver
 }
 
 /// Decides a check of several limits that are in different places.
-async fn decide(servers: Arc<Servers>, waiting: Waiting) {
+async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     let groups = match &waiting.request {
         Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
         _ => Vec::new(),
@@ -54,7 +54,7 @@ async fn decide(servers: Arc<Servers>, waiting: Waiting) {
 }
 
 /// Decides a check of several limits whose place is being divided: each on its own.
-async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
+async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
     Across::new(servers, &waiting).decide(groups, waiting).await;
@@ -84,7 +84,7 @@ struct Across {
 }
 
 impl Across {
-    fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
+    fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> Across {
         let mut answers = Vec::new();
         answers.resize_with(waiting.request.charges().len(), || None);
         let (call, deadline) = (waiting.call(), waiting.deadline);
@@ -94,7 +94,7 @@ impl Across {
     /// Places that cannot refuse come last, so that they are only charged for what the others admit;
     /// before them those that could not give everything back. Those that are only looked at come first:
     /// what they refuse is charged nowhere.
-    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
+    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
             Request::Together { charges, .. } => {
                 groups.sort_by_key(|group| {
@@ -106,7 +106,7 @@ impl Across {
             }
             _ => Err(StoreError::Gone),
         };
-        waiting.deliver(reply);
+        waiting.reply(reply);
     }
 
     /// Charges one place after the other, up to the first that refuses or fails.
@@ -204,7 +204,7 @@ impl Across {
 
     /// Sends a part of the check, on the terms of the whole.
     fn put(&self, request: Request) -> Receiver {
-        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, &self.call);
+        let (waiting, receiver) = WaitingRequest::new(self.servers.shared(), request, &self.call);
         self.servers.put(waiting.by(self.deadline));
         receiver
     }

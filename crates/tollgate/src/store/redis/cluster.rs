@@ -16,7 +16,7 @@ use super::race::first_of;
 use super::shared::Shared;
 use super::slots::{Address, Redirect, SlotMap, slot_of};
 use super::target::Target;
-use super::waiting::Waiting;
+use super::waiting::WaitingRequest;
 use super::wire::Request;
 use crate::error::StoreError;
 
@@ -54,7 +54,7 @@ pub(super) struct Cluster {
 
 /// Decides a check of several keys each on its own, because their slot is being moved: some keys are on one server and
 /// some on another.
-pub(super) type SplitCheck = Box<dyn Fn(Waiting) + Send + Sync>;
+pub(super) type SplitCheck = Box<dyn Fn(WaitingRequest) + Send + Sync>;
 
 /// Who has which slot.
 #[derive(Default)]
@@ -88,20 +88,20 @@ impl Cluster {
     }
 
     /// Sends a request to whoever has its slot.
-    pub(super) fn put(&self, mut waiting: Waiting) {
+    pub(super) fn put(&self, mut waiting: WaitingRequest) {
         let Some(charge) = waiting.request.charges().first() else { return };
-        waiting.way.slot = slot_of(&charge.key);
+        waiting.route.slot = slot_of(&charge.key);
         self.refresh(REFRESH_US);
-        self.node_of(waiting.way.slot).put(Load::One(waiting));
+        self.node_of(waiting.route.slot).put(Load::One(waiting));
     }
 
     /// Sends requests, those for one server together and in their order.
-    pub(super) fn put_all(&self, all: Vec<Waiting>) {
-        let mut loads: Vec<(Arc<Node>, Vec<Waiting>)> = Vec::new();
+    pub(super) fn put_all(&self, all: Vec<WaitingRequest>) {
+        let mut loads: Vec<(Arc<Node>, Vec<WaitingRequest>)> = Vec::new();
         for mut waiting in all {
             let Some(charge) = waiting.request.charges().first() else { continue };
-            waiting.way.slot = slot_of(&charge.key);
-            let node = self.node_of(waiting.way.slot);
+            waiting.route.slot = slot_of(&charge.key);
+            let node = self.node_of(waiting.route.slot);
             match loads.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
                 Some((_, load)) => load.push(waiting),
                 None => loads.push((node, vec![waiting])),
@@ -155,7 +155,7 @@ impl Cluster {
     }
 
     /// Decides a request that the server cannot decide while it moves the slot.
-    fn charge_apart(&self, waiting: Waiting, from: &Arc<Node>) {
+    fn charge_apart(&self, waiting: WaitingRequest, from: &Arc<Node>) {
         match &waiting.request {
             Request::Together { charges, .. } if charges.len() > 1 => (self.split)(waiting),
             // One key is never in two places. The server knows best, and is asked again until the hops end.
@@ -238,17 +238,17 @@ impl Cluster {
 }
 
 impl Reroute for Cluster {
-    fn redirect(&self, from: &Arc<Node>, requests: Vec<Waiting>, redirect: Redirect) {
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect) {
         let keys: usize = requests.iter().map(|waiting| waiting.request.charges().len()).sum();
         let is_one = requests.len() == 1;
-        for mut waiting in requests.into_iter().filter(|waiting| !waiting.is_told()) {
-            if waiting.way.hops == MAX_HOPS {
+        for mut waiting in requests.into_iter().filter(|waiting| !waiting.is_answered()) {
+            if waiting.route.hops == MAX_HOPS {
                 let problem = format!("{} and others send the request to each other", from.name());
                 waiting.fail(StoreError::refused(&problem));
                 continue;
             }
-            waiting.way.hops += 1;
-            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
+            waiting.route.hops += 1;
+            (waiting.route.is_alone, waiting.route.is_asking) = (false, false);
             match &redirect {
                 Redirect::Moved { slot, to } => {
                     self.topology.write().slots.set(*slot, to.clone());
@@ -256,13 +256,13 @@ impl Reroute for Cluster {
                     self.node_at(to).put(Load::One(waiting));
                 }
                 Redirect::Ask { to } if keys == 1 => {
-                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
+                    (waiting.route.is_alone, waiting.route.is_asking) = (true, true);
                     self.importing_node_at(to).put(Load::One(waiting));
                 }
                 // Of several keys some are here and some there: each goes alone. Redis before version 7
                 // says ASK then as well, though only one that is missing here must go there.
                 Redirect::Ask { .. } | Redirect::TryAgain => {
-                    waiting.way.is_alone = true;
+                    waiting.route.is_alone = true;
                     if is_one {
                         self.charge_apart(waiting, from);
                     } else {
@@ -273,17 +273,17 @@ impl Reroute for Cluster {
         }
     }
 
-    fn resend(&self, from: &Arc<Node>, requests: Vec<Waiting>, error: &StoreError) {
+    fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError) {
         self.refresh(HURRIED_REFRESH_US);
         self.first_seed.fetch_add(1, Ordering::Relaxed);
         for mut waiting in requests {
-            let node = self.node_of(waiting.way.slot);
-            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
+            let node = self.node_of(waiting.route.slot);
+            if Arc::ptr_eq(&node, from) || waiting.route.hops == MAX_HOPS {
                 waiting.fail(error.clone());
                 continue;
             }
-            waiting.way.hops += 1;
-            waiting.way.is_asking = false;
+            waiting.route.hops += 1;
+            waiting.route.is_asking = false;
             node.put(Load::One(waiting));
         }
     }

@@ -23,7 +23,7 @@ use super::connect::store_error;
 use super::shared::Shared;
 use super::slots::Redirect;
 use super::target::Target;
-use super::waiting::Waiting;
+use super::waiting::WaitingRequest;
 use crate::error::StoreError;
 use crate::health::{BreakerState, ServerHealth};
 #[cfg(test)]
@@ -66,11 +66,11 @@ pub(super) struct Node {
 /// The cluster gives this to its nodes, so that a node knows nothing of clusters.
 pub(super) trait Reroute: Send + Sync {
     /// Sends requests where a server says that they belong. The server charged nothing.
-    fn redirect(&self, from: &Arc<Node>, requests: Vec<Waiting>, redirect: Redirect);
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect);
 
     /// Sends requests that were not sent to the server that has their slot by now. If it is still the same server, they
     /// fail with `error`.
-    fn resend(&self, from: &Arc<Node>, requests: Vec<Waiting>, error: &StoreError);
+    fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError);
 
     /// Notes that a server failed: it may have lost its slots.
     fn server_failed(&self);
@@ -79,9 +79,9 @@ pub(super) trait Reroute: Send + Sync {
 /// What goes in one batch.
 #[allow(clippy::large_enum_variant, reason = "nearly all are of one")]
 pub(super) enum Load {
-    One(Waiting),
+    One(WaitingRequest),
     /// In this order.
-    Many(Vec<Waiting>),
+    Many(Vec<WaitingRequest>),
 }
 
 impl Node {
@@ -142,13 +142,13 @@ impl Node {
         self.put_back(flat(over));
     }
 
-    fn time_out(&self, mut waiting: Waiting) {
+    fn time_out(&self, waiting: WaitingRequest) {
         let error = self.timeout(waiting.within);
         waiting.fail(error);
     }
 
     /// Whether it has hardly any time left.
-    fn is_late(&self, waiting: &Waiting, now: Instant) -> bool {
+    fn is_late(&self, waiting: &WaitingRequest, now: Instant) -> bool {
         waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
     }
 
@@ -178,7 +178,7 @@ impl Node {
     }
 
     /// Nothing of these was sent: those that have time left wait again.
-    fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = Waiting>) {
+    fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = WaitingRequest>) {
         let now = Instant::now();
         let (late, patient): (Vec<_>, Vec<_>) =
             waiting.partition(|waiting| self.is_late(waiting, now));
@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Those that had as long as any waited for others; some had less from the start.
-    fn were_late(&self, late: Vec<Waiting>) {
+    fn were_late(&self, late: Vec<WaitingRequest>) {
         let (hurried, late): (Vec<_>, Vec<_>) =
             late.into_iter().partition(|waiting| waiting.within < self.shared.deadline);
         hurried.into_iter().for_each(|waiting| self.time_out(waiting));
@@ -215,7 +215,11 @@ impl Node {
     }
 
     /// Nothing of these was sent. In a cluster somebody else may have the keys by now.
-    fn not_sent(self: &Arc<Self>, waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
+    fn not_sent(
+        self: &Arc<Self>,
+        waiting: impl IntoIterator<Item = WaitingRequest>,
+        error: &StoreError,
+    ) {
         match self.cluster.as_ref().and_then(Weak::upgrade) {
             Some(cluster) => cluster.resend(self, waiting.into_iter().collect(), error),
             None => fail(waiting, error),
@@ -258,26 +262,26 @@ impl Node {
 }
 
 /// Tells all that no server decided them.
-pub(super) fn fail(waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
-    waiting.into_iter().for_each(|mut waiting| waiting.fail(error.clone()));
+pub(super) fn fail(waiting: impl IntoIterator<Item = WaitingRequest>, error: &StoreError) {
+    waiting.into_iter().for_each(|waiting| waiting.fail(error.clone()));
 }
 
 impl Load {
     fn weight(&self) -> usize {
         match self {
             Load::One(waiting) => waiting.weight(),
-            Load::Many(all) => all.iter().map(Waiting::weight).sum(),
+            Load::Many(all) => all.iter().map(WaitingRequest::weight).sum(),
         }
     }
 
-    fn all(&self) -> &[Waiting] {
+    fn all(&self) -> &[WaitingRequest] {
         match self {
             Load::One(waiting) => std::slice::from_ref(waiting),
             Load::Many(all) => all,
         }
     }
 
-    fn first_mut(&mut self) -> Option<&mut Waiting> {
+    fn first_mut(&mut self) -> Option<&mut WaitingRequest> {
         match self {
             Load::One(waiting) => Some(waiting),
             Load::Many(all) => all.first_mut(),
@@ -286,9 +290,9 @@ impl Load {
 
     /// Where it waits, beside others that are over when it is.
     fn lane(&self, deadline: Duration) -> Lane {
-        let is_patient = |waiting: &Waiting| waiting.deadline > waiting.queued + deadline;
+        let is_patient = |waiting: &WaitingRequest| waiting.deadline > waiting.queued + deadline;
         match self.all() {
-            all if all.iter().any(Waiting::is_slow) => Lane::Slow,
+            all if all.iter().any(WaitingRequest::is_slow) => Lane::Slow,
             all if all.iter().all(is_patient) => Lane::Patient,
             _ => Lane::Usual,
         }
@@ -303,12 +307,13 @@ impl Load {
     /// By when the first in a hurry must be told, which those before it in the queue are not.
     fn hurried_by(&self, longest: Duration) -> Option<Instant> {
         let slack = SLACK.min(longest / 8);
-        let is_hurried = |waiting: &&Waiting| waiting.deadline + slack < waiting.queued + longest;
+        let is_hurried =
+            |waiting: &&WaitingRequest| waiting.deadline + slack < waiting.queued + longest;
         self.all().iter().filter(is_hurried).map(|waiting| waiting.deadline).min()
     }
 }
 
-fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> {
+fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = WaitingRequest> {
     batch.into_iter().flat_map(|load| {
         let (one, many) = match load {
             Load::One(one) => (Some(one), Vec::new()),

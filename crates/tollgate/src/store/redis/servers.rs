@@ -10,7 +10,7 @@ use super::sentinel::Sentinels;
 use super::shared::Shared;
 use super::slots::{Address, slot_of};
 use super::target::Target;
-use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
+use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, WaitingRequest};
 use super::wire::Request;
 use crate::failure::OnFailure;
 use crate::health::ServerHealth;
@@ -37,7 +37,7 @@ impl Servers {
     pub(super) fn new(
         shared: &Arc<Shared>,
         deployment: Deployment,
-        split: impl Fn(Waiting) + Send + Sync + 'static,
+        split: impl Fn(WaitingRequest) + Send + Sync + 'static,
     ) -> Servers {
         let node = |target| Node::new(shared, target, None);
         let kind = match deployment {
@@ -88,7 +88,7 @@ impl Servers {
 
     /// Sends a request whose keys are in one place. It stays sent when the receiver is dropped.
     pub(super) fn submit(&self, request: Request, call: &Call, and_then: AndThen) -> Receiver {
-        let (waiting, receiver) = Waiting::new(&self.shared, request, call);
+        let (waiting, receiver) = WaitingRequest::new(&self.shared, request, call);
         self.put(waiting.and_then(and_then));
         receiver
     }
@@ -96,13 +96,14 @@ impl Servers {
     /// Sends requests, each with its keys in one place; those of one server are decided in their
     /// order.
     pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
-        let waiting = |(request, call)| Waiting::new(&self.shared, request, &call);
+        let waiting = |(request, call)| WaitingRequest::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
         match &self.kind {
             Kind::One(node) => node.put(Load::Many(all)),
             Kind::Cluster(cluster) => cluster.put_all(all),
             Kind::Shards { nodes, .. } => {
-                let mut loads: Vec<Vec<Waiting>> = nodes.iter().map(|_| Vec::new()).collect();
+                let mut loads: Vec<Vec<WaitingRequest>> =
+                    nodes.iter().map(|_| Vec::new()).collect();
                 for waiting in all {
                     let key = waiting.request.charges().first().map(|charge| &charge.key[..]);
                     let place = self.place(key.unwrap_or_default());
@@ -116,7 +117,7 @@ impl Servers {
     }
 
     /// Sends one request whose keys are in one place.
-    pub(super) fn put(&self, waiting: Waiting) {
+    pub(super) fn put(&self, waiting: WaitingRequest) {
         match &self.kind {
             Kind::One(node) => node.put(Load::One(waiting)),
             Kind::Cluster(cluster) => cluster.put(waiting),
@@ -131,7 +132,7 @@ impl Servers {
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let deadline = self.shared.deadline.max(REFUND_DEADLINE);
         let call = Call { at_us: refund.at_us(), deadline, on_failure: OnFailure::Closed };
-        let (waiting, _) = Waiting::new(&self.shared, refund, &call);
+        let (waiting, _) = WaitingRequest::new(&self.shared, refund, &call);
         self.put(waiting.and_then(and_then));
     }
 

@@ -3,7 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 
-use crate::store::redis::waiting::Waiting;
+use crate::store::redis::waiting::WaitingRequest;
 use crate::store::redis::wire::Arguments;
 
 /// The most charges that one run of a script carries over, unless a single request has more.
@@ -13,7 +13,7 @@ pub(in crate::store::redis) const MAX_CARRIED_OVER: usize = 16;
 ///
 /// A server that says it has done nothing is asked again, once for each reason.
 pub(super) struct Call {
-    pub(super) members: Vec<Waiting>,
+    pub(super) members: Vec<WaitingRequest>,
     /// By the script that carries over: states were reached under other limits.
     pub(super) is_carrying_over: bool,
     /// With the script's text: the server did not know it.
@@ -21,13 +21,13 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn of(members: Vec<Waiting>) -> Call {
+    pub(super) fn of(members: Vec<WaitingRequest>) -> Call {
         Call { members, is_carrying_over: false, is_in_full: false }
     }
 
     /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
     /// be a long log, whatever its limit is now.
-    pub(super) fn carrying_over(members: Vec<Waiting>) -> Vec<Call> {
+    pub(super) fn carrying_over(members: Vec<WaitingRequest>) -> Vec<Call> {
         let mut calls: Vec<Call> = Vec::new();
         let mut charges = 0;
         for waiting in members {
@@ -54,7 +54,7 @@ impl Call {
 
     /// Whether the server must be told first that this is known to be no key of its own yet.
     pub(super) fn is_asking(&self) -> bool {
-        self.members.first().is_some_and(|waiting| waiting.way.is_asking)
+        self.members.first().is_some_and(|waiting| waiting.route.is_asking)
     }
 }
 

@@ -17,10 +17,9 @@ use super::call::{Call, Commands};
 use super::{MAX_HOLD, Node, fail};
 use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
-use crate::store::redis::shared::Shared;
 use crate::store::redis::slots::Redirect;
-use crate::store::redis::waiting::Waiting;
-use crate::store::redis::wire::{Answers, Reply, Request, RequestEnd};
+use crate::store::redis::waiting::WaitingRequest;
+use crate::store::redis::wire::{Answers, Reply, RequestEnd};
 
 /// What a batch came to.
 pub(super) struct Landed {
@@ -30,18 +29,18 @@ pub(super) struct Landed {
     /// Those who are still to be sent on.
     redirected: Vec<Redirected>,
     /// Requests that the server left for a later call.
-    later: Vec<Waiting>,
+    later: Vec<WaitingRequest>,
 }
 
 /// Requests that a server said belong elsewhere.
 struct Redirected {
-    members: Vec<Waiting>,
+    members: Vec<WaitingRequest>,
     redirect: Redirect,
 }
 
 /// Requests, and what each of them is told.
 struct Decided {
-    members: Vec<Waiting>,
+    members: Vec<WaitingRequest>,
     replies: Vec<Result<Reply, StoreError>>,
 }
 
@@ -52,22 +51,22 @@ struct Heard {
     has_answered: bool,
     has_failed: bool,
     redirected: Vec<Redirected>,
-    later: Vec<Waiting>,
+    later: Vec<WaitingRequest>,
 }
 
 impl Node {
     /// One for all; in a cluster, where a script has the keys of one slot, one for each.
-    pub(super) fn calls(&self, batch: Vec<Waiting>) -> Vec<Call> {
+    pub(super) fn calls(&self, batch: Vec<WaitingRequest>) -> Vec<Call> {
         if self.cluster.is_none() {
             return vec![Call::of(batch)];
         }
         let mut calls: Vec<Call> = Vec::new();
         for waiting in batch {
-            let way = waiting.way;
+            let route = waiting.route;
             // The last of its slot, so that requests of a key keep their order.
-            let last = calls.iter_mut().rev().find(|call| call.members[0].way.slot == way.slot);
+            let last = calls.iter_mut().rev().find(|call| call.members[0].route.slot == route.slot);
             match last {
-                Some(call) if call.members[0].way == way && !way.is_alone => {
+                Some(call) if call.members[0].route == route && !route.is_alone => {
                     call.members.push(waiting);
                 }
                 _ => calls.push(Call::of(vec![waiting])),
@@ -182,7 +181,7 @@ impl Node {
     fn tell_over(&self, calls: &mut [Call], now: Instant) {
         for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
             if waiting.deadline <= now {
-                waiting.fail(self.timeout(waiting.within));
+                waiting.fail_in_place(self.timeout(waiting.within));
             }
         }
     }
@@ -332,24 +331,7 @@ impl Node {
 
     fn tell(&self, decided: Decided) {
         for (waiting, reply) in decided.members.into_iter().zip(decided.replies) {
-            self.note(&waiting, &reply);
-            waiting.deliver(reply);
-        }
-    }
-
-    /// Remembers a refusal; forgets it when units came back.
-    fn note(&self, waiting: &Waiting, reply: &Result<Reply, StoreError>) {
-        let Shared { denials, clock, .. } = &*self.shared;
-        match (&waiting.request, reply) {
-            (Request::Check { charge, at_us: None }, Ok(Reply::Checked(decision)))
-                if !decision.is_allowed() && charge.demand().ask.max_wait_us.is_none() =>
-            {
-                denials.remember(charge.asked(), waiting.since_us, *decision.decided());
-            }
-            (Request::Refund { charge, .. } | Request::Reset { charge }, _) => {
-                denials.forget(&charge.key, clock.now_us());
-            }
-            _ => {}
+            waiting.reply(reply);
         }
     }
 }
@@ -360,18 +342,18 @@ fn is_of_a_slot_alone(error: &StoreError) -> bool {
     matches!(error, StoreError::Refused { problem } if problem.contains("Hash slot not served"))
 }
 
-fn flat(calls: Vec<Call>) -> impl Iterator<Item = Waiting> {
+fn flat(calls: Vec<Call>) -> impl Iterator<Item = WaitingRequest> {
     calls.into_iter().flat_map(|call| call.members)
 }
 
 /// When the time of the next is over that was not told yet.
 fn next_deadline(calls: &[Call]) -> Option<Instant> {
     let members = calls.iter().flat_map(|call| &call.members);
-    members.filter(|waiting| !waiting.is_told()).map(|waiting| waiting.deadline).min()
+    members.filter(|waiting| !waiting.is_answered()).map(|waiting| waiting.deadline).min()
 }
 
 fn drop_told(calls: &mut Vec<Call>) {
-    calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_told()));
+    calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_answered()));
     calls.retain(|call| !call.members.is_empty());
 }
 

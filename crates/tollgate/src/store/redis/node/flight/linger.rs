@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::super::{Node, fail};
 use super::{Call, Heard, drop_told, flat, next_deadline};
-use crate::store::redis::waiting::{REFUND_DEADLINE, Waiting};
+use crate::store::redis::waiting::{REFUND_DEADLINE, WaitingRequest};
 
 impl Node {
     /// Answers the requests whose deadline has passed or whose caller is gone, and waits for the late reply: for the
@@ -22,11 +22,12 @@ impl Node {
     ) where
         F: Future<Output = RedisResult<Vec<Value>>> + Send + 'static,
     {
-        let is_over = |it: &Waiting| !it.is_awaited() || it.deadline <= given_up;
+        let is_over = |it: &WaitingRequest| !it.is_awaited() || it.deadline <= given_up;
         let members = calls.iter_mut().flat_map(|call| &mut call.members);
         // They keep their places, in which their answers will be.
-        members.filter(|it| is_over(it)).for_each(|it| it.fail(self.timeout(it.within)));
-        let has_refunds = calls.iter().flat_map(|call| &call.members).any(Waiting::is_refundable);
+        members.filter(|it| is_over(it)).for_each(|it| it.fail_in_place(self.timeout(it.within)));
+        let has_refunds =
+            calls.iter().flat_map(|call| &call.members).any(WaitingRequest::is_refundable);
         let refunds_until = has_refunds.then(|| given_up + REFUND_DEADLINE);
         let until = next_deadline(&calls).or(refunds_until);
         match (until, Arc::clone(&self.lingering).try_acquire_owned()) {
