@@ -1,58 +1,24 @@
 //! One batch on its way to the server and back.
 //!
-//! - `linger`: waiting on for one that was given up
+//! - `replies`: reading the reply; `linger`: waiting for the late reply to a batch that was given up
 
 mod linger;
+mod replies;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Poll;
 
-use redis::{ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::Pipeline;
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 use super::call::{Call, Commands};
 use super::{MAX_HOLD, Node, fail};
-use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
-use crate::store::redis::slots::Redirect;
 use crate::store::redis::waiting::WaitingRequest;
-use crate::store::redis::wire::{Answers, Reply, RequestEnd};
-
-/// What a batch came to.
-pub(super) struct Landed {
-    pub(super) outcome: Outcome,
-    /// Those who are still to be told.
-    decided: Vec<Decided>,
-    /// Those who are still to be sent on.
-    redirected: Vec<Redirected>,
-    /// Requests that the server left for a later call.
-    later: Vec<WaitingRequest>,
-}
-
-/// Requests that a server said belong elsewhere.
-struct Redirected {
-    members: Vec<WaitingRequest>,
-    redirect: Redirect,
-}
-
-/// Requests, and what each of them is told.
-struct Decided {
-    members: Vec<WaitingRequest>,
-    replies: Vec<Result<Reply, StoreError>>,
-}
-
-/// What the calls of a batch came to, together. One that is answered shows that the server is well,
-/// whatever is the matter with a slot.
-#[derive(Default)]
-struct Heard {
-    has_answered: bool,
-    has_failed: bool,
-    redirected: Vec<Redirected>,
-    later: Vec<WaitingRequest>,
-}
+use replies::{BatchReport, BatchResult};
 
 impl Node {
     /// One for all; in a cluster, where a script has the keys of one slot, one for each.
@@ -80,7 +46,7 @@ impl Node {
         self: &Arc<Self>,
         mut calls: Vec<Call>,
         turn: MutexGuard<'_, ()>,
-    ) -> Landed {
+    ) -> BatchResult {
         self.follow_primary();
         let until = self.given_up(&calls, Instant::now());
         let opening = self.connection();
@@ -89,7 +55,7 @@ impl Node {
             Some(Err(error)) => {
                 self.connection.lock().failure = Some(error.clone());
                 self.not_sent(flat(calls), &error);
-                return Landed::with(Outcome::Failed);
+                return BatchResult::with(Outcome::Failed);
             }
             None => {
                 self.put_back(flat(calls));
@@ -98,7 +64,7 @@ impl Node {
         };
         let sent = Instant::now();
         let until = self.given_up(&calls, sent);
-        let mut heard = Heard::default();
+        let mut heard = BatchReport::default();
         let mut turn = Some(turn);
         loop {
             // Who was told already would be charged for nothing.
@@ -148,9 +114,9 @@ impl Node {
         longest.clamp(sent + deadline, sent + deadline.max(MAX_HOLD))
     }
 
-    fn was_too_slow(&self) -> Landed {
+    fn was_too_slow(&self) -> BatchResult {
         self.is_failing(&self.timeout(self.shared.deadline));
-        Landed::with(Outcome::Slow)
+        BatchResult::with(Outcome::Slow)
     }
 
     /// Waits for what is to come, and tells those whose own time is over before. Those in the queue as
@@ -213,133 +179,6 @@ impl Node {
         }
         Commands::Many(pipeline, count)
     }
-
-    /// Reads what came of each call, and tells those that failed; and the calls that are to be sent
-    /// again.
-    fn read(
-        self: &Arc<Self>,
-        calls: Vec<Call>,
-        values: Vec<Value>,
-        generation: u64,
-        heard: &mut Heard,
-    ) -> (Vec<Decided>, Vec<Call>) {
-        let mut values = values.into_iter();
-        let mut decided = Vec::with_capacity(calls.len());
-        let mut again = Vec::new();
-        for call in calls {
-            // That the server took note; or that this user may not ask.
-            let noted = if call.is_asking() { values.next() } else { None };
-            let noted = noted.unwrap_or(Value::Nil).extract_error();
-            let answers = match values.next().unwrap_or(Value::Nil).extract_error() {
-                Ok(value) => Answers::of(value),
-                Err(error) if is_no_script(&error) && !call.is_in_full => {
-                    // It was flushed, or this is another server than a moment ago: normal, once.
-                    again.push(call.in_full());
-                    continue;
-                }
-                Err(error) if is_no_script(&error) => {
-                    Err(StoreError::refused("NOSCRIPT, though it was sent the script"))
-                }
-                Err(error) => match (self.redirect(&error), noted) {
-                    (Some(_), Err(refused)) => Err(self.error(&refused)),
-                    (Some(redirect), Ok(_)) => {
-                        heard.has_answered = true;
-                        heard.redirected.push(Redirected { members: call.members, redirect });
-                        continue;
-                    }
-                    (None, _) => Err(self.error(&error)),
-                },
-            };
-            match answers {
-                Ok(answers) => {
-                    let (told, put_off) = self.read_call(call, answers, generation, heard);
-                    decided.push(told);
-                    again.extend(put_off);
-                }
-                Err(error) => {
-                    heard.has_failed |= !is_of_a_slot_alone(&error);
-                    self.may_be_elsewhere(&error, generation);
-                    self.is_failing(&error);
-                    fail(call.members, &error);
-                }
-            }
-        }
-        (decided, again)
-    }
-
-    /// Reads the replies to a call's members, and makes the calls that carry over: for members whose key has a state under
-    /// another limit.
-    fn read_call(
-        &self,
-        call: Call,
-        mut answers: Answers,
-        generation: u64,
-        heard: &mut Heard,
-    ) -> (Decided, Vec<Call>) {
-        let mut members = Vec::with_capacity(call.members.len());
-        let mut replies = Vec::with_capacity(call.members.len());
-        let mut put_off = Vec::new();
-        for mut waiting in call.members {
-            let reply = match answers.next(&waiting.request) {
-                RequestEnd::PutOff if !call.is_carrying_over => {
-                    put_off.push(waiting);
-                    continue;
-                }
-                RequestEnd::PutOff => {
-                    Err(StoreError::refused("put off by the script that is there for it"))
-                }
-                RequestEnd::Later => {
-                    waiting.is_on_long_logs = true;
-                    heard.later.push(waiting);
-                    continue;
-                }
-                RequestEnd::Reply(reply) => reply,
-            };
-            members.push(waiting);
-            replies.push(reply);
-        }
-        let errors = replies.iter().filter_map(|reply| reply.as_ref().err());
-        match errors.into_iter().find(|error| self.may_be_elsewhere(error, generation)) {
-            Some(error) => {
-                heard.has_failed = true;
-                self.is_failing(error);
-            }
-            None => heard.has_answered = true,
-        }
-        (Decided { members, replies }, Call::carrying_over(put_off))
-    }
-
-    /// A server that has become a replica: the next connection may find the primary.
-    fn may_be_elsewhere(&self, error: &StoreError, generation: u64) -> bool {
-        let is_replica =
-            matches!(error, StoreError::Refused { problem } if problem.contains("READONLY"));
-        if is_replica {
-            self.connection.lock().give_up(generation);
-        }
-        is_replica
-    }
-
-    /// Tells those who are left, and sends the others on.
-    pub(super) fn land(self: &Arc<Self>, landed: Landed) {
-        landed.decided.into_iter().for_each(|decided| self.tell(decided));
-        self.put_back(landed.later.into_iter());
-        let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) else { return };
-        for Redirected { members, redirect } in landed.redirected {
-            cluster.redirect(self, members, redirect);
-        }
-    }
-
-    fn tell(&self, decided: Decided) {
-        for (waiting, reply) in decided.members.into_iter().zip(decided.replies) {
-            waiting.reply(reply);
-        }
-    }
-}
-
-/// Whether a server says that nobody has the slot: whoever is asked says so, and keys of other slots
-/// are none the worse.
-fn is_of_a_slot_alone(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused { problem } if problem.contains("Hash slot not served"))
 }
 
 fn flat(calls: Vec<Call>) -> impl Iterator<Item = WaitingRequest> {
@@ -355,27 +194,4 @@ fn next_deadline(calls: &[Call]) -> Option<Instant> {
 fn drop_told(calls: &mut Vec<Call>) {
     calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_answered()));
     calls.retain(|call| !call.members.is_empty());
-}
-
-fn is_no_script(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
-}
-
-impl Landed {
-    /// With nobody left to tell.
-    fn with(outcome: Outcome) -> Landed {
-        Landed { outcome, decided: Vec::new(), redirected: Vec::new(), later: Vec::new() }
-    }
-}
-
-impl Heard {
-    fn landed(self, decided: Vec<Decided>) -> Landed {
-        let is_bad = self.has_failed && !self.has_answered;
-        let outcome = if is_bad { Outcome::Failed } else { Outcome::Answered };
-        Landed { outcome, decided, redirected: self.redirected, later: self.later }
-    }
-
-    fn landed_with(self, outcome: Outcome) -> Landed {
-        Landed { outcome, ..self.landed(Vec::new()) }
-    }
 }

@@ -7,7 +7,8 @@ use redis::{RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{Node, fail};
-use super::{Call, Heard, drop_told, flat, next_deadline};
+use super::replies::BatchReport;
+use super::{Call, drop_told, flat, next_deadline};
 use crate::store::redis::waiting::{REFUND_DEADLINE, WaitingRequest};
 
 impl Node {
@@ -77,7 +78,7 @@ impl Node {
                 return fail(flat(calls), &error);
             }
         };
-        let mut heard = Heard::default();
+        let mut heard = BatchReport::default();
         let (decided, mut unknown) = self.read(calls, values, generation, &mut heard);
         // Nothing of these was done.
         drop_told(&mut unknown);
