@@ -25,6 +25,7 @@ mod connect;
 mod costs;
 mod denials;
 mod executor;
+mod fault;
 mod in_order;
 mod key;
 #[doc(hidden)]

@@ -10,7 +10,8 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
 use super::address::Server;
-use super::connect::{MAX_OPENING, connect, store_error};
+use super::connect::{MAX_OPENING, connect};
+use super::fault::Fault;
 use super::node::{Load, Node, Reroute};
 use super::race::first_of;
 use super::shared::Shared;
@@ -297,7 +298,7 @@ impl Reroute for Cluster {
 async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
     let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
-    let said = said.map_err(|error| store_error(&error, server.name()))?;
+    let said = said.map_err(|error| Fault::of_command(&error, server.name()))?;
     let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
     slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }

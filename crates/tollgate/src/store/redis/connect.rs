@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisError};
 
 use super::address::Server;
+use super::fault::{Fault, FaultKind};
 use crate::error::StoreError;
 
 /// The longest time for opening a connection.
@@ -64,37 +65,25 @@ async fn connect_with(
     opened.map_err(|error| opening_error(&error, server))
 }
 
-/// What an error of a server comes to.
-pub(super) fn store_error(error: &RedisError, server: &str) -> StoreError {
-    match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
-            let code = error.code().unwrap_or(error.category());
-            StoreError::refused(&format!("{code} {}", error.detail().unwrap_or_default()))
+/// Returns the error for a connection that could not be opened. The server's text may repeat the password, which must not
+/// get into an error.
+fn opening_error(error: &RedisError, server: &Server) -> StoreError {
+    let fault = Fault::of_command(error, server.name());
+    match fault.kind {
+        FaultKind::UnknownCommand if server.is_pushing() => StoreError::refused(
+            "it does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",
+        ),
+        FaultKind::Connection => fault.error,
+        _ if repeats_password(error, server) => {
+            StoreError::refused(error.code().unwrap_or(error.category()))
         }
-        _ => StoreError::unreachable(server, &error.to_string()),
+        _ => fault.error,
     }
 }
 
-/// What goes wrong before there is a connection: what the server says then may repeat the password.
-fn opening_error(error: &RedisError, server: &Server) -> StoreError {
-    // All of it, or as much as fits in what it says.
-    let said = error.detail().unwrap_or_default();
-    let is_said = |password: &str| {
-        let beginning = password.char_indices().nth(8).map_or(password, |(at, _)| &password[..at]);
-        said.contains(beginning)
-    };
-    let repeats_password = server.password().is_some_and(is_said);
-    if server.is_pushing() && said.contains("unknown command") {
-        return StoreError::refused(
-            "it does not know HELLO; use Redis 6 or newer, or add protocol=resp2 to the URL",
-        );
-    }
-    match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed
-            if repeats_password =>
-        {
-            StoreError::refused(error.code().unwrap_or(error.category()))
-        }
-        _ => store_error(error, server.name()),
-    }
+/// Whether the server's text contains the password, or its beginning: the text may be cut off.
+fn repeats_password(error: &RedisError, server: &Server) -> bool {
+    let (Some(password), Some(detail)) = (server.password(), error.detail()) else { return false };
+    let beginning = password.char_indices().nth(8).map_or(password, |(at, _)| &password[..at]);
+    detail.contains(beginning)
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
-use super::connect::store_error;
+use super::fault::Fault;
 use super::shared::Shared;
 use super::slots::Redirect;
 use super::target::Target;
@@ -167,8 +167,8 @@ impl Node {
         Lane::ALL.into_iter().filter_map(due).min()
     }
 
-    /// Takes those out of the queues whose time there is over.
-    fn tell_queue(self: &Arc<Self>, now: Instant) {
+    /// Removes requests whose queue deadline has passed.
+    fn remove_overdue(self: &Arc<Self>, now: Instant) {
         for lane in Lane::ALL {
             let longest = self.longest_in(lane);
             let is_over = |load: &Load| load.due(longest).is_none_or(|due| due <= now);
@@ -226,8 +226,8 @@ impl Node {
         }
     }
 
-    fn error(&self, error: &RedisError) -> StoreError {
-        store_error(error, self.name())
+    fn fault(&self, error: &RedisError) -> Fault {
+        Fault::of_command(error, self.name())
     }
 
     fn timeout(&self, after: Duration) -> StoreError {

@@ -10,7 +10,8 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
 use super::address::Server;
-use super::connect::{OpenConnection, connect, open, store_error};
+use super::connect::{OpenConnection, connect, open};
+use super::fault::Fault;
 use super::race::first_of;
 use super::slots::Address;
 use crate::clock::Clock;
@@ -172,7 +173,7 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError>
         let mut question = redis::cmd("SENTINEL");
         let said: RedisResult<HashMap<String, String>> =
             question.arg("MASTER").arg(service).query_async(&mut asked).await;
-        said.map_err(|error| store_error(&error, sentinel.name()))
+        said.map_err(|error| Fault::of_command(&error, sentinel.name()).into())
     });
     let said = said.await.map_err(|error| match error {
         StoreError::Refused { problem } => StoreError::refused(&format!(
@@ -198,7 +199,7 @@ async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnectio
     let opened = in_time(&server, async {
         let mut open = open(&server).await?;
         let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open.connection).await;
-        Ok((role.map_err(|error| store_error(&error, server.name()))?, open))
+        Ok((role.map_err(|error| Fault::of_command(&error, server.name()))?, open))
     });
     match opened.await {
         Ok((role, open)) if is_primary(&role) => Ok(open),

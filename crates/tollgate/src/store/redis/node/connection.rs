@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -103,12 +102,6 @@ impl Node {
                 node.connection.lock().replace(open, runtime);
             }
         });
-    }
-
-    /// What an error of a connection comes to; it is not used again.
-    pub(super) fn broke(&self, error: &RedisError, generation: u64) -> StoreError {
-        self.connection.lock().give_up(generation);
-        self.error(error)
     }
 }
 

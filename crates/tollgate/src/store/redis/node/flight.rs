@@ -10,18 +10,20 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use redis::Pipeline;
+use redis::{Pipeline, RedisError};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 use super::call::{Call, Commands};
 use super::{MAX_HOLD, Node, fail};
+use crate::error::StoreError;
 use crate::store::redis::breaker::Outcome;
 use crate::store::redis::waiting::WaitingRequest;
-use replies::{BatchReport, BatchResult};
+use replies::BatchReport;
 
 impl Node {
-    /// One for all; in a cluster, where a script has the keys of one slot, one for each.
+    /// Returns the calls that decide a batch: one for all requests, or in a cluster one for each slot, because the keys of
+    /// a script must be in one slot.
     pub(super) fn calls(&self, batch: Vec<WaitingRequest>) -> Vec<Call> {
         if self.cluster.is_none() {
             return vec![Call::of(batch)];
@@ -29,7 +31,7 @@ impl Node {
         let mut calls: Vec<Call> = Vec::new();
         for waiting in batch {
             let route = waiting.route;
-            // The last of its slot, so that requests of a key keep their order.
+            // The last call of the slot, so that requests of one key keep their order.
             let last = calls.iter_mut().rev().find(|call| call.members[0].route.slot == route.slot);
             match last {
                 Some(call) if call.members[0].route == route && !route.is_alone => {
@@ -41,13 +43,15 @@ impl Node {
         calls
     }
 
-    /// Has the calls decided, and tells in time those that are not; the others are left to be told.
+    /// Sends calls and reads the reply. Fails the requests whose deadline passes meanwhile; those that have a reply are in
+    /// the report, still to be answered.
     pub(super) async fn decide(
         self: &Arc<Self>,
         mut calls: Vec<Call>,
         turn: MutexGuard<'_, ()>,
-    ) -> BatchResult {
+    ) -> (Outcome, BatchReport) {
         self.follow_primary();
+        let mut report = BatchReport::default();
         let until = self.given_up(&calls, Instant::now());
         let opening = self.connection();
         let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
@@ -55,22 +59,21 @@ impl Node {
             Some(Err(error)) => {
                 self.connection.lock().failure = Some(error.clone());
                 self.not_sent(flat(calls), &error);
-                return BatchResult::with(Outcome::Failed);
+                return (Outcome::Failed, report);
             }
             None => {
                 self.put_back(flat(calls));
-                return self.was_too_slow();
+                return (self.was_too_slow(), report);
             }
         };
         let sent = Instant::now();
         let until = self.given_up(&calls, sent);
-        let mut heard = BatchReport::default();
         let mut turn = Some(turn);
         loop {
-            // Who was told already would be charged for nothing.
-            drop_told(&mut calls);
+            // The caller of a request that was answered would be charged for nothing.
+            drop_answered(&mut calls);
             if calls.is_empty() {
-                return heard.landed(Vec::new());
+                return (report.outcome(), report);
             }
             let commands = self.commands(&calls, generation);
             let mut asking = Box::pin(commands.send(open.clone()));
@@ -84,29 +87,26 @@ impl Node {
             let values = match reply {
                 Some(Ok(values)) => values,
                 Some(Err(error)) => {
-                    let error = self.broke(&error, generation);
-                    self.is_failing(&error);
-                    fail(flat(calls), &error);
-                    return heard.landed_with(Outcome::Failed);
+                    self.fail_broken(calls, &error, generation);
+                    return (Outcome::Failed, report);
                 }
                 None => {
                     self.connection.lock().was_silent(generation, sent);
                     self.linger(calls, generation, until, asking);
-                    return heard.landed_with(self.was_too_slow().outcome);
+                    return (self.was_too_slow(), report);
                 }
             };
             self.connection.lock().has_answered();
-            let (decided, again) = self.read(calls, values, generation, &mut heard);
-            if again.is_empty() {
-                return heard.landed(decided);
+            calls = self.read(calls, values, generation, &mut report);
+            if calls.is_empty() {
+                return (report.outcome(), report);
             }
-            decided.into_iter().for_each(|decided| self.tell(decided));
-            calls = again;
+            self.answer(&mut report);
         }
     }
 
-    /// When a batch is given up: after the limiter's deadline, or as soon after it as nobody waits for it
-    /// who has longer.
+    /// Returns when a batch is given up: after the limiter's deadline, or later if a caller waits longer, but after
+    /// [`MAX_HOLD`] at the latest.
     fn given_up(&self, calls: &[Call], sent: Instant) -> Instant {
         let deadline = self.shared.deadline;
         let awaited = calls.iter().flat_map(|call| &call.members).filter(|it| it.is_awaited());
@@ -114,13 +114,21 @@ impl Node {
         longest.clamp(sent + deadline, sent + deadline.max(MAX_HOLD))
     }
 
-    fn was_too_slow(&self) -> BatchResult {
+    fn was_too_slow(&self) -> Outcome {
         self.is_failing(&self.timeout(self.shared.deadline));
-        BatchResult::with(Outcome::Slow)
+        Outcome::Slow
     }
 
-    /// Waits for what is to come, and tells those whose own time is over before. Those in the queue as
-    /// well: nobody else is awake.
+    /// Fails the requests of calls whose connection broke. The connection is not used again.
+    fn fail_broken(&self, calls: Vec<Call>, error: &RedisError, generation: u64) {
+        self.connection.lock().give_up(generation);
+        let error = StoreError::from(self.fault(error));
+        self.is_failing(&error);
+        fail(flat(calls), &error);
+    }
+
+    /// Waits for a connection or a reply until the batch is given up. Meanwhile fails the requests whose deadline passes,
+    /// in the batch and in the queue: no other task does.
     async fn in_time<F: Future>(
         self: &Arc<Self>,
         calls: &mut [Call],
@@ -128,23 +136,23 @@ impl Node {
         mut coming: Pin<&mut F>,
     ) -> Option<F::Output> {
         loop {
-            // Those who come to the queue meanwhile are not over before that.
+            // A request that is put in the queue from now on has its deadline later than this.
             let look_again = Instant::now() + self.shared.deadline;
             let next = next_deadline(calls).into_iter().chain(self.next_in_queue());
             let next = next.min().unwrap_or(until).min(look_again).min(until);
             if let Ok(come) = timeout_at(next, coming.as_mut()).await {
                 return Some(come);
             }
-            self.tell_over(calls, next);
-            self.tell_queue(next);
+            self.fail_overdue(calls, next);
+            self.remove_overdue(next);
             if next == until {
                 return None;
             }
         }
     }
 
-    /// Tells those whose own time is over.
-    fn tell_over(&self, calls: &mut [Call], now: Instant) {
+    /// Fails the requests whose deadline has passed. They keep their places, in which their replies will be.
+    fn fail_overdue(&self, calls: &mut [Call], now: Instant) {
         for waiting in calls.iter_mut().flat_map(|call| &mut call.members) {
             if waiting.deadline <= now {
                 waiting.fail_in_place(self.timeout(waiting.within));
@@ -152,11 +160,12 @@ impl Node {
         }
     }
 
+    /// Returns the commands that run the scripts of the calls, in one write.
     fn commands(&self, calls: &[Call], generation: u64) -> Commands {
         let command = |call: &Call| {
             let arguments = call.arguments();
             let script = arguments.abilities.script();
-            // The first time on a connection with its text, which the server may not know yet.
+            // With its text the first time on a connection: the server may not know it yet.
             let is_known = !call.is_in_full
                 && self.connection.lock().has_script(generation, arguments.abilities);
             match is_known {
@@ -185,13 +194,14 @@ fn flat(calls: Vec<Call>) -> impl Iterator<Item = WaitingRequest> {
     calls.into_iter().flat_map(|call| call.members)
 }
 
-/// When the time of the next is over that was not told yet.
+/// Returns the earliest deadline among the unanswered requests.
 fn next_deadline(calls: &[Call]) -> Option<Instant> {
     let members = calls.iter().flat_map(|call| &call.members);
     members.filter(|waiting| !waiting.is_answered()).map(|waiting| waiting.deadline).min()
 }
 
-fn drop_told(calls: &mut Vec<Call>) {
+/// Drops the requests that were answered.
+fn drop_answered(calls: &mut Vec<Call>) {
     calls.iter_mut().for_each(|call| call.members.retain(|waiting| !waiting.is_answered()));
     calls.retain(|call| !call.members.is_empty());
 }

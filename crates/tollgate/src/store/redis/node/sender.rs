@@ -117,11 +117,11 @@ impl Node {
                 return self.not_sent(batch, &self.breaker_open(left_us));
             }
         };
-        let landed = self.decide(self.calls(batch), turn).await;
-        admitted.report(landed.outcome);
+        let (outcome, report) = self.decide(self.calls(batch), turn).await;
+        admitted.report(outcome);
         // After the report: a caller that gets its answer and sends the next request at once must not find the
         // breaker still open.
-        self.land(landed);
+        self.finish(report);
     }
 }
 

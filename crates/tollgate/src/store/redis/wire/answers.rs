@@ -7,8 +7,8 @@ use super::number::take_number;
 use super::state::read_state;
 use super::{Charge, Reply, Request};
 use crate::decision::Decision;
-use crate::error::StoreError;
 use crate::joint::JointDecision;
+use crate::store::redis::fault::Fault;
 
 /// The script's reply: answers one after the other, and the texts they refer to.
 pub(crate) struct Answers {
@@ -22,7 +22,7 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are replies")]
 pub(crate) enum RequestEnd {
-    Reply(Result<Reply, StoreError>),
+    Reply(Result<Reply, Fault>),
     /// Not decided: a state was reached under another limit, and the script does not carry over.
     PutOff,
     /// Not decided: the requests before it took all the work that one call does on long logs.
@@ -50,15 +50,15 @@ const LATER: u8 = 7;
 const AND_FIRST_BACK: u8 = 8;
 
 impl Answers {
-    pub(crate) fn of(value: Value) -> Result<Answers, StoreError> {
+    pub(crate) fn of(value: Value) -> Result<Answers, Fault> {
         let text = |part| match part {
             Value::BulkString(bytes) => Ok(bytes),
-            _ => Err(unexpected()),
+            _ => Err(Fault::unexpected_reply()),
         };
         let (packed, texts) = match value {
             Value::Array(parts) => {
                 let mut texts = parts.into_iter().map(text);
-                let packed = texts.next().ok_or_else(unexpected)??;
+                let packed = texts.next().ok_or_else(Fault::unexpected_reply)??;
                 (packed, texts.collect::<Result<_, _>>()?)
             }
             packed => (text(packed)?, Vec::new()),
@@ -78,41 +78,42 @@ impl Answers {
         }
     }
 
-    fn raw_of(&mut self, request: &Request) -> Result<Vec<Raw>, StoreError> {
+    fn raw_of(&mut self, request: &Request) -> Result<Vec<Raw>, Fault> {
         // All of them, whatever is wrong with one: the next request's come after.
         let is_among_others = matches!(request, Request::Together { .. });
         request.charges().iter().map(|_| self.raw(is_among_others)).collect()
     }
 
-    fn reply(&self, request: &Request, raw: &[Raw]) -> Result<Reply, StoreError> {
+    fn reply(&self, request: &Request, raw: &[Raw]) -> Result<Reply, Fault> {
         if let Some(failed) = raw.iter().find(|raw| raw.status == FAILED) {
             return Err(self.failure(failed));
         }
         let now_us = request.at_us().unwrap_or(self.server_us);
-        let checked = |charge, raw| checked(charge, raw, now_us).ok_or_else(unexpected);
+        let checked =
+            |charge, raw| checked(charge, raw, now_us).ok_or_else(Fault::unexpected_reply);
         match (request, raw) {
             (Request::Check { charge, .. }, [raw]) => Ok(Reply::Checked(checked(charge, raw)?)),
             (Request::Peek { charge, .. }, [raw]) => {
                 Ok(Reply::Checked(checked(charge, raw)?.without_receipt()))
             }
             (Request::Together { charges, .. }, raw) => {
-                together(charges, raw, now_us).ok_or_else(unexpected)
+                together(charges, raw, now_us).ok_or_else(Fault::unexpected_reply)
             }
-            (_, [raw]) if raw.status != DONE => Err(unexpected()),
+            (_, [raw]) if raw.status != DONE => Err(Fault::unexpected_reply()),
             (Request::Refund { .. }, [raw]) => Ok(Reply::Refunded(raw.numbers[0])),
             (Request::Reset { .. }, _) => Ok(Reply::Reset),
             (Request::State { charge, .. }, [raw]) => {
-                let texts = self.state_texts(raw).ok_or_else(unexpected)?;
+                let texts = self.state_texts(raw).ok_or_else(Fault::unexpected_reply)?;
                 let (limit, state) = read_state(charge.limit(), texts, now_us)
-                    .ok_or_else(|| corrupt(&charge.key))?;
+                    .ok_or_else(|| Fault::corrupt(&charge.key))?;
                 Ok(Reply::State { limit, state: Box::new(state), now_us })
             }
-            _ => Err(unexpected()),
+            _ => Err(Fault::unexpected_reply()),
         }
     }
 
-    fn raw(&mut self, is_among_others: bool) -> Result<Raw, StoreError> {
-        let status = *self.packed.get(self.read).ok_or_else(unexpected)?;
+    fn raw(&mut self, is_among_others: bool) -> Result<Raw, Fault> {
+        let status = *self.packed.get(self.read).ok_or_else(Fault::unexpected_reply)?;
         self.read += 1;
         let has_first_back = (AND_FIRST_BACK..=AND_FIRST_BACK + ALLOWED_LATER).contains(&status);
         let status = if has_first_back { status - AND_FIRST_BACK } else { status };
@@ -123,9 +124,9 @@ impl Answers {
         Ok(Raw { status, numbers, delay_us, first_back_us, fits })
     }
 
-    fn number(&mut self) -> Result<u64, StoreError> {
-        let bytes = self.packed.get(self.read..).ok_or_else(unexpected)?;
-        let (number, _) = take_number(bytes).ok_or_else(unexpected)?;
+    fn number(&mut self) -> Result<u64, Fault> {
+        let bytes = self.packed.get(self.read..).ok_or_else(Fault::unexpected_reply)?;
+        let (number, _) = take_number(bytes).ok_or_else(Fault::unexpected_reply)?;
         self.read += 7;
         Ok(number)
     }
@@ -144,22 +145,9 @@ impl Answers {
         Some((text, self.texts.get(first..slots)?))
     }
 
-    fn failure(&self, raw: &Raw) -> StoreError {
-        let text = String::from_utf8_lossy(self.text(raw).unwrap_or_default());
-        let (problem, key) = text.rsplit_once('\n').unwrap_or((&text, ""));
-        if problem == "CORRUPT" || problem.contains("WRONGTYPE") {
-            return corrupt(key.as_bytes());
-        }
-        StoreError::refused(problem)
+    fn failure(&self, raw: &Raw) -> Fault {
+        Fault::of_script(self.text(raw).unwrap_or_default())
     }
-}
-
-fn unexpected() -> StoreError {
-    StoreError::refused("a reply that is none of ours: is something else answering?")
-}
-
-fn corrupt(key: &[u8]) -> StoreError {
-    StoreError::Corrupt { key: String::from_utf8_lossy(key).into_owned() }
 }
 
 fn checked(charge: &Charge, raw: &Raw, now_us: u64) -> Option<Decision> {
