@@ -1,18 +1,31 @@
-//! The Redis store: every key's state on a server, decided there, in one round trip.
+//! The Redis store: the state of every key is on a server, and is decided there, in one round trip.
 //!
-//! - `address`: what a URL says; `tls`: what `rediss://` needs
-//! - `key`: the key of a scope and a client
-//! - `plain.lua`: what decides plain checks on the server; `check.lua`, `states.lua`, `ring.lua`: all
-//!   others, with the algorithms' twins; `script` puts them together
-//! - `wire`: requests and answers as the script has them
-//! - `batcher`: what goes together; `breaker`: whether a server is asked; `node`: one server, and who
-//!   gets which answer; `waiting`: a request in flight; `refund_order`: when a dropped charge is refunded
-//! - `servers`: which server has a key: `rendezvous` of several, or by the `slots` of a `cluster`, or
-//!   the one that `sentinel`s name; `target`: where a connection leads; `race`: asking several
-//! - `across`: several limits of one check on different servers
-//! - `denials`: refusals that need not be asked for again;
-//!   `outage`: logs when the store begins to fail and when it answers again; `executor`: the runtime of
-//!   all tasks; `shared`: what all servers have in common
+//! # The path of a check
+//!
+//! 1. `redis.rs`: makes the key on the server, and answers from the deny cache (`denials.rs`) if that has a refusal.
+//! 2. `servers.rs`: makes the waiting request, and picks the server that has the key.
+//! 3. `node.rs`: puts the request into the queue of that server (`batcher.rs`), unless its breaker is open.
+//! 4. `node/sender.rs`: takes the next batch from the queue, if the breaker (`breaker.rs`) admits it.
+//! 5. `node/flight.rs`: sends the batch as one script call (`wire/arguments.rs`), and waits for the reply in time.
+//! 6. `plain.lua`: decides plain checks on the server; `check.lua` decides all other requests.
+//! 7. `node/flight/replies.rs`: reads the reply to each request (`wire/answers.rs`).
+//! 8. `waiting.rs`: answers the caller, exactly once. The caller's future (`reply.rs`) returns the answer.
+//!
+//! # Layers
+//!
+//! A module uses only modules of its own line and of the lines below. What a lower layer needs from a higher one is handed
+//! to it as a function or a trait object: `node` gets its cluster's `Reroute`, `cluster` what splits a check, `refunds` what
+//! sends a refund.
+//!
+//! - the store: this module, its settings (`builder`), and batches that are decided in order (`in_order`)
+//! - several places: `across` decides checks whose keys are on different servers
+//! - routing: `servers` knows which server has a key: the only one, one of several (`rendezvous`), or the one that has the
+//!   key's slot in a `cluster` (`slots`)
+//! - one server: `node`, with its queue (`batcher`) and its `breaker`
+//! - one request: `waiting` answers it, `reply` is the caller's end, `refunds` (`refund_order`) gives unread charges back
+//! - one connection: `target`, the primary that a `sentinel` names, `connect`, `race`, `address` and `tls`
+//! - the wire: `wire`, the scripts (`script` puts them together), `key`, and errors of a server by kind (`fault`)
+//! - shared by all: `shared`, with the `executor` of all tasks, the deny cache (`denials`) and the log of outages (`outage`)
 
 mod across;
 mod address;
@@ -83,7 +96,7 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    /// Begins to use the servers; nothing is connected yet.
+    /// Begins to use servers; none is connected yet.
     fn new(
         settings: Settings,
         deadline: Duration,
@@ -107,6 +120,7 @@ impl RedisStore {
         Charge { key, of }
     }
 
+    /// Sends a request whose keys are in one place.
     fn send<T: 'static>(
         &self,
         request: Request,

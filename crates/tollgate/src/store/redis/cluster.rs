@@ -1,4 +1,4 @@
-//! A Redis Cluster: who has which slot, and requests that go to somebody else after all.
+//! A Redis Cluster: which server has which slot, and requests that are redirected.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,20 +21,19 @@ use super::waiting::WaitingRequest;
 use super::wire::Request;
 use crate::error::StoreError;
 
-/// How often, while there are requests, it is looked who has which slot, though nobody said that
-/// anything has changed.
+/// The time between two refreshes of the slots while there are requests.
 const REFRESH_US: u64 = 10_000_000;
 
-/// How often at most it is looked when somebody does say so, or fails.
+/// The time between two refreshes while servers redirect requests or fail.
 const HURRIED_REFRESH_US: u64 = 100_000;
 
-/// How long a node without slots is kept after one was on its way to it.
+/// How long a node without slots is kept after a slot was being moved to it.
 const IMPORTING_US: u64 = 10_000_000;
 
-/// How often a request is sent on. Two in a row are usual while a slot is moved.
+/// The most redirects of one request. Two in a row are usual while a slot is being moved.
 const MAX_HOPS: u8 = 8;
 
-/// The most nodes that are kept, whatever servers say.
+/// The most nodes that are kept, however many servers say that there are.
 const MAX_NODES: usize = 2_048;
 
 /// A Redis Cluster.
@@ -43,11 +42,11 @@ pub(super) struct Cluster {
     /// At least one.
     seeds: Vec<(Server, Address)>,
     topology: RwLock<Topology>,
-    /// When it was last looked who has which slot; the end of time, while somebody is looking.
+    /// When the slots were last refreshed; `u64::MAX` while a refresh is under way.
     refreshed_us: AtomicU64,
-    /// Which seed knows where a slot is that nobody is known to have: another one when it fails.
+    /// The seed that gets the requests of slots without a known owner; the next one after a failure.
     first_seed: AtomicUsize,
-    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    /// The server that the next refresh asks first. It rotates, because one server may be wrong.
     next: AtomicUsize,
     split: SplitCheck,
     itself: Weak<Cluster>,
@@ -57,16 +56,17 @@ pub(super) struct Cluster {
 /// some on another.
 pub(super) type SplitCheck = Box<dyn Fn(WaitingRequest) + Send + Sync>;
 
-/// Who has which slot.
+/// The servers and their slots.
 #[derive(Default)]
 struct Topology {
     slots: SlotMap,
-    nodes: HashMap<Address, Known>,
+    nodes: HashMap<Address, KnownNode>,
 }
 
-struct Known {
+/// A node, and whether a slot is being moved to it.
+struct KnownNode {
     node: Arc<Node>,
-    /// When a slot was last on its way to it: it may be given its first ones, and own none yet.
+    /// When a slot was last being moved to it. It may have no other slot yet.
     importing_us: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl Cluster {
         })
     }
 
-    /// Sends a request to whoever has its slot.
+    /// Sends a request to the server that has its slot.
     pub(super) fn put(&self, mut waiting: WaitingRequest) {
         let Some(charge) = waiting.request.charges().first() else { return };
         waiting.route.slot = slot_of(&charge.key);
@@ -96,7 +96,7 @@ impl Cluster {
         self.node_of(waiting.route.slot).put(Load::One(waiting));
     }
 
-    /// Sends requests, those for one server together and in their order.
+    /// Sends requests: the ones for one server together, and in their order.
     pub(super) fn put_all(&self, all: Vec<WaitingRequest>) {
         let mut loads: Vec<(Arc<Node>, Vec<WaitingRequest>)> = Vec::new();
         for mut waiting in all {
@@ -112,7 +112,7 @@ impl Cluster {
         loads.into_iter().for_each(|(node, load)| node.put(Load::Many(load)));
     }
 
-    /// Who has a slot; somebody who should know, if nobody is known to.
+    /// Returns the node that has a slot, or a seed if no owner is known: a seed redirects the request.
     fn node_of(&self, slot: u16) -> Arc<Node> {
         let topology = self.topology.read();
         let owner = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner));
@@ -120,13 +120,13 @@ impl Cluster {
             return Arc::clone(&known.node);
         }
         drop(topology);
-        // For one slot always the same, until it fails: so requests keep their order.
+        // The same seed for a slot until it fails, so that requests keep their order.
         let first = self.first_seed.load(Ordering::Relaxed);
         let seed = (first + usize::from(slot)) % self.seeds.len();
         self.node_at(&self.seeds[seed].1)
     }
 
-    /// The node at an address, made if there is none yet.
+    /// Returns the node at an address. Makes it if there is none yet.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(known) = self.topology.read().nodes.get(address) {
             return Arc::clone(&known.node);
@@ -135,11 +135,11 @@ impl Cluster {
         if topology.nodes.len() >= MAX_NODES {
             return self.node(address);
         }
-        let known = || Known { node: self.node(address), importing_us: AtomicU64::new(0) };
+        let known = || KnownNode { node: self.node(address), importing_us: AtomicU64::new(0) };
         Arc::clone(&topology.nodes.entry(address.clone()).or_insert_with(known).node)
     }
 
-    /// The node at an address that a slot is on its way to.
+    /// Returns the node at an address that a slot is being moved to.
     fn importing_node_at(&self, address: &Address) -> Arc<Node> {
         let node = self.node_at(address);
         if let Some(known) = self.topology.read().nodes.get(address) {
@@ -149,7 +149,7 @@ impl Cluster {
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
-        // With the user and the TLS of the seeds, which are the same for all.
+        // With the user and the TLS of the seeds, which are the same for all servers.
         let server = self.seeds[0].0.at(&address.host, address.port);
         let cluster: Weak<dyn Reroute> = self.itself.clone();
         Node::new(&self.shared, Target::of(server), Some(cluster))
@@ -164,7 +164,7 @@ impl Cluster {
         }
     }
 
-    /// Looks who has which slot, if that is so long ago and nobody is looking.
+    /// Begins to refresh the slots, if the last refresh was that long ago and none is under way.
     fn refresh(&self, after_us: u64) {
         let (now_us, last_us) =
             (self.shared.clock.now_us(), self.refreshed_us.load(Ordering::Relaxed));
@@ -188,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// What one of the servers says.
+    /// Asks the servers for the slots, until one answers.
     async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
         let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
         let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
@@ -199,7 +199,7 @@ impl Cluster {
             .collect();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
         asked.rotate_left(first);
-        // Those that are well first.
+        // Servers that are well first.
         asked.sort_by_key(|(_, address)| !self.is_well(address));
         first_of(
             asked
@@ -213,7 +213,7 @@ impl Cluster {
         self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
     }
 
-    /// Uses what was said. Nodes that have no slot, and are not given one, are forgotten.
+    /// Uses new slots. Drops the nodes that have no slot, unless a slot is being moved to them.
     fn adopt(&self, slots: SlotMap) {
         let now_us = self.shared.clock.now_us();
         let mut topology = self.topology.write();
@@ -223,7 +223,7 @@ impl Cluster {
                 || slots.owners().any(|owner| owner == address)
         });
         for owner in slots.owners() {
-            let known = || Known { node: self.node(owner), importing_us: AtomicU64::new(0) };
+            let known = || KnownNode { node: self.node(owner), importing_us: AtomicU64::new(0) };
             topology.nodes.entry(owner.clone()).or_insert_with(known);
         }
         topology.slots = slots;
@@ -260,8 +260,8 @@ impl Reroute for Cluster {
                     (waiting.route.is_alone, waiting.route.is_asking) = (true, true);
                     self.importing_node_at(to).put(Load::One(waiting));
                 }
-                // Of several keys some are here and some there: each goes alone. Redis before version 7
-                // says ASK then as well, though only one that is missing here must go there.
+                // Some of the keys are on this server and some on the other: each request goes alone. Redis before
+                // version 7 says ASK then as well, though only a key that is missing here must go there.
                 Redirect::Ask { .. } | Redirect::TryAgain => {
                     waiting.route.is_alone = true;
                     if is_one {
@@ -294,7 +294,7 @@ impl Reroute for Cluster {
     }
 }
 
-/// What one server says of the slots.
+/// Asks one server for the slots.
 async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
     let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;

@@ -25,7 +25,7 @@ pub(super) struct Servers {
 enum Kind {
     One(Arc<Node>),
     Cluster(Arc<Cluster>),
-    /// A key is on one of them, whatever happens to the others.
+    /// Servers that know nothing of each other. Each key is on one of them.
     Shards {
         nodes: Vec<Arc<Node>>,
         rendezvous: Rendezvous,
@@ -68,7 +68,7 @@ impl Servers {
         &self.shared
     }
 
-    /// Where a key is: keys of the same place can be decided together.
+    /// Returns the place of a key: its server, or its slot in a cluster. One script can decide keys of one place.
     pub(super) fn place(&self, key: &[u8]) -> usize {
         match &self.kind {
             Kind::One(_) => 0,
@@ -93,8 +93,7 @@ impl Servers {
         receiver
     }
 
-    /// Sends requests, each with its keys in one place; those of one server are decided in their
-    /// order.
+    /// Sends requests that have all their keys in one place each. Those of one server are decided in their order.
     pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
         let waiting = |(request, call)| WaitingRequest::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
@@ -128,7 +127,7 @@ impl Servers {
         }
     }
 
-    /// Gives units back on behalf of nobody.
+    /// Sends a refund that no caller waits for.
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let deadline = self.shared.deadline.max(REFUND_DEADLINE);
         let call = Call { at_us: refund.at_us(), deadline, on_failure: OnFailure::Closed };

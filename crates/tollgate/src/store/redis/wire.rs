@@ -33,12 +33,12 @@ const MOVED_LOG_UNITS: u64 = 4_096;
 /// The weight of a check of a long log.
 const LONG_LOG_WEIGHT: usize = 4;
 
-/// One charge to one key.
+/// A charge of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Charge {
     /// The key on the server.
     pub(super) key: Box<[u8]>,
-    /// What the limiter asks.
+    /// The charge as the limiter makes it.
     pub(super) of: store::Charge,
 }
 
@@ -55,7 +55,7 @@ impl Charge {
         Asked { key: &self.key, limit: self.limit(), cost: self.demand().ask.cost.units() }
     }
 
-    /// Whether it is, if nothing refuses: it is no look.
+    /// Whether it is charged if nothing refuses it, instead of only looked at.
     pub(super) fn is_charged(&self) -> bool {
         self.demand().intent == Intent::Charge
     }
@@ -65,12 +65,12 @@ impl Charge {
         matches!(self.limit(), Limit::SlidingWindowLog(log) if log.limit() > LONG_LOG_UNITS)
     }
 
-    /// The work of a check in the worst case, in checks of a window or a bucket.
+    /// Returns the work of a check in the worst case, in checks of a window or a bucket.
     fn weight(&self) -> usize {
         if self.is_on_long_log() { LONG_LOG_WEIGHT } else { 1 }
     }
 
-    /// How many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
+    /// Returns how many of [`MAX_CHARGES`] it counts as: the work in a check of several limits.
     pub(super) fn counts_as(&self) -> usize {
         match self.limit() {
             Limit::SlidingWindowLog(log) if log.limit() > MOVED_LOG_UNITS => 64,
@@ -80,15 +80,14 @@ impl Charge {
         }
     }
 
-    /// Its part in the answer of several, as far as what remains tells: a longest wait may leave room
-    /// for fewer.
+    /// Returns its part in the decision on several limits. With a longest wait, fewer requests may fit than this says.
     pub(super) fn part(&self, decision: &core::Decision) -> Part {
         let requests_remaining = decision.remaining / self.demand().ask.cost.units();
         Part { role: self.demand().role, decision: *decision, requests_remaining }
     }
 }
 
-/// What is asked of the server.
+/// A request to a server.
 #[derive(Debug)]
 pub(crate) enum Request {
     Check {
@@ -118,25 +117,25 @@ pub(crate) enum Request {
     },
 }
 
-/// The answer to a [`Request`] of the same name; a peek's is a check's without a receipt.
+/// A server's reply to a [`Request`] of the same name. The reply to a peek is that to a check, without a receipt.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Checked(Decision),
     Together(JointDecision),
     Refunded(u64),
     Reset,
-    /// And the time at which to look at it.
     State {
-        /// What decides on it: the one that was asked for, or another at its size.
+        /// The limit that decides on the state: the request's, or the old one at the new size.
         limit: Limit,
         /// Boxed, because every request in flight has room for a reply.
         state: Box<State>,
+        /// The time at which to read the state.
         now_us: u64,
     },
 }
 
 impl Request {
-    /// The work of the server in the worst case, in checks of a window or a bucket.
+    /// Returns the work of the server in the worst case, in checks of a window or a bucket.
     pub(super) fn weight(&self) -> usize {
         match self {
             Request::State { .. } if self.is_slow() => MAX_BATCH,
@@ -146,7 +145,7 @@ impl Request {
         }
     }
 
-    /// The weight if the states are long logs, whatever the limits say: a limit may have been lowered.
+    /// Returns the weight if the states are long logs, whatever the limits say: a limit may have been lowered.
     pub(super) fn weight_on_long_logs(&self) -> usize {
         match self {
             Request::State { .. } => MAX_BATCH,

@@ -1,4 +1,4 @@
-//! A node's connection: opened when there is none, and given up when it breaks or is silent.
+//! A node's connection: opened when there is none, and given up when it breaks or when no reply comes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::Node;
 use crate::error::StoreError;
 use crate::store::redis::connect::OpenConnection;
 use crate::store::redis::executor::RuntimeKind;
-use crate::store::redis::script::{Abilities, Sent};
+use crate::store::redis::script::{Abilities, SentScripts};
 
-/// After so long without any answer, though one was due, a connection is given up: what is between
-/// it and the server may have forgotten it.
+/// The time without a due reply after which a connection is given up: a device on the way to the server may have forgotten
+/// it.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The connection, if there is one.
@@ -23,15 +23,15 @@ pub(super) struct Connection {
     open: Option<OpenConnection>,
     /// The runtime that drives it.
     runtime: Option<RuntimeKind>,
-    /// How many there were.
+    /// How many connections there were.
     generation: u64,
     /// The scripts that were sent on it.
-    scripts: Sent,
-    /// What comes of the one that is being opened.
+    scripts: SentScripts,
+    /// The connection that is being opened.
     opening: Option<Opening>,
-    /// Since when answers are due, and none has come.
+    /// Since when replies are due, and none has come.
     silent_since: Option<Instant>,
-    /// What went wrong last.
+    /// The last failure.
     pub(super) failure: Option<StoreError>,
 }
 
@@ -43,7 +43,7 @@ struct Opening {
 }
 
 impl Node {
-    /// The connection, and which one it is; opened if there is none.
+    /// Returns the connection and its generation. Opens one if there is none.
     pub(super) async fn connection(
         self: &Arc<Self>,
     ) -> Result<(MultiplexedConnection, u64), StoreError> {
@@ -59,7 +59,7 @@ impl Node {
             };
             match opening.outcome.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
                 Ok(Some(Err(error))) => return Err(error),
-                // It may have broken again meanwhile.
+                // The new connection may have broken meanwhile.
                 Ok(_) => {}
                 Err(_) => {
                     let is_same =
@@ -74,9 +74,9 @@ impl Node {
         }
     }
 
-    /// Opens a connection, for whoever waits for it then: that may take longer than they have.
+    /// Begins to open a connection, in a task of its own: that may take longer than the requests' deadlines.
     fn open(self: &Arc<Self>, runtime: RuntimeKind) -> Opening {
-        let (told, outcome) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         let node = Arc::clone(self);
         self.shared.executor.spawn(async move {
             let opened = node.target.open().await;
@@ -84,8 +84,8 @@ impl Node {
             connection.opening = None;
             let outcome = opened.map(|open| connection.replace(open, runtime));
             drop(connection);
-            // Nobody may be left to tell.
-            let _ = told.send(Some(outcome));
+            // It fails if no task waits for the connection.
+            let _ = sender.send(Some(outcome));
         });
         Opening { outcome, runtime }
     }
@@ -106,7 +106,7 @@ impl Node {
 }
 
 impl Connection {
-    /// Whether a script has been sent on it; it is now.
+    /// Returns whether a script has been sent on the connection, and notes that it is sent now.
     pub(super) fn has_script(&mut self, generation: u64, abilities: Abilities) -> bool {
         self.generation == generation && self.scripts.insert(abilities)
     }
@@ -122,18 +122,18 @@ impl Connection {
         self.generation += 1;
         self.open = Some(open);
         self.runtime = Some(runtime);
-        self.scripts = Sent::default();
+        self.scripts = SentScripts::default();
         self.silent_since = None;
     }
 
-    /// Does not use it again, if it is still this one.
+    /// Closes the connection of this generation.
     pub(super) fn give_up(&mut self, generation: u64) {
         if self.generation == generation {
             self.open = None;
         }
     }
 
-    /// Does not use any again.
+    /// Closes the connection.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
@@ -142,7 +142,7 @@ impl Connection {
         self.silent_since = None;
     }
 
-    /// What was sent then has not been answered in time.
+    /// Notes that commands that were sent then got no reply in time.
     pub(super) fn was_silent(&mut self, generation: u64, sent: Instant) {
         if self.generation == generation
             && self.silent_since.get_or_insert(sent).elapsed() > SILENCE

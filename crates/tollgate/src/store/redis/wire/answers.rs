@@ -10,7 +10,7 @@ use crate::decision::Decision;
 use crate::joint::JointDecision;
 use crate::store::redis::fault::Fault;
 
-/// The script's reply: answers one after the other, and the texts they refer to.
+/// The script's reply: the answers to all charges one after the other, and the texts that they refer to.
 pub(crate) struct Answers {
     packed: Vec<u8>,
     read: usize,
@@ -29,7 +29,7 @@ pub(crate) enum RequestEnd {
     Later,
 }
 
-/// One charge's answer, as it came.
+/// The answer to one charge, as the script sends it.
 struct Raw {
     status: u8,
     numbers: [u64; 3],
@@ -46,7 +46,7 @@ const DONE: u8 = 4;
 const FAILED: u8 = 5;
 const PUT_OFF: u8 = 6;
 const LATER: u8 = 7;
-/// Is added to a status that `first_back_us` comes after.
+/// Added to a status if `first_back_us` follows.
 const AND_FIRST_BACK: u8 = 8;
 
 impl Answers {
@@ -79,7 +79,7 @@ impl Answers {
     }
 
     fn raw_of(&mut self, request: &Request) -> Result<Vec<Raw>, Fault> {
-        // All of them, whatever is wrong with one: the next request's come after.
+        // All of them, even if one failed, because the answers to the next request follow.
         let is_among_others = matches!(request, Request::Together { .. });
         request.charges().iter().map(|_| self.raw(is_among_others)).collect()
     }

@@ -11,7 +11,7 @@ use crate::store::redis::script::Abilities;
 /// The script's number for "the server's time" and for "any wait": larger than every time and wait.
 const NONE: u64 = 1 << 53;
 
-/// A batch as the script's keys and arguments.
+/// The script's keys and arguments for a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Arguments<'a> {
     pub(crate) abilities: Abilities,
@@ -28,14 +28,14 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    /// For the script that carries over what was spent under another limit.
+    /// Returns the arguments for the script that carries over what was spent under another limit.
     pub(crate) fn carrying_over(self) -> Arguments<'a> {
         Arguments { abilities: Abilities::ALL, ..self }
     }
 
     fn add(&mut self, request: &'a Request) {
         let charges = request.charges();
-        self.requests.push(request.what());
+        self.requests.push(request.kind_number());
         if !request.is_plain() {
             self.abilities.add_beyond_checks();
             // OK because a request has at most MAX_CHARGES.
@@ -60,7 +60,7 @@ impl<'a> Arguments<'a> {
         self.keys.push(&charge.key);
     }
 
-    /// The number of a limit, from 1.
+    /// Returns the number of a limit in this batch, from 1.
     fn intern(&mut self, limit: &Limit) -> u16 {
         let known = self.interned.iter().position(|other| other == limit);
         let at = known.unwrap_or_else(|| {
@@ -73,7 +73,7 @@ impl<'a> Arguments<'a> {
         at as u16 + 1
     }
 
-    /// The command that runs the script, which `script` names.
+    /// Returns the command `name` (`EVAL` or `EVALSHA`) that runs a script, given by its text or its hash.
     pub(crate) fn command(&self, name: &str, script: &str) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len());
@@ -86,7 +86,7 @@ impl<'a> Arguments<'a> {
 }
 
 impl Request {
-    /// Whether the limit and the cost say it all.
+    /// Whether it is a check that needs no more than its limit and its cost.
     fn is_plain(&self) -> bool {
         match self {
             Request::Check { charge, at_us } => {
@@ -96,7 +96,8 @@ impl Request {
         }
     }
 
-    fn what(&self) -> u8 {
+    /// Returns the script's number for the kind of request.
+    fn kind_number(&self) -> u8 {
         match self {
             plain if plain.is_plain() => 0,
             Request::Check { .. } => 1,
@@ -108,8 +109,8 @@ impl Request {
         }
     }
 
-    /// What kind of place it is that a refund names; of anything else, whether it only watches, and
-    /// whether it only looks.
+    /// Returns the kind of place that a refund names. For all other requests, returns a bit for shadow mode and a bit for a
+    /// look.
     fn role(&self, charge: &Charge) -> u8 {
         match self {
             Request::Refund { place: Place::Window { .. }, .. } => 0,
@@ -124,7 +125,7 @@ impl Request {
         }
     }
 
-    /// The two numbers whose meaning depends on what is asked.
+    /// Returns the two numbers whose meaning depends on the kind of request.
     fn numbers(&self, charge: &Charge) -> (u64, u64) {
         match self {
             Request::Refund { place, .. } => match *place {
