@@ -1,26 +1,51 @@
-//! Several limits of one check in places that share no script: charged one place after the other,
-//! and given back if one of them refuses.
+//! Checks of several limits whose keys are in different places, which no single script can decide. The places are charged
+//! one after the other, and the charges are refunded if one place refuses.
 //!
-//! Each limit admits exactly what it would by itself, so this never admits too much. For as long as a
-//! check is on its way, what it took and may give back is missing to others; and what cannot be given
-//! back, because a server fails meanwhile, stays spent.
+//! Each limit admits exactly what it would by itself, so this never admits too much. While a check is under way, other
+//! requests miss the units that it may give back. Units that cannot be given back, because a server fails meanwhile, stay
+//! spent.
 
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
 
+use super::address::Deployment;
 use super::servers::Servers;
-use super::waiting::{AndThen, Receiver, Waiting};
+use super::shared::Shared;
+use super::waiting::{AndThen, Receiver, WaitingRequest};
 use super::wire::{Charge, Reply, Request};
 use tollgate_limiter::Decision;
 use tollgate_limiter::JointDecision;
 use tollgate_limiter::StoreError;
 use tollgate_limiter::store::{self, Call};
 
+/// Begins to use servers; none is connected yet.
+pub(super) fn servers(shared: &Arc<Shared>, deployment: Deployment) -> Arc<Servers> {
+    Arc::new_cyclic(|servers: &Weak<Servers>| {
+        let (servers, executor) = (Weak::clone(servers), Arc::clone(&shared.executor));
+        let split = move |waiting| {
+            if let Some(servers) = servers.upgrade() {
+                executor.spawn_movable(decide_each(servers, waiting));
+            }
+        };
+        Servers::new(shared, deployment, split)
+    })
+}
+
+/// Sends a request whose keys may be in different places. It stays sent when the receiver is dropped.
+pub(super) fn submit(servers: &Arc<Servers>, request: Request, call: &Call) -> Receiver {
+    if !servers.is_across(&request) {
+        return servers.submit(request, call, AndThen::Nothing);
+    }
+    let (waiting, receiver) = WaitingRequest::new(servers.shared(), request, call);
+    servers.shared().executor.spawn_movable(decide(Arc::clone(servers), waiting));
+    receiver
+}
+
 /// Decides a check of several limits that are in different places.
-pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
+async fn decide(servers: Arc<Servers>, waiting: WaitingRequest) {
     let groups = match &waiting.request {
         Request::Together { charges, .. } => grouped(charges, |charge| servers.place(&charge.key)),
         _ => Vec::new(),
@@ -28,14 +53,14 @@ pub(super) async fn decide(servers: Arc<Servers>, waiting: Waiting) {
     Across::new(servers, &waiting).decide(groups, waiting).await;
 }
 
-/// Decides a check of several limits whose place is being divided: each on its own.
-pub(super) async fn decide_each(servers: Arc<Servers>, waiting: Waiting) {
+/// Decides a check of several limits each on its own, because their slot is being moved.
+async fn decide_each(servers: Arc<Servers>, waiting: WaitingRequest) {
     let count = waiting.request.charges().len();
     let groups = (0..count).map(|charge| vec![charge]).collect();
     Across::new(servers, &waiting).decide(groups, waiting).await;
 }
 
-/// The charges of each place, in order.
+/// Returns the charges of each place, in order.
 fn grouped(charges: &[Charge], place: impl Fn(&Charge) -> usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<(usize, Vec<usize>)> = Vec::new();
     for (index, charge) in charges.iter().enumerate() {
@@ -54,22 +79,22 @@ struct Across {
     deadline: Instant,
     /// Each charge's answer, once there is one.
     answers: Vec<Option<Decision>>,
-    /// What the places said, of those that can refuse.
+    /// The results of the places that were charged.
     together: Vec<Together>,
 }
 
 impl Across {
-    fn new(servers: Arc<Servers>, waiting: &Waiting) -> Across {
+    fn new(servers: Arc<Servers>, waiting: &WaitingRequest) -> Across {
         let mut answers = Vec::new();
         answers.resize_with(waiting.request.charges().len(), || None);
         let (call, deadline) = (waiting.call(), waiting.deadline);
         Across { servers, call, deadline, answers, together: Vec::new() }
     }
 
-    /// Places that cannot refuse come last, so that they are only charged for what the others admit;
-    /// before them those that could not give everything back. Those that are only looked at come first:
-    /// what they refuse is charged nowhere.
-    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: Waiting) {
+    /// Decides the check. Places that are only looked at come first: what they refuse is charged nowhere. Places that cannot
+    /// refuse come last, so that they are only charged for what the others admit, and before them those that could not give
+    /// everything back.
+    async fn decide(mut self, mut groups: Vec<Vec<usize>>, waiting: WaitingRequest) {
         let reply = match &waiting.request {
             Request::Together { charges, .. } => {
                 groups.sort_by_key(|group| {
@@ -81,7 +106,7 @@ impl Across {
             }
             _ => Err(StoreError::Gone),
         };
-        waiting.deliver(reply);
+        waiting.reply(reply);
     }
 
     /// Charges one place after the other, up to the first that refuses or fails.
@@ -99,7 +124,7 @@ impl Across {
                     self.look(charges, others.copied().collect()).await;
                     return self.refusal(charges).ok_or(StoreError::Gone);
                 }
-                // What only watches must not stand in the way.
+                // A failure of shadow limits must not fail the check.
                 Err(_) if group.iter().all(|&at| charges[at].demand().role == Role::Shadow) => {
                     self.leave_undecided(charges, group);
                 }
@@ -137,8 +162,8 @@ impl Across {
         Ok(together)
     }
 
-    /// Gives back what was charged. Nobody waits for that; what is asked of a place later comes after, as
-    /// a rule: a refund of a key that is under another limit may be put off.
+    /// Refunds what was charged, without waiting for it. A later request to the same place is decided after the refund,
+    /// except if the key is under another limit: then the script may put the refund off.
     fn give_back(&mut self, charges: &[Charge], groups: &[Vec<usize>]) {
         for &at in groups.iter().flatten() {
             let receipt = self.answers[at].as_mut().and_then(Decision::take_receipt);
@@ -150,7 +175,7 @@ impl Across {
         }
     }
 
-    /// How the charges that were not refused stand, for the answer to say.
+    /// Looks at the charges that were not refused, because the answer has a decision for each.
     async fn look(&mut self, charges: &[Charge], others: Vec<usize>) {
         let peeks: Vec<_> = others
             .into_iter()
@@ -179,7 +204,7 @@ impl Across {
 
     /// Sends a part of the check, on the terms of the whole.
     fn put(&self, request: Request) -> Receiver {
-        let (waiting, receiver) = Waiting::new(self.servers.shared(), request, &self.call);
+        let (waiting, receiver) = WaitingRequest::new(self.servers.shared(), request, &self.call);
         self.servers.put(waiting.by(self.deadline));
         receiver
     }
@@ -192,7 +217,7 @@ impl Across {
         }
     }
 
-    /// What all come to, when one refuses.
+    /// Returns the result of all charges when one refuses.
     fn refusal(&self, charges: &[Charge]) -> Option<Together> {
         let parts = charges
             .iter()
@@ -212,19 +237,19 @@ fn can_refuse(charges: &[Charge], group: &[usize]) -> bool {
     group.iter().any(|&at| charges[at].demand().role == Role::Enforced)
 }
 
-/// Whether there is anything that might have to be given back.
+/// Whether the group has a charge that may have to be refunded.
 fn takes(charges: &[Charge], group: &[usize]) -> bool {
     group.iter().any(|&at| charges[at].is_charged())
 }
 
-/// A place in a queue can hardly be given back: it goes at once, or somebody is behind it.
+/// Whether the group has a shaping limit. Its charge can hardly be given back: other requests are behind it.
 fn has_queue(charges: &[Charge], group: &[usize]) -> bool {
     let is_queue =
         |limit: &Limit| matches!(limit, Limit::LeakyBucket(own) if own.mode() == Mode::Shaping);
     group.iter().any(|&at| is_queue(charges[at].limit()))
 }
 
-/// What places that all admit come to.
+/// Returns the result of places that all admit the check.
 fn all_of(places: &[Together]) -> Together {
     let delay_us = places.iter().map(|place| place.verdict.delay_us()).max().unwrap_or(0);
     Together {

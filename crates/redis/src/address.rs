@@ -1,4 +1,4 @@
-//! Where the servers are, and what it takes to connect to them.
+//! The addresses of the servers, and the settings of connections to them.
 
 mod url;
 
@@ -9,29 +9,28 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion};
 
 use super::tls::Certificates;
 use tollgate_limiter::{Error, StoreError};
-pub(super) use url::Parameters;
 
-/// Where the servers are, and how they are to each other.
+/// The servers of a limiter, and how they belong together.
 #[derive(Clone, Debug)]
 pub(super) enum Deployment {
     One(Server),
-    /// Those to ask for all others.
+    /// A cluster: some of its servers, which are asked for the others.
     Cluster {
         seeds: Vec<Server>,
     },
     Sentinel {
         sentinels: Vec<Server>,
-        /// Of the primary, as the Sentinels know it.
+        /// The name of the primary in the sentinels' configuration.
         name: String,
-        /// What the primary is connected with; its address is the Sentinels' to say.
+        /// The settings of connections to the primary; the sentinels know its address.
         primary: Server,
     },
-    /// Each has some of the keys.
+    /// Servers that know nothing of each other. Each has some of the keys.
     Shards(Vec<Server>),
 }
 
 impl Deployment {
-    /// What a URL says. The files that it names are read now.
+    /// Reads a URL, and the files that it names.
     pub(super) fn of(url: &str) -> Result<Deployment, Error> {
         url::deployment(url).map_err(|problem| Error::Setting { setting: "redis", problem })
     }
@@ -71,17 +70,17 @@ impl Deployment {
     }
 }
 
-/// A server, and what it takes to connect to it.
+/// A server, and the settings of connections to it.
 #[derive(Clone)]
 pub(super) struct Server {
     connection: ConnectionInfo,
     name: String,
-    /// If it speaks TLS.
+    /// `None` if connections are not encrypted.
     certificates: Option<Arc<Certificates>>,
 }
 
 impl Server {
-    /// One with certificates speaks TLS.
+    /// Returns a server. With certificates, connections to it use TLS.
     fn new(mut connection: ConnectionInfo, certificates: Option<Arc<Certificates>>) -> Server {
         let name = match connection.addr().clone() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -98,7 +97,7 @@ impl Server {
         Server { connection, name, certificates }
     }
 
-    /// What connects to it.
+    /// Returns the client that opens connections.
     pub(super) fn client(&self) -> Result<Client, StoreError> {
         let connection = self.connection.clone();
         match &self.certificates {
@@ -108,31 +107,31 @@ impl Server {
         .map_err(|error| StoreError::unreachable(&self.name, error.category()))
     }
 
-    /// The same, in another version of the protocol.
+    /// Returns the same server with another version of the protocol.
     pub(super) fn speaking(&self, protocol: ProtocolVersion) -> Server {
         let settings = self.connection.redis_settings().clone().set_protocol(protocol);
         let connection = self.connection.clone().set_redis_settings(settings);
         Server { connection, ..self.clone() }
     }
 
-    /// Whether it tells what was not asked for.
+    /// Whether the server sends push messages (RESP3).
     pub(super) fn is_pushing(&self) -> bool {
         self.connection.redis_settings().protocol().supports_resp3()
     }
 
-    /// The same user, TLS and database, elsewhere.
+    /// Returns a server with the same user, TLS and database at another address.
     pub(super) fn at(&self, host: &str, port: u16) -> Server {
         let elsewhere = ConnectionAddr::Tcp(host.to_owned(), port);
         Server::new(self.connection.clone().set_addr(elsewhere), self.certificates.clone())
     }
 
-    /// Host and port, or the socket's path: `redis.example:6379`, `[::1]:6379`, `/run/redis.sock`. The
-    /// same however the URL has it, without user and password.
+    /// Returns host and port, or the socket's path: `redis.example:6379`, `[::1]:6379`, `/run/redis.sock`. In one form
+    /// however the URL spells it, without user and password.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// `None` of one on a socket.
+    /// Returns host and port; `None` for a Unix socket.
     pub(super) fn host_and_port(&self) -> Option<(&str, u16)> {
         match self.connection.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
@@ -142,13 +141,13 @@ impl Server {
         }
     }
 
-    /// What must not be in any error.
+    /// Returns the password, which must not be in any error.
     pub(super) fn password(&self) -> Option<&str> {
         self.connection.redis_settings().password()
     }
 }
 
-/// Without the user: who forgets the colon has the password there.
+/// Without the user: in a URL without the colon, the password stands there.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")

@@ -1,4 +1,4 @@
-//! A Redis Cluster: who has which slot, and requests that go to somebody else after all.
+//! A Redis Cluster: which server has which slot, and requests that are redirected.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,31 +9,31 @@ use parking_lot::RwLock;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
-use super::across;
 use super::address::Server;
-use super::node::{Load, Node};
+use super::connect::{MAX_OPENING, connect};
+use super::fault::Fault;
+use super::node::{Load, Node, Reroute};
 use super::race::first_of;
 use super::shared::Shared;
 use super::slots::{Address, Redirect, SlotMap, slot_of};
-use super::target::{OPENING, Target, connect, store_error};
-use super::waiting::Waiting;
+use super::target::Target;
+use super::waiting::WaitingRequest;
 use super::wire::Request;
 use tollgate_limiter::StoreError;
 
-/// How often, while there are requests, it is looked who has which slot, though nobody said that
-/// anything has changed.
+/// The time between two refreshes of the slots while there are requests.
 const REFRESH_US: u64 = 10_000_000;
 
-/// How often at most it is looked when somebody does say so, or fails.
+/// The time between two refreshes while servers redirect requests or fail.
 const HURRIED_REFRESH_US: u64 = 100_000;
 
-/// How long a node without slots is kept after one was on its way to it.
+/// How long a node without slots is kept after a slot was being moved to it.
 const IMPORTING_US: u64 = 10_000_000;
 
-/// How often a request is sent on. Two in a row are usual while a slot is moved.
+/// The most redirects of one request. Two in a row are usual while a slot is being moved.
 const MAX_HOPS: u8 = 8;
 
-/// The most nodes that are kept, whatever servers say.
+/// The most nodes that are kept, however many servers say that there are.
 const MAX_NODES: usize = 2_048;
 
 /// A Redis Cluster.
@@ -42,30 +42,40 @@ pub(super) struct Cluster {
     /// At least one.
     seeds: Vec<(Server, Address)>,
     topology: RwLock<Topology>,
-    /// When it was last looked who has which slot; the end of time, while somebody is looking.
+    /// When the slots were last refreshed; `u64::MAX` while a refresh is under way.
     refreshed_us: AtomicU64,
-    /// Which seed knows where a slot is that nobody is known to have: another one when it fails.
+    /// The seed that gets the requests of slots without a known owner; the next one after a failure.
     first_seed: AtomicUsize,
-    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    /// The server that the next refresh asks first. It rotates, because one server may be wrong.
     next: AtomicUsize,
+    split: SplitCheck,
     itself: Weak<Cluster>,
 }
 
-/// Who has which slot.
+/// Decides a check of several keys each on its own, because their slot is being moved: some keys are on one server and
+/// some on another.
+pub(super) type SplitCheck = Box<dyn Fn(WaitingRequest) + Send + Sync>;
+
+/// The servers and their slots.
 #[derive(Default)]
 struct Topology {
     slots: SlotMap,
-    nodes: HashMap<Address, Known>,
+    nodes: HashMap<Address, KnownNode>,
 }
 
-struct Known {
+/// A node, and whether a slot is being moved to it.
+struct KnownNode {
     node: Arc<Node>,
-    /// When a slot was last on its way to it: it may be given its first ones, and own none yet.
+    /// When a slot was last being moved to it. It may have no other slot yet.
     importing_us: AtomicU64,
 }
 
 impl Cluster {
-    pub(super) fn new(shared: &Arc<Shared>, seeds: Vec<(Server, Address)>) -> Arc<Cluster> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        seeds: Vec<(Server, Address)>,
+        split: SplitCheck,
+    ) -> Arc<Cluster> {
         Arc::new_cyclic(|itself| Cluster {
             shared: Arc::clone(shared),
             seeds,
@@ -73,25 +83,26 @@ impl Cluster {
             refreshed_us: AtomicU64::new(0),
             first_seed: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
+            split,
             itself: Weak::clone(itself),
         })
     }
 
-    /// Sends a request to whoever has its slot.
-    pub(super) fn put(&self, mut waiting: Waiting) {
+    /// Sends a request to the server that has its slot.
+    pub(super) fn put(&self, mut waiting: WaitingRequest) {
         let Some(charge) = waiting.request.charges().first() else { return };
-        waiting.way.slot = slot_of(&charge.key);
+        waiting.route.slot = slot_of(&charge.key);
         self.refresh(REFRESH_US);
-        self.node_of(waiting.way.slot).put(Load::One(waiting));
+        self.node_of(waiting.route.slot).put(Load::One(waiting));
     }
 
-    /// Sends requests, those for one server together and in their order.
-    pub(super) fn put_all(&self, all: Vec<Waiting>) {
-        let mut loads: Vec<(Arc<Node>, Vec<Waiting>)> = Vec::new();
+    /// Sends requests: the ones for one server together, and in their order.
+    pub(super) fn put_all(&self, all: Vec<WaitingRequest>) {
+        let mut loads: Vec<(Arc<Node>, Vec<WaitingRequest>)> = Vec::new();
         for mut waiting in all {
             let Some(charge) = waiting.request.charges().first() else { continue };
-            waiting.way.slot = slot_of(&charge.key);
-            let node = self.node_of(waiting.way.slot);
+            waiting.route.slot = slot_of(&charge.key);
+            let node = self.node_of(waiting.route.slot);
             match loads.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
                 Some((_, load)) => load.push(waiting),
                 None => loads.push((node, vec![waiting])),
@@ -101,7 +112,7 @@ impl Cluster {
         loads.into_iter().for_each(|(node, load)| node.put(Load::Many(load)));
     }
 
-    /// Who has a slot; somebody who should know, if nobody is known to.
+    /// Returns the node that has a slot, or a seed if no owner is known: a seed redirects the request.
     fn node_of(&self, slot: u16) -> Arc<Node> {
         let topology = self.topology.read();
         let owner = topology.slots.owner(slot).and_then(|owner| topology.nodes.get(owner));
@@ -109,13 +120,13 @@ impl Cluster {
             return Arc::clone(&known.node);
         }
         drop(topology);
-        // For one slot always the same, until it fails: so requests keep their order.
+        // The same seed for a slot until it fails, so that requests keep their order.
         let first = self.first_seed.load(Ordering::Relaxed);
         let seed = (first + usize::from(slot)) % self.seeds.len();
         self.node_at(&self.seeds[seed].1)
     }
 
-    /// The node at an address, made if there is none yet.
+    /// Returns the node at an address. Makes it if there is none yet.
     fn node_at(&self, address: &Address) -> Arc<Node> {
         if let Some(known) = self.topology.read().nodes.get(address) {
             return Arc::clone(&known.node);
@@ -124,11 +135,11 @@ impl Cluster {
         if topology.nodes.len() >= MAX_NODES {
             return self.node(address);
         }
-        let known = || Known { node: self.node(address), importing_us: AtomicU64::new(0) };
+        let known = || KnownNode { node: self.node(address), importing_us: AtomicU64::new(0) };
         Arc::clone(&topology.nodes.entry(address.clone()).or_insert_with(known).node)
     }
 
-    /// The node at an address that a slot is on its way to.
+    /// Returns the node at an address that a slot is being moved to.
     fn importing_node_at(&self, address: &Address) -> Arc<Node> {
         let node = self.node_at(address);
         if let Some(known) = self.topology.read().nodes.get(address) {
@@ -138,86 +149,22 @@ impl Cluster {
     }
 
     fn node(&self, address: &Address) -> Arc<Node> {
-        // With the user and the TLS of the seeds, which are the same for all.
+        // With the user and the TLS of the seeds, which are the same for all servers.
         let server = self.seeds[0].0.at(&address.host, address.port);
-        Node::new(&self.shared, Target::of(server), Some(Weak::clone(&self.itself)))
+        let cluster: Weak<dyn Reroute> = self.itself.clone();
+        Node::new(&self.shared, Target::of(server), Some(cluster))
     }
 
-    /// Sends requests on, which a server said belong elsewhere: nothing of them was charged.
-    pub(super) fn redirect(&self, from: &Arc<Node>, all: Vec<Waiting>, redirect: Redirect) {
-        let keys: usize = all.iter().map(|waiting| waiting.request.charges().len()).sum();
-        let is_one = all.len() == 1;
-        for mut waiting in all.into_iter().filter(|waiting| !waiting.is_told()) {
-            if waiting.way.hops == MAX_HOPS {
-                let problem = format!("{} and others send the request to each other", from.name());
-                waiting.fail(StoreError::refused(&problem));
-                continue;
-            }
-            waiting.way.hops += 1;
-            (waiting.way.is_alone, waiting.way.is_asking) = (false, false);
-            match &redirect {
-                Redirect::Moved { slot, to } => {
-                    self.topology.write().slots.set(*slot, to.clone());
-                    self.refresh(HURRIED_REFRESH_US);
-                    self.node_at(to).put(Load::One(waiting));
-                }
-                Redirect::Ask { to } if keys == 1 => {
-                    (waiting.way.is_alone, waiting.way.is_asking) = (true, true);
-                    self.importing_node_at(to).put(Load::One(waiting));
-                }
-                // Of several keys some are here and some there: each goes alone. Redis before version 7
-                // says ASK then as well, though only one that is missing here must go there.
-                Redirect::Ask { .. } | Redirect::TryAgain => {
-                    waiting.way.is_alone = true;
-                    if is_one {
-                        self.charge_apart(waiting, from);
-                    } else {
-                        from.put(Load::One(waiting));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Several keys of one slot that is being moved, some here and some there: each on its own.
-    fn charge_apart(&self, waiting: Waiting, from: &Arc<Node>) {
-        match (&waiting.request, self.itself.upgrade()) {
-            (Request::Together { charges, .. }, Some(cluster)) if charges.len() > 1 => {
-                let servers = super::servers::Servers::of_cluster(&self.shared, cluster);
-                self.shared.executor.spawn_movable(across::decide_each(Arc::new(servers), waiting));
-            }
-            // One key is never in two places. The server knows best; it is asked until the hops end.
+    /// Decides a request that the server cannot decide while it moves the slot.
+    fn charge_apart(&self, waiting: WaitingRequest, from: &Arc<Node>) {
+        match &waiting.request {
+            Request::Together { charges, .. } if charges.len() > 1 => (self.split)(waiting),
+            // One key is never in two places. The server knows best, and is asked again until the hops end.
             _ => from.put(Load::One(waiting)),
         }
     }
 
-    /// Requests that were not sent: to whoever has the slot by now, if that is somebody else.
-    pub(super) fn not_sent(
-        &self,
-        from: &Arc<Node>,
-        all: impl IntoIterator<Item = Waiting>,
-        error: &StoreError,
-    ) {
-        self.refresh(HURRIED_REFRESH_US);
-        self.first_seed.fetch_add(1, Ordering::Relaxed);
-        for mut waiting in all {
-            let node = self.node_of(waiting.way.slot);
-            if Arc::ptr_eq(&node, from) || waiting.way.hops == MAX_HOPS {
-                waiting.fail(error.clone());
-                continue;
-            }
-            waiting.way.hops += 1;
-            waiting.way.is_asking = false;
-            node.put(Load::One(waiting));
-        }
-    }
-
-    /// A server failed: it may not have its slots any more.
-    pub(super) fn is_failing(&self) {
-        self.refresh(HURRIED_REFRESH_US);
-    }
-
-    /// Looks who has which slot, if that is so long ago and nobody is looking.
+    /// Begins to refresh the slots, if the last refresh was that long ago and none is under way.
     fn refresh(&self, after_us: u64) {
         let (now_us, last_us) =
             (self.shared.clock.now_us(), self.refreshed_us.load(Ordering::Relaxed));
@@ -233,7 +180,7 @@ impl Cluster {
         if let (Ok(_), Some(cluster)) = (taken, self.itself.upgrade()) {
             let refresh = Refresh { cluster, is_done: false };
             self.shared.executor.spawn(async move {
-                if let Ok(Ok(slots)) = timeout(OPENING, refresh.cluster.ask()).await {
+                if let Ok(Ok(slots)) = timeout(MAX_OPENING, refresh.cluster.ask()).await {
                     refresh.cluster.adopt(slots);
                 }
                 refresh.finish();
@@ -241,7 +188,7 @@ impl Cluster {
         }
     }
 
-    /// What one of the servers says.
+    /// Asks the servers for the slots, until one answers.
     async fn ask(&self) -> Result<SlotMap, Option<StoreError>> {
         let known: Vec<Address> = self.topology.read().slots.owners().cloned().collect();
         let seeds = self.seeds.iter().filter(|(_, address)| !known.contains(address)).cloned();
@@ -252,7 +199,7 @@ impl Cluster {
             .collect();
         let first = self.next.fetch_add(1, Ordering::Relaxed) % asked.len().max(1);
         asked.rotate_left(first);
-        // Those that are well first.
+        // Servers that are well first.
         asked.sort_by_key(|(_, address)| !self.is_well(address));
         first_of(
             asked
@@ -266,7 +213,7 @@ impl Cluster {
         self.topology.read().nodes.get(address).is_none_or(|known| known.node.is_well())
     }
 
-    /// Uses what was said. Nodes that have no slot, and are not given one, are forgotten.
+    /// Uses new slots. Drops the nodes that have no slot, unless a slot is being moved to them.
     fn adopt(&self, slots: SlotMap) {
         let now_us = self.shared.clock.now_us();
         let mut topology = self.topology.write();
@@ -276,7 +223,7 @@ impl Cluster {
                 || slots.owners().any(|owner| owner == address)
         });
         for owner in slots.owners() {
-            let known = || Known { node: self.node(owner), importing_us: AtomicU64::new(0) };
+            let known = || KnownNode { node: self.node(owner), importing_us: AtomicU64::new(0) };
             topology.nodes.entry(owner.clone()).or_insert_with(known);
         }
         topology.slots = slots;
@@ -291,11 +238,67 @@ impl Cluster {
     }
 }
 
-/// What one server says of the slots.
+impl Reroute for Cluster {
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect) {
+        let keys: usize = requests.iter().map(|waiting| waiting.request.charges().len()).sum();
+        let is_one = requests.len() == 1;
+        for mut waiting in requests.into_iter().filter(|waiting| !waiting.is_answered()) {
+            if waiting.route.hops == MAX_HOPS {
+                let problem = format!("{} and others send the request to each other", from.name());
+                waiting.fail(StoreError::refused(&problem));
+                continue;
+            }
+            waiting.route.hops += 1;
+            (waiting.route.is_alone, waiting.route.is_asking) = (false, false);
+            match &redirect {
+                Redirect::Moved { slot, to } => {
+                    self.topology.write().slots.set(*slot, to.clone());
+                    self.refresh(HURRIED_REFRESH_US);
+                    self.node_at(to).put(Load::One(waiting));
+                }
+                Redirect::Ask { to } if keys == 1 => {
+                    (waiting.route.is_alone, waiting.route.is_asking) = (true, true);
+                    self.importing_node_at(to).put(Load::One(waiting));
+                }
+                // Some of the keys are on this server and some on the other: each request goes alone. Redis before
+                // version 7 says ASK then as well, though only a key that is missing here must go there.
+                Redirect::Ask { .. } | Redirect::TryAgain => {
+                    waiting.route.is_alone = true;
+                    if is_one {
+                        self.charge_apart(waiting, from);
+                    } else {
+                        from.put(Load::One(waiting));
+                    }
+                }
+            }
+        }
+    }
+
+    fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError) {
+        self.refresh(HURRIED_REFRESH_US);
+        self.first_seed.fetch_add(1, Ordering::Relaxed);
+        for mut waiting in requests {
+            let node = self.node_of(waiting.route.slot);
+            if Arc::ptr_eq(&node, from) || waiting.route.hops == MAX_HOPS {
+                waiting.fail(error.clone());
+                continue;
+            }
+            waiting.route.hops += 1;
+            waiting.route.is_asking = false;
+            node.put(Load::One(waiting));
+        }
+    }
+
+    fn server_failed(&self) {
+        self.refresh(HURRIED_REFRESH_US);
+    }
+}
+
+/// Asks one server for the slots.
 async fn slots_at(server: &Server, address: &Address) -> Result<SlotMap, StoreError> {
     let mut open = connect(server).await?;
     let said: RedisResult<Value> = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut open).await;
-    let said = said.map_err(|error| store_error(&error, server.name()))?;
+    let said = said.map_err(|error| Fault::of_command(&error, server.name()))?;
     let slots = SlotMap::of(&said, address).filter(|slots| slots.covered() > 0);
     slots.ok_or_else(|| StoreError::refused("CLUSTER SLOTS names no server"))
 }

@@ -9,8 +9,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
-
-use super::waiting::Timer;
+use tokio::task::AbortHandle;
 
 /// The runtime on which a limiter's tasks run: the caller's, until that ends, and from then on a thread
 /// that all limiters of the process share, which never ends.
@@ -91,6 +90,15 @@ impl Executor {
     /// Runs a task until it is done or the timer is dropped; `None` if there is no runtime.
     pub(super) fn timer(&self, task: impl Future<Output = ()> + Send + 'static) -> Option<Timer> {
         Some(Timer(self.runtime()?.spawn(task).abort_handle()))
+    }
+}
+
+/// A task that ends when this is dropped.
+pub(super) struct Timer(AbortHandle);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

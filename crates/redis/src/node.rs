@@ -1,4 +1,4 @@
-//! One server: its breaker, its connection, and the requests that share its round trips.
+//! One server: its breaker, its connection, and the queue of requests for it.
 //!
 //! - `flight`: one batch on its way to the server and back; `call`: what one script of it decides
 //! - `connection`: opened when there is none, given up when it breaks; `sender`: the task that sends batches
@@ -19,11 +19,11 @@ use tokio::time::Instant;
 
 use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
-use super::cluster::Cluster;
+use super::fault::Fault;
 use super::shared::Shared;
 use super::slots::Redirect;
-use super::target::{Target, store_error};
-use super::waiting::Waiting;
+use super::target::Target;
+use super::waiting::WaitingRequest;
 #[cfg(test)]
 pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
@@ -36,14 +36,14 @@ use tollgate_limiter::{BreakerState, ServerHealth};
 /// as well; if there is no room for such a refund, its units stay spent.
 const MAX_WAITING: Room = Room { slow: 65_536, others: 65_536 };
 
-/// By so much one in the queue may be told late, so that not everybody needs a timer.
+/// How late a request in the queue may fail, so that only few requests need a timer.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// So long at most a batch holds up the next, and the breaker is not told, because some in it have longer
-/// than the limiter's deadline.
+/// The longest time that a batch delays the next one, and its report to the breaker, because callers of it wait longer than
+/// the limiter's deadline.
 const MAX_HOLD: Duration = Duration::from_secs(1);
 
-/// The most batches that some wait for still longer.
+/// The most batches whose late replies are waited for.
 const MAX_LINGERING: usize = 1_024;
 
 /// One server.
@@ -53,27 +53,42 @@ pub(super) struct Node {
     batcher: Mutex<Batcher<Load>>,
     breaker: Mutex<Breaker>,
     connection: Mutex<Connection>,
-    /// Whose turn it is to send.
+    /// Held from taking a batch out of the queue until it is on its way, so that batches keep their order.
     turn: tokio::sync::Mutex<()>,
-    /// One for each batch that some wait for though it was given up.
+    /// A permit for each batch that was given up, and whose late reply is waited for.
     lingering: Arc<Semaphore>,
-    /// The cluster that it is a part of, if it is.
-    cluster: Option<Weak<Cluster>>,
+    /// The cluster that the server is a part of, if any.
+    cluster: Option<Weak<dyn Reroute>>,
 }
 
-/// What goes in one batch.
+/// What a cluster does with requests that one of its servers did not decide: another server may have the keys.
+///
+/// The cluster gives this to its nodes, so that a node knows nothing of clusters.
+pub(super) trait Reroute: Send + Sync {
+    /// Sends requests where a server says that they belong. The server charged nothing.
+    fn redirect(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, redirect: Redirect);
+
+    /// Sends requests that were not sent to the server that has their slot by now. If it is still the same server, they
+    /// fail with `error`.
+    fn resend(&self, from: &Arc<Node>, requests: Vec<WaitingRequest>, error: &StoreError);
+
+    /// Notes that a server failed: it may have lost its slots.
+    fn server_failed(&self);
+}
+
+/// Requests that go in one batch.
 #[allow(clippy::large_enum_variant, reason = "nearly all are of one")]
 pub(super) enum Load {
-    One(Waiting),
+    One(WaitingRequest),
     /// In this order.
-    Many(Vec<Waiting>),
+    Many(Vec<WaitingRequest>),
 }
 
 impl Node {
     pub(super) fn new(
         shared: &Arc<Shared>,
         target: Target,
-        cluster: Option<Weak<Cluster>>,
+        cluster: Option<Weak<dyn Reroute>>,
     ) -> Arc<Node> {
         // Nodes that find each other failing should not ask again in step.
         let (seed, deadline_us) = (shared.clock.now_us(), shared.deadline.as_micros());
@@ -90,7 +105,7 @@ impl Node {
         })
     }
 
-    /// Sends requests with the next batch. They are on their way whatever becomes of their receivers.
+    /// Sends requests with the next batch. They stay sent when their receivers are dropped.
     pub(super) fn put(self: &Arc<Self>, mut load: Load) {
         let is_open = self.breaker.lock().is_open(self.shared.clock.now_us());
         if let Some(left_us) = is_open {
@@ -111,33 +126,34 @@ impl Node {
         }
     }
 
-    /// One in a hurry has a timer while it is in the queue, under the number that it will have there.
+    /// Sets a timer for a request whose deadline is before those of the requests ahead of it. `number` is the number that
+    /// the request will have in the queue.
     fn set_timer(self: &Arc<Self>, load: &mut Load, lane: Lane, number: u64) {
-        let hurried = load.hurried_by(self.longest_in(lane));
-        if let (Some(deadline), Some(first)) = (hurried, load.first_mut()) {
-            let task = Arc::clone(self).tell_in_time(number, deadline);
+        let deadline = load.timer_deadline(self.longest_in(lane));
+        if let (Some(deadline), Some(first)) = (deadline, load.first_mut()) {
+            let task = Arc::clone(self).remove_at(number, deadline);
             first.timer = self.shared.executor.timer(task);
         }
     }
 
-    /// Tells one that has less time than a batch before it may take.
-    async fn tell_in_time(self: Arc<Self>, number: u64, deadline: Instant) {
+    /// Removes a request from the queue at its deadline.
+    async fn remove_at(self: Arc<Self>, number: u64, deadline: Instant) {
         tokio::time::sleep_until(deadline).await;
         let over = self.batcher.lock().remove(number);
         self.put_back(flat(over));
     }
 
-    fn time_out(&self, mut waiting: Waiting) {
+    fn time_out(&self, waiting: WaitingRequest) {
         let error = self.timeout(waiting.within);
         waiting.fail(error);
     }
 
-    /// Whether it has hardly any time left.
-    fn is_late(&self, waiting: &Waiting, now: Instant) -> bool {
+    /// Whether a request has too little time left to be sent.
+    fn is_late(&self, waiting: &WaitingRequest, now: Instant) -> bool {
         waiting.deadline <= now + waiting.within.min(self.shared.deadline) / 8
     }
 
-    /// How long one may be in a queue before it is looked at.
+    /// Returns the longest time that a request stays in a queue before it fails or is queued again.
     fn longest_in(&self, lane: Lane) -> Duration {
         match lane {
             Lane::Usual => self.shared.deadline,
@@ -145,15 +161,15 @@ impl Node {
         }
     }
 
-    /// When the time in a queue is over of the one that is there longest.
+    /// Returns the earliest queue deadline among the requests at the front of each lane.
     fn next_in_queue(&self) -> Option<Instant> {
         let batcher = self.batcher.lock();
         let due = |lane| batcher.front(lane)?.due(self.longest_in(lane));
         Lane::ALL.into_iter().filter_map(due).min()
     }
 
-    /// Takes those out of the queues whose time there is over.
-    fn tell_queue(self: &Arc<Self>, now: Instant) {
+    /// Removes requests whose queue deadline has passed.
+    fn remove_overdue(self: &Arc<Self>, now: Instant) {
         for lane in Lane::ALL {
             let longest = self.longest_in(lane);
             let is_over = |load: &Load| load.due(longest).is_none_or(|due| due <= now);
@@ -162,8 +178,8 @@ impl Node {
         }
     }
 
-    /// Nothing of these was sent: those that have time left wait again.
-    fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = Waiting>) {
+    /// Queues requests again that were not sent, or fails them if they have too little time left.
+    fn put_back(self: &Arc<Self>, waiting: impl Iterator<Item = WaitingRequest>) {
         let now = Instant::now();
         let (late, patient): (Vec<_>, Vec<_>) =
             waiting.partition(|waiting| self.is_late(waiting, now));
@@ -174,8 +190,9 @@ impl Node {
         }
     }
 
-    /// Those that had as long as any waited for others; some had less from the start.
-    fn were_late(&self, late: Vec<Waiting>) {
+    /// Fails requests that were not sent in time: as overloaded, or as timed out if the caller gave them less than the
+    /// limiter's deadline.
+    fn were_late(&self, late: Vec<WaitingRequest>) {
         let (hurried, late): (Vec<_>, Vec<_>) =
             late.into_iter().partition(|waiting| waiting.within < self.shared.deadline);
         hurried.into_iter().for_each(|waiting| self.time_out(waiting));
@@ -185,30 +202,34 @@ impl Node {
         }
     }
 
-    /// Somebody else in the cluster may have its keys by now.
+    /// Notes a failure. In a cluster, another server may have the keys by now.
     fn is_failing(&self, error: &StoreError) {
         self.connection.lock().failure = Some(error.clone());
         if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
-            cluster.is_failing();
+            cluster.server_failed();
         }
     }
 
-    /// Where else it sends requests.
+    /// Returns where the server redirects a request, if the error is a redirect.
     fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         self.cluster.as_ref()?;
         Redirect::of(error, self.target.address()?)
     }
 
-    /// Nothing of these was sent. In a cluster somebody else may have the keys by now.
-    fn not_sent(self: &Arc<Self>, waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
+    /// Fails requests that were not sent. In a cluster, another server may have the keys by now and gets the requests.
+    fn not_sent(
+        self: &Arc<Self>,
+        waiting: impl IntoIterator<Item = WaitingRequest>,
+        error: &StoreError,
+    ) {
         match self.cluster.as_ref().and_then(Weak::upgrade) {
-            Some(cluster) => cluster.not_sent(self, waiting, error),
+            Some(cluster) => cluster.resend(self, waiting.into_iter().collect(), error),
             None => fail(waiting, error),
         }
     }
 
-    fn error(&self, error: &RedisError) -> StoreError {
-        store_error(error, self.name())
+    fn fault(&self, error: &RedisError) -> Fault {
+        Fault::of_command(error, self.name())
     }
 
     fn timeout(&self, after: Duration) -> StoreError {
@@ -221,18 +242,14 @@ impl Node {
         StoreError::BreakerOpen { server, again_in, failure: failure.unwrap_or_default() }
     }
 
-    /// Its address, without user and password.
+    /// Returns the address, without user and password.
     pub(super) fn name(&self) -> &str {
         self.target.name()
     }
 
-    /// Whether it has not failed lately.
+    /// Whether the server has not failed lately.
     pub(super) fn is_well(&self) -> bool {
         self.breaker.lock().state(self.shared.clock.now_us()) == breaker::State::Closed
-    }
-
-    pub(super) fn target(&self) -> &Target {
-        &self.target
     }
 
     pub(super) fn health(&self) -> ServerHealth {
@@ -246,58 +263,59 @@ impl Node {
     }
 }
 
-/// Tells all that no server decided them.
-pub(super) fn fail(waiting: impl IntoIterator<Item = Waiting>, error: &StoreError) {
-    waiting.into_iter().for_each(|mut waiting| waiting.fail(error.clone()));
+/// Answers all requests that no server decided them.
+pub(super) fn fail(waiting: impl IntoIterator<Item = WaitingRequest>, error: &StoreError) {
+    waiting.into_iter().for_each(|waiting| waiting.fail(error.clone()));
 }
 
 impl Load {
     fn weight(&self) -> usize {
         match self {
             Load::One(waiting) => waiting.weight(),
-            Load::Many(all) => all.iter().map(Waiting::weight).sum(),
+            Load::Many(all) => all.iter().map(WaitingRequest::weight).sum(),
         }
     }
 
-    fn all(&self) -> &[Waiting] {
+    fn all(&self) -> &[WaitingRequest] {
         match self {
             Load::One(waiting) => std::slice::from_ref(waiting),
             Load::Many(all) => all,
         }
     }
 
-    fn first_mut(&mut self) -> Option<&mut Waiting> {
+    fn first_mut(&mut self) -> Option<&mut WaitingRequest> {
         match self {
             Load::One(waiting) => Some(waiting),
             Load::Many(all) => all.first_mut(),
         }
     }
 
-    /// Where it waits, beside others that are over when it is.
+    /// Returns the lane of the queue. The requests of a lane have about the same time.
     fn lane(&self, deadline: Duration) -> Lane {
-        let is_patient = |waiting: &Waiting| waiting.deadline > waiting.queued + deadline;
+        let is_patient = |waiting: &WaitingRequest| waiting.deadline > waiting.queued + deadline;
         match self.all() {
-            all if all.iter().any(Waiting::is_slow) => Lane::Slow,
+            all if all.iter().any(WaitingRequest::is_slow) => Lane::Slow,
             all if all.iter().all(is_patient) => Lane::Patient,
             _ => Lane::Usual,
         }
     }
 
-    /// When its time in the queue is over, of the first of a load; no longer than the longest there: so
-    /// those who came first are over first, save those in a hurry.
+    /// Returns the queue deadline: the earliest of its requests, at most `longest` after it was queued. So the front of a
+    /// lane has the earliest queue deadline, except for requests with a timer.
     fn due(&self, longest: Duration) -> Option<Instant> {
         self.all().iter().map(|waiting| waiting.deadline.min(waiting.queued + longest)).min()
     }
 
-    /// By when the first in a hurry must be told, which those before it in the queue are not.
-    fn hurried_by(&self, longest: Duration) -> Option<Instant> {
+    /// Returns the earliest deadline that needs a timer, because it is before the queue deadlines of the requests ahead.
+    fn timer_deadline(&self, longest: Duration) -> Option<Instant> {
         let slack = SLACK.min(longest / 8);
-        let is_hurried = |waiting: &&Waiting| waiting.deadline + slack < waiting.queued + longest;
+        let is_hurried =
+            |waiting: &&WaitingRequest| waiting.deadline + slack < waiting.queued + longest;
         self.all().iter().filter(is_hurried).map(|waiting| waiting.deadline).min()
     }
 }
 
-fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = Waiting> {
+fn flat(batch: impl IntoIterator<Item = Load>) -> impl Iterator<Item = WaitingRequest> {
     batch.into_iter().flat_map(|load| {
         let (one, many) = match load {
             Load::One(one) => (Some(one), Vec::new()),

@@ -1,15 +1,15 @@
-//! Asking several who should all know the same.
+//! Asking several servers that should all know the same.
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long one is waited for before the next is asked as well.
+/// The time after which the next server is asked as well.
 const HEAD_START: Duration = Duration::from_millis(100);
 
-/// The first good answer. Each is asked when the one before it failed, or is slow. The last error, if
-/// all fail; `None` if there is nobody to ask.
+/// Returns the first good answer. Each server is asked when the one before it failed or is slow. Returns the last error if all
+/// fail; `None` if there is no server to ask.
 pub(super) async fn first_of<T, E, F>(asked: impl IntoIterator<Item = F>) -> Result<T, Option<E>>
 where
     T: Send + 'static,
@@ -38,7 +38,7 @@ where
         match answer {
             Some(Ok(Ok(good))) => return Ok(good),
             Some(Ok(Err(error))) => failure = Some(error),
-            // It was cancelled or panicked; the others go on.
+            // The task was cancelled or panicked; the others go on.
             Some(Err(_)) => {}
             None => return Err(failure),
         }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_good_answer_counts_and_the_rest_need_not_be_asked() {
+    async fn first_good_answer_is_returned_and_no_more_servers_are_asked() {
         let asked = Arc::new(AtomicUsize::new(0));
         let all = [Err(1), Ok(2), Ok(3)].map(|result| {
             let asked = Arc::clone(&asked);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_who_does_not_answer_costs_its_head_start_and_may_still_win() {
+    async fn silent_server_costs_its_head_start_and_may_still_win() {
         let began = Instant::now();
         let mute = Box::pin(pending()) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>;
         assert_eq!(first_of([mute, Box::pin(answer(1, Ok(2)))]).await, Ok(2));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_all_fail_the_last_error_is_told() {
+    async fn last_error_is_returned_when_all_fail() {
         assert_eq!(first_of([answer(1, Err(1)), answer(2, Err(2))]).await, Err(Some(2)));
         assert_eq!(first_of([answer(1, Err(1))].into_iter().take(0)).await, Err(None));
     }

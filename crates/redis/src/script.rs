@@ -9,14 +9,14 @@ use std::sync::OnceLock;
 use tollgate_core::Limit;
 use tollgate_core::store::twins;
 
-/// A script, and the name that the server knows it by once it has seen it.
+/// A script, and the hash that names it once the server has seen its text.
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
 }
 
-/// What a script can do: which algorithms, the buckets as one; whether more than check; and whether
-/// it carries over what was spent under another limit.
+/// What a script can do: its algorithms, with all buckets as one; whether it does more than checks; and whether it carries
+/// over what was spent under another limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Abilities(usize);
 
@@ -124,12 +124,12 @@ impl Abilities {
     }
 }
 
-/// Which scripts have been sent somewhere.
+/// The scripts that have been sent on a connection.
 #[derive(Debug, Default)]
-pub(super) struct Sent(u64);
+pub(super) struct SentScripts(u64);
 
-impl Sent {
-    /// Notes one; whether it had been sent before.
+impl SentScripts {
+    /// Adds a script. Returns whether it had been sent before.
     pub(super) fn insert(&mut self, abilities: Abilities) -> bool {
         let bit = 1 << abilities.0;
         let had = self.0 & bit != 0;

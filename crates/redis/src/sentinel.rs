@@ -10,47 +10,47 @@ use redis::{RedisResult, Value};
 use tokio::time::timeout;
 
 use super::address::Server;
-use super::node::Node;
+use super::connect::{OpenConnection, connect, open};
+use super::fault::Fault;
 use super::race::first_of;
-use super::shared::Shared;
 use super::slots::Address;
-use super::target::{Open, Target, connect, open, store_error};
+use tollgate_limiter::Clock;
 use tollgate_limiter::StoreError;
 
-/// How often, while there are requests, it is looked whether the primary is still the same.
+/// The time between two questions for the primary while there are requests.
 const REFRESH_US: u64 = 1_000_000;
 
-/// How long one of them may take, or the primary: in the time for a connection there must be room for
-/// both, also where one has hung up and another knows better.
+/// The time for one sentinel's answer, and for connecting to the primary. Opening a connection must have time for both, also
+/// when one sentinel does not answer and another one does.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sentinels, and the primary that they watch.
+/// The sentinels of one primary.
 pub(super) struct Sentinels {
-    shared: Arc<Shared>,
+    clock: Clock,
     all: Vec<Server>,
-    /// What they call the primary.
+    /// The name of the primary in the sentinels' configuration.
     service: String,
-    /// How the primary is connected to, wherever it is.
+    /// The settings of connections to the primary; the sentinels know its address.
     primary: Server,
-    /// For people.
+    /// For error messages.
     name: String,
-    connected: Mutex<Option<Named>>,
+    connected: Mutex<Option<NamedPrimary>>,
     asked_us: AtomicU64,
-    /// Who is asked first next time: not always the same, who may be the one that is wrong.
+    /// The sentinel that is asked first next time. It rotates, because one sentinel may be wrong.
     next: AtomicUsize,
 }
 
-/// What a sentinel says of the primary.
+/// The primary, as a sentinel names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct NamedPrimary {
     address: Address,
-    /// Which of two that disagree knows better: it grows with every failover.
+    /// Grows with every failover: of two sentinels that disagree, the larger one is right.
     epoch: u64,
 }
 
 impl Sentinels {
     pub(super) fn new(
-        shared: &Arc<Shared>,
+        clock: Clock,
         all: Vec<Server>,
         service: String,
         primary: Server,
@@ -58,7 +58,7 @@ impl Sentinels {
         let shown: Vec<&str> = all.iter().map(Server::name).collect();
         let name = format!("the primary `{}` of {}", service.escape_debug(), shown.join(", "));
         Sentinels {
-            shared: Arc::clone(shared),
+            clock,
             all,
             service,
             primary,
@@ -73,14 +73,13 @@ impl Sentinels {
         &self.name
     }
 
-    /// A connection to the server that one of the sentinels says is the primary, and that says so
-    /// itself.
-    pub(super) async fn open(&self) -> Result<Open, StoreError> {
-        self.asked_us.store(self.shared.clock.now_us(), Ordering::Relaxed);
+    /// Opens a connection to the server that a sentinel names as the primary and that says so itself.
+    pub(super) async fn open(&self) -> Result<OpenConnection, StoreError> {
+        self.asked_us.store(self.clock.now_us(), Ordering::Relaxed);
         let known = self.connected.lock().clone();
         let epoch = known.as_ref().map_or(0, |known| known.epoch);
         let primary = self.primary.clone();
-        let accept = move |named: Named| {
+        let accept = move |named: NamedPrimary| {
             let primary = primary.clone();
             async move { Ok((connect_to(&primary, &named.address).await?, named)) }
         };
@@ -91,10 +90,10 @@ impl Sentinels {
         Ok(open)
     }
 
-    /// Notes where the primary is, unless somebody found out later what is newer.
-    fn adopt(&self, known: Option<Named>, named: Named) -> bool {
+    /// Notes where the primary is. Returns false if another task has noted a later failover meanwhile.
+    fn adopt(&self, known: Option<NamedPrimary>, named: NamedPrimary) -> bool {
         let mut connected = self.connected.lock();
-        let is_newer = |other: &Named| other.epoch > named.epoch;
+        let is_newer = |other: &NamedPrimary| other.epoch > named.epoch;
         if *connected != known && connected.as_ref().is_some_and(is_newer) {
             return false;
         }
@@ -102,30 +101,18 @@ impl Sentinels {
         true
     }
 
-    /// Looks whether the primary is elsewhere, if that was not looked at for a while.
-    pub(super) fn refresh_if_old(&self, node: &Arc<Node>) {
-        let (now_us, asked_us) =
-            (self.shared.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
-        if now_us.saturating_sub(asked_us) < REFRESH_US
-            || self
-                .asked_us
-                .compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
-                .is_err()
-        {
-            return;
-        }
-        let (node, runtime) = (Arc::clone(node), self.shared.executor.runtime_kind());
-        self.shared.executor.spawn(async move {
-            if let Target::Primary(sentinels) = node.target()
-                && let Some(open) = sentinels.open_elsewhere().await
-            {
-                node.replace(open, runtime);
-            }
-        });
+    /// Returns whether the sentinels have not been asked for a second. The caller must then ask them: the next second
+    /// begins now.
+    pub(super) fn is_refresh_due(&self) -> bool {
+        let (now_us, asked_us) = (self.clock.now_us(), self.asked_us.load(Ordering::Relaxed));
+        let next = |asked_us, now_us| {
+            self.asked_us.compare_exchange(asked_us, now_us, Ordering::Relaxed, Ordering::Relaxed)
+        };
+        now_us.saturating_sub(asked_us) >= REFRESH_US && next(asked_us, now_us).is_ok()
     }
 
-    /// A connection to the primary, if it is not where it was.
-    async fn open_elsewhere(&self) -> Option<Open> {
+    /// Opens a connection to the primary if that is no longer where it was.
+    pub(super) async fn open_elsewhere(&self) -> Option<OpenConnection> {
         let known = self.connected.lock().clone()?;
         let named = self.ask(known.epoch, |named| async move { Ok(named) }).await.ok()?;
         if named.address == known.address {
@@ -135,12 +122,12 @@ impl Sentinels {
         self.adopt(Some(known), named).then_some(open)
     }
 
-    /// The first answer that `accept` makes something of, and that is not older than what is known;
-    /// or else what most of them say.
+    /// Returns the first answer that `accept` accepts and that is not older than `epoch`; otherwise the newest answer, if
+    /// most sentinels gave an older one.
     async fn ask<T, F>(
         &self,
         epoch: u64,
-        accept: impl Fn(Named) -> F + Clone + Send + 'static,
+        accept: impl Fn(NamedPrimary) -> F + Clone + Send + 'static,
     ) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -166,7 +153,7 @@ impl Sentinels {
             Ok(good) => return Ok(good),
             Err(failure) => failure,
         };
-        // They count their failovers anew once they have been set up anew.
+        // Sentinels that were set up anew count their failovers from the start.
         let older = std::mem::take(&mut *older.lock());
         let are_most = older.len() > self.all.len() / 2;
         match older.into_iter().max_by_key(|named| named.epoch) {
@@ -178,14 +165,14 @@ impl Sentinels {
     }
 }
 
-/// What a sentinel says.
-async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError> {
+/// Asks a sentinel for the primary.
+async fn named_by(sentinel: &Server, service: &str) -> Result<NamedPrimary, StoreError> {
     let said = in_time(sentinel, async {
         let mut asked = connect(sentinel).await?;
         let mut question = redis::cmd("SENTINEL");
         let said: RedisResult<HashMap<String, String>> =
             question.arg("MASTER").arg(service).query_async(&mut asked).await;
-        said.map_err(|error| store_error(&error, sentinel.name()))
+        said.map_err(|error| Fault::of_command(&error, sentinel.name()).into())
     });
     let said = said.await.map_err(|error| match error {
         StoreError::Refused { problem } => StoreError::refused(&format!(
@@ -197,7 +184,7 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError>
     let named = || {
         let address =
             Address { host: said.get("ip")?.clone(), port: said.get("port")?.parse().ok()? };
-        Some(Named { address, epoch: said.get("config-epoch")?.parse().ok()? })
+        Some(NamedPrimary { address, epoch: said.get("config-epoch")?.parse().ok()? })
     };
     named().ok_or_else(|| {
         let problem = format!("{} does not say where `{service}` is", sentinel.name());
@@ -205,13 +192,13 @@ async fn named_by(sentinel: &Server, service: &str) -> Result<Named, StoreError>
     })
 }
 
-/// A connection to a server that says that it is the primary.
-async fn connect_to(primary: &Server, address: &Address) -> Result<Open, StoreError> {
+/// Opens a connection to a server, and fails if the server does not say that it is the primary.
+async fn connect_to(primary: &Server, address: &Address) -> Result<OpenConnection, StoreError> {
     let server = primary.at(&address.host, address.port);
     let opened = in_time(&server, async {
         let mut open = open(&server).await?;
         let role: RedisResult<Value> = redis::cmd("ROLE").query_async(&mut open.connection).await;
-        Ok((role.map_err(|error| store_error(&error, server.name()))?, open))
+        Ok((role.map_err(|error| Fault::of_command(&error, server.name()))?, open))
     });
     match opened.await {
         Ok((role, open)) if is_primary(&role) => Ok(open),

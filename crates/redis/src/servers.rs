@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::across;
 use super::address::{Deployment, Server};
 use super::cluster::Cluster;
 use super::node::{Load, Node};
@@ -11,7 +10,7 @@ use super::sentinel::Sentinels;
 use super::shared::Shared;
 use super::slots::{Address, slot_of};
 use super::target::Target;
-use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, Waiting};
+use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, WaitingRequest};
 use super::wire::Request;
 use tollgate_limiter::OnFailure;
 use tollgate_limiter::ServerHealth;
@@ -26,7 +25,7 @@ pub(super) struct Servers {
 enum Kind {
     One(Arc<Node>),
     Cluster(Arc<Cluster>),
-    /// A key is on one of them, whatever happens to the others.
+    /// Servers that know nothing of each other. Each key is on one of them.
     Shards {
         nodes: Vec<Arc<Node>>,
         rendezvous: Rendezvous,
@@ -34,12 +33,17 @@ enum Kind {
 }
 
 impl Servers {
-    pub(super) fn new(shared: &Arc<Shared>, deployment: Deployment) -> Servers {
+    /// Begins to use servers; none is connected yet. `split` decides a check whose keys turn out to be in two places.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        deployment: Deployment,
+        split: impl Fn(WaitingRequest) + Send + Sync + 'static,
+    ) -> Servers {
         let node = |target| Node::new(shared, target, None);
         let kind = match deployment {
             Deployment::One(server) => Kind::One(node(Target::of(server))),
             Deployment::Sentinel { sentinels, name, primary } => {
-                let sentinels = Sentinels::new(shared, sentinels, name, primary);
+                let sentinels = Sentinels::new(shared.clock.clone(), sentinels, name, primary);
                 Kind::One(node(Target::Primary(sentinels)))
             }
             Deployment::Cluster { seeds } => {
@@ -49,7 +53,7 @@ impl Servers {
                     Some((server, address))
                 };
                 let seeds = seeds.into_iter().filter_map(with_address).collect();
-                Kind::Cluster(Cluster::new(shared, seeds))
+                Kind::Cluster(Cluster::new(shared, seeds, Box::new(split)))
             }
             Deployment::Shards(servers) => {
                 let rendezvous = Rendezvous::new(servers.iter().map(Server::name));
@@ -60,15 +64,11 @@ impl Servers {
         Servers { shared: Arc::clone(shared), kind }
     }
 
-    pub(super) fn of_cluster(shared: &Arc<Shared>, cluster: Arc<Cluster>) -> Servers {
-        Servers { shared: Arc::clone(shared), kind: Kind::Cluster(cluster) }
-    }
-
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Where a key is: keys of the same place can be decided together.
+    /// Returns the place of a key: its server, or its slot in a cluster. One script can decide keys of one place.
     pub(super) fn place(&self, key: &[u8]) -> usize {
         match &self.kind {
             Kind::One(_) => 0,
@@ -86,34 +86,23 @@ impl Servers {
         }
     }
 
-    /// Sends a request. It is on its way whatever becomes of the receiver.
-    pub(super) fn submit(
-        self: &Arc<Self>,
-        request: Request,
-        call: &Call,
-        and_then: AndThen,
-    ) -> Receiver {
-        let is_across = self.is_across(&request);
-        let (waiting, receiver) = Waiting::new(&self.shared, request, call);
-        let waiting = waiting.and_then(and_then);
-        if is_across {
-            self.shared.executor.spawn_movable(across::decide(Arc::clone(self), waiting));
-        } else {
-            self.put(waiting);
-        }
+    /// Sends a request whose keys are in one place. It stays sent when the receiver is dropped.
+    pub(super) fn submit(&self, request: Request, call: &Call, and_then: AndThen) -> Receiver {
+        let (waiting, receiver) = WaitingRequest::new(&self.shared, request, call);
+        self.put(waiting.and_then(and_then));
         receiver
     }
 
-    /// Sends requests, each with its keys in one place; those of one server are decided in their
-    /// order.
+    /// Sends requests that have all their keys in one place each. Those of one server are decided in their order.
     pub(super) fn submit_all(&self, requests: Vec<(Request, Call)>) -> Vec<Receiver> {
-        let waiting = |(request, call)| Waiting::new(&self.shared, request, &call);
+        let waiting = |(request, call)| WaitingRequest::new(&self.shared, request, &call);
         let (all, receivers): (Vec<_>, Vec<_>) = requests.into_iter().map(waiting).unzip();
         match &self.kind {
             Kind::One(node) => node.put(Load::Many(all)),
             Kind::Cluster(cluster) => cluster.put_all(all),
             Kind::Shards { nodes, .. } => {
-                let mut loads: Vec<Vec<Waiting>> = nodes.iter().map(|_| Vec::new()).collect();
+                let mut loads: Vec<Vec<WaitingRequest>> =
+                    nodes.iter().map(|_| Vec::new()).collect();
                 for waiting in all {
                     let key = waiting.request.charges().first().map(|charge| &charge.key[..]);
                     let place = self.place(key.unwrap_or_default());
@@ -127,7 +116,7 @@ impl Servers {
     }
 
     /// Sends one request whose keys are in one place.
-    pub(super) fn put(&self, waiting: Waiting) {
+    pub(super) fn put(&self, waiting: WaitingRequest) {
         match &self.kind {
             Kind::One(node) => node.put(Load::One(waiting)),
             Kind::Cluster(cluster) => cluster.put(waiting),
@@ -138,11 +127,11 @@ impl Servers {
         }
     }
 
-    /// Gives units back on behalf of nobody.
+    /// Sends a refund that no caller waits for.
     pub(super) fn give_back(&self, refund: Request, and_then: AndThen) {
         let deadline = self.shared.deadline.max(REFUND_DEADLINE);
         let call = Call { at_us: refund.at_us(), deadline, on_failure: OnFailure::Closed };
-        let (waiting, _) = Waiting::new(&self.shared, refund, &call);
+        let (waiting, _) = WaitingRequest::new(&self.shared, refund, &call);
         self.put(waiting.and_then(and_then));
     }
 

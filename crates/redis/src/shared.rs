@@ -10,8 +10,6 @@ use tollgate_core::Decision;
 use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
-use super::refund_order::RefundOrder;
-use super::waiting::OwedRefund;
 use super::wire::Charge;
 use tollgate_limiter::Clock;
 use tollgate_limiter::StoreError;
@@ -19,29 +17,29 @@ use tollgate_limiter::store::Fallback;
 
 /// What all servers of one limiter share.
 pub(super) struct Shared {
-    /// The limiter's: of requests that have no other, and by which servers are judged.
+    /// The limiter's deadline. A server fails if it does not reply within it.
     pub(super) deadline: Duration,
     pub(super) executor: Arc<Executor>,
-    /// By which refusals are remembered.
+    /// The clock of the deny cache, the breakers and the outages.
     pub(super) clock: Clock,
     pub(super) denials: Denials,
-    pub(super) refund_order: RefundOrder<OwedRefund>,
     pub(super) fallback: Arc<Fallback>,
-    failed: Mutex<Failed>,
+    failed: Mutex<FailureCounts>,
     outages: Mutex<Outages>,
     /// Whether there is an outage, so that answers take the lock of `outages` only during one.
     is_failing: AtomicBool,
 }
 
-/// How many requests no server decided, and why the last.
+/// The requests that no server decided.
 #[derive(Clone, Default)]
-pub(super) struct Failed {
-    /// In the order of [`StoreError::KINDS`].
+pub(super) struct FailureCounts {
+    /// The number of failures of each kind, in the order of [`StoreError::KINDS`].
     by_kind: [u64; StoreError::KINDS.len()],
+    /// The last failure.
     pub(super) last: Option<StoreError>,
 }
 
-impl Failed {
+impl FailureCounts {
     fn count(&mut self, error: &StoreError) {
         let kind = StoreError::KINDS.iter().position(|kind| *kind == error.kind());
         if let Some(count) = kind.and_then(|at| self.by_kind.get_mut(at)) {
@@ -62,7 +60,6 @@ impl Shared {
             executor: Arc::new(Executor::new()?),
             clock: Clock::system(),
             denials: Denials::new(),
-            refund_order: RefundOrder::new(),
             fallback,
             failed: Mutex::default(),
             outages: Mutex::default(),
@@ -70,7 +67,7 @@ impl Shared {
         })
     }
 
-    /// A refusal that is remembered, for a check that asks at the server's time.
+    /// Returns the refusal of a check at the server's time, if the deny cache has one.
     pub(super) fn recall(&self, charge: &Charge) -> Option<Decision> {
         self.denials.recall(charge.asked(), self.clock.now_us())
     }
@@ -91,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// Logs the end of an outage, if an answer of a server ends one.
+    /// Notes a reply of a server. Logs the end of an outage, if the reply ends one.
     pub(super) fn answered(&self) {
         if !self.is_failing.load(Ordering::Relaxed) {
             return;
@@ -109,8 +106,8 @@ impl Shared {
         }
     }
 
-    /// How many requests no server decided, and why the last.
-    pub(super) fn failed(&self) -> Failed {
+    /// Returns how many requests no server decided, and why the last.
+    pub(super) fn failed(&self) -> FailureCounts {
         self.failed.lock().clone()
     }
 }

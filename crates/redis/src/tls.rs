@@ -1,4 +1,4 @@
-//! TLS: what `rediss://` needs of a build and of the process, and certificates other than usual.
+//! TLS for `rediss://`: the certificates, and the process's provider of cryptography.
 
 #[cfg(feature = "tls")]
 pub(super) use with::Certificates;
@@ -15,21 +15,22 @@ mod with {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     use rustls::{ClientConfig, RootCertStore};
 
-    use crate::address::Parameters;
-
-    /// What is trusted instead of what the system trusts, and what is shown to servers that ask.
+    /// The certificates that are trusted instead of the system's, and the one that is shown to servers that ask for one.
     #[derive(Clone)]
     pub(crate) struct Certificates(TlsCertificates);
 
     impl Certificates {
-        /// Those in the files that a URL names.
-        pub(crate) fn of(parameters: &Parameters<'_>) -> Result<Self, String> {
+        /// Reads the files that a URL names with `ca`, `cert` and `key`. `path_of` returns the value of such a parameter.
+        pub(crate) fn read(
+            path_of: impl Fn(&str) -> Result<Option<String>, String>,
+        ) -> Result<Self, String> {
             install_provider();
+            let file = |name: &str| path_of(name)?.map(|path| file(name, &path)).transpose();
             let mut all = Certificates(TlsCertificates { client_tls: None, root_cert: None });
-            if let Some(pem) = file(parameters, "ca")? {
+            if let Some(pem) = file("ca")? {
                 all.set_root(pem).map_err(|problem| format!("`ca`: {problem}"))?;
             }
-            match (file(parameters, "cert")?, file(parameters, "key")?) {
+            match (file("cert")?, file("key")?) {
                 (Some(certificate), Some(key)) => all
                     .set_client(certificate, key)
                     .map_err(|problem| format!("`cert` and `key`: {problem}"))?,
@@ -57,7 +58,7 @@ mod with {
             key_pem: Vec<u8>,
         ) -> Result<(), String> {
             let chain = chain(&certificate_pem)?;
-            // The reason is not told: it may quote the key.
+            // The error does not give the reason, which may quote the key.
             let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| {
                 "no private key as PEM, unencrypted; one begins with -----BEGIN PRIVATE KEY-----"
             })?;
@@ -80,7 +81,7 @@ mod with {
     const NO_CERTIFICATE: &str =
         "no certificate as PEM; one begins with -----BEGIN CERTIFICATE-----";
 
-    /// At least one.
+    /// Reads a chain of at least one certificate.
     fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
         match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
             Ok(chain) if !chain.is_empty() => Ok(chain),
@@ -88,22 +89,21 @@ mod with {
         }
     }
 
-    /// Its path is not told: who mistakes it for the key itself has a secret there.
-    fn file(parameters: &Parameters<'_>, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let Some(path) = parameters.value(name)? else { return Ok(None) };
-        let content = fs::read(path).map_err(|error| {
+    /// Reads the file that the parameter `name` names. The error does not quote the path, because a user may have put the
+    /// key itself there, which is a secret.
+    fn file(name: &str, path: &str) -> Result<Vec<u8>, String> {
+        fs::read(path).map_err(|error| {
             format!(
                 "`{name}` names a file that cannot be read ({error}); give the path of a PEM file"
             )
-        })?;
-        Ok(Some(content))
+        })
     }
 
-    /// The rustls in redis-rs takes the process's provider of cryptography, and panics where there is
-    /// none and several are built in. So there is one from here on; an application's own stays.
+    /// Installs a provider of cryptography for the process, unless the application has installed one. The rustls in
+    /// redis-rs panics if none is installed and several are built in.
     fn install_provider() {
         if CryptoProvider::get_default().is_none() {
-            // It fails if another thread was faster: then there is one as well.
+            // It fails if another thread was faster: then a provider is installed as well.
             let _ = aws_lc_rs::default_provider().install_default();
         }
     }
@@ -115,14 +115,14 @@ mod without {
 
     use redis::{Client, ConnectionInfo, RedisResult};
 
-    use crate::address::Parameters;
-
-    /// There are none.
+    /// No certificates: this build has no TLS.
     #[derive(Clone)]
     pub(crate) struct Certificates(Infallible);
 
     impl Certificates {
-        pub(crate) fn of(_: &Parameters<'_>) -> Result<Self, String> {
+        pub(crate) fn read(
+            _: impl Fn(&str) -> Result<Option<String>, String>,
+        ) -> Result<Self, String> {
             Err("rediss:// needs TLS, which is not built in; enable the feature `tls` of the crate \
                  `tollgate`, or use redis:// where the network is safe"
                 .to_owned())

@@ -10,7 +10,7 @@ use crate::algorithm::{
     FixedWindow, LeakyBucket, Mode, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use crate::parameter::{
-    AlgorithmName, Excerpt, Given, LimitError, MAX_TEXT_BYTES, duration, rate, units,
+    AlgorithmName, Excerpt, Given, LimitError, MAX_TEXT_BYTES, duration, given_rate, units,
     write_duration,
 };
 
@@ -97,12 +97,12 @@ fn read<'t>(
         AlgorithmName::TokenBucket => {
             let [capacity, refill] = values(name, ["capacity", "refill"], pairs)?;
             let (capacity, refill) = (capacity.given(name)?, refill.given(name)?);
-            TokenBucket::new(units(capacity)?, rate(refill)?)?.into()
+            TokenBucket::new(units(capacity)?, given_rate(refill)?)?.into()
         }
         AlgorithmName::LeakyBucket => {
             let [capacity, leak, mode] = values(name, ["capacity", "leak", "mode"], pairs)?;
             let (capacity, leak) = (capacity.given(name)?, leak.given(name)?);
-            LeakyBucket::new(units(capacity)?, rate(leak)?, self::mode(mode)?)?.into()
+            LeakyBucket::new(units(capacity)?, given_rate(leak)?, self::mode(mode)?)?.into()
         }
     })
 }

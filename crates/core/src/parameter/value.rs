@@ -33,7 +33,7 @@ impl FromStr for Rate {
 
     /// Reads `10/s`, `0.1/s` or `3/7ms`.
     fn from_str(text: &str) -> Result<Rate, LimitError> {
-        rate(Given { name: "rate", value: text })
+        given_rate(Given { name: "rate", value: text })
     }
 }
 
@@ -97,7 +97,7 @@ fn digits(text: &str) -> Option<u64> {
 }
 
 /// `10/s`, `0.1/s`, `3/7ms`: the decimal and the time both become parts of one fraction.
-pub(crate) fn rate(given: Given<'_>) -> Result<Rate, LimitError> {
+pub(crate) fn given_rate(given: Given<'_>) -> Result<Rate, LimitError> {
     let wrong = || LimitError::NotARate { parameter: given.name, found: Excerpt::of(given.value) };
     let (units, time) = given.value.split_once('/').ok_or_else(wrong)?;
     let (whole, decimals) = match units.split_once('.') {

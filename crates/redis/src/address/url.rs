@@ -150,7 +150,7 @@ impl<'a> Address<'a> {
         let parameters = Parameters::of(query, known_parameters(form, security))?;
         let certificates = match security {
             Security::Plain => None,
-            Security::Tls => Some(Arc::new(Certificates::of(&parameters)?)),
+            Security::Tls => Some(Arc::new(Certificates::read(|name| parameters.value(name))?)),
         };
         Ok(Address { login, hosts, name, database, parameters, certificates })
     }
@@ -297,7 +297,7 @@ const fn known_parameters(form: Form, security: Security) -> &'static [&'static 
 }
 
 /// What stands after the `?`, each at most once.
-pub(crate) struct Parameters<'a>(Vec<(&'a str, &'a str)>);
+struct Parameters<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Parameters<'a> {
     fn of(query: &'a str, known: &[&str]) -> Result<Parameters<'a>, String> {
@@ -316,7 +316,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Its value, with `%…` decoded; a `+` is one.
-    pub(crate) fn value(&self, name: &str) -> Result<Option<String>, String> {
+    fn value(&self, name: &str) -> Result<Option<String>, String> {
         let Some((_, value)) = self.0.iter().find(|(other, _)| *other == name) else {
             return Ok(None);
         };

@@ -1,9 +1,9 @@
-//! What one run of a script decides, and how it goes to the server.
+//! The requests that one run of a script decides, and the commands that run it.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 
-use crate::waiting::Waiting;
+use crate::waiting::WaitingRequest;
 use crate::wire::Arguments;
 
 /// The most charges that one run of a script carries over, unless a single request has more.
@@ -11,23 +11,23 @@ pub(crate) const MAX_CARRIED_OVER: usize = 16;
 
 /// Requests that one run of a script decides; at least one.
 ///
-/// A server that says it has done nothing is asked again, once for each reason.
+/// When the server says that it has done nothing, the call is sent again, once for each reason.
 pub(super) struct Call {
-    pub(super) members: Vec<Waiting>,
-    /// By the script that carries over: states were reached under other limits.
+    pub(super) members: Vec<WaitingRequest>,
+    /// Whether the script carries over states that were reached under other limits.
     pub(super) is_carrying_over: bool,
-    /// With the script's text: the server did not know it.
+    /// Whether the script's text is sent, because the server did not know the script.
     pub(super) is_in_full: bool,
 }
 
 impl Call {
-    pub(super) fn of(members: Vec<Waiting>) -> Call {
+    pub(super) fn of(members: Vec<WaitingRequest>) -> Call {
         Call { members, is_carrying_over: false, is_in_full: false }
     }
 
     /// Makes the calls that carry over these requests, in order. Each call has few charges, because any of the states may
     /// be a long log, whatever its limit is now.
-    pub(super) fn carrying_over(members: Vec<Waiting>) -> Vec<Call> {
+    pub(super) fn carrying_over(members: Vec<WaitingRequest>) -> Vec<Call> {
         let mut calls: Vec<Call> = Vec::new();
         let mut charges = 0;
         for waiting in members {
@@ -52,13 +52,13 @@ impl Call {
         if self.is_carrying_over { arguments.carrying_over() } else { arguments }
     }
 
-    /// Whether the server must be told first that this is known to be no key of its own yet.
+    /// Whether `ASKING` goes before it, because the server does not own the slot yet.
     pub(super) fn is_asking(&self) -> bool {
-        self.members.first().is_some_and(|waiting| waiting.way.is_asking)
+        self.members.first().is_some_and(|waiting| waiting.route.is_asking)
     }
 }
 
-/// What goes to the server in one write.
+/// The commands that go to the server in one write.
 pub(super) enum Commands {
     One(Cmd),
     Many(Pipeline, usize),

@@ -1,38 +1,37 @@
-//! A node's connection: opened when there is none, and given up when it breaks or is silent.
+//! A node's connection: opened when there is none, and given up when it breaks or when no reply comes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Node;
+use crate::connect::OpenConnection;
 use crate::executor::RuntimeKind;
-use crate::script::{Abilities, Sent};
-use crate::target::Open;
+use crate::script::{Abilities, SentScripts};
 use tollgate_limiter::StoreError;
 
-/// After so long without any answer, though one was due, a connection is given up: what is between
-/// it and the server may have forgotten it.
+/// The time without a due reply after which a connection is given up: a device on the way to the server may have forgotten
+/// it.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// The connection, if there is one.
 #[derive(Default)]
 pub(super) struct Connection {
-    open: Option<Open>,
+    open: Option<OpenConnection>,
     /// The runtime that drives it.
     runtime: Option<RuntimeKind>,
-    /// How many there were.
+    /// How many connections there were.
     generation: u64,
     /// The scripts that were sent on it.
-    scripts: Sent,
-    /// What comes of the one that is being opened.
+    scripts: SentScripts,
+    /// The connection that is being opened.
     opening: Option<Opening>,
-    /// Since when answers are due, and none has come.
+    /// Since when replies are due, and none has come.
     silent_since: Option<Instant>,
-    /// What went wrong last.
+    /// The last failure.
     pub(super) failure: Option<StoreError>,
 }
 
@@ -44,7 +43,7 @@ struct Opening {
 }
 
 impl Node {
-    /// The connection, and which one it is; opened if there is none.
+    /// Returns the connection and its generation. Opens one if there is none.
     pub(super) async fn connection(
         self: &Arc<Self>,
     ) -> Result<(MultiplexedConnection, u64), StoreError> {
@@ -60,7 +59,7 @@ impl Node {
             };
             match opening.outcome.wait_for(Option::is_some).await.map(|opened| opened.clone()) {
                 Ok(Some(Err(error))) => return Err(error),
-                // It may have broken again meanwhile.
+                // The new connection may have broken meanwhile.
                 Ok(_) => {}
                 Err(_) => {
                     let is_same =
@@ -75,9 +74,9 @@ impl Node {
         }
     }
 
-    /// Opens a connection, for whoever waits for it then: that may take longer than they have.
+    /// Begins to open a connection, in a task of its own: that may take longer than the requests' deadlines.
     fn open(self: &Arc<Self>, runtime: RuntimeKind) -> Opening {
-        let (told, outcome) = watch::channel(None);
+        let (sender, outcome) = watch::channel(None);
         let node = Arc::clone(self);
         self.shared.executor.spawn(async move {
             let opened = node.target.open().await;
@@ -85,26 +84,29 @@ impl Node {
             connection.opening = None;
             let outcome = opened.map(|open| connection.replace(open, runtime));
             drop(connection);
-            // Nobody may be left to tell.
-            let _ = told.send(Some(outcome));
+            // It fails if no task waits for the connection.
+            let _ = sender.send(Some(outcome));
         });
         Opening { outcome, runtime }
     }
 
-    /// Uses another connection from the next batch on.
-    pub(crate) fn replace(&self, open: Open, runtime: RuntimeKind) {
-        self.connection.lock().replace(open, runtime);
-    }
-
-    /// What an error of a connection comes to; it is not used again.
-    pub(super) fn broke(&self, error: &RedisError, generation: u64) -> StoreError {
-        self.connection.lock().give_up(generation);
-        self.error(error)
+    /// Finds out now and then whether the primary is still where it was, and otherwise connects to the new one. The next
+    /// batch uses the new connection.
+    pub(super) fn follow_primary(self: &Arc<Self>) {
+        if !self.target.is_refresh_due() {
+            return;
+        }
+        let (node, runtime) = (Arc::clone(self), self.shared.executor.runtime_kind());
+        self.shared.executor.spawn(async move {
+            if let Some(open) = node.target.open_elsewhere().await {
+                node.connection.lock().replace(open, runtime);
+            }
+        });
     }
 }
 
 impl Connection {
-    /// Whether a script has been sent on it; it is now.
+    /// Returns whether a script has been sent on the connection, and notes that it is sent now.
     pub(super) fn has_script(&mut self, generation: u64, abilities: Abilities) -> bool {
         self.generation == generation && self.scripts.insert(abilities)
     }
@@ -116,22 +118,22 @@ impl Connection {
         self.open.take_if(|open| open.is_closed() || has_ended);
     }
 
-    fn replace(&mut self, open: Open, runtime: RuntimeKind) {
+    fn replace(&mut self, open: OpenConnection, runtime: RuntimeKind) {
         self.generation += 1;
         self.open = Some(open);
         self.runtime = Some(runtime);
-        self.scripts = Sent::default();
+        self.scripts = SentScripts::default();
         self.silent_since = None;
     }
 
-    /// Does not use it again, if it is still this one.
+    /// Closes the connection of this generation.
     pub(super) fn give_up(&mut self, generation: u64) {
         if self.generation == generation {
             self.open = None;
         }
     }
 
-    /// Does not use any again.
+    /// Closes the connection.
     pub(super) fn close(&mut self) {
         self.open = None;
     }
@@ -140,7 +142,7 @@ impl Connection {
         self.silent_since = None;
     }
 
-    /// What was sent then has not been answered in time.
+    /// Notes that commands that were sent then got no reply in time.
     pub(super) fn was_silent(&mut self, generation: u64, sent: Instant) {
         if self.generation == generation
             && self.silent_since.get_or_insert(sent).elapsed() > SILENCE

@@ -8,6 +8,7 @@ use super::{Load, Node, flat};
 use crate::batcher::Batch;
 use crate::breaker::{Outcome, Ticket};
 use crate::executor::RuntimeKind;
+use crate::waiting::WaitingRequest;
 
 /// A batch that the breaker has admitted. If it is dropped without a report, because its runtime has ended, the breaker
 /// may admit another one at once.
@@ -97,16 +98,15 @@ impl Node {
     /// Sends one batch and delivers the answers.
     async fn decide_batch(
         self: &Arc<Self>,
-        batch: Vec<Load>,
+        loads: Vec<Load>,
         turn: tokio::sync::MutexGuard<'_, ()>,
     ) {
         let now = Instant::now();
         // A request that is late would be charged although its caller gets no answer in time.
-        let (late, mut batch): (Vec<_>, Vec<_>) =
-            flat(batch).partition(|waiting| self.is_late(waiting, now));
-        batch.iter_mut().for_each(|waiting| waiting.timer = None);
-        batch.retain_mut(|waiting| !waiting.withdraw_if_dropped());
+        let (late, in_time): (Vec<_>, Vec<_>) =
+            flat(loads).partition(|waiting| self.is_late(waiting, now));
         self.were_late(late);
+        let batch = not_abandoned(in_time);
         if batch.is_empty() {
             return;
         }
@@ -117,10 +117,20 @@ impl Node {
                 return self.not_sent(batch, &self.breaker_open(left_us));
             }
         };
-        let landed = self.decide(self.calls(batch), turn).await;
-        admitted.report(landed.outcome);
+        let (outcome, report) = self.decide(self.calls(batch), turn).await;
+        admitted.report(outcome);
         // After the report: a caller that gets its answer and sends the next request at once must not find the
         // breaker still open.
-        self.land(landed);
+        self.finish(report);
     }
+}
+
+/// Withdraws the requests whose charges would be refunded at once, and returns the others.
+fn not_abandoned(requests: Vec<WaitingRequest>) -> Vec<WaitingRequest> {
+    let mut kept = requests;
+    for abandoned in kept.extract_if(.., |waiting| waiting.is_abandoned()) {
+        abandoned.withdraw();
+    }
+    kept.iter_mut().for_each(|waiting| waiting.timer = None);
+    kept
 }

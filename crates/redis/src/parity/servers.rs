@@ -10,11 +10,11 @@ use tollgate_core::store::LogStorage;
 use tollgate_core::{Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
 
+use super::super::fault::Fault;
 use super::super::script::Script;
 use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
 use super::model::{Expected, Key, Played, Spare};
 use tollgate_limiter::Decision;
-use tollgate_limiter::StoreError;
 
 const S: u64 = 1_000_000;
 
@@ -119,7 +119,7 @@ impl Player {
 
     /// The replies to a batch. Requests that are put off are sent again, to the script that carries over, and requests
     /// that are left for later are sent again after that.
-    fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, StoreError>> {
+    fn replies(&mut self, requests: &[Request], now_us: u64) -> Vec<Result<Reply, Fault>> {
         let mut replies: Vec<_> = requests.iter().map(|_| None).collect();
         let mut left: Vec<usize> = (0..requests.len()).collect();
         while !left.is_empty() {
@@ -183,7 +183,7 @@ impl Player {
     fn compare_answers(
         &self,
         played: &Played,
-        replies: Vec<Result<Reply, StoreError>>,
+        replies: Vec<Result<Reply, Fault>>,
     ) -> Result<(), TestCaseError> {
         let asked = played.requests.iter().zip(&played.expected);
         for ((request, expected), reply) in asked.zip(replies) {
@@ -217,7 +217,7 @@ impl Player {
         &self,
         now_us: u64,
         keys: &[Key],
-        states: Vec<Result<Reply, StoreError>>,
+        states: Vec<Result<Reply, Fault>>,
     ) -> Result<(), TestCaseError> {
         for (key, state) in keys.iter().zip(states) {
             let Ok(Reply::State { limit, state, .. }) = state else {

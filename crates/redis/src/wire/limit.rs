@@ -7,15 +7,13 @@ use tollgate_core::{
     TokenBucket,
 };
 
+use super::number::put_number;
+
 /// The script's number for a sliding window log.
 const LOG: u8 = 3;
 
 /// How long a log's tag is: of any log, so that its charges stay where they are when its limit changes.
 const LOG_TAG_BYTES: usize = 11;
-
-pub(super) fn put_number(bytes: &mut Vec<u8>, number: u64) {
-    bytes.extend_from_slice(&number.to_le_bytes()[..7]);
-}
 
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
     // OK because a tag has 25 bytes at most, and a format 12.

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Cost, Entry, Log};
 
-use super::take_number;
+use super::number::take_number;
 
 const SLOT_BYTES: usize = 14;
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::super::{Node, fail};
-use super::{Call, Heard, drop_told, flat, next_deadline};
-use crate::waiting::{REFUND_DEADLINE, Waiting};
+use super::super::Node;
+use super::replies::BatchReport;
+use super::{Call, drop_answered, flat, next_deadline};
+use crate::waiting::{REFUND_DEADLINE, WaitingRequest};
 
 impl Node {
     /// Answers the requests whose deadline has passed or whose caller is gone, and waits for the late reply: for the
@@ -22,18 +23,19 @@ impl Node {
     ) where
         F: Future<Output = RedisResult<Vec<Value>>> + Send + 'static,
     {
-        let is_over = |it: &Waiting| !it.is_awaited() || it.deadline <= given_up;
+        let is_over = |it: &WaitingRequest| !it.is_awaited() || it.deadline <= given_up;
         let members = calls.iter_mut().flat_map(|call| &mut call.members);
-        // They keep their places, in which their answers will be.
-        members.filter(|it| is_over(it)).for_each(|it| it.fail(self.timeout(it.within)));
-        let has_refunds = calls.iter().flat_map(|call| &call.members).any(Waiting::is_refundable);
+        // They keep their places, in which their replies will be.
+        members.filter(|it| is_over(it)).for_each(|it| it.fail_in_place(self.timeout(it.within)));
+        let has_refunds =
+            calls.iter().flat_map(|call| &call.members).any(WaitingRequest::is_refundable);
         let refunds_until = has_refunds.then(|| given_up + REFUND_DEADLINE);
         let until = next_deadline(&calls).or(refunds_until);
         match (until, Arc::clone(&self.lingering).try_acquire_owned()) {
             (Some(_), Ok(permit)) => {
                 let node = Arc::clone(self);
                 self.shared.executor.spawn(async move {
-                    node.hear_late(calls, generation, refunds_until, asking).await;
+                    node.await_late_reply(calls, generation, refunds_until, asking).await;
                     drop(permit);
                 });
             }
@@ -42,7 +44,7 @@ impl Node {
     }
 
     /// Waits until all requests are answered, and then until `refunds_until`.
-    async fn hear_late<F>(
+    async fn await_late_reply<F>(
         self: &Arc<Self>,
         mut calls: Vec<Call>,
         generation: u64,
@@ -55,14 +57,14 @@ impl Node {
             let deadline = next_deadline(&calls);
             let Some(next) = deadline.or(refunds_until) else { return };
             match timeout_at(next, asking.as_mut()).await {
-                Ok(reply) => return self.heard_late(calls, generation, reply),
+                Ok(reply) => return self.read_late_reply(calls, generation, reply),
                 Err(_) if deadline.is_none() => return,
-                Err(_) => self.tell_over(&mut calls, next),
+                Err(_) => self.fail_overdue(&mut calls, next),
             }
         }
     }
 
-    fn heard_late(
+    fn read_late_reply(
         self: &Arc<Self>,
         calls: Vec<Call>,
         generation: u64,
@@ -70,17 +72,13 @@ impl Node {
     ) {
         let values = match reply {
             Ok(values) => values,
-            Err(error) => {
-                let error = self.broke(&error, generation);
-                self.is_failing(&error);
-                return fail(flat(calls), &error);
-            }
+            Err(error) => return self.fail_broken(calls, &error, generation),
         };
-        let mut heard = Heard::default();
-        let (decided, mut unknown) = self.read(calls, values, generation, &mut heard);
-        // Nothing of these was done.
-        drop_told(&mut unknown);
-        self.put_back(flat(unknown));
-        self.land(heard.landed(decided));
+        let mut report = BatchReport::default();
+        let mut again = self.read(calls, values, generation, &mut report);
+        // The server has done nothing for these.
+        drop_answered(&mut again);
+        self.put_back(flat(again));
+        self.finish(report);
     }
 }

@@ -1,0 +1,107 @@
+//! A batch of requests that are decided in their order.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::across;
+use super::batcher::MAX_BATCH;
+use super::reply::{ReplyFuture, joint};
+use super::servers::Servers;
+use super::wire::Request;
+use tollgate_limiter::Answer;
+use tollgate_limiter::JointDecision;
+use tollgate_limiter::store::Call;
+use tollgate_limiter::{Error, StoreError};
+
+/// Decides requests in their order. The answer has the same order; an error in `requests` is its own answer. `within` is
+/// the time that the caller has for all of them.
+pub(super) fn decide(
+    servers: &Arc<Servers>,
+    requests: Vec<Result<(Request, Call), Error>>,
+    within: Option<Duration>,
+) -> Answer<Vec<Result<JointDecision, Error>>> {
+    let (sender, receiver) = oneshot::channel();
+    let batch = OrderedBatch {
+        servers: Arc::clone(servers),
+        within,
+        began: Instant::now(),
+        answers: Vec::new(),
+        next: Vec::new(),
+        places: Vec::new(),
+        weight: 0,
+    };
+    servers.shared().executor.spawn_movable(batch.decide(requests, sender));
+    Answer::pending(async move { receiver.await.map_err(|_| StoreError::Gone.into()) })
+}
+
+/// Requests that are decided in their order, as many at a time as go in one batch to a server.
+struct OrderedBatch {
+    servers: Arc<Servers>,
+    /// The caller's time for all requests, which began at `began`.
+    within: Option<Duration>,
+    began: Instant,
+    answers: Vec<Option<Result<JointDecision, Error>>>,
+    /// The requests to send next, the places of their answers, and their weight.
+    next: Vec<(Request, Call)>,
+    places: Vec<usize>,
+    weight: usize,
+}
+
+impl OrderedBatch {
+    /// Decides all requests, or stops early if the caller has dropped the answer.
+    async fn decide(
+        mut self,
+        requests: Vec<Result<(Request, Call), Error>>,
+        sender: oneshot::Sender<Vec<Result<JointDecision, Error>>>,
+    ) {
+        for request in requests {
+            match request {
+                Ok((request, call)) => {
+                    let is_across = self.servers.is_across(&request);
+                    if is_across || self.weight + request.weight() > MAX_BATCH {
+                        self.send().await;
+                    }
+                    if sender.is_closed() {
+                        return;
+                    }
+                    self.places.push(self.answers.len());
+                    self.weight += request.weight();
+                    self.next.push((request, call));
+                    self.answers.push(None);
+                    if is_across {
+                        self.send().await;
+                    }
+                }
+                Err(error) => self.answers.push(Some(Err(error))),
+            }
+        }
+        self.send().await;
+        let gone = || Err(StoreError::Gone.into());
+        let all = self.answers.into_iter().map(|answer| answer.unwrap_or_else(gone)).collect();
+        // It fails if the caller has dropped the answer.
+        let _ = sender.send(all);
+    }
+
+    /// Sends the next requests and waits for their replies: one request whose keys are in different places, or several
+    /// that have all their keys in one place each.
+    async fn send(&mut self) {
+        if self.next.is_empty() {
+            return;
+        }
+        let (mut next, places) = (mem::take(&mut self.next), mem::take(&mut self.places));
+        self.weight = 0;
+        let left = self.within.map(|within| within.saturating_sub(self.began.elapsed()));
+        next.iter_mut().for_each(|(_, call)| *call = call.bounded(left));
+        let receivers = match next.pop_if(|(last, _)| self.servers.is_across(last)) {
+            Some((across, call)) => vec![across::submit(&self.servers, across, &call)],
+            None => self.servers.submit_all(next),
+        };
+        for (place, receiver) in places.into_iter().zip(receivers) {
+            self.answers[place] = Some(ReplyFuture::new(receiver, joint).await);
+        }
+    }
+}

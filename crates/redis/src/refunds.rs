@@ -1,0 +1,96 @@
+//! Refunds of charges whose answers were dropped before the caller read them.
+
+use std::sync::{Arc, OnceLock};
+
+use tollgate_core::{Limit, Mode, Place};
+
+use super::refund_order::RefundOrder;
+use super::wire::{Charge, Reply, Request};
+use tollgate_limiter::store::Wake;
+
+/// Sends the refunds of one limiter, those of one bucket in the order of their charges.
+pub(super) struct Refunds {
+    order: RefundOrder<OwedRefund>,
+    /// Sends a refund that no caller waits for. Calls the [`Wake`] when the units are back.
+    send: Box<dyn Fn(Request, Wake) + Send + Sync>,
+}
+
+/// A refund, and how to wake the waiters for its units.
+type OwedRefund = (Request, Wake);
+
+impl Refunds {
+    pub(super) fn new(send: impl Fn(Request, Wake) + Send + Sync + 'static) -> Refunds {
+        Refunds { order: RefundOrder::new(), send: Box::new(send) }
+    }
+}
+
+/// A charge that is refunded unless the caller reads its answer. The request and the caller's future share this; when
+/// both have dropped it, the answer was read, or the refund is sent.
+pub(super) struct UnreadCharge {
+    refunds: Arc<Refunds>,
+    charge: Charge,
+    at_us: Option<u64>,
+    wake: Wake,
+    /// The place of the charge, once it is known that the caller will not read the answer.
+    owed: OnceLock<Place>,
+    /// The number of the check, if the order of refunds matters.
+    number: Option<u64>,
+}
+
+impl UnreadCharge {
+    /// Returns a charge that is about to be sent.
+    pub(super) fn new(
+        refunds: &Arc<Refunds>,
+        charge: &Charge,
+        at_us: Option<u64>,
+        wake: Wake,
+    ) -> UnreadCharge {
+        let is_ordered = match charge.limit() {
+            Limit::TokenBucket(_) => true,
+            // A place in a shaping bucket comes back only if it is the last.
+            Limit::LeakyBucket(bucket) => bucket.mode() == Mode::Policing,
+            _ => false,
+        };
+        let number = is_ordered.then(|| refunds.order.begin(&charge.key));
+        let (refunds, charge, owed) = (Arc::clone(refunds), charge.clone(), OnceLock::new());
+        UnreadCharge { refunds, charge, at_us, wake, owed, number }
+    }
+
+    /// Notes that the caller will not read this reply, so that its charge must be refunded.
+    pub(super) fn refund(&self, unread: Reply) {
+        let Reply::Checked(decision) = unread else { return };
+        if let Some(receipt) = decision.into_receipt() {
+            // OK because there is one reply.
+            let _ = self.owed.set(receipt.place());
+        }
+    }
+}
+
+impl Drop for UnreadCharge {
+    fn drop(&mut self) {
+        let UnreadCharge { refunds, charge, at_us, wake, owed, number } = self;
+        let owed = owed.take().map(|place| {
+            let refund = Request::Refund { charge: charge.clone(), place, at_us: *at_us };
+            (place, (refund, Arc::clone(wake)))
+        });
+        let send = |(refund, wake)| (refunds.send)(refund, wake);
+        match (number, owed) {
+            (Some(number), owed) => {
+                let owed = owed.map(|(place, refund)| (units_before(place), refund));
+                refunds.order.end(&charge.key, *number, owed, send);
+            }
+            (None, Some((_, refund))) => send(refund),
+            (None, None) => {}
+        }
+    }
+}
+
+/// Returns the units that were charged to a bucket up to a place. They are counted modulo 2^53: where the count wraps, the
+/// order is wrong once.
+fn units_before(place: Place) -> u64 {
+    match place {
+        Place::Bucket { charged, .. } => charged,
+        // A key that is still under a window or a log, whose refunds have no order.
+        Place::Window { .. } | Place::Entry { .. } => 0,
+    }
+}

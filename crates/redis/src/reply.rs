@@ -1,0 +1,81 @@
+//! The caller's end of a request: the future that returns the reply.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::refunds::UnreadCharge;
+use super::waiting::Receiver;
+use super::wire::Reply;
+use tollgate_limiter::Decision;
+use tollgate_limiter::JointDecision;
+use tollgate_limiter::{Error, StoreError};
+
+/// The future that returns the reply to a request that was sent.
+pub(super) struct ReplyFuture<T> {
+    receiver: Receiver,
+    read: fn(Reply) -> Option<T>,
+    /// The charge to refund if this is dropped before it is ready.
+    unread: Option<Arc<UnreadCharge>>,
+}
+
+impl<T> ReplyFuture<T> {
+    /// Returns the future of a reply of the kind that `read` takes.
+    pub(super) fn new(receiver: Receiver, read: fn(Reply) -> Option<T>) -> ReplyFuture<T> {
+        ReplyFuture { receiver, read, unread: None }
+    }
+
+    /// Refunds the charge, if any, when this is dropped before it is ready.
+    pub(super) fn refunding(mut self, unread: Option<Arc<UnreadCharge>>) -> ReplyFuture<T> {
+        self.unread = unread;
+        self
+    }
+}
+
+impl<T> Future for ReplyFuture<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let reply = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.unread = None;
+        Poll::Ready(match reply {
+            // OK because a request is only ever answered by a reply of its own kind.
+            Ok(reply) => (self.read)(reply?).ok_or(Error::Store(StoreError::Gone)),
+            Err(_) => Err(Error::Store(StoreError::Gone)),
+        })
+    }
+}
+
+impl<T> Drop for ReplyFuture<T> {
+    fn drop(&mut self) {
+        let Some(unread) = self.unread.take() else { return };
+        // A reply that comes after this cannot be sent here any more: the waiting request refunds it.
+        self.receiver.close();
+        if let Ok(Ok(reply)) = self.receiver.try_recv() {
+            unread.refund(reply);
+        }
+    }
+}
+
+impl<T> fmt::Debug for ReplyFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyFuture").finish_non_exhaustive()
+    }
+}
+
+/// Reads the reply to a check of one limit.
+pub(super) fn decision(reply: Reply) -> Option<Decision> {
+    match reply {
+        Reply::Checked(decision) => Some(decision),
+        _ => None,
+    }
+}
+
+/// Reads the reply to a check of several limits.
+pub(super) fn joint(reply: Reply) -> Option<JointDecision> {
+    match reply {
+        Reply::Together(joint) => Some(joint),
+        _ => None,
+    }
+}

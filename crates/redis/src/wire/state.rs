@@ -1,0 +1,43 @@
+//! The state of a key as bytes.
+
+use tollgate_core::{Cost, Fill, Level, Limit, State, Window, WindowPair};
+
+use super::number::take_numbers;
+use super::{limit, log};
+
+/// Reads the state of a key, and the limit that decides on it when a request comes with the limit `asked`. `bytes` begin
+/// with the tag of the limit that the state was reached under, and are empty if the server has no state. `None` if they
+/// are not a state.
+pub(super) fn read_state(
+    asked: &Limit,
+    (bytes, slots): (&[u8], &[Vec<u8>]),
+    now_us: u64,
+) -> Option<(Limit, State)> {
+    if bytes.is_empty() {
+        return Some((*asked, asked.fresh()));
+    }
+    let (under, bytes) = limit::of_tag(bytes)?;
+    let state = numbers_of_state(&under, bytes, slots)?;
+    match under == *asked {
+        true => Some((under, state)),
+        false => Some(asked.carry_over(&under, state, now_us, Cost::ONE).decides(asked)),
+    }
+}
+
+fn numbers_of_state(limit: &Limit, bytes: &[u8], slots: &[Vec<u8>]) -> Option<State> {
+    Some(match limit {
+        Limit::FixedWindow(_) => {
+            let [start_us, spent] = take_numbers(bytes)?;
+            State::Window(Window { start_us, spent })
+        }
+        Limit::SlidingWindowCounter(_) => {
+            let [start_us, current, previous] = take_numbers(bytes)?;
+            State::WindowPair(WindowPair { start_us, current, previous })
+        }
+        Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
+            let [units, fraction, as_of_us, charged] = take_numbers(bytes)?;
+            State::Fill(Fill { level: Level { units, fraction }, as_of_us, charged })
+        }
+        Limit::SlidingWindowLog(_) => State::Log(log::read(bytes, slots)?),
+    })
+}
