@@ -74,7 +74,6 @@ async fn a_refund_or_a_reset_wakes_the_first_in_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "fails now and then: a check can overtake, on another thread, the refund that woke it"]
 async fn a_refund_or_a_reset_on_another_thread_wakes_the_first_in_line() {
     the_first_in_line_is_woken().await;
 }
