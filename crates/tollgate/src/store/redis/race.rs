@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_good_answer_counts_and_the_rest_need_not_be_asked() {
+    async fn first_good_answer_is_returned_and_no_more_servers_are_asked() {
         let asked = Arc::new(AtomicUsize::new(0));
         let all = [Err(1), Ok(2), Ok(3)].map(|result| {
             let asked = Arc::clone(&asked);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_who_does_not_answer_costs_its_head_start_and_may_still_win() {
+    async fn silent_server_costs_its_head_start_and_may_still_win() {
         let began = Instant::now();
         let mute = Box::pin(pending()) as std::pin::Pin<Box<dyn Future<Output = _> + Send>>;
         assert_eq!(first_of([mute, Box::pin(answer(1, Ok(2)))]).await, Ok(2));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_all_fail_the_last_error_is_told() {
+    async fn last_error_is_returned_when_all_fail() {
         assert_eq!(first_of([answer(1, Err(1)), answer(2, Err(2))]).await, Err(Some(2)));
         assert_eq!(first_of([answer(1, Err(1))].into_iter().take(0)).await, Err(None));
     }

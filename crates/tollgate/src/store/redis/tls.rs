@@ -58,7 +58,7 @@ mod with {
             key_pem: Vec<u8>,
         ) -> Result<(), String> {
             let chain = chain(&certificate_pem)?;
-            // The reason is not told: it may quote the key.
+            // The error does not give the reason, which may quote the key.
             let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|_| {
                 "no private key as PEM, unencrypted; one begins with -----BEGIN PRIVATE KEY-----"
             })?;
