@@ -6,10 +6,12 @@ mod linger;
 mod replies;
 
 use std::future::poll_fn;
+use std::mem;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
+use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
@@ -52,19 +54,9 @@ impl Node {
     ) -> (Outcome, BatchReport) {
         self.follow_primary();
         let mut report = BatchReport::default();
-        let until = self.given_up(&calls, Instant::now());
-        let opening = self.connection();
-        let (open, generation) = match self.in_time(&mut calls, until, pin!(opening)).await {
-            Some(Ok(connection)) => connection,
-            Some(Err(error)) => {
-                self.connection.lock().failure = Some(error.clone());
-                self.not_sent(flat(calls), &error);
-                return (Outcome::Failed, report);
-            }
-            None => {
-                self.put_back(flat(calls));
-                return (self.was_too_slow(), report);
-            }
+        let (open, generation) = match self.connect(&mut calls).await {
+            Ok(connection) => connection,
+            Err(outcome) => return (outcome, report),
         };
         let sent = Instant::now();
         let until = self.given_up(&calls, sent);
@@ -102,6 +94,28 @@ impl Node {
                 return (report.outcome(), report);
             }
             self.answer(&mut report);
+        }
+    }
+
+    /// Returns the connection and its generation. If there is none in time, takes the calls and sends their requests
+    /// elsewhere or later.
+    async fn connect(
+        self: &Arc<Self>,
+        calls: &mut Vec<Call>,
+    ) -> Result<(MultiplexedConnection, u64), Outcome> {
+        let until = self.given_up(calls, Instant::now());
+        let opening = self.connection();
+        match self.in_time(calls, until, pin!(opening)).await {
+            Some(Ok(connection)) => Ok(connection),
+            Some(Err(error)) => {
+                self.connection.lock().failure = Some(error.clone());
+                self.not_sent(flat(mem::take(calls)), &error);
+                Err(Outcome::Failed)
+            }
+            None => {
+                self.put_back(flat(mem::take(calls)));
+                Err(self.was_too_slow())
+            }
         }
     }
 
