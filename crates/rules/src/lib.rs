@@ -71,6 +71,6 @@ pub use info::{RuleInfo, RuleLimit};
 pub use key::push_part;
 pub use plan::RuleName;
 pub use problem::{Problem, Problems, Severity};
-pub use rules::{Current, Rules};
+pub use rules::{Rules, Snapshot};
 pub use ruling::{RulePart, Ruling};
 pub use tally::Counts;

@@ -189,7 +189,7 @@ impl Rules {
     /// # }
     /// ```
     pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
-        self.as_of_now().client_address(ip)
+        self.snapshot().client_address(ip)
     }
 
     /// The limiter whose limits they spend.
@@ -214,7 +214,7 @@ impl Rules {
     /// let peer = Peer("203.0.113.9:4711".parse()?);
     /// let request = Request::get("/reports").extension(peer).body(())?;
     ///
-    /// let (now, plain) = (rules.as_of_now(), Identity::new());
+    /// let (now, plain) = (rules.snapshot(), Identity::new());
     /// let head = RequestHead::new(&request, now.identity().unwrap_or(&plain));
     /// let ruling = now.check("api", &now.attributes(&head)).now()?;
     ///
@@ -224,8 +224,8 @@ impl Rules {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn as_of_now(&self) -> Current<'_> {
-        Current { rules: self, plan: self.plan() }
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot { rules: self, plan: self.plan() }
     }
 
     pub(crate) fn plan(&self) -> Arc<Plan> {
@@ -234,12 +234,12 @@ impl Rules {
 }
 
 /// Rules as they were at one time: a reload does not change them.
-pub struct Current<'r> {
+pub struct Snapshot<'r> {
     rules: &'r Rules,
     plan: Arc<Plan>,
 }
 
-impl<'r> Current<'r> {
+impl<'r> Snapshot<'r> {
     /// Who clients are, if the file says it.
     pub fn identity(&self) -> Option<&Identity> {
         self.plan.identity.as_ref().map(|configured| &*configured.made)
@@ -302,9 +302,11 @@ impl<'r> Current<'r> {
     }
 }
 
-impl fmt::Debug for Current<'_> {
+impl fmt::Debug for Snapshot<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Current").field("generation", &self.plan.generation).finish_non_exhaustive()
+        f.debug_struct("Snapshot")
+            .field("generation", &self.plan.generation)
+            .finish_non_exhaustive()
     }
 }
 

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::future::IntoFuture;
 use std::sync::Arc;
 
-use tollgate::rules::{Current, RulesCheck, Ruling};
+use tollgate::rules::{RulesCheck, Ruling, Snapshot};
 use tollgate::{Decision, Error};
 
 pub(crate) use request::{DecisionRequest, NoDecider, Subject, Terms, domain};
@@ -69,8 +69,8 @@ impl Pipeline {
 
     /// Returns the rules as they are now. A front end takes one snapshot for a request: a reload then changes neither
     /// whether the domain has rules, nor which attributes the rules look at, nor which rules decide.
-    pub(crate) fn snapshot(&self) -> Current<'_> {
-        self.rules.rules().as_of_now()
+    pub(crate) fn snapshot(&self) -> Snapshot<'_> {
+        self.rules.rules().snapshot()
     }
 
     /// Decides one request.
@@ -121,7 +121,7 @@ impl Pipeline {
     /// Sends a described request to the rules of one snapshot.
     fn send_description<'a>(
         &self,
-        now: &Current<'_>,
+        now: &Snapshot<'_>,
         domain: Option<Cow<'a, str>>,
         description: Description<'a>,
         terms: Terms,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use tollgate::http::NOWHERE;
-use tollgate::rules::{Attributes, Current};
+use tollgate::rules::{Attributes, Snapshot};
 
 /// The most attributes of a request.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;
@@ -95,7 +95,7 @@ impl<'a> Description<'a> {
     ///
     /// Who a client is counts as a claim, and what is in a header as said, unless the caller has verified it. A request
     /// without an address uses the shared unknown address, so no rule is skipped.
-    pub(crate) fn into_attributes(self, rules: &Current<'_>) -> Attributes<'a> {
+    pub(crate) fn into_attributes(self, rules: &Snapshot<'_>) -> Attributes<'a> {
         let Description { attributes, verified, said } = self;
         let has_ip = attributes.value("ip").or(verified.value("ip")).is_some();
         let mut request = Attributes::new();
@@ -122,7 +122,7 @@ impl<'a> Description<'a> {
 /// Adds an attribute that is known; `ip` as the address that it is.
 fn with_known<'a>(
     request: Attributes<'a>,
-    rules: &Current<'_>,
+    rules: &Snapshot<'_>,
     name: Cow<'a, str>,
     value: Cow<'a, str>,
 ) -> Attributes<'a> {

@@ -109,5 +109,5 @@ fn decoded(message: &[u8]) -> Result<RateLimitRequest, String> {
 pub(crate) fn fuzz(message: &[u8]) -> Result<(), String> {
     let config = Config::parse("none", "rules: []").map_err(|problems| problems.to_string())?;
     let rules = Rules::new(&Limiter::memory(), &config).map_err(|error| error.to_string())?;
-    asked::descriptors(&decoded(message)?, &rules.as_of_now()).map(drop)
+    asked::descriptors(&decoded(message)?, &rules.snapshot()).map(drop)
 }

@@ -91,7 +91,7 @@ fn compare(parts: &Parts, operators: &OperatorAccess, rules: &RuleSet) -> Result
 /// peer's. IPv6 addresses are grouped as everywhere.
 fn client_of(parts: &Parts, rules: &RuleSet) -> String {
     let peer: Option<Peer> = parts.extensions.get().copied();
-    let now = rules.rules().as_of_now();
+    let now = rules.rules().snapshot();
     let address = match (now.identity(), peer) {
         (_, None) => None,
         (None, Some(Peer(peer))) => Some(ClientAddress::of(peer.ip(), Ipv6Prefix::default())),

@@ -223,7 +223,7 @@ fn authorizing(text: &mut Text, held: &HeldRequests, metrics: &Metrics) {
 
 /// The tokens of clients, where the rules say how those are verified.
 fn tokens(text: &mut Text, rules: &RuleSet) {
-    let now = rules.rules().as_of_now();
+    let now = rules.rules().snapshot();
     let rejected = now.identity().map(|identity| identity.rejected_tokens()).unwrap_or_default();
     if rejected.is_empty() {
         return;

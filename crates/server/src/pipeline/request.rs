@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use tollgate::rules::Current;
+use tollgate::rules::Snapshot;
 
 use crate::trust::Description;
 
@@ -44,7 +44,7 @@ pub(crate) enum NoDecider<'a> {
 /// Returns the named domain if it has rules, or without a name the only domain that has.
 pub(crate) fn domain<'a: 'n, 'n>(
     named: Option<Cow<'a, str>>,
-    now: &'n Current<'_>,
+    now: &'n Snapshot<'_>,
 ) -> Result<Cow<'n, str>, NoDecider<'a>> {
     match named {
         Some(domain) if now.has_domain(&domain) => Ok(domain),

@@ -37,7 +37,7 @@ fn config(jwks: &str, more: &str) -> Config {
 }
 
 fn believes(rules: &Rules, token: &str) -> bool {
-    is_believed(rules.as_of_now().identity().unwrap(), token)
+    is_believed(rules.snapshot().identity().unwrap(), token)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,7 +86,7 @@ async fn rules_load_while_the_issuer_is_down_and_say_so() {
     until(|| problem().contains("were not fetched: ")).await;
     assert!(problem().starts_with(&format!("the keys of http://{address}/keys were not fetched")));
     assert!(!problem().contains("hush"), "{}", problem());
-    let now = file.rules().as_of_now();
+    let now = file.rules().snapshot();
     let identity = now.identity().unwrap();
     // Nobody is refused because the issuer is down; nor is anybody believed.
     for token in [token("a"), token("invented")] {

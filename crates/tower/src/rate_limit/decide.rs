@@ -23,7 +23,7 @@ use tollgate_limiter::Check;
 use tollgate_limiter::Decision;
 use tollgate_limiter::Error;
 use tollgate_limiter::Scope;
-use tollgate_rules::{Current, RulesAnswer, Ruling};
+use tollgate_rules::{RulesAnswer, Ruling, Snapshot};
 
 /// What becomes of a request, as far as that is known at once.
 pub(super) enum Taken {
@@ -218,7 +218,7 @@ impl Settings {
 
     fn ask_rules(
         &self,
-        current: &Current<'_>,
+        current: &Snapshot<'_>,
         domain: &str,
         head: &RequestHead<'_>,
         cost: Option<u64>,

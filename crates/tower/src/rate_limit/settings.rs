@@ -15,7 +15,7 @@ use tollgate_identity::{Identity, RequestHead};
 use tollgate_limiter::Error;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::Scope;
-use tollgate_rules::{Attributes, Current, Rules};
+use tollgate_rules::{Attributes, Rules, Snapshot};
 
 /// A question about a request.
 pub(super) type Ask<T> = Arc<dyn Fn(&RequestHead<'_>) -> T + Send + Sync>;
@@ -74,7 +74,7 @@ pub enum Decided<'d> {
 /// Who decides, as of now: rules may change.
 pub(super) enum Now<'s> {
     Limit(&'s Scope),
-    Rules { current: Current<'s>, domain: &'s str },
+    Rules { current: Snapshot<'s>, domain: &'s str },
 }
 
 /// By the address that the connection comes from.
@@ -114,7 +114,7 @@ impl Settings {
     pub(super) fn now(&self) -> Now<'_> {
         match &self.by {
             By::Limit { scope, .. } => Now::Limit(scope),
-            By::Rules { rules, domain } => Now::Rules { current: rules.as_of_now(), domain },
+            By::Rules { rules, domain } => Now::Rules { current: rules.snapshot(), domain },
         }
     }
 

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use tollgate::http::NOWHERE;
-use tollgate::rules::{Attributes, Current, Descriptor};
+use tollgate::rules::{Attributes, Descriptor, Snapshot};
 use tollgate_core::MAX_UNITS;
 
 use super::counts::{MAX_DESCRIPTORS, MAX_ENTRIES};
@@ -30,7 +30,7 @@ const DESCRIPTOR_KEYS: &str = "descriptor_keys";
 /// Sets of attributes, each with what is asked of it. An error names the place, the problem and the remedy.
 pub(super) fn descriptors<'a>(
     request: &'a RateLimitRequest,
-    rules: &Current<'_>,
+    rules: &Snapshot<'_>,
 ) -> Result<Vec<Descriptor<'a>>, String> {
     if request.domain.is_empty() {
         return Err("domain: is empty; say which rules to use, such as `api`".to_owned());
@@ -63,7 +63,7 @@ enum Hits {
 fn asked<'a>(
     descriptor: &'a RateLimitDescriptor,
     of_request: Hits,
-    rules: &Current<'_>,
+    rules: &Snapshot<'_>,
 ) -> Result<Descriptor<'a>, String> {
     let attributes = attributes(&descriptor.entries, rules)?;
     if descriptor.is_negative_hits {
@@ -106,7 +106,7 @@ fn per(limit: &RateLimitOverride) -> Result<Duration, String> {
 }
 
 /// Entries as rules see them.
-fn attributes<'a>(entries: &'a [Entry], rules: &Current<'_>) -> Result<Attributes<'a>, String> {
+fn attributes<'a>(entries: &'a [Entry], rules: &Snapshot<'_>) -> Result<Attributes<'a>, String> {
     let count = entries.len();
     if !(1..=MAX_ENTRIES).contains(&count) {
         return Err(format!(".entries: there are {count}; send 1 to {MAX_ENTRIES}"));
@@ -156,7 +156,7 @@ fn with<'a>(
     request: Attributes<'a>,
     entry: &'a Entry,
     before: usize,
-    rules: &Current<'_>,
+    rules: &Snapshot<'_>,
 ) -> Attributes<'a> {
     let (key, value) = (entry.key.as_str(), entry.value.as_str());
     let name = match before {

@@ -9,7 +9,7 @@ use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use hyper::StatusCode;
 use serde::Deserialize;
-use tollgate::rules::Current;
+use tollgate::rules::Snapshot;
 use utoipa::ToSchema;
 
 use crate::http::Problem;
@@ -78,7 +78,7 @@ impl Params {
     }
 
     /// Returns the domain in the path, or the only one that has rules.
-    pub(super) fn domain<'d>(&'d self, now: &'d Current<'_>) -> Result<Cow<'d, str>, Problem> {
+    pub(super) fn domain<'d>(&'d self, now: &'d Snapshot<'_>) -> Result<Cow<'d, str>, Problem> {
         let named = self.domain.as_deref().map(Cow::Borrowed);
         pipeline::domain(named, now)
             .map_err(|none| Problem::no_decider(&none, "/v1/authorize/{domain}"))
