@@ -66,7 +66,9 @@ unit: servers gateways envoy deployment schemathesis browser ## unit, property, 
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	@mkdir -p target
-	cargo test --workspace --all-features 2>&1 | tee target/unit.txt
+	cargo test --workspace --all-features --no-run
+	cargo test --workspace --all-features --tests --config 'target."cfg(unix)".runner = "$(CURDIR)/crates/launcher/run-tests.sh"' 2>&1 | tee target/unit.txt
+	cargo test --workspace --all-features --doc 2>&1 | tee -a target/unit.txt
 
 .PHONY: servers
 servers: ## the Redis and the Valkey that tests start, and a clock to set
