@@ -32,8 +32,21 @@ run: ## build and run tollgate
 fmt: ## format the code
 	cargo fmt --all
 
+# A step that fails ends the run; the table is printed all the same.
 .PHONY: test
-test: lint deny unit docs gate ## every gate CI has
+test: ## every gate CI has; at the end, where the time went
+	@mkdir -p target; : > target/steps.txt; : > target/unit.txt; trap '$(MAKE) --no-print-directory times' EXIT; \
+	for step in lint deny unit docs gate; do \
+		began=$$SECONDS; $(MAKE) --no-print-directory $$step; echo "$$((SECONDS - began)) $$step" >> target/steps.txt; \
+	done
+
+.PHONY: times
+times: ## where the time of the last `make test` went: each step that passed, and the slowest test binaries
+	@printf '\nseconds  step\n'; awk '{ printf "%7d  %s\n", $$1, $$2 }' target/steps.txt
+	@printf '\nseconds  test binary\n'; awk ' \
+		/^ +Running / { name = $$NF; gsub(/.*\/|-[0-9a-f]+\)$$/, "", name); from = $$0; sub(/ \(.*/, "", from); sub(/^ +Running (unittests )?/, "", from); name = name ": " from } \
+		/^ +Doc-tests / { name = $$2 ": documentation" } \
+		/finished in [0-9.]+s$$/ { time = $$NF; sub(/s$$/, "", time); printf "%7.1f  %s\n", time, name }' target/unit.txt | sort -rn | head -15
 
 .PHONY: lint
 lint: ## formatting and clippy, with all features and with each alone
@@ -52,7 +65,10 @@ deny: ## licences, sources and duplicate crates
 unit: servers gateways envoy deployment schemathesis browser ## unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
-	cargo test --workspace --all-features
+	@mkdir -p target
+	cargo test --workspace --all-features --no-run
+	cargo test --workspace --all-features --tests --config 'target."cfg(unix)".runner = "$(CURDIR)/crates/launcher/run-tests.sh"' 2>&1 | tee target/unit.txt
+	cargo test --workspace --all-features --doc 2>&1 | tee -a target/unit.txt
 
 .PHONY: servers
 servers: ## the Redis and the Valkey that tests start, and a clock to set

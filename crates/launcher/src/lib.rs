@@ -8,7 +8,8 @@
 //! # Ok::<(), tollgate_launcher::LaunchError>(())
 //! ```
 //!
-//! A server stops when it is dropped, also when a test panics; one in a `static` is never dropped.
+//! A server stops when it is dropped, also when a test panics. One in a `static` is never dropped: put it
+//! into a [`Shared`], which stops it when the process ends.
 //! `make servers` installs both. `TOLLGATE_REDIS_SERVER` and `TOLLGATE_VALKEY_SERVER` name others.
 //!
 //! What else there is:
@@ -28,6 +29,7 @@ mod ports;
 mod proxy;
 mod sentinels;
 mod server;
+mod shared;
 mod signals;
 mod wait;
 
@@ -41,6 +43,7 @@ pub use ports::free_port;
 pub use proxy::Proxy;
 pub use sentinels::{SentinelLaunch, Sentinels};
 pub use server::Server;
+pub use shared::{Running, Shared};
 
 use std::fmt;
 

@@ -153,7 +153,7 @@ fn what_is_carried_over_within_an_algorithm_agrees() {
 
 #[test]
 fn receipts_from_before_a_reset_count_alike() {
-    let servers = Servers::start();
+    let servers = Servers::connect();
     for limit in [
         "fixed-window limit=5 window=1s",
         "sliding-window-counter limit=5 window=1s",

@@ -55,7 +55,7 @@ fn twins_agree_around_powers_of_two() {
         edges.extend([(1 << power) - 1, 1 << power, (1 << power) + 1]);
     }
     edges.push(MAX_UNITS);
-    let servers = Servers::start();
+    let servers = Servers::connect();
     for &a in &edges {
         let pairs = edges.iter().flat_map(|&b| edges.iter().map(move |&divisor| (b, divisor)));
         let numbers: Vec<_> =

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use redis::Connection;
 use tollgate_core::store::twins;
-use tollgate_launcher::{Flavour, Launch, Server};
+use tollgate_launcher::{Flavour, Launch, Server, Shared};
 
 /// All twins, in the order in which each finds what it needs.
 const TWINS: [&str; 8] = [
@@ -20,25 +20,31 @@ const TWINS: [&str; 8] = [
     twins::LEAKY_BUCKET,
 ];
 
-/// One server of each flavour.
+/// One server of each flavour, in the order of [`Flavour::ALL`]. Tests only run scripts that keep nothing on it.
+static SERVERS: Shared<[Server; 2]> = Shared::new();
+
+/// A connection to each server.
 pub(crate) struct Servers {
-    each: Vec<(Flavour, RefCell<Connection>, Server)>,
+    each: Vec<(Flavour, RefCell<Connection>)>,
 }
 
 impl Servers {
-    pub(crate) fn start() -> Servers {
-        let start = |flavour| {
-            let server = Launch::new(flavour).start().unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) fn connect() -> Servers {
+        let start = |flavour| Launch::new(flavour).start();
+        let [redis, valkey] = Flavour::ALL;
+        let servers = SERVERS.get(|| Ok([start(redis)?, start(valkey)?]));
+        let servers = servers.unwrap_or_else(|error| panic!("{error}"));
+        let connect = |(flavour, server): (Flavour, &Server)| {
             let client = redis::Client::open(server.unix_url()).unwrap();
-            (flavour, RefCell::new(client.get_connection().unwrap()), server)
+            (flavour, RefCell::new(client.get_connection().unwrap()))
         };
-        Servers { each: Flavour::ALL.map(start).into() }
+        Servers { each: Flavour::ALL.into_iter().zip(servers).map(connect).collect() }
     }
 
     /// Runs `script` behind the twins on each server; each answers a text for every argument.
     pub(crate) fn eval(&self, script: &str, arguments: &[String]) -> Vec<(Flavour, Vec<String>)> {
         let body = format!("{}{script}", TWINS.concat());
-        let answer = |(flavour, connection, _): &(Flavour, RefCell<Connection>, Server)| {
+        let answer = |(flavour, connection): &(Flavour, RefCell<Connection>)| {
             let mut eval = redis::cmd("EVAL");
             eval.arg(&body).arg(0).arg(arguments);
             let texts = eval.query(&mut *connection.borrow_mut());
@@ -56,7 +62,7 @@ pub(crate) fn prove<S: Strategy>(
     strategy: S,
     holds: impl Fn(&Servers, S::Value) -> Result<(), TestCaseError>,
 ) {
-    let servers = Servers::start();
+    let servers = Servers::connect();
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = CASES;

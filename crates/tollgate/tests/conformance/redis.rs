@@ -2,11 +2,10 @@
 //! as a user that may touch nothing but our keys with nothing but our commands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tollgate::{Limiter, ManualClock, OnFailure, Redis};
-use tollgate_launcher::{Cluster, Flavour, Launch, Server};
+use tollgate_launcher::{Cluster, Flavour, Launch, LaunchError, Running, Server, Shared};
 
 mod on_redis {
     use super::*;
@@ -14,12 +13,11 @@ mod on_redis {
     crate::suite::suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
-        SERVER.with(|server| open(server, clock))
+        let server = shared(&SERVER, || start(Flavour::Redis));
+        open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    thread_local! {
-        static SERVER: Server = start(Flavour::Redis);
-    }
+    static SERVER: Shared<Server> = Shared::new();
 }
 
 mod on_valkey {
@@ -28,12 +26,11 @@ mod on_valkey {
     crate::suite::suite!(make);
 
     fn make(clock: &ManualClock) -> Limiter {
-        SERVER.with(|server| open(server, clock))
+        let server = shared(&SERVER, || start(Flavour::Valkey));
+        open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
     }
 
-    thread_local! {
-        static SERVER: Server = start(Flavour::Valkey);
-    }
+    static SERVER: Shared<Server> = Shared::new();
 }
 
 mod on_shards {
@@ -42,18 +39,13 @@ mod on_shards {
     crate::suite::suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
-        SERVERS.with(|servers| {
-            let addrs: Vec<String> =
-                servers.iter().map(|server| server.addr().to_string()).collect();
-            open_at(&format!("redis+shards://tollgate:secret@{}", addrs.join(",")), clock)
-        })
+        let one = || start(Flavour::Redis);
+        let servers = shared(&SERVERS, || Ok([one()?, one()?, one()?]));
+        let addrs = servers.each_ref().map(|server| server.addr().to_string());
+        open_at(&format!("redis+shards://tollgate:secret@{}", addrs.join(",")), clock)
     }
 
-    thread_local! {
-        static SERVERS: Arc<[Server; 3]> = SHARED.get(|| [(); 3].map(|()| start(Flavour::Redis)));
-    }
-
-    static SHARED: Shared<[Server; 3]> = Shared::new();
+    static SERVERS: Shared<[Server; 3]> = Shared::new();
 }
 
 mod on_a_cluster {
@@ -62,55 +54,34 @@ mod on_a_cluster {
     crate::suite::suite!(make, in several places);
 
     fn make(clock: &ManualClock) -> Limiter {
-        CLUSTER.with(|cluster| {
-            let url = cluster.url().replace("://", "://tollgate:secret@");
-            open_at(&url, clock)
-        })
-    }
-
-    thread_local! {
-        static CLUSTER: Arc<Cluster> = SHARED.get(|| {
+        let cluster = shared(&CLUSTER, || {
             let user = format!("{USER} +cluster|slots +asking");
-            let launch = Launch::new(Flavour::Valkey).config("user", &user).cluster().primaries(3).replicas_of_each(0);
-            launch.start().unwrap_or_else(|error| panic!("{error}"))
+            let node = Launch::new(Flavour::Valkey).config("user", &user);
+            node.cluster().primaries(3).replicas_of_each(0).start()
         });
+        open_at(&cluster.url().replace("://", "://tollgate:secret@"), clock)
     }
 
-    static SHARED: Shared<Cluster> = Shared::new();
-}
-
-/// What tests that run at the same time share; it stops with the last of them.
-struct Shared<T>(Mutex<Weak<T>>);
-
-impl<T> Shared<T> {
-    const fn new() -> Shared<T> {
-        Shared(Mutex::new(Weak::new()))
-    }
-
-    fn get(&self, start: impl FnOnce() -> T) -> Arc<T> {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.upgrade().unwrap_or_else(|| {
-            let started = Arc::new(start());
-            *shared = Arc::downgrade(&started);
-            started
-        })
-    }
+    static CLUSTER: Shared<Cluster> = Shared::new();
 }
 
 /// As in tests/redis/acl.rs, which shows that each of them is needed.
 const USER: &str = "tollgate on >secret ~tollgate:* resetchannels -@all +evalsha +eval +time +get +set \
                     +getrange +setrange +strlen +expire +del";
 
-/// A server for the tests of one thread, which is one test; it stops with it.
-fn start(flavour: Flavour) -> Server {
-    Launch::new(flavour).config("user", USER).start().unwrap_or_else(|error| panic!("{error}"))
+fn start(flavour: Flavour) -> Result<Server, LaunchError> {
+    Launch::new(flavour).config("user", USER).start()
+}
+
+/// Every limiter has keys of its own, so that the tests can share a server.
+fn shared<T: Running>(
+    server: &'static Shared<T>,
+    start: impl FnOnce() -> Result<T, LaunchError>,
+) -> &'static T {
+    server.get(start).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A limiter with keys of its own.
-fn open(server: &Server, clock: &ManualClock) -> Limiter {
-    open_at(&format!("redis://tollgate:secret@{}", server.addr()), clock)
-}
-
 fn open_at(url: &str, clock: &ManualClock) -> Limiter {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("tollgate:{}:", OPENED.fetch_add(1, Ordering::Relaxed));
