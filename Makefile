@@ -17,8 +17,10 @@ CHECK_JSONSCHEMA_VERSION := 0.39.0
 HADOLINT_VERSION := 2.15.1
 KUBERNETES_VALIDATE_VERSION := 1.37.0
 
-# Each is checked by itself as well: together they hide what one of them lacks.
-FEATURES := rules watch redis tls tower axum tonic reqwest jwt jwks
+# Crates with features, and the features that are checked one at a time as well: together they hide what one of them lacks.
+FEATURES := tollgate:rules tollgate:watch tollgate:redis tollgate:tls tollgate:tower tollgate:axum tollgate:tonic tollgate:reqwest tollgate:jwt tollgate:jwks \
+	tollgate-core:serde tollgate-identity:jwt tollgate-identity:jwks tollgate-redis:tls tollgate-rules:watch tollgate-rules:jwt tollgate-rules:jwks \
+	tollgate-tower:axum tollgate-tower:tonic tollgate-tower:reqwest
 
 .PHONY: help
 help: ## list the targets
@@ -52,8 +54,8 @@ times: ## where the time of the last `make test` went: each step that passed, an
 lint: ## formatting and clippy, with all features and with each alone
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy -p tollgate --no-default-features -- -D warnings
-	for feature in $(FEATURES); do cargo clippy -p tollgate --no-default-features --features $$feature -- -D warnings; done
+	for crate in $(sort $(foreach pair,$(FEATURES),$(firstword $(subst :, ,$(pair))))); do cargo clippy -p $$crate --no-default-features -- -D warnings; done
+	for pair in $(FEATURES); do cargo clippy -p $${pair%%:*} --no-default-features --features $${pair#*:} -- -D warnings; done
 
 .PHONY: deny
 deny: ## licences, sources and duplicate crates

@@ -206,6 +206,7 @@ fn charge_what_fits(charges: &mut [Charge<'_>], now_us: u64) {
 
 impl Together {
     /// What the answers come to.
+    #[inline]
     pub fn of(parts: impl IntoIterator<Item = Part>) -> Together {
         let mut together = Together {
             verdict: Verdict::Allowed { delay_us: 0 },
@@ -221,6 +222,7 @@ impl Together {
         together
     }
 
+    #[inline]
     fn add(&mut self, index: usize, part: &Part) {
         let decision = &part.decision;
         self.reset_after_us = self.reset_after_us.max(decision.reset_after_us);

@@ -18,7 +18,7 @@ use crate::store::{Call, Charge, JointRequest};
 
 impl Limiter {
     /// Decides one request on several limits: all of them are charged, or none. A
-    /// [peek](Scope::peek) among them can refuse, and is never charged.
+    /// [peek](crate::Scope::peek) among them can refuse, and is never charged.
     ///
     /// The same name and key twice is one charge with the costs added, under the limit of the first that
     /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one
@@ -59,9 +59,9 @@ impl Limiter {
             parts.push(memory::Part { scope: kept, key: check.key.as_bytes(), demand });
         }
         let now_us = time(checks).unwrap_or_else(|| local.clock.now_us());
-        let mut each = memory::Few::new();
+        let mut each = Vec::with_capacity(checks.len());
         let decided = local.memory.together(&parts, now_us, &mut each);
-        Ok(JointDecision::new(decided, each.drain(..).collect()))
+        Ok(JointDecision::new(decided, each))
     }
 
     /// [`check_all_now`](Self::check_all_now), for any store.

@@ -16,6 +16,7 @@ pub struct JointDecision {
 
 impl JointDecision {
     /// Returns the answer of several limits, with each one's own.
+    #[inline]
     pub fn new(decided: tollgate_core::Together, each: Vec<Decision>) -> JointDecision {
         JointDecision { decided, each }
     }

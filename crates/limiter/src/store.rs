@@ -8,8 +8,8 @@
 //! - It keeps the names and the limits, and rejects keys, names and costs that are out of bounds.
 //! - It merges the parts of one check that have the same name and key into one [`Charge`], and hands the answer to
 //!   each part.
-//! - It applies the failure policy ([`OnFailure`](crate::OnFailure)): where the store answers
-//!   [`Error::Store`](crate::Error::Store), the limiter decides instead, with its [`Fallback`].
+//! - It applies the failure policy ([`OnFailure`]): where the store answers
+//!   [`Error::Store`], the limiter decides instead, with its [`Fallback`].
 //! - It queues the callers of [`acquire`](crate::Scope::acquire).
 //!
 //! A store keeps the state of each key, and decides on it.
@@ -24,7 +24,7 @@
 //!    when one refuses; it must say so in its documentation.
 //! 3. Decisions are those of [`tollgate_core`], field by field, at the time of the request: the conformance suite
 //!    compares them.
-//! 4. State expires some time after it has stopped to matter ([`Limit`](tollgate_core::Limit) says when).
+//! 4. State expires some time after it has stopped to matter ([`Limit`] says when).
 //! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
 //!    [`IfUnread::Refund`].
 //! 6. The answer comes within the deadline of the [`Call`]; after that it is

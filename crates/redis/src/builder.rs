@@ -126,7 +126,7 @@ impl Redis {
     /// most an hour. Opening a connection may take longer: the requests that come meanwhile fail in
     /// time.
     ///
-    /// A scope may have [its own](Scope::deadline). Servers are judged by this one: to miss a shorter one
+    /// A scope may have [its own](tollgate_limiter::Scope::deadline). Servers are judged by this one: to miss a shorter one
     /// is no failure of theirs.
     pub fn deadline(mut self, deadline: Duration) -> Redis {
         self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
@@ -134,15 +134,15 @@ impl Redis {
     }
 
     /// Sets what a check comes to when the servers fail. Without this, checks are [open](OnFailure::Open), and
-    /// [acquires](crate::Acquire) wait for their turn in this process. A scope may have
-    /// [its own](Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
+    /// [acquires](tollgate_limiter::Acquire) wait for their turn in this process. A scope may have
+    /// [its own](tollgate_limiter::Scope::on_failure). The memory for [`OnFailure::Local`], one for all scopes, is what
     /// [`Builder::max_bytes`] says.
     pub fn on_failure(mut self, on_failure: OnFailure) -> Redis {
         self.on_failure = Some(on_failure);
         self
     }
 
-    /// The most that may wait in [`Scope::acquire`], as with [`Builder::max_waiting`].
+    /// The most that may wait in [`Scope::acquire`](tollgate_limiter::Scope::acquire), as with [`Builder::max_waiting`].
     pub fn max_waiting(self, max_waiting: usize) -> Redis {
         Redis { builder: self.builder.max_waiting(max_waiting), ..self }
     }

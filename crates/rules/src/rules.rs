@@ -71,7 +71,7 @@ impl Rules {
     /// Declares that the caller uses a domain: from here on [`missing_domains`](Self::missing_domains) names it while
     /// it has no rules, and rules that remove it are [refused](Self::replace). Returns whether it has rules now.
     ///
-    /// [`RateLimitLayer::rules`](crate::tower::RateLimitLayer::rules) requires its domain.
+    /// `RateLimitLayer::rules` of the middleware requires its domain.
     pub fn require_domain(&self, domain: &str) -> bool {
         self.inner.required_domains.add(domain);
         self.has_domain(domain)

@@ -71,6 +71,7 @@ pub trait Decide: Debug {
 }
 
 /// Looks at a key without changing it; a new clock restarts a copy.
+#[inline]
 pub(super) fn look<A: Algorithm + ?Sized, T>(
     limit: &A,
     state: &A::State,

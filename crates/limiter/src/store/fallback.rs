@@ -114,7 +114,7 @@ fn decide_here(
     let parts: Vec<memory::Part<'_>> = both
         .map(|(charge, scope)| memory::Part { scope, key: charge.key(), demand: *charge.demand() })
         .collect();
-    let mut each = memory::Few::new();
+    let mut each = Vec::with_capacity(charges.len());
     let together = memory.together(&parts, now_us, &mut each);
     Some((together, each.iter().map(|decision| *decision.decided()).collect()))
 }

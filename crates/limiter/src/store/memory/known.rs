@@ -23,7 +23,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Decision>,
+        each: &mut Vec<Decision>,
     ) -> Option<Together> {
         debug_assert!(each.is_empty(), "answers of another check");
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
@@ -72,6 +72,7 @@ impl Memory {
     }
 
     /// The places of these, and their shards; whether no two are of one name and key, under whichever limits.
+    #[inline]
     fn places_apart(
         &self,
         parts: &[Part<'_>],
@@ -107,6 +108,7 @@ impl Part<'_> {
 
 impl Shard {
     /// What a key would be answered; `None` if the clock has stepped back.
+    #[inline]
     fn peek_known(&self, at: At, limit: &Limit, now_us: u64, ask: Ask) -> Option<core::Decision> {
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
@@ -114,6 +116,7 @@ impl Shard {
     }
 
     /// Charges a request that a peek has admitted.
+    #[inline]
     fn charge(
         &mut self,
         at: At,

@@ -60,6 +60,7 @@ impl Shard {
         self.table.live()
     }
 
+    #[inline]
     pub(super) fn find(&self, place: Place) -> Option<At> {
         self.table.find(place.hash, |slot| slot.is_at(place))
     }

@@ -160,6 +160,7 @@ impl Slot {
     }
 
     /// What the key would be answered.
+    #[inline]
     pub(super) fn peek(&self, limit: &Limit, logs: &Logs, now_us: u64, ask: Ask) -> Decision {
         let words = self.state();
         match limit {

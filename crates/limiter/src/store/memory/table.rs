@@ -167,6 +167,7 @@ impl Table {
     }
 
     /// Where the slot of this hash is that is the one.
+    #[inline]
     pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<At> {
         let first = self.home(hash);
         let mut at = first;

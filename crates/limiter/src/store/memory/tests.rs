@@ -223,9 +223,9 @@ fn charge<'a>(scope: &'a Scope, key: &'a str, units: u64) -> Part<'a> {
 }
 
 fn together(memory: &Memory, parts: &[Part<'_>], now_us: u64) -> (Together, Vec<Decision>) {
-    let mut each = Few::new();
+    let mut each = Vec::new();
     let together = memory.together(parts, now_us, &mut each);
-    (together, each.into_vec())
+    (together, each)
 }
 
 fn told(memory: &Memory, parts: &[Part<'_>]) -> (bool, Vec<u64>) {
@@ -271,7 +271,7 @@ fn known_keys_are_answered_as_any_are() {
         let count = 1 + random(4, 60) as u32;
         let [own, other] = [0, 1].map(|store| (0..count).map(|nth| part(store, nth)).collect());
         let (own, other): (Vec<Part<'_>>, Vec<Part<'_>>) = (own, other);
-        let (mut answer, mut wanted) = (Few::new(), Few::new());
+        let (mut answer, mut wanted) = (Vec::new(), Vec::new());
         let decided = stores[0].together_if_known(&own, now_us, &mut answer);
         short += usize::from(decided.is_some());
         let decided = decided.unwrap_or_else(|| stores[0].together_any(&own, now_us, &mut answer));

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::census::Census;
 use super::lock::Locked;
 use super::logs;
-use super::part::{Few, Part};
+use super::part::Part;
 use super::scopes::{Overflow, Scope};
 use super::shard::{Brought, Shard};
 use super::{Memory, Place};
@@ -52,7 +52,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Decision>,
+        each: &mut Vec<Decision>,
     ) -> Together {
         let known = self.together_if_known(parts, now_us, each);
         known.unwrap_or_else(|| self.together_any(parts, now_us, each))
@@ -63,7 +63,7 @@ impl Memory {
         &self,
         parts: &[Part<'_>],
         now_us: u64,
-        each: &mut Few<Decision>,
+        each: &mut Vec<Decision>,
     ) -> Together {
         let census = self.census(now_us);
         let held = parts.iter().map(|part| Held::new(*part, self.place(part.scope, part.key)));
