@@ -18,8 +18,8 @@ HADOLINT_VERSION := 2.15.1
 KUBERNETES_VALIDATE_VERSION := 1.37.0
 
 # Crates with features, and the features that are checked one at a time as well: together they hide what one of them lacks.
-FEATURES := tollgate:rules tollgate:watch tollgate:redis tollgate:tls tollgate:tower tollgate:axum tollgate:tonic tollgate:reqwest tollgate:jwt tollgate:jwks \
-	tollgate-core:serde tollgate-identity:jwt tollgate-identity:jwks tollgate-redis:tls tollgate-rules:watch tollgate-rules:jwt tollgate-rules:jwks \
+FEATURES := tollgate:rules tollgate:watch tollgate:redis tollgate:tls tollgate:tower tollgate:axum tollgate:tonic tollgate:reqwest tollgate:jwt tollgate:jwks tollgate:serde \
+	tollgate-core:serde tollgate-limiter:serde tollgate-identity:jwt tollgate-identity:jwks tollgate-redis:tls tollgate-rules:watch tollgate-rules:jwt tollgate-rules:jwks \
 	tollgate-tower:axum tollgate-tower:tonic tollgate-tower:reqwest
 
 .PHONY: help

@@ -13,7 +13,7 @@ use axum::routing::{Router, get, post};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::rules::RulesFile;
-use tollgate::tower::{Decided, RateLimitLayer};
+use tollgate::tower::{LayerDecision, RateLimitLayer};
 use tollgate::{OnFailure, Redis};
 
 /// How many requests were decided.
@@ -45,10 +45,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::rules(file.rules(), "api")
         .skip(|request| request.path() == "/health")
         .on_decision(move |request, decided| match decided {
-            Decided::Allowed(_) => {
+            LayerDecision::Allowed(_) => {
                 counted.allowed.fetch_add(1, Ordering::Relaxed);
             }
-            Decided::Refused(refusal) => {
+            LayerDecision::Refused(refusal) => {
                 counted.refused.fetch_add(1, Ordering::Relaxed);
                 println!("refused {}: {}", request.path(), refusal.detail());
             }

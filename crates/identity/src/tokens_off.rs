@@ -10,11 +10,11 @@ use crate::unwelcome::Unwelcome;
 
 /// No tokens.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tokens;
+pub(crate) struct Tokens {}
 
 /// No token of a request.
 #[derive(Debug, Default)]
-pub(crate) struct Bearer;
+pub(crate) struct Bearer {}
 
 /// What a request carries, which nobody looks at.
 #[derive(Clone, Copy)]

@@ -11,6 +11,7 @@
 //! - `limiter`: a store, a clock, and the registry of names
 //! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several; `acquire`: waiting
 //!   for a turn
+//! - `serialize`: decisions and receipts for serde (feature `serde`)
 
 mod acquire;
 mod address;
@@ -29,6 +30,8 @@ mod lines;
 mod names;
 mod receipt;
 mod scope;
+#[cfg(feature = "serde")]
+mod serialize;
 pub mod store;
 
 pub use acquire::{Acquire, Acquired, Acquiring, Gate};

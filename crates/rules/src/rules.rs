@@ -98,7 +98,7 @@ impl Rules {
 
     /// A request with several sets of attributes, each of which the rules see for itself: all that apply
     /// are charged, or none. A rule with one key for two of them is one charge, with the costs added.
-    pub fn check_all<'a>(
+    pub fn check_sets<'a>(
         &'a self,
         domain: &'a str,
         requests: &'a [Attributes<'a>],
@@ -106,7 +106,7 @@ impl Rules {
         RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Plain(requests))
     }
 
-    /// [`check_all`](Self::check_all), with what is asked of each of the sets.
+    /// [`check_sets`](Self::check_sets), with what is asked of each of the sets.
     pub fn check_each<'a>(
         &'a self,
         domain: &'a str,

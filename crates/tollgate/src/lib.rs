@@ -221,6 +221,23 @@
 //!
 //! Tests bring their own time: [`ManualClock`].
 //!
+//! # Answers
+//!
+//! Each of these is made of the one before it.
+//!
+//! | type | what it is | comes from |
+//! |---|---|---|
+//! | [`Verdict`] | allowed, with a delay; or denied, with the wait | every answer below: `verdict()` |
+//! | [`Decision`] | one limit's answer: a verdict, what remains, and a receipt if something was charged | [`Scope::check`], [`Scope::peek`] |
+//! | [`JointDecision`] | the answer of several limits to one request, with each one's decision | [`Limiter::check_all`] |
+//! | `rules::Ruling` | the answer of rules: a joint decision, with the rules that applied | `Rules::check` |
+//! | `http::Outcome` | a decision or a ruling, for those who tell an HTTP client | `Outcome::of_limit`, `Outcome::of_rules` |
+//! | `http::Refusal` | the response to a refused request: an outcome, a failed store, or a bad token | `Refusal::new` |
+//! | `tower::LayerDecision` | what the middleware does with a request: an outcome or a refusal | the hooks of `RateLimitLayer` |
+//!
+//! [`Answer`] is the future of each store operation, and [`Acquired`] what [`Scope::acquire`] comes to. `check` is one
+//! request on one limit, or on the rules of a domain; `check_all` is one request on several limits; `batch` is several requests.
+//!
 //! # Features
 //!
 //! None is on unless asked for.
@@ -236,6 +253,7 @@
 //! | `tonic` | the same of tonic, and refusals as gRPC statuses; with `tower` |
 //! | `reqwest` | reqwest's clients can be paced; with `tower` |
 //! | `jwt` | clients known by their tokens; with `tower` |
+//! | `serde` | limits, decisions and receipts as text and JSON |
 //! | `jwks` | the keys of tokens fetched from their issuer's URL; with `jwt` |
 //!
 // What another feature documents leads to the table above.

@@ -28,5 +28,6 @@ pub use pace::{Pace, PaceError, PaceFuture, PaceLayer, ResponseHead};
 #[cfg(feature = "axum")]
 pub use rate_limit::MissingAdmission;
 pub use rate_limit::{
-    Admission, Decided, GlobalKeyExtractor, KeyExtractor, RateLimit, RateLimitLayer, ResponseFuture,
+    Admission, GlobalKeyExtractor, KeyExtractor, LayerDecision, RateLimit, RateLimitLayer,
+    ResponseFuture,
 };

@@ -27,4 +27,4 @@ pub use extract::{GlobalKeyExtractor, KeyExtractor};
 pub use future::ResponseFuture;
 pub use layer::RateLimitLayer;
 pub use service::RateLimit;
-pub use settings::Decided;
+pub use settings::LayerDecision;

@@ -7,7 +7,7 @@ use crate::traffic::Request;
 
 /// One answer: those fields of a line of `tollgate replay` that are drawn.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-pub struct Decided {
+pub struct LayerDecision {
     /// When the request was made.
     pub at_us: u64,
     /// What it would spend.
@@ -21,12 +21,12 @@ pub struct Decided {
 }
 
 /// What `tollgate replay` would print for this trace, asked of the library.
-pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<Decided>> {
+pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<LayerDecision>> {
     let mut state = limit.fresh();
     let decide = |&Request { at_us, cost }: &Request| {
         let ask = Ask::new(Cost::new(cost)?);
         let decision = limit.check(&mut state, at_us, ask).decision;
-        Ok(Decided {
+        Ok(LayerDecision {
             at_us,
             cost,
             allowed: decision.is_allowed(),
@@ -45,13 +45,13 @@ pub(crate) struct Passing {
 }
 
 /// What was admitted, when it was asked for.
-pub(crate) fn admitted(decided: &[Decided]) -> Vec<Passing> {
+pub(crate) fn admitted(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us, units: it.cost }).collect()
 }
 
 /// What was admitted, when it goes.
-pub(crate) fn leaving(decided: &[Decided]) -> Vec<Passing> {
+pub(crate) fn leaving(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
 }
@@ -83,7 +83,7 @@ pub(crate) fn most_in(passing: &[Passing], interval_us: u64) -> u64 {
 }
 
 /// How `remaining` moved, where it changed.
-pub(crate) fn remaining(decided: &[Decided]) -> Vec<Step> {
+pub(crate) fn remaining(decided: &[LayerDecision]) -> Vec<Step> {
     let mut steps: Vec<Step> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
     steps.dedup_by_key(|(_, remaining)| *remaining);
     steps

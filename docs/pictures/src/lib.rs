@@ -23,7 +23,7 @@ use std::fmt;
 use anyhow::Context;
 use tollgate_core::Limit;
 
-pub use decided::{Decided, decide};
+pub use decided::{LayerDecision, decide};
 use decider::{ALL, Decider};
 pub use traffic::Request;
 
@@ -46,11 +46,11 @@ struct Run {
     decider: &'static Decider,
     limit: Limit,
     /// The everyday traffic.
-    everyday: Vec<Decided>,
+    everyday: Vec<LayerDecision>,
     /// The same with probes in between: how `remaining` moves while nobody asks.
-    probed: Vec<Decided>,
+    probed: Vec<LayerDecision>,
     /// The traffic that gets the most out of each of them.
-    attack: Vec<Decided>,
+    attack: Vec<LayerDecision>,
 }
 
 impl Run {
@@ -63,7 +63,7 @@ impl Run {
 
 /// Every picture, from the decisions that `replay` makes for a limit on a trace.
 pub fn pictures(
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<Decided>>,
+    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
 ) -> anyhow::Result<Vec<Picture>> {
     let runs: Vec<Run> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
     let mut pictures: Vec<Picture> = runs
@@ -80,7 +80,7 @@ pub fn pictures(
 
 fn run(
     decider: &'static Decider,
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<Decided>>,
+    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
 ) -> anyhow::Result<Run> {
     let limit: Limit = decider.limit.parse().context(decider.limit)?;
     let everyday = traffic::everyday();

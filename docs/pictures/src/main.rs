@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context, bail};
 use clap::Parser;
 use tollgate_core::Limit;
-use tollgate_pictures::{Decided, Request, pictures};
+use tollgate_pictures::{LayerDecision, Request, pictures};
 
 /// Draw the pictures of docs/algorithms.md from real replays
 #[derive(Debug, Parser)]
@@ -34,7 +34,11 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Runs `tollgate replay` with the trace on its standard input.
-fn replay(tollgate: &Path, limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<Decided>> {
+fn replay(
+    tollgate: &Path,
+    limit: &Limit,
+    requests: &[Request],
+) -> anyhow::Result<Vec<LayerDecision>> {
     let mut child = Command::new(tollgate)
         .args(["replay", "--limit", &limit.to_string(), "-"])
         .stdin(Stdio::piped())

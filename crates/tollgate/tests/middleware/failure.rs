@@ -11,7 +11,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tokio::task::JoinSet;
 use tollgate::http::{Identity, Jwt, JwtKey, Reason};
-use tollgate::tower::{Decided, RateLimitLayer};
+use tollgate::tower::{LayerDecision, RateLimitLayer};
 use tollgate::{BreakerState, Limiter, ManualClock, OnFailure, Redis, Scope};
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
 
@@ -179,9 +179,9 @@ fn noting(layer: RateLimitLayer, seen: &Seen) -> RateLimitLayer {
     let seen = Arc::clone(seen);
     layer.on_decision(move |request, decided| {
         let kind = match decided {
-            Decided::Allowed(outcome) if outcome.is_degraded() => "degraded",
-            Decided::Allowed(_) => "allowed",
-            Decided::Refused(refusal) => match refusal.reason() {
+            LayerDecision::Allowed(outcome) if outcome.is_degraded() => "degraded",
+            LayerDecision::Allowed(_) => "allowed",
+            LayerDecision::Refused(refusal) => match refusal.reason() {
                 Reason::Quota(outcome) if outcome.is_degraded() => "share spent",
                 Reason::Quota(_) => "spent",
                 Reason::Undecided(_) => "undecided",

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tollgate::http::RequestHead;
-use tollgate::tower::{Decided, GlobalKeyExtractor, KeyExtractor, RateLimitLayer};
+use tollgate::tower::{GlobalKeyExtractor, KeyExtractor, LayerDecision, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::log::Log;
@@ -187,11 +187,11 @@ async fn a_hook_sees_every_decision() {
     let app = app(layer.skip(|request| request.path() == "/skipped").on_decision(
         move |request, decided| {
             let line = match decided {
-                Decided::Allowed(outcome) => format!(
+                LayerDecision::Allowed(outcome) => format!(
                     "allowed, {:?}",
                     outcome.tightest().map(|own| own.decision().remaining())
                 ),
-                Decided::Refused(refusal) => format!(
+                LayerDecision::Refused(refusal) => format!(
                     "{} {}",
                     refusal.status().as_u16(),
                     refusal.detail().split(';').next().unwrap()

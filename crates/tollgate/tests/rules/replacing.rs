@@ -38,7 +38,7 @@ fn what_applies_to_one_set_of_attributes_replaces_for_all_of_them() {
 ",
     );
     let sets = [&[("user", "a"), ("path", "/")][..], &[("special", "x")]].map(attributes);
-    let ruling = rules.rules.check_all("api", &sets).now().unwrap();
+    let ruling = rules.rules.check_sets("api", &sets).now().unwrap();
     let applied: Vec<_> = ruling.rules().map(|part| (part.request(), part.name().name())).collect();
     assert_eq!(applied, [(0, "per-path"), (1, "special")]);
     assert_eq!(ruling.rules().last().unwrap().key(), b"special=x");

@@ -266,7 +266,7 @@ fn several_sets_of_attributes_are_one_request() {
 ",
     );
     let request = [attributes(&[("ip", "a")]), attributes(&[("ip", "b")])];
-    let check = || rules.rules.check_all("api", &request).now().unwrap();
+    let check = || rules.rules.check_sets("api", &request).now().unwrap();
     let first = check();
     // The wide rule is reached twice: one charge of 2.
     let remaining: Vec<_> =

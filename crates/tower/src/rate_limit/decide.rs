@@ -14,7 +14,7 @@ use tollgate_core::MAX_UNITS;
 use super::admission::Admission;
 use super::charge::Charge;
 use super::line::Place;
-use super::settings::{By, Decided, Now, Settings};
+use super::settings::{By, LayerDecision, Now, Settings};
 use super::store_answer::StoreAnswer;
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
 use tollgate_identity::{Findings, RequestHead};
@@ -131,18 +131,20 @@ impl Settings {
     fn tell(
         &self,
         head: &RequestHead<'_>,
-        decided: &Decided<'_>,
+        decided: &LayerDecision<'_>,
         told: &mut QuotaHeaders,
     ) -> Settled {
         if let Some(hook) = &self.on_decision {
             hook(head, decided);
         }
         match decided {
-            Decided::Allowed(outcome) => {
+            LayerDecision::Allowed(outcome) => {
                 self.note(outcome, told);
                 Settled::Goes
             }
-            Decided::Refused(refusal) => Settled::Refused(Box::new(self.refuse(head, refusal))),
+            LayerDecision::Refused(refusal) => {
+                Settled::Refused(Box::new(self.refuse(head, refusal)))
+            }
         }
     }
 
@@ -258,7 +260,7 @@ impl Settings {
         (max_wait, place)
     }
 
-    fn decided<'a>(&'a self, answered: &'a StoreAnswer) -> Decided<'a> {
+    fn decided<'a>(&'a self, answered: &'a StoreAnswer) -> LayerDecision<'a> {
         let outcome = match (answered, &self.by) {
             (StoreAnswer::Limit { decision, cost, .. }, By::Limit { scope, .. }) => {
                 Outcome::of_limit(scope, decision, *cost)
@@ -274,22 +276,22 @@ impl Settings {
         of_outcome(outcome)
     }
 
-    fn undecided<'e>(&self, error: &'e Error) -> Decided<'e> {
+    fn undecided<'e>(&self, error: &'e Error) -> LayerDecision<'e> {
         self.complain(error);
         refused(Reason::Undecided(error))
     }
 }
 
 #[inline]
-fn of_outcome(outcome: Outcome<'_>) -> Decided<'_> {
+fn of_outcome(outcome: Outcome<'_>) -> LayerDecision<'_> {
     match outcome.is_allowed() {
-        true => Decided::Allowed(outcome),
+        true => LayerDecision::Allowed(outcome),
         false => refused(Reason::Quota(outcome)),
     }
 }
 
-fn refused(reason: Reason<'_>) -> Decided<'_> {
-    Decided::Refused(Refusal::new(reason))
+fn refused(reason: Reason<'_>) -> LayerDecision<'_> {
+    LayerDecision::Refused(Refusal::new(reason))
 }
 
 impl Future for Asked {

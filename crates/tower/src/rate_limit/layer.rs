@@ -12,7 +12,7 @@ use tower_layer::Layer;
 use super::admission::Admission;
 use super::extract::KeyExtractor;
 use super::service::RateLimit;
-use super::settings::{By, Decided, Settings};
+use super::settings::{By, LayerDecision, Settings};
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
@@ -171,7 +171,7 @@ impl RateLimitLayer {
     #[must_use]
     pub fn on_decision(
         self,
-        hook: impl Fn(&RequestHead<'_>, &Decided<'_>) + Send + Sync + 'static,
+        hook: impl Fn(&RequestHead<'_>, &LayerDecision<'_>) + Send + Sync + 'static,
     ) -> RateLimitLayer {
         self.with(|settings| settings.on_decision = Some(Arc::new(hook)))
     }

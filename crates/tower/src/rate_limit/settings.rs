@@ -45,7 +45,7 @@ pub(super) struct Settings {
     complained_us: Arc<AtomicU64>,
 }
 
-pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &Decided<'_>) + Send + Sync>;
+pub(super) type OnDecision = Arc<dyn Fn(&RequestHead<'_>, &LayerDecision<'_>) + Send + Sync>;
 pub(super) type OnRefusal =
     Arc<dyn Fn(&RequestHead<'_>, &Refusal<'_>) -> Response<Bytes> + Send + Sync>;
 
@@ -64,7 +64,7 @@ pub(super) enum By {
 
 /// What was decided about a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Decided<'d> {
+pub enum LayerDecision<'d> {
     /// It goes, at once or after the [delay](Outcome::delay) of a shaping limit.
     Allowed(Outcome<'d>),
     /// It does not go.
