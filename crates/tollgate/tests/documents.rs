@@ -55,7 +55,10 @@ fn shown_lines() -> Vec<(PathBuf, String)> {
     let mut files = vec![root.join("README.md")];
     files.extend(files_below(&root.join("docs"), "md"));
     files.extend(files_below(&root.join("examples"), "rs"));
-    let sources = files_below(&root.join("crates/tollgate/src"), "rs");
+    let library = ["core", "limiter", "redis", "identity", "rules", "http", "tower", "tollgate"];
+    let sources =
+        library.map(|name| files_below(&root.join("crates").join(name).join("src"), "rs"));
+    let sources: Vec<PathBuf> = sources.into_iter().flatten().collect();
     let mut shown = Vec::new();
     for (file, is_source) in files
         .into_iter()
