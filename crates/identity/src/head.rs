@@ -227,6 +227,7 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
     {
         return Some(address.ip());
     }
+    // The framework keeps this under a type of its own.
     #[cfg(feature = "tonic")]
     if let Some(connection) = extensions.get::<tonic::transport::server::TcpConnectInfo>() {
         return connection.remote_addr().map(|address| address.ip());

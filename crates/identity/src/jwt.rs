@@ -23,6 +23,7 @@ use cache::{Cache, Weight};
 pub use claims::Claims;
 use jwks::PublishedKeys;
 pub use jwks::{Jwks, JwksStatus};
+// Only keys that are fetched need these.
 #[cfg(feature = "jwks")]
 pub(super) use jwks::{KeyRefresh, REFETCH_INTERVAL, SharedKeys};
 pub use key::{JwtError, JwtKey};

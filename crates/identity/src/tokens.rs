@@ -197,6 +197,7 @@ enum Looked {
 fn jwks(said: &JwksConfig) -> Result<Jwks, Error> {
     match said {
         JwksConfig::File(json) => Jwks::parse(json).map_err(problem),
+        // Fetching keys needs the feature `jwks`, which brings an HTTP client.
         #[cfg(feature = "jwks")]
         JwksConfig::Url { url, max_age, max_stale } => {
             let mut source = Jwks::url(url).map_err(problem)?;

@@ -1,5 +1,6 @@
 //! Certificates for servers that speak TLS.
 
+// Making certificates needs the feature `tls`.
 #[cfg(feature = "tls")]
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 

@@ -117,6 +117,7 @@ pub enum LaunchError {
     #[error("there is no live sentinel to ask")]
     NoSentinels,
     /// A certificate could not be made.
+    // Certificates need the feature `tls`.
     #[cfg(feature = "tls")]
     #[error("could not make a certificate")]
     Certificate(#[from] rcgen::Error),

@@ -36,6 +36,7 @@ impl Deployment {
     }
 
     /// Gives every server other certificates.
+    // Certificates need the feature `tls`, which brings a TLS library.
     #[cfg(feature = "tls")]
     pub(super) fn certify(
         &mut self,

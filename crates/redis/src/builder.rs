@@ -38,6 +38,7 @@ impl Settings {
         Ok(Settings { deployment: Deployment::of(url)?, prefix: "tollgate:".to_owned() })
     }
 
+    // Certificates need the feature `tls`, which brings a TLS library.
     #[cfg(feature = "tls")]
     fn set_root_certificate(&mut self, pem: Vec<u8>) -> Result<(), Error> {
         self.deployment.certify("root_certificate", |certificates| certificates.set_root(pem))

@@ -92,6 +92,7 @@ impl Plan {
     }
 }
 
+// Only the status of a file that is followed has it.
 #[cfg(feature = "watch")]
 impl Plan {
     /// What is wrong with the keys of tokens that are fetched, if anything is.

@@ -1,7 +1,7 @@
 //! This workspace keeps to its structure. The tables here are meant to be edited.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tollgate_structure::{
     StructureError, Workspace, cycle_problems, layer_problems, module_cycles, walk_problems,
@@ -63,6 +63,51 @@ fn walks_are_short_and_name_files_that_exist() {
     );
     let problems = walk_problems(&text, &|path| root.join(path).is_file());
     pass(&problems.iter().map(|problem| format!("ARCHITECTURE.md: {problem}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn conditions_on_features_are_in_crate_roots_or_have_a_reason() {
+    let root = workspace().unwrap().root;
+    let mut problems = Vec::new();
+    for directory in fs::read_dir(root.join("crates")).unwrap() {
+        let source = directory.unwrap().path().join("src");
+        for file in files_below(&source).into_iter().filter(|file| *file != source.join("lib.rs")) {
+            let text = fs::read_to_string(&file).unwrap();
+            if let Some(line) = condition_without_a_reason(&text) {
+                let place = file.strip_prefix(&root).unwrap().display();
+                problems.push(format!(
+                    "{place}:{line}: a condition on a feature; move it to the root of the crate, or say why in a \
+                     comment above the first condition of the file"
+                ));
+            }
+        }
+    }
+    pass(&problems);
+}
+
+#[test]
+fn condition_without_a_comment_above_is_found() {
+    let text = "mod body;\n#[cfg(feature = \"axum\")]\nmod axum;";
+    assert_eq!(condition_without_a_reason(text), Some(2));
+    let text = "// The types of axum.\n#[cfg(feature = \"axum\")]\nmod axum;";
+    assert_eq!(condition_without_a_reason(text), None);
+}
+
+/// Returns the line of the first condition on a feature, if it has no comment above it.
+fn condition_without_a_reason(text: &str) -> Option<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_condition = |line: &&str| line.starts_with("#[cfg") && line.contains("feature = ");
+    let first = lines.iter().position(is_condition)?;
+    let above = lines[..first].iter().rev().find(|line| !line.starts_with("#["));
+    let has_reason = above.is_some_and(|line| line.starts_with("// "));
+    (!has_reason).then_some(first + 1)
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let files = paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] });
+    files.filter(|file| file.extension().is_some_and(|own| own == "rs")).collect()
 }
 
 fn workspace() -> Result<Workspace, StructureError> {

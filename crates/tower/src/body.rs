@@ -14,8 +14,7 @@ use http_body_util::{BodyExt, Full};
 /// Some layers give responses a body of their own, such as tower-http's `TraceLayer`. If one of them is inside of the
 /// layer that limits, a line between the two makes its body one that is known:
 ///
-#[cfg_attr(feature = "axum", doc = "```")]
-#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// ```
 /// use axum::{Router, body::Body, http::Response, routing::get};
 /// use tollgate::tower::RateLimitLayer;
 /// use tower::ServiceBuilder;
@@ -33,8 +32,7 @@ use http_body_util::{BodyExt, Full};
 ///
 /// The same in tonic, where it is the interceptors that do so:
 ///
-#[cfg_attr(feature = "tonic", doc = "```")]
-#[cfg_attr(not(feature = "tonic"), doc = "```ignore")]
+/// ```
 /// use http::Response;
 /// use tollgate::tower::RateLimitLayer;
 /// use tonic::service::InterceptorLayer;
@@ -100,6 +98,7 @@ impl RefusalBody for String {
     }
 }
 
+// The types of the framework.
 #[cfg(feature = "axum")]
 impl RefusalBody for axum::body::Body {
     fn of(bytes: Bytes) -> axum::body::Body {

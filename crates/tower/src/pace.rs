@@ -44,6 +44,7 @@ impl<B> ResponseHead for ::http::Response<B> {
     }
 }
 
+// The types of reqwest.
 #[cfg(feature = "reqwest")]
 impl ResponseHead for reqwest::Response {
     fn status(&self) -> StatusCode {
@@ -65,8 +66,7 @@ pub enum PaceError {
     /// The client failed: before the request went, and then nothing is charged, or after. Boxed, as clients inside a buffer or a timeout have no other error;
     /// which it was, `downcast_ref` says:
     ///
-    #[cfg_attr(feature = "reqwest", doc = "```")]
-    #[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+    /// ```
     /// # use tollgate::tower::PaceError;
     /// fn is_timeout(error: &PaceError) -> bool {
     ///     let PaceError::Inner(inner) = error else { return false };

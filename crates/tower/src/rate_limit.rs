@@ -6,6 +6,7 @@
 //! - `admission`: the decision as the service inside has it, to refund it; `axum`: as an extractor
 
 mod admission;
+// The types of axum.
 #[cfg(feature = "axum")]
 mod axum;
 mod charge;

@@ -1,5 +1,6 @@
 //! Keys of tokens that can change while tokens are verified.
 
+// Only keys that are fetched need these.
 #[cfg(feature = "jwks")]
 mod fetched;
 

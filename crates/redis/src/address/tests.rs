@@ -251,6 +251,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
     }
 }
 
+// What an address with TLS comes to depends on the feature.
 #[cfg(not(feature = "tls"))]
 #[test]
 fn tls_is_refused_by_a_build_without_it() {

@@ -278,6 +278,7 @@ fn a_file_of_a_key_that_may_not_be_read_says_who_must_be_let() {
     assert_eq!(around(text, b"").unwrap_err().to_string(), expected);
 }
 
+// Keys are looked into only with the feature `jwt`.
 #[cfg(feature = "jwt")]
 const ED25519_SET: &str =
     r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;

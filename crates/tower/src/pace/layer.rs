@@ -43,8 +43,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// Nothing is retried: whoever was told to wait gets that response, and the next request waits. With
 /// `tower::retry` around it, what was refused goes again when the server said:
 ///
-#[cfg_attr(feature = "reqwest", doc = "```no_run")]
-#[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+/// ```no_run
 /// use std::future::{PreparedHeaders, ready};
 /// use tollgate::tower::{PaceError, PaceLayer};
 /// use tollgate::Limiter;
@@ -95,8 +94,7 @@ impl<R> PaceLayer<R> {
 
     /// A line for each key, instead of one for all: the limit and what the server says are the key's.
     ///
-    #[cfg_attr(feature = "reqwest", doc = "```")]
-    #[cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
+    /// ```
     /// # use tollgate::{Limiter, tower::PaceLayer};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let scope = Limiter::memory().scope("apis", "token-bucket capacity=5 refill=10/s")?;

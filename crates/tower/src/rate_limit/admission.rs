@@ -25,8 +25,7 @@ use tollgate_rules::Ruling;
 /// puts it into the extensions of each request that it limits and lets go; under feature `axum` it is an
 /// extractor. With several such layers, a handler sees the decision of the innermost one.
 ///
-#[cfg_attr(feature = "axum", doc = "```")]
-#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// ```
 /// use axum::{Router, body::Body, http::Request, routing::post};
 /// use tollgate::tower::{Admission, RateLimitLayer};
 /// # use tower::ServiceExt;

@@ -26,8 +26,7 @@ use tollgate_rules::{Attributes, Rules};
 /// A refused request gets a 429 with a problem+json body, or a gRPC status; all are told in headers how they stand. Clones share
 /// everything: a limit is not multiplied by the routes, connections and threads that it is cloned for.
 ///
-#[cfg_attr(feature = "axum", doc = "```")]
-#[cfg_attr(not(feature = "axum"), doc = "```ignore")]
+/// ```
 /// use axum::{Router, routing::{get, post}};
 /// use tollgate::{Limiter, tower::RateLimitLayer, Redis};
 ///

@@ -35,6 +35,7 @@ impl Settings {
     }
 
     fn response(&self, head: &RequestHead<'_>, refusal: &Refusal<'_>) -> Response<Bytes> {
+        // A refusal as a gRPC status needs the types of tonic.
         #[cfg(feature = "tonic")]
         if head.is_grpc() {
             return crate::grpc::response(refusal);

@@ -81,6 +81,7 @@ where
 }
 
 /// Its name is that of the service inside, so that it can stand in a tonic server by itself.
+// The types of tonic.
 #[cfg(feature = "tonic")]
 impl<S: tonic::server::NamedService> tonic::server::NamedService for RateLimit<S> {
     const NAME: &'static str = S::NAME;

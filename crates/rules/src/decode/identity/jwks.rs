@@ -103,6 +103,7 @@ fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     Some(url)
 }
 
+// Looking into keys and URLs needs the features `jwt` and `jwks`; without them, nothing is verified anyway.
 #[cfg(feature = "jwks")]
 fn is_usable(url: &str) -> bool {
     tollgate_identity::Jwks::url(url).is_ok()

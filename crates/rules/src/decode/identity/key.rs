@@ -1,6 +1,7 @@
 //! The keys of tokens, and where they are. Those are secrets: no message shows them, nor what stands where
 //! a file or a variable should be named.
 
+// Looking into a key needs the cryptography of the feature `jwt`.
 #[cfg(feature = "jwt")]
 mod usable;
 
