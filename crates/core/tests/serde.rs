@@ -2,12 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "behaviour/any.rs"]
-#[allow(dead_code)]
-mod any;
-
 use proptest::prelude::*;
 use serde_json::{Value, from_str, from_value, json, to_value};
+use tollgate_conformance::any;
 use tollgate_core::{Ask, Cost, Decision, Limit, MAX_UNITS, Place, Receipt, Retry, Verdict};
 
 fn number() -> impl Strategy<Value = u64> {

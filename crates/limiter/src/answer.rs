@@ -44,8 +44,7 @@ impl<T> Answer<T> {
 
     /// Returns an answer that is ready, and given to `undo` if it is dropped before it is polled.
     pub fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
-        let unread = UnreadAnswer { answer: Some(answer), undo: Box::new(undo) };
-        Answer { inner: Inner::Unread(unread) }
+        Answer { inner: Inner::Unread(UnreadAnswer::new(answer, undo)) }
     }
 }
 
@@ -79,7 +78,7 @@ impl<T> Future for Answer<T> {
         }
         Poll::Ready(match std::mem::replace(&mut this.inner, Inner::Taken) {
             Inner::Ready(answer) => answer,
-            Inner::Unread(mut unread) => unread.answer.take().ok_or(Error::AnswerTaken),
+            Inner::Unread(unread) => unread.read(),
             Inner::Pending(_) | Inner::Taken => Err(Error::AnswerTaken),
         })
     }
@@ -118,11 +117,32 @@ where
     }
 }
 
-/// An answer in memory that is undone if it is dropped before it is polled.
-struct UnreadAnswer<T> {
-    /// `None` once it was polled.
+/// An answer that is given to `undo` if it is dropped before it is read.
+///
+/// A store sends it to the [`Answer`] of a caller, through a channel for example. Wherever the caller gives up, and if
+/// it is with the answer in the channel, the answer is undone.
+pub struct UnreadAnswer<T> {
+    /// `None` once it was read.
     answer: Option<T>,
     undo: Box<dyn Fn(T) + Send + Sync>,
+}
+
+impl<T> UnreadAnswer<T> {
+    /// Returns an answer that nobody has read yet.
+    pub fn new(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> UnreadAnswer<T> {
+        UnreadAnswer { answer: Some(answer), undo: Box::new(undo) }
+    }
+
+    /// Returns the answer, which is not undone any more.
+    pub fn read(mut self) -> Result<T, Error> {
+        self.answer.take().ok_or(Error::AnswerTaken)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for UnreadAnswer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnreadAnswer").field(&self.answer).finish()
+    }
 }
 
 impl<T> Drop for UnreadAnswer<T> {

@@ -31,6 +31,20 @@
 //!    [`StoreError::Timeout`](crate::StoreError::Timeout). A charge whose outcome is unknown is not sent again.
 //! 7. Waits, queues and memory are bounded.
 //!
+//! # Writing a store
+//!
+//! 1. Implement [`RemoteStore`]. A store that runs the algorithms elsewhere, as Redis does in Lua, brings its own twin of
+//!    them. Any other store reads [`StoredState`]s, calls [`Charge::decide`] or [`Charge::decide_all`], and writes them
+//!    back, with a lock or a compare-and-swap around both.
+//! 2. Use the helpers: [`Call::answer`] keeps the deadline, [`IfUnread::guard`] gives back what nobody reads, and
+//!    [`StoredState::expires_at_us`] says how long a state is kept.
+//! 3. Hand it to [`Builder::store`](crate::Builder::store).
+//! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
+//!    `suite!`.
+//!
+//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes, with the reasons beside
+//! the code.
+//!
 //! # What a store may assume
 //!
 //! - A charge costs at least one unit, a key has at most 1 MiB, a name at most 4 KiB.
@@ -39,6 +53,7 @@
 
 mod fallback;
 pub(crate) mod memory;
+mod stored;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -46,20 +61,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Limit, Receipt, State};
 
 use crate::answer::Answer;
 use crate::decision::Decision;
-use crate::error::Error;
+use crate::error::{Error, StoreError};
 use crate::failure::{OnFailure, bounded_deadline};
 use crate::health::Health;
 use crate::joint::JointDecision;
 pub use crate::names::Name;
 use crate::receipt::Fingerprint;
 
+pub use crate::answer::UnreadAnswer;
 pub use crate::decision::Source;
 pub use crate::joint::Demand;
 pub use fallback::Fallback;
+pub use stored::StoredState;
 
 /// A store across the network. The [module](self) says what it must do and what it may assume.
 pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
@@ -84,16 +102,20 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
 
     /// Decides independent requests in their order. `within` is the time that the caller has for all of them.
     ///
-    /// Unless the store has a better way, they are decided one after the other while the answer is polled.
+    /// Unless the store has a better way, they are decided one after the other while the answer is polled: each is sent
+    /// when the one before it is answered, and none after `within`. Those that are not sent yet when the answer is
+    /// dropped are not decided.
     fn batch(
         self: Arc<Self>,
         requests: Vec<JointRequest>,
         within: Option<Duration>,
     ) -> Answer<Vec<Result<JointDecision, Error>>> {
-        let _ = within;
+        let began = Instant::now();
         Answer::pending(async move {
             let mut answers = Vec::with_capacity(requests.len());
-            for request in requests {
+            for mut request in requests {
+                let left = within.map(|within| within.saturating_sub(began.elapsed()));
+                request.call = request.call.bounded(left);
                 answers.push(self.check_all(request).await);
             }
             Ok(answers)
@@ -191,6 +213,30 @@ impl Call {
     pub fn bounded(self, callers: Option<Duration>) -> Call {
         Call { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
+
+    /// Starts the work of a request, and returns its answer within the deadline, which begins now; after that the
+    /// answer is [`StoreError::Timeout`]. Without any time the work is not started.
+    ///
+    /// `start` sends the request to `server`, whose address has no user and no password, and returns the reply. The
+    /// answer must be polled on a tokio runtime with time enabled. When the deadline passes, the reply is dropped; a
+    /// store that must know what became of the request waits for that elsewhere.
+    pub fn answer<T, F>(&self, server: &str, start: impl FnOnce() -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<T, Error>> + Send + Sync + 'static,
+    {
+        let (after, server) = (self.deadline, server.to_owned());
+        if after.is_zero() {
+            return Answer::ready(Err(StoreError::Timeout { server, after }.into()));
+        }
+        let until = Instant::now() + after;
+        let reply = start();
+        Answer::pending(async move {
+            match timeout_at(until, reply).await {
+                Ok(answer) => answer,
+                Err(_) => Err(StoreError::Timeout { server, after }.into()),
+            }
+        })
+    }
 }
 
 /// A check of one limit.
@@ -223,6 +269,26 @@ pub enum IfUnread {
     /// It is refunded as soon as its outcome is known, and then this is called. Refunds of one bucket go in the order
     /// of the charges, where the store can keep that order.
     Refund(Wake),
+}
+
+impl IfUnread {
+    /// Returns the decision for the caller to [read](UnreadAnswer::read). If it is dropped unread and was charged, and
+    /// is not to be kept, `refund` gets the receipt, and what to call when the units are back: both are arguments of
+    /// [`RemoteStore::refund`].
+    pub fn guard(
+        self,
+        decision: Decision,
+        refund: impl Fn(Receipt, Wake) + Send + Sync + 'static,
+    ) -> UnreadAnswer<Decision> {
+        match self {
+            IfUnread::Keep => UnreadAnswer::new(decision, drop),
+            IfUnread::Refund(wake) => UnreadAnswer::new(decision, move |decision| {
+                if let Some(receipt) = decision.into_receipt() {
+                    refund(Receipt::of(receipt.cost(), receipt.place()), Arc::clone(&wake));
+                }
+            }),
+        }
+    }
 }
 
 /// Wakes the callers that wait for units of a key.

@@ -7,9 +7,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-#[allow(dead_code)]
-#[path = "../../core/tests/behaviour/any.rs"]
-mod any;
 mod model;
 mod servers;
 mod trace;
@@ -18,6 +15,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use tollgate_conformance::any;
 use tollgate_core::{Limit, MAX_UNITS, Rate, SlidingWindowLog, TokenBucket};
 
 use model::World;

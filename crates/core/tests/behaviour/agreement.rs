@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, TokenBucket};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 /// Every request that was admitted, and what that leaves, worked out anew each time.
 struct History {

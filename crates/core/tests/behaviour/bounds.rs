@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Limit};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 /// Fails if any stretch of the admitted `(at_us, units)` holds more than the limit's bound.
 fn within_bound(limit: &Limit, admitted: &[(u64, u64)]) -> Result<(), TestCaseError> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, CarryOver, Cost, Fill, Level, Limit, Rate, TokenBucket};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
     #[test]

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Limit, MAX_STEP_BACK_US, State};
 
-use crate::any;
-use crate::trace::{self, START_US, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, START_US, Walk};
 
 /// Walks a limit to a state with something spent; the time its clock may not run behind.
 fn spent(limit: Limit, steps: &[trace::Step]) -> (Walk, u64) {

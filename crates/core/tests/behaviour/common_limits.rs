@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn burst_keeps_any_buckets_refill((capacity, rate) in crate::any::capacity_and_rate(), burst in any::<u32>()) {
+    fn burst_keeps_any_buckets_refill((capacity, rate) in tollgate_conformance::any::capacity_and_rate(), burst in any::<u32>()) {
         let bucket = TokenBucket::new(capacity, rate).unwrap().burst(burst);
         prop_assert_eq!(bucket.refill(), rate);
         prop_assert_eq!(TokenBucket::new(bucket.capacity(), rate), Ok(bucket));

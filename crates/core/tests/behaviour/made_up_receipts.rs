@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Limit, MAX_UNITS, Place, Receipt, State};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 fn receipt(numbers: impl Strategy<Value = u64> + Clone) -> impl Strategy<Value = (Cost, Place)> {
     let two = || (numbers.clone(), numbers.clone());

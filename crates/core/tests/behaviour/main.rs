@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod agreement;
-mod any;
 mod bounds;
 mod carry_over;
 mod clocks;
@@ -19,5 +18,4 @@ mod refunds;
 mod tables;
 mod text;
 mod together;
-mod trace;
 mod worked_examples;

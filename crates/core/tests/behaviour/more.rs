@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, CarryOver, Charge, Cost, Decision, LeakyBucket, Limit, State, check_all};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 /// A key at an instant, and what it was told.
 struct Told<'a> {

@@ -7,8 +7,8 @@ use tollgate_core::{
     SlidingWindowLog, State,
 };
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
     /// On states that a trace leads to, whatever its clock does.

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, Decision, MAX_UNITS, Retry, Verdict};
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 proptest! {
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate_core::{Limit, LimitError};
 
-use crate::any;
+use tollgate_conformance::any;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

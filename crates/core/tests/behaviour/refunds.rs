@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate_core::{Ask, Cost, LeakyBucket, Limit, Rate, Receipt, State};
 
-use crate::any;
-use crate::trace::{self, Move, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Move, Walk};
 
 #[derive(Clone, Debug)]
 enum Event {

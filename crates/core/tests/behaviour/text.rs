@@ -8,7 +8,7 @@ use tollgate_core::{
     TokenBucket, parse_duration,
 };
 
-use crate::any;
+use tollgate_conformance::any;
 
 proptest! {
     #[test]

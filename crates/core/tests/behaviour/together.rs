@@ -6,8 +6,8 @@ use tollgate_core::{
     check_all,
 };
 
-use crate::any;
-use crate::trace::{self, Walk};
+use tollgate_conformance::any;
+use tollgate_conformance::trace::{self, Walk};
 
 /// One request on each of the walks' limits.
 fn check(

@@ -9,9 +9,9 @@ use tollgate_core::{
     SlidingWindowLog, TokenBucket,
 };
 
-use crate::any;
 use crate::servers::{Servers, prove};
 use crate::trace::{self, Played, Step};
+use tollgate_conformance::any;
 
 fn agree(servers: &Servers, traces: &[Played]) -> Result<(), TestCaseError> {
     let texts: Vec<_> = traces.iter().map(|played| played.text.clone()).collect();

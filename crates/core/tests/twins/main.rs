@@ -5,9 +5,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-#[allow(dead_code)]
-#[path = "../behaviour/any.rs"]
-mod any;
 mod decisions;
 mod muldiv;
 mod servers;

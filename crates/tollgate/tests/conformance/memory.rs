@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate::{Cost, Decision, Limiter, ManualClock, OnFailure, Place};
 
-use crate::store::{LIMITS, S, named, open, scope};
-use crate::suite::suite;
+use tollgate_conformance::store::{LIMITS, S, named, open, scope};
+use tollgate_conformance::suite;
 
 suite!(make);
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tollgate::{Check, Decision, Error, JointDecision, Retry, Verdict};
-use tollgate_core::{MAX_UNITS, TightestLimit};
+use tollgate_core::{MAX_UNITS, Retry, TightestLimit, Verdict};
+use tollgate_limiter::{Check, Decision, Error, JointDecision};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
 /// The part of an answer that is about all limits together.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Summary {
+pub struct Summary {
     verdict: Verdict,
     refused_by: Option<usize>,
     /// `limit`, `remaining` and `requests_remaining`.
@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     reset_after_us: u64,
 }
 
-pub(crate) fn summary(answer: &JointDecision) -> Summary {
+pub fn summary(answer: &JointDecision) -> Summary {
     Summary {
         verdict: answer.verdict(),
         refused_by: answer.refused_by(),
@@ -26,7 +26,7 @@ pub(crate) fn summary(answer: &JointDecision) -> Summary {
     }
 }
 
-pub(crate) fn expected_summary(together: &tollgate_core::Together) -> Summary {
+pub fn expected_summary(together: &tollgate_core::Together) -> Summary {
     let tollgate_core::Together { verdict, refused_by, tightest, reset_after_us } = *together;
     let own = |own: fn(TightestLimit) -> u64| tightest.map(own);
     let tightest = [own(|it| it.limit), own(|it| it.remaining), own(|it| it.requests_remaining)];
@@ -37,7 +37,7 @@ fn remaining(together: &JointDecision) -> Vec<u64> {
     together.each().iter().map(Decision::remaining).collect()
 }
 
-pub(crate) async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
+pub async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
     for text in LIMITS {
         for other in LIMITS {
             let (_, limiter) = open(make);
@@ -57,7 +57,7 @@ pub(crate) async fn a_refused_request_spends_no_other_limits_quota(make: Make) {
     }
 }
 
-pub(crate) async fn what_was_charged_together_stays_charged(make: Make) {
+pub async fn what_was_charged_together_stays_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -74,7 +74,7 @@ pub(crate) async fn what_was_charged_together_stays_charged(make: Make) {
 }
 
 /// A store that makes room for one of them must not do so at another's expense.
-pub(crate) async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
+pub async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -90,7 +90,7 @@ pub(crate) async fn many_new_keys_charged_at_once_are_all_charged(make: Make) {
     }
 }
 
-pub(crate) async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Make) {
+pub async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Make) {
     let (_, limiter) = open(make);
     let second = scope(&limiter, "fixed-window limit=1 window=1s");
     let minute = scope(&limiter, "fixed-window limit=1 window=1m");
@@ -110,7 +110,7 @@ pub(crate) async fn the_refuser_is_the_limit_one_must_wait_for_longest(make: Mak
     assert_eq!(never.retry_after(), None);
 }
 
-pub(crate) async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make) {
+pub async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make) {
     let (_, limiter) = open(make);
     let (wide, narrow) = (
         scope(&limiter, "token-bucket capacity=100 refill=1/s"),
@@ -130,7 +130,7 @@ pub(crate) async fn how_many_more_fit_is_what_the_tightest_limit_says(make: Make
     assert_eq!(full.reset_after(), Duration::from_secs(90), "the later of the two");
 }
 
-pub(crate) async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(make: Make) {
+pub async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_added(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (scope, other) = (scope(&limiter, text), named(&limiter, "other", text));
@@ -171,7 +171,7 @@ pub(crate) async fn the_same_scope_and_key_twice_is_one_charge_with_the_costs_ad
     }
 }
 
-pub(crate) async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make: Make) {
+pub async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (enforced, candidate) = (scope(&limiter, text), named(&limiter, "new", text));
@@ -189,7 +189,7 @@ pub(crate) async fn a_shadow_never_refuses_and_is_charged_only_when_it_fits(make
     }
 }
 
-pub(crate) async fn shadows_alone_refuse_nothing(make: Make) {
+pub async fn shadows_alone_refuse_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -207,7 +207,7 @@ pub(crate) async fn shadows_alone_refuse_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_look_among_several_checks_refuses_and_is_never_charged(make: Make) {
+pub async fn a_look_among_several_checks_refuses_and_is_never_charged(make: Make) {
     for text in LIMITS {
         for (other, key) in LIMITS.into_iter().zip(["a", "b"].into_iter().cycle()) {
             let (_, limiter) = open(make);
@@ -239,7 +239,7 @@ fn receipts(together: JointDecision) -> Vec<bool> {
 }
 
 /// A charge that does not fit refuses for the looks beside it, too.
-pub(crate) async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
+pub async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
@@ -253,7 +253,7 @@ pub(crate) async fn a_look_admits_what_a_charge_beside_it_refuses(make: Make) {
     }
 }
 
-pub(crate) async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Make) {
+pub async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (seen, charged) = (named(&limiter, "seen", text), named(&limiter, "two", text));
@@ -270,7 +270,7 @@ pub(crate) async fn a_shadow_look_refuses_nothing_and_is_never_charged(make: Mak
     }
 }
 
-pub(crate) async fn looks_alone_charge_nothing(make: Make) {
+pub async fn looks_alone_charge_nothing(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -289,7 +289,7 @@ pub(crate) async fn looks_alone_charge_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_look_beside_a_charge_of_the_same_key_adds_nothing(make: Make) {
+pub async fn a_look_beside_a_charge_of_the_same_key_adds_nothing(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -324,7 +324,7 @@ pub(crate) async fn a_look_beside_a_charge_of_the_same_key_adds_nothing(make: Ma
     }
 }
 
-pub(crate) async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_added(make: Make) {
+pub async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_added(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -337,7 +337,7 @@ pub(crate) async fn the_same_key_looked_at_twice_is_one_look_with_the_costs_adde
     }
 }
 
-pub(crate) async fn a_check_of_no_limits_is_allowed(make: Make) {
+pub async fn a_check_of_no_limits_is_allowed(make: Make) {
     let (_, limiter) = open(make);
     let together = limiter.check_all(&[]).await.unwrap();
     assert!(together.is_allowed());
@@ -345,7 +345,7 @@ pub(crate) async fn a_check_of_no_limits_is_allowed(make: Make) {
     assert_eq!(together.each(), []);
 }
 
-pub(crate) async fn receipts_of_a_check_of_several_give_each_charge_back(make: Make) {
+pub async fn receipts_of_a_check_of_several_give_each_charge_back(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -363,7 +363,7 @@ pub(crate) async fn receipts_of_a_check_of_several_give_each_charge_back(make: M
     }
 }
 
-pub(crate) async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
+pub async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -376,7 +376,7 @@ pub(crate) async fn one_bad_cost_charges_nothing_anywhere(make: Make) {
     }
 }
 
-pub(crate) async fn limits_of_different_limiters_are_refused(make: Make) {
+pub async fn limits_of_different_limiters_are_refused(make: Make) {
     let ((_, limiter), (_, stranger)) = (open(make), open(make));
     let (own, foreign) = (scope(&limiter, LIMITS[0]), scope(&stranger, LIMITS[0]));
     let refused = limiter.check_all(&[own.check("a"), foreign.check("a")]).await;
@@ -384,7 +384,7 @@ pub(crate) async fn limits_of_different_limiters_are_refused(make: Make) {
     assert_eq!(own.peek("a").await.unwrap().remaining(), 10);
 }
 
-pub(crate) async fn a_check_of_several_is_decided_at_the_time_given(make: Make) {
+pub async fn a_check_of_several_is_decided_at_the_time_given(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);

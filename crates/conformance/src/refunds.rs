@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use tollgate::{Decision, Error};
+use tollgate_limiter::{Decision, Error};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
 /// How long a test waits for what must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) async fn a_refund_gives_back_what_was_charged(make: Make) {
+pub async fn a_refund_gives_back_what_was_charged(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -24,7 +24,7 @@ pub(crate) async fn a_refund_gives_back_what_was_charged(make: Make) {
     }
 }
 
-pub(crate) async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
+pub async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -39,7 +39,7 @@ pub(crate) async fn a_refund_of_what_has_left_gives_nothing_back(make: Make) {
 }
 
 /// Also when part of it has left: then that is less than was charged.
-pub(crate) async fn a_refund_says_how_much_more_remains(make: Make) {
+pub async fn a_refund_says_how_much_more_remains(make: Make) {
     for text in LIMITS {
         for after_ms in [0, 1, 1_500, 59_999, 60_000, 61_000, 90_000, 117_000, 120_000] {
             let (clock, limiter) = open(make);
@@ -59,7 +59,7 @@ pub(crate) async fn a_refund_says_how_much_more_remains(make: Make) {
 const OTHERS: [(&str, &str); 3] =
     [("a", "b"), ("a", ""), ("a key of more than 15 bytes", "a key of more than 15 bytez")];
 
-pub(crate) async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(make: Make) {
+pub async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_nothing(make: Make) {
     for (text, (own, other)) in LIMITS.into_iter().zip(OTHERS.into_iter().cycle()) {
         let (_, limiter) = open(make);
         let (one, two) = (named(&limiter, "one", text), named(&limiter, "two", text));
@@ -78,7 +78,7 @@ pub(crate) async fn a_receipt_of_another_key_or_scope_is_an_error_and_changes_no
 }
 
 /// Each receipt of a check of several limits, and of a batch, is that of its own part.
-pub(crate) async fn receipts_of_several_limits_are_each_of_their_own_key(make: Make) {
+pub async fn receipts_of_several_limits_are_each_of_their_own_key(make: Make) {
     let (_, limiter) = open(make);
     let scopes = ["one", "two"].map(|name| named(&limiter, name, LIMITS[0]));
     let [one, two] = &scopes;
@@ -107,7 +107,7 @@ pub(crate) async fn receipts_of_several_limits_are_each_of_their_own_key(make: M
     assert_eq!(two.peek("b").await.unwrap().remaining(), 10);
 }
 
-pub(crate) async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Make) {
+pub async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -120,7 +120,7 @@ pub(crate) async fn a_receipt_that_was_written_down_is_good_for_its_key(make: Ma
     }
 }
 
-pub(crate) async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
+pub async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -132,7 +132,7 @@ pub(crate) async fn a_refund_to_an_unknown_key_gives_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_denied_request_has_no_receipt(make: Make) {
+pub async fn a_denied_request_has_no_receipt(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -145,7 +145,7 @@ pub(crate) async fn a_denied_request_has_no_receipt(make: Make) {
     }
 }
 
-pub(crate) async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
+pub async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let mut receipts = Vec::new();
@@ -161,9 +161,7 @@ pub(crate) async fn a_refunded_charge_is_not_listed_any_more(make: Make) {
 }
 
 /// What was spent since is all that it can give back, and that once.
-pub(crate) async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most(
-    make: Make,
-) {
+pub async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_since_at_most(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -182,7 +180,7 @@ pub(crate) async fn a_receipt_from_before_a_reset_gives_back_what_was_spent_sinc
     }
 }
 
-pub(crate) async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(make: Make) {
+pub async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dropped(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -201,9 +199,7 @@ pub(crate) async fn a_dropped_check_keeps_its_charge_unless_it_is_refunded_if_dr
     }
 }
 
-pub(crate) async fn a_check_that_is_refunded_if_dropped_keeps_its_charge_when_it_is_awaited(
-    make: Make,
-) {
+pub async fn a_check_that_is_refunded_if_dropped_keeps_its_charge_when_it_is_awaited(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);

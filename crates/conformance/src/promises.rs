@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Error, Limit, ManualClock, Retry, Scope, Verdict};
-use tollgate_core::{MAX_TIME_US, MAX_UNITS};
+use tollgate_core::{Limit, MAX_TIME_US, MAX_UNITS, Retry, Verdict};
+use tollgate_limiter::{Error, ManualClock, Scope};
 
 use crate::store::{LIMITS, Make, START_US, block_on, cases, open, scope};
 use crate::{any, trace};
@@ -16,7 +16,7 @@ async fn spend_some(scope: &Scope, clock: &ManualClock) {
     assert!(scope.check("a").cost(3).await.unwrap().is_allowed());
 }
 
-pub(crate) async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(make: Make) {
+pub async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -30,7 +30,7 @@ pub(crate) async fn a_request_of_what_remains_is_allowed_and_one_more_is_not(mak
     }
 }
 
-pub(crate) async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails(make: Make) {
+pub async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -47,7 +47,7 @@ pub(crate) async fn waiting_as_long_as_told_succeeds_and_a_microsecond_less_fail
     }
 }
 
-pub(crate) async fn everything_is_back_after_the_reset_and_not_a_microsecond_before(make: Make) {
+pub async fn everything_is_back_after_the_reset_and_not_a_microsecond_before(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -64,7 +64,7 @@ pub(crate) async fn everything_is_back_after_the_reset_and_not_a_microsecond_bef
     }
 }
 
-pub(crate) async fn more_remains_when_told_and_not_before(make: Make) {
+pub async fn more_remains_when_told_and_not_before(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -83,7 +83,7 @@ pub(crate) async fn more_remains_when_told_and_not_before(make: Make) {
     }
 }
 
-pub(crate) async fn the_impatient_are_told_when_more_remains_for_them(make: Make) {
+pub async fn the_impatient_are_told_when_more_remains_for_them(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=5 leak=1/s mode=shaping");
     let check = || scope.check("a").max_wait(Duration::from_millis(1_500));
@@ -98,7 +98,7 @@ pub(crate) async fn the_impatient_are_told_when_more_remains_for_them(make: Make
     assert_eq!(patient.more_after(scope.limit()), Some(Duration::from_secs(1)));
 }
 
-pub(crate) async fn a_cost_above_the_limit_never_succeeds(make: Make) {
+pub async fn a_cost_above_the_limit_never_succeeds(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -113,7 +113,7 @@ pub(crate) async fn a_cost_above_the_limit_never_succeeds(make: Make) {
     }
 }
 
-pub(crate) async fn a_denial_costs_nothing(make: Make) {
+pub async fn a_denial_costs_nothing(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -128,7 +128,7 @@ pub(crate) async fn a_denial_costs_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: Make) {
+pub async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -144,7 +144,7 @@ pub(crate) async fn a_peek_charges_nothing_and_a_check_does_what_it_said(make: M
     }
 }
 
-pub(crate) async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
+pub async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=3 leak=2/s mode=shaping");
     for delay_ms in [0, 500, 1_000] {
@@ -158,7 +158,7 @@ pub(crate) async fn a_shaping_limit_says_how_long_to_wait(make: Make) {
     assert_eq!(scope.check("a").await.unwrap().delay(), Duration::from_millis(1_000));
 }
 
-pub(crate) async fn the_longest_wait_is_part_of_the_decision(make: Make) {
+pub async fn the_longest_wait_is_part_of_the_decision(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "leaky-bucket capacity=10 leak=1/s mode=shaping");
     let patience = Duration::from_millis(1_500);
@@ -175,7 +175,7 @@ pub(crate) async fn the_longest_wait_is_part_of_the_decision(make: Make) {
     assert_eq!(patient.remaining(), 7);
 }
 
-pub(crate) async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make: Make) {
+pub async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -190,7 +190,7 @@ pub(crate) async fn a_cost_that_is_no_cost_is_an_error_and_charges_nothing(make:
 }
 
 /// 65,536 charges of 1, each kept.
-pub(crate) async fn the_largest_log_admits_exactly_its_limit(make: Make) {
+pub async fn the_largest_log_admits_exactly_its_limit(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, "sliding-window-log limit=65536 window=1h");
     let mut spent = 0;
@@ -219,7 +219,7 @@ pub(crate) async fn the_largest_log_admits_exactly_its_limit(make: Make) {
     assert_eq!(scope.entries("a").await.unwrap().len(), 65_536);
 }
 
-pub(crate) async fn the_largest_numbers_are_exact(make: Make) {
+pub async fn the_largest_numbers_are_exact(make: Make) {
     let (clock, limiter) = open(make);
     for text in [
         "fixed-window limit=9007199254740991 window=366d",
@@ -238,7 +238,7 @@ pub(crate) async fn the_largest_numbers_are_exact(make: Make) {
             (START_US + 40_000_000_000_000, limit.size()),
             (MAX_TIME_US, limit.size()),
         ] {
-            let ask = tollgate_core::Ask::new(tollgate::Cost::new(cost).unwrap());
+            let ask = tollgate_core::Ask::new(tollgate_core::Cost::new(cost).unwrap());
             clock.set_us(at_us);
             let decision = scope.check("a").cost(cost).await.unwrap();
             assert_eq!(*decision.decided(), limit.check(&mut state, at_us, ask).decision, "{text}");
@@ -247,7 +247,7 @@ pub(crate) async fn the_largest_numbers_are_exact(make: Make) {
 }
 
 /// P1, P2 and P3 after every decision of a random trace, asked of the limiter itself.
-pub(crate) fn every_decision_keeps_its_promises(make: Make) {
+pub fn every_decision_keeps_its_promises(make: Make) {
     proptest!(cases(64), |(limit in any::limit(), steps in trace::any())| {
         let (_, limiter) = open(make);
         let scope = limiter.scope("random", limit).unwrap();

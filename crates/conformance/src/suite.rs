@@ -1,29 +1,35 @@
 //! Every behaviour and property, as tests of one store.
 
-/// `suite!(make)` runs everything on the limiters that `make` opens. One left out of these lists is
-/// dead code, which the compiler points out.
+/// Makes every behaviour and property a `#[test]` of the module that calls it.
 ///
-/// `suite!(make, in several places)` is for a store whose keys are in places that share no script:
-/// several limits of one check on different keys are then charged one after the other.
+/// `suite!(make)` runs them on the limiters that `make` opens: a [`Make`](crate::Make), which is a function of the clock
+/// that returns an empty limiter.
+///
+/// `suite!(make, in several places)` is for a store that keeps its keys in several places and cannot decide on all of
+/// them in one step. The limits of one check are then charged one after the other, and given back when one refuses:
+/// threads may see a charge that is given back a moment later.
+///
+/// One crate can call it for several stores, each in a module of its own.
+#[macro_export]
 macro_rules! suite {
     ($make:expr) => {
-        crate::suite::suite! { @everywhere $make }
-        crate::suite::suite! { @properties $make,
+        $crate::suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
             agreement: [every_decision_is_the_algorithms_own]
             changing: [every_decision_under_changing_limits_is_the_algorithms_own]
             threads: [checks_of_many_keys_at_once_are_all_or_none_under_threads]
         }
     };
     ($make:expr, in several places) => {
-        crate::suite::suite! { @everywhere $make }
-        crate::suite::suite! { @properties $make,
+        $crate::suite! { @everywhere $make }
+        $crate::suite! { @properties $make,
             agreement: [every_decision_on_one_key_is_the_algorithms_own]
             changing: [every_decision_on_one_key_under_changing_limits_is_the_algorithms_own]
             threads: [checks_of_many_keys_at_once_never_admit_too_much_under_threads]
         }
     };
     (@everywhere $make:expr) => {
-        crate::suite::suite! { @behaviours $make,
+        $crate::suite! { @behaviours $make,
             promises: [
                 a_request_of_what_remains_is_allowed_and_one_more_is_not,
                 waiting_as_long_as_told_succeeds_and_a_microsecond_less_fails,
@@ -117,7 +123,7 @@ macro_rules! suite {
                 an_empty_batch_has_no_answers,
             ]
         }
-        crate::suite::suite! { @properties $make,
+        $crate::suite! { @properties $make,
             promises: [every_decision_keeps_its_promises]
             agreement: [
                 every_refund_is_the_algorithms_own,
@@ -137,9 +143,9 @@ macro_rules! suite {
     };
     (@behaviours $make:expr, $($module:ident: [$($name:ident,)*])*) => {
         $($(
-            #[tokio::test]
-            async fn $name() {
-                crate::$module::$name($make).await;
+            #[test]
+            fn $name() {
+                $crate::store::block_on($crate::$module::$name($make));
             }
         )*)*
     };
@@ -147,10 +153,8 @@ macro_rules! suite {
         $($(
             #[test]
             fn $name() {
-                crate::$module::$name($make);
+                $crate::$module::$name($make);
             }
         )*)*
     };
 }
-
-pub(crate) use suite;

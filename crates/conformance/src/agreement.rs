@@ -5,11 +5,11 @@
 //! followed as all it can be, and every answer must be one of theirs.
 
 use proptest::prelude::*;
-use tollgate::{Check, Limiter, ManualClock, Receipt, Scope};
 use tollgate_core::{
     Ask, Charge, Cost, Intent, Limit, MAX_STEP_BACK_US, Role, State, Together as Expected,
     check_all,
 };
+use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
 use crate::store::{Make, START_US, block_on, cases, named, open};
 use crate::together::{expected_summary, summary};
@@ -278,12 +278,12 @@ fn some_keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::sample::subsequence(keys::awkward(), 1..8)
 }
 
-pub(crate) fn every_decision_is_the_algorithms_own(make: Make) {
+pub fn every_decision_is_the_algorithms_own(make: Make) {
     assert_decisions(make, some_keys());
 }
 
 /// Also of several limits, which are then in one place whatever the store.
-pub(crate) fn every_decision_on_one_key_is_the_algorithms_own(make: Make) {
+pub fn every_decision_on_one_key_is_the_algorithms_own(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
 }
 
@@ -302,7 +302,7 @@ fn assert_decisions(make: Make, keys: impl Strategy<Value = Vec<Vec<u8>>>) {
 }
 
 /// On a clock that only moves forward, so that a forgotten key cannot be told from a whole one.
-pub(crate) fn every_refund_is_the_algorithms_own(make: Make) {
+pub fn every_refund_is_the_algorithms_own(make: Make) {
     let index = any::<prop::sample::Index>;
     let refunds = prop::collection::vec((index(), prop::option::of(index())), 40);
     let limit =
@@ -344,7 +344,7 @@ pub(crate) fn every_refund_is_the_algorithms_own(make: Make) {
 }
 
 /// Enough keys, and enough that come and go, for a store to grow and to forget.
-pub(crate) fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
+pub fn a_crowd_of_keys_decides_as_each_would_alone(make: Make) {
     const KEYS: usize = 8_000;
     const S: u64 = 1_000_000;
     let (clock, limiter) = open(make);

@@ -8,11 +8,11 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 
 use proptest::prelude::*;
-use tollgate::{Check, Limiter, ManualClock, Receipt, Scope};
 use tollgate_core::{
     Ask, CarryOver, Charge, Cost, Decision, Entry, Intent, Limit, MAX_STEP_BACK_US, Role,
     Together as Expected, check_all,
 };
+use tollgate_limiter::{Check, Limiter, ManualClock, Receipt, Scope};
 
 use crate::store::{Make, block_on, cases, open};
 use crate::together::{expected_summary, summary};
@@ -355,12 +355,12 @@ fn decide_alone(walk: &mut Walk, cost: Cost, is_charged: bool) -> Decision {
     if is_charged && peeked.is_allowed() { walk.check(cost).decision } else { peeked }
 }
 
-pub(crate) fn every_decision_under_changing_limits_is_the_algorithms_own(make: Make) {
+pub fn every_decision_under_changing_limits_is_the_algorithms_own(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1..6));
 }
 
 /// Also of several limits, which are then in one place whatever the store.
-pub(crate) fn every_decision_on_one_key_under_changing_limits_is_the_algorithms_own(make: Make) {
+pub fn every_decision_on_one_key_under_changing_limits_is_the_algorithms_own(make: Make) {
     assert_decisions(make, prop::sample::subsequence(keys::awkward(), 1));
 }
 

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use tokio::runtime::{Builder, Handle};
-use tollgate::{Check, Limiter, Scope};
+use tollgate_limiter::{Check, Limiter, Scope};
 
 use crate::store::{Make, named, open};
 
@@ -51,7 +51,7 @@ fn remaining(scope: &Scope, key: &str) -> u64 {
     crate::store::block_on(scope.peek(key).into_future()).unwrap().remaining()
 }
 
-pub(crate) fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
+pub fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
     for text in LIMITS {
         for cost in [1, 7] {
             let (_, limiter) = open(make);
@@ -65,7 +65,7 @@ pub(crate) fn any_number_of_threads_admit_exactly_the_limit(make: Make) {
     }
 }
 
-pub(crate) fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
+pub fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
     const KEYS: [&str; 3] = ["a", "b", "a key that is longer than most"];
     for text in LIMITS {
         let (_, limiter) = open(make);
@@ -79,7 +79,7 @@ pub(crate) fn threads_on_a_few_keys_admit_exactly_each_ones_limit(make: Make) {
     }
 }
 
-pub(crate) fn of_many_threads_that_bring_in_a_key_one_is_the_first(make: Make) {
+pub fn of_many_threads_that_bring_in_a_key_one_is_the_first(make: Make) {
     let (_, limiter) = open(make);
     for text in ["fixed-window limit=1 window=1m", "sliding-window-log limit=1 window=1m"] {
         let scope = named(&limiter, text, text);
@@ -91,7 +91,7 @@ pub(crate) fn of_many_threads_that_bring_in_a_key_one_is_the_first(make: Make) {
     }
 }
 
-pub(crate) fn limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit(make: Make) {
+pub fn limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let wide = named(&limiter, "wide", text);
@@ -110,14 +110,14 @@ pub(crate) fn limits_charged_in_opposite_orders_neither_deadlock_nor_over_admit(
 }
 
 /// Every check charges three of twelve keys, some of them alone as well.
-pub(crate) fn checks_of_many_keys_at_once_are_all_or_none_under_threads(make: Make) {
+pub fn checks_of_many_keys_at_once_are_all_or_none_under_threads(make: Make) {
     each_with_its_charges(make, |text, admitted, charged| {
         assert_eq!(admitted, charged, "{text}: what was admitted was charged");
     });
 }
 
 /// Where keys are in different places, some of what was refused may stay charged.
-pub(crate) fn checks_of_many_keys_at_once_never_admit_too_much_under_threads(make: Make) {
+pub fn checks_of_many_keys_at_once_never_admit_too_much_under_threads(make: Make) {
     each_with_its_charges(make, |text, admitted, charged| {
         assert!(admitted <= charged, "{text}: {admitted} admitted, {charged} charged");
     });
@@ -144,7 +144,7 @@ fn each_with_its_charges(make: Make, assert: impl Fn(&str, u64, u64)) {
     }
 }
 
-pub(crate) fn charges_and_refunds_of_many_threads_add_up(make: Make) {
+pub fn charges_and_refunds_of_many_threads_add_up(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let scope = named(&limiter, "refunds", text);
@@ -165,7 +165,7 @@ pub(crate) fn charges_and_refunds_of_many_threads_add_up(make: Make) {
 }
 
 /// All of one size, so that nothing is lost on the way from one to another.
-pub(crate) fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would(make: Make) {
+pub fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would(make: Make) {
     let (_, limiter) = open(make);
     let scopes = LIMITS.map(|text| named(&limiter, "by turns", text));
     let admitted = on_threads(|number, handle| {
@@ -178,7 +178,7 @@ pub(crate) fn threads_under_every_limit_of_one_name_admit_exactly_what_one_would
     }
 }
 
-pub(crate) fn a_limit_raised_under_threads_admits_exactly_the_difference_more(make: Make) {
+pub fn a_limit_raised_under_threads_admits_exactly_the_difference_more(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let small = named(&limiter, "raised", text);
@@ -199,7 +199,7 @@ pub(crate) fn a_limit_raised_under_threads_admits_exactly_the_difference_more(ma
 }
 
 /// Also buckets, which hold nothing above the smaller: what is spent stays under the larger.
-pub(crate) fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: Make) {
+pub fn limits_of_two_sizes_at_once_admit_exactly_the_larger_under_threads(make: Make) {
     for text in LIMITS {
         let (_, limiter) = open(make);
         let small = named(&limiter, "both", text);

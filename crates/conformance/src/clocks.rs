@@ -6,7 +6,7 @@ use tollgate_core::MAX_STEP_BACK_US;
 
 use crate::store::{LIMITS, Make, S, START_US, open, scope};
 
-pub(crate) async fn time_holds_still_while_the_clock_is_a_little_behind(make: Make) {
+pub async fn time_holds_still_while_the_clock_is_a_little_behind(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -32,7 +32,7 @@ pub(crate) async fn time_holds_still_while_the_clock_is_a_little_behind(make: Ma
     }
 }
 
-pub(crate) async fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(make: Make) {
+pub async fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -50,7 +50,7 @@ pub(crate) async fn a_new_clock_keeps_what_was_spent_and_locks_nobody_out(make: 
     }
 }
 
-pub(crate) async fn a_time_given_with_the_check_is_the_time_it_is_decided_at(make: Make) {
+pub async fn a_time_given_with_the_check_is_the_time_it_is_decided_at(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);
@@ -65,7 +65,7 @@ pub(crate) async fn a_time_given_with_the_check_is_the_time_it_is_decided_at(mak
     }
 }
 
-pub(crate) async fn the_end_of_time_is_a_time_like_any_other(make: Make) {
+pub async fn the_end_of_time_is_a_time_like_any_other(make: Make) {
     for text in LIMITS {
         let (clock, limiter) = open(make);
         let scope = scope(&limiter, text);

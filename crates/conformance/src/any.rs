@@ -8,11 +8,13 @@ use tollgate_core::{
     Rate, SlidingWindowCounter, SlidingWindowLog, State, TokenBucket, Window, WindowPair,
 };
 
-pub(crate) fn limit() -> impl Strategy<Value = Limit> {
+/// Returns limits of every algorithm.
+pub fn limit() -> impl Strategy<Value = Limit> {
     prop_oneof![window_limit(), bucket_limit()]
 }
 
-pub(crate) fn window_limit() -> impl Strategy<Value = Limit> {
+/// Returns limits by window: fixed windows, counters and logs.
+pub fn window_limit() -> impl Strategy<Value = Limit> {
     prop_oneof![
         (units(), window())
             .prop_map(|(limit, window)| FixedWindow::new(limit, window).unwrap().into()),
@@ -24,7 +26,8 @@ pub(crate) fn window_limit() -> impl Strategy<Value = Limit> {
     ]
 }
 
-pub(crate) fn bucket_limit() -> impl Strategy<Value = Limit> {
+/// Returns token buckets and leaky buckets of both modes.
+pub fn bucket_limit() -> impl Strategy<Value = Limit> {
     (capacity_and_rate(), 0..3).prop_map(|((capacity, rate), kind)| match kind {
         0 => TokenBucket::new(capacity, rate).unwrap().into(),
         1 => LeakyBucket::policing(capacity, rate).unwrap().into(),
@@ -32,8 +35,8 @@ pub(crate) fn bucket_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// A capacity and a rate that make a bucket: it fills within 100 years.
-pub(crate) fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
+/// Returns capacities and rates that make a bucket: it fills within 100 years.
+pub fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
     let rate = prop_oneof![
         4 => (1..20_u64, 1..50_u64),
         2 => (1..1_000_u64, prop::sample::select(vec![1_000, 7_000, 1_000_000, 60_000_000, 86_400_000_000_u64])),
@@ -50,7 +53,8 @@ pub(crate) fn capacity_and_rate() -> impl Strategy<Value = (u64, Rate)> {
         })
 }
 
-pub(crate) fn units() -> impl Strategy<Value = u64> {
+/// Returns costs and sizes, most of them small.
+pub fn units() -> impl Strategy<Value = u64> {
     prop_oneof![
         6 => 1..10_u64,
         2 => 1..1_000_u64,
@@ -59,7 +63,8 @@ pub(crate) fn units() -> impl Strategy<Value = u64> {
     ]
 }
 
-pub(crate) fn window() -> impl Strategy<Value = Duration> {
+/// Returns lengths of windows, most of them microseconds.
+pub fn window() -> impl Strategy<Value = Duration> {
     prop_oneof![
         4 => 1..50_u64,
         2 => prop::sample::select(vec![1_000, 1_000_000, 60_000_000, 86_400_000_000, MAX_WINDOW_US]),
@@ -68,8 +73,8 @@ pub(crate) fn window() -> impl Strategy<Value = Duration> {
     .prop_map(Duration::from_micros)
 }
 
-/// States that a store may hand back, also if no limit ever wrote them.
-pub(crate) fn state() -> impl Strategy<Value = State> {
+/// Returns states that a store may hand back, also if no limit ever wrote them.
+pub fn state() -> impl Strategy<Value = State> {
     let word = || prop_oneof![any::<u64>(), 0..20_u64, Just(u64::MAX)];
     prop_oneof![
         (word(), word()).prop_map(|(start_us, spent)| Window { start_us, spent }.into()),

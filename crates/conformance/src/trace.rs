@@ -4,15 +4,17 @@ use proptest::prelude::*;
 use tollgate_core::{Ask, Checked, Cost, Decision, Limit, MAX_UNITS, State};
 
 /// Where a trace begins: late enough that its clock can step back by hours.
-pub(crate) const START_US: u64 = 1_000_000_000_000_000;
+pub const START_US: u64 = 1_000_000_000_000_000;
 
 /// Past this a trace ends: every wait must stay within the time there is.
 const END_US: u64 = 4_000_000_000_000_000;
 
 /// How the clock moves before a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Move {
+pub enum Move {
+    /// Not at all.
     Stay,
+    /// Forward by microseconds.
     ByUs(u64),
     /// By thousandths of the limit's own interval.
     Part(u64),
@@ -28,25 +30,29 @@ pub(crate) enum Move {
 
 /// What a request costs.
 #[derive(Clone, Debug)]
-pub(crate) enum Price {
+pub enum Price {
+    /// Units.
     Units(u64),
     /// Thousandths of the limit.
     Part(u64),
     /// What remains, give or take one.
     Remaining(i64),
+    /// The size of the limit.
     All,
+    /// One more than the size of the limit.
     MoreThanAll,
 }
 
-pub(crate) type Step = (Move, Price);
+/// One request: when it comes, and what it costs.
+pub type Step = (Move, Price);
 
-/// Traces on a clock that only moves forward.
-pub(crate) fn forward() -> impl Strategy<Value = Vec<Step>> {
+/// Returns traces on a clock that only moves forward.
+pub fn forward() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((forward_move(), price()), 1..40)
 }
 
-/// Traces on a clock that also steps back.
-pub(crate) fn any() -> impl Strategy<Value = Vec<Step>> {
+/// Returns traces on a clock that also steps back.
+pub fn any() -> impl Strategy<Value = Vec<Step>> {
     let moves = prop_oneof![
         8 => forward_move(),
         1 => (1..=10_000_000_u64).prop_map(Move::BackUs),
@@ -77,21 +83,25 @@ fn price() -> impl Strategy<Value = Price> {
 }
 
 /// One key as it goes through a trace.
-#[derive(Clone)]
-pub(crate) struct Walk {
-    pub(crate) limit: Limit,
-    pub(crate) state: State,
-    pub(crate) now_us: u64,
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// The limit that decides.
+    pub limit: Limit,
+    /// The state of the key.
+    pub state: State,
+    /// The time of the last request.
+    pub now_us: u64,
     last: Option<Decision>,
 }
 
 impl Walk {
-    pub(crate) fn new(limit: Limit) -> Walk {
+    /// Returns a key that has spent nothing.
+    pub fn new(limit: Limit) -> Walk {
         Walk { limit, state: limit.fresh(), now_us: START_US, last: None }
     }
 
     /// Moves the clock and says what the request costs; `None` past the end of time.
-    pub(crate) fn aim(&mut self, (step, price): &Step) -> Option<Cost> {
+    pub fn aim(&mut self, (step, price): &Step) -> Option<Cost> {
         let retry_us = self.last.and_then(|decision| decision.retry_after_us()).unwrap_or(0);
         let reset_us = self.last.map_or(0, |decision| decision.reset_after_us);
         let now_us = self.now_us;
@@ -125,18 +135,21 @@ impl Walk {
         Cost::new(units.clamp(1, MAX_UNITS)).unwrap()
     }
 
-    pub(crate) fn check(&mut self, cost: Cost) -> Checked {
+    /// Decides one request at the time of the walk, and charges it if it is allowed.
+    pub fn check(&mut self, cost: Cost) -> Checked {
         let checked = self.limit.check(&mut self.state, self.now_us, Ask::new(cost));
         self.last = Some(checked.decision);
         checked
     }
 
-    pub(crate) fn peek_after(&self, wait_us: u64, units: u64) -> Decision {
+    /// Decides a request of `units` that comes `wait_us` later, and charges nothing.
+    pub fn peek_after(&self, wait_us: u64, units: u64) -> Decision {
         let cost = Cost::new(units).unwrap();
         self.limit.peek(&self.state, self.now_us + wait_us, Ask::new(cost))
     }
 
-    pub(crate) fn remaining_after(&self, wait_us: u64) -> u64 {
+    /// Returns the units that remain `wait_us` later.
+    pub fn remaining_after(&self, wait_us: u64) -> u64 {
         self.peek_after(wait_us, 1).remaining
     }
 }

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::{ClientAddress, Cost, Entry, Error, Ipv6Prefix, Limit};
+use tollgate_core::{Cost, Entry, Limit};
+use tollgate_limiter::{ClientAddress, Error, Ipv6Prefix};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open, scope};
 
 /// Keys that one could take for another: lengths round every boundary, prefixes of each other,
 /// NULs at their ends, what separates key parts elsewhere, and bytes that are no text.
-pub(crate) fn awkward() -> Vec<Vec<u8>> {
+pub fn awkward() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     for length in [0, 1, 2, 7, 8, 14, 15, 16, 17, 31, 32, 33, 100_000] {
         for byte in [0, b'a', 0xff, 15] {
@@ -33,7 +34,7 @@ pub(crate) fn awkward() -> Vec<Vec<u8>> {
     keys
 }
 
-pub(crate) async fn a_key_nobody_has_seen_has_everything(make: Make) {
+pub async fn a_key_nobody_has_seen_has_everything(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -50,7 +51,7 @@ pub(crate) async fn a_key_nobody_has_seen_has_everything(make: Make) {
     }
 }
 
-pub(crate) async fn keys_that_look_alike_are_apart(make: Make) {
+pub async fn keys_that_look_alike_are_apart(make: Make) {
     let (_, limiter) = open(make);
     let limit: Limit = "fixed-window limit=1000000 window=1h".parse().unwrap();
     let scope = limiter.scope("many", limit).unwrap();
@@ -65,7 +66,7 @@ pub(crate) async fn keys_that_look_alike_are_apart(make: Make) {
     }
 }
 
-pub(crate) async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
+pub async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, "fixed-window limit=1 window=1h");
     for length in 0..=40 {
@@ -80,7 +81,7 @@ pub(crate) async fn keys_that_differ_in_one_byte_are_apart(make: Make) {
     }
 }
 
-pub(crate) async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
+pub async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let names = ["a", "b", "a:b", "", "a\0"].map(|name| format!("{name} {text}"));
@@ -102,7 +103,7 @@ pub(crate) async fn two_scopes_with_equal_numbers_share_nothing(make: Make) {
     assert_eq!(two.peek("x").await.unwrap().remaining(), 10);
 }
 
-pub(crate) async fn the_same_name_twice_is_the_same_scope(make: Make) {
+pub async fn the_same_name_twice_is_the_same_scope(make: Make) {
     let (_, limiter) = open(make);
     let (first, second) = (scope(&limiter, LIMITS[0]), scope(&limiter, LIMITS[0]));
     first.check("a").cost(4).await.unwrap();
@@ -110,7 +111,7 @@ pub(crate) async fn the_same_name_twice_is_the_same_scope(make: Make) {
     assert_eq!((second.name(), second.limit()), (LIMITS[0], &LIMITS[0].parse().unwrap()));
 }
 
-pub(crate) async fn clones_share_everything(make: Make) {
+pub async fn clones_share_everything(make: Make) {
     let (_, limiter) = open(make);
     let clone = limiter.clone();
     let (first, second) = (scope(&limiter, LIMITS[3]), scope(&clone, LIMITS[3]));
@@ -119,7 +120,7 @@ pub(crate) async fn clones_share_everything(make: Make) {
     assert!(limiter.check_all(&[first.check("a"), second.check("b")]).await.unwrap().is_allowed());
 }
 
-pub(crate) async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make: Make) {
+pub async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -135,7 +136,7 @@ pub(crate) async fn a_reset_key_has_spent_nothing_and_others_are_as_before(make:
     }
 }
 
-pub(crate) async fn a_reset_of_an_unknown_key_does_nothing(make: Make) {
+pub async fn a_reset_of_an_unknown_key_does_nothing(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -146,7 +147,7 @@ pub(crate) async fn a_reset_of_an_unknown_key_does_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) {
+pub async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) {
     let (clock, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let entry =
@@ -166,7 +167,7 @@ pub(crate) async fn a_log_lists_the_charges_that_count_oldest_first(make: Make) 
     assert_eq!(scope.entries("a").await.unwrap(), []);
 }
 
-pub(crate) async fn only_a_log_lists_its_charges(make: Make) {
+pub async fn only_a_log_lists_its_charges(make: Make) {
     let (_, limiter) = open(make);
     for text in LIMITS {
         let scope = scope(&limiter, text);
@@ -176,7 +177,7 @@ pub(crate) async fn only_a_log_lists_its_charges(make: Make) {
     }
 }
 
-pub(crate) async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make) {
+pub async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[0]);
     let longest = vec![b'k'; 1 << 20];
@@ -206,7 +207,7 @@ pub(crate) async fn a_key_above_one_mebibyte_is_an_error_in_every_operation(make
     assert_eq!(too_long().to_string(), message);
 }
 
-pub(crate) async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
+pub async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
     let (_, limiter) = open(make);
     let limit: Limit = LIMITS[0].parse().unwrap();
     assert!(
@@ -217,7 +218,7 @@ pub(crate) async fn a_name_above_four_kibibytes_is_an_error(make: Make) {
 }
 
 /// IPv4 alone and unmapped, IPv6 by its first 56 bits, and in every operation.
-pub(crate) async fn an_ip_address_is_the_key_of_its_client(make: Make) {
+pub async fn an_ip_address_is_the_key_of_its_client(make: Make) {
     let (_, limiter) = open(make);
     let scope = scope(&limiter, LIMITS[1]);
     let ip = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -245,7 +246,7 @@ pub(crate) async fn an_ip_address_is_the_key_of_its_client(make: Make) {
     assert_eq!(scope.peek("ip=2001:db8::1").await.unwrap().remaining(), 9);
 }
 
-pub(crate) async fn a_limit_may_be_text_and_other_text_is_an_error(make: Make) {
+pub async fn a_limit_may_be_text_and_other_text_is_an_error(make: Make) {
     let (_, limiter) = open(make);
     let text = LIMITS[3].to_owned();
     let limit: Limit = text.parse().unwrap();

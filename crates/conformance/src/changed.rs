@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tollgate::{Cost, Entry, Limit, Limiter, Scope};
-use tollgate_core::Ask;
+use tollgate_core::{Ask, Cost, Entry, Limit};
+use tollgate_limiter::{Limiter, Scope};
 
 use crate::store::{LIMITS, Make, S, START_US, named, open};
 
@@ -29,7 +29,7 @@ async fn remaining(scope: &Scope, key: &str) -> u64 {
     scope.peek(key).await.unwrap().remaining()
 }
 
-pub(crate) async fn what_was_spent_stays_spent_under_any_other_limit(make: Make) {
+pub async fn what_was_spent_stays_spent_under_any_other_limit(make: Make) {
     for old in LIMITS {
         for new in LIMITS {
             for (size, left) in [(10, 6), (20, 16), (5, 1), (4, 0), (3, 0)] {
@@ -50,7 +50,7 @@ pub(crate) async fn what_was_spent_stays_spent_under_any_other_limit(make: Make)
     }
 }
 
-pub(crate) async fn a_key_under_two_limits_by_turns_has_one_state(make: Make) {
+pub async fn a_key_under_two_limits_by_turns_has_one_state(make: Make) {
     for (one, two) in pairs() {
         let (_, limiter) = open(make);
         let (one, two) = both(&limiter, one, two);
@@ -68,7 +68,7 @@ pub(crate) async fn a_key_under_two_limits_by_turns_has_one_state(make: Make) {
 
 /// At ten times the rate a tenth of the wait is left, to the microsecond: the refusal that says so keeps
 /// the state at the new rate.
-pub(crate) async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait(make: Make) {
+pub async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wait(make: Make) {
     for slow in &LIMITS[3..] {
         let (clock, limiter) = open(make);
         let fast = slow.replace("=1/s", "=10/s");
@@ -86,7 +86,7 @@ pub(crate) async fn a_refusal_under_a_changed_limit_says_exactly_how_long_to_wai
     }
 }
 
-pub(crate) async fn the_wait_is_exact_from_any_limit_to_any_other(make: Make) {
+pub async fn the_wait_is_exact_from_any_limit_to_any_other(make: Make) {
     for (old, new) in pairs() {
         for cost in [1, 4, 10] {
             let (clock, limiter) = open(make);
@@ -106,7 +106,7 @@ pub(crate) async fn the_wait_is_exact_from_any_limit_to_any_other(make: Make) {
     }
 }
 
-pub(crate) async fn a_look_under_another_limit_keeps_nothing(make: Make) {
+pub async fn a_look_under_another_limit_keeps_nothing(make: Make) {
     for (old, new) in pairs() {
         let (clock, limiter) = open(make);
         let (_, untouched) = open(make);
@@ -130,7 +130,7 @@ pub(crate) async fn a_look_under_another_limit_keeps_nothing(make: Make) {
     }
 }
 
-pub(crate) async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make: Make) {
+pub async fn a_refund_under_another_limit_gives_back_what_the_old_one_would(make: Make) {
     for (old, new) in pairs().chain([(LIMITS[0], "fixed-window limit=20 window=1m")]) {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
@@ -153,7 +153,7 @@ pub(crate) async fn a_refund_under_another_limit_gives_back_what_the_old_one_wou
     }
 }
 
-pub(crate) async fn a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers(make: Make) {
+pub async fn a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_numbers(make: Make) {
     for (old, new) in LIMITS.map(|text| (text, sized(text, 15))) {
         let (_, limiter) = open(make);
         let (before, after) = both(&limiter, old, &new);
@@ -165,7 +165,7 @@ pub(crate) async fn a_receipt_is_good_for_a_limit_of_the_same_kind_with_other_nu
     }
 }
 
-pub(crate) async fn a_reset_forgets_a_key_whatever_limit_it_was_under(make: Make) {
+pub async fn a_reset_forgets_a_key_whatever_limit_it_was_under(make: Make) {
     for (old, new) in pairs() {
         let (_, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);
@@ -182,7 +182,7 @@ pub(crate) async fn a_reset_forgets_a_key_whatever_limit_it_was_under(make: Make
     }
 }
 
-pub(crate) async fn entries_are_those_of_the_limit_that_is_asked(make: Make) {
+pub async fn entries_are_those_of_the_limit_that_is_asked(make: Make) {
     let (clock, limiter) = open(make);
     let (minute, bucket) = both(&limiter, LIMITS[1], LIMITS[3]);
     let second = named(&limiter, "api", "sliding-window-log limit=10 window=1s");
@@ -200,7 +200,7 @@ pub(crate) async fn entries_are_those_of_the_limit_that_is_asked(make: Make) {
 }
 
 /// The refused check keeps what it carried over, of the limits that admit it and of shadows as well.
-pub(crate) async fn of_several_limits_each_that_changed_is_carried_over(make: Make) {
+pub async fn of_several_limits_each_that_changed_is_carried_over(make: Make) {
     let (clock, limiter) = open(make);
     let slow = "token-bucket capacity=10 refill=1/s";
     let fast = "token-bucket capacity=10 refill=10/s";
@@ -223,7 +223,7 @@ pub(crate) async fn of_several_limits_each_that_changed_is_carried_over(make: Ma
     assert_eq!(left, [0, 5, 0]);
 }
 
-pub(crate) async fn one_key_under_two_limits_of_one_name_is_one_charge(make: Make) {
+pub async fn one_key_under_two_limits_of_one_name_is_one_charge(make: Make) {
     let (_, limiter) = open(make);
     let (small, large) = both(&limiter, LIMITS[0], "fixed-window limit=20 window=1m");
     let checks = [small.check("a").cost(3), large.check("a").cost(4)];
@@ -242,7 +242,7 @@ pub(crate) async fn one_key_under_two_limits_of_one_name_is_one_charge(make: Mak
     assert_eq!(remaining(&large, "a").await, 0);
 }
 
-pub(crate) async fn requests_of_one_batch_may_be_under_different_limits(make: Make) {
+pub async fn requests_of_one_batch_may_be_under_different_limits(make: Make) {
     for (one, two) in pairs() {
         let (_, limiter) = open(make);
         let (one, two) = both(&limiter, one, two);
@@ -262,7 +262,7 @@ pub(crate) async fn requests_of_one_batch_may_be_under_different_limits(make: Ma
 }
 
 /// On a clock that has restarted, too: the state is carried over first, and then its time restarts.
-pub(crate) async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) {
+pub async fn a_changed_limit_on_a_new_clock_locks_nobody_out(make: Make) {
     for (old, new) in pairs() {
         let (clock, limiter) = open(make);
         let (before, after) = both(&limiter, old, new);

@@ -1,0 +1,227 @@
+//! What the limiter does above a store that fails, is too slow, or answers a caller that has gone.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate_conformance::store::{LIMITS, START_US, scope};
+use tollgate_core::Receipt;
+use tollgate_limiter::store::{
+    Call, Charge, CheckRequest, JointRequest, KeyState, RemoteStore, Wake,
+};
+use tollgate_limiter::{
+    Answer, Decision, Error, Health, JointDecision, Limiter, ManualClock, OnFailure, Scope,
+    StoreError,
+};
+
+use crate::store::ExampleStore;
+
+/// An example store that fails while it is told to.
+#[derive(Clone, Debug)]
+struct FailingStore {
+    inner: ExampleStore,
+    is_failing: Arc<AtomicBool>,
+}
+
+impl FailingStore {
+    fn unless_failing<T>(&self, ask: impl FnOnce(&ExampleStore) -> Answer<T>) -> Answer<T> {
+        if self.is_failing.load(Ordering::Relaxed) {
+            return Answer::pending(async { Err(failure().into()) });
+        }
+        ask(&self.inner)
+    }
+}
+
+fn failure() -> StoreError {
+    StoreError::unreachable("example", "connection refused")
+}
+
+impl RemoteStore for FailingStore {
+    fn check(&self, request: CheckRequest) -> Answer<Decision> {
+        self.unless_failing(|store| store.check(request))
+    }
+
+    fn check_all(&self, request: JointRequest) -> Answer<JointDecision> {
+        self.unless_failing(|store| store.check_all(request))
+    }
+
+    fn refund(&self, charge: Charge, receipt: Receipt, call: Call, wake: Wake) -> Answer<u64> {
+        self.unless_failing(|store| store.refund(charge, receipt, call, wake))
+    }
+
+    fn reset(&self, charge: Charge, call: Call, wake: Wake) -> Answer<()> {
+        self.unless_failing(|store| store.reset(charge, call, wake))
+    }
+
+    fn state(&self, charge: Charge, call: Call) -> Answer<KeyState> {
+        self.unless_failing(|store| store.state(charge, call))
+    }
+
+    fn health(&self) -> Health {
+        self.inner.health()
+    }
+}
+
+/// Returns a limiter on a store that works, and what makes the store fail.
+fn open() -> (Limiter, Arc<AtomicBool>) {
+    let is_failing = Arc::new(AtomicBool::new(false));
+    let store = FailingStore { inner: ExampleStore::start(), is_failing: Arc::clone(&is_failing) };
+    (on(store), is_failing)
+}
+
+fn on(store: impl RemoteStore) -> Limiter {
+    let builder = Limiter::builder().clock(&ManualClock::at_us(START_US));
+    builder.store(|_| Ok(store)).unwrap().deadline(Duration::from_secs(30)).build()
+}
+
+/// Decides a request of 4 in each of the three ways.
+async fn in_each_way(scope: &Scope) -> [Result<(bool, u64), Error>; 3] {
+    let told = |decision: &Decision| {
+        assert!(decision.is_degraded() && decision.receipt().is_none());
+        (decision.is_allowed(), decision.remaining())
+    };
+    let check = || scope.check("a").cost(4);
+    let one = check().await.map(|decision| told(&decision));
+    let all = scope.limiter().check_all(&[check()]).await.map(|all| told(&all.each()[0]));
+    let batch = scope.limiter().batch(&[&[check()]]).await.unwrap().remove(0);
+    [one, all, batch.map(|all| told(&all.each()[0]))]
+}
+
+#[tokio::test]
+async fn open_policy_admits_as_if_nothing_was_spent_and_charges_nothing() {
+    let (limiter, is_failing) = open();
+    for text in LIMITS {
+        let scope = scope(&limiter, text).on_failure(OnFailure::Open);
+        assert_eq!(scope.check("a").cost(3).await.unwrap().remaining(), 7, "{text}");
+        is_failing.store(true, Ordering::Relaxed);
+        assert_eq!(in_each_way(&scope).await, [Ok((true, 6)), Ok((true, 6)), Ok((true, 6))]);
+        is_failing.store(false, Ordering::Relaxed);
+        let decision = scope.check("a").await.unwrap();
+        assert_eq!((decision.is_degraded(), decision.remaining()), (false, 6), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn closed_policy_returns_the_error_of_the_store() {
+    let (limiter, is_failing) = open();
+    is_failing.store(true, Ordering::Relaxed);
+    for text in LIMITS {
+        let scope = scope(&limiter, text).on_failure(OnFailure::Closed);
+        let error = || Err(failure().into());
+        assert_eq!(in_each_way(&scope).await, [error(), error(), error()], "{text}");
+    }
+}
+
+/// Half of 10 is one request of 4.
+#[tokio::test]
+async fn local_policy_admits_the_share_of_this_process() {
+    let (limiter, is_failing) = open();
+    is_failing.store(true, Ordering::Relaxed);
+    for text in LIMITS {
+        let scope = scope(&limiter, text).on_failure(OnFailure::Local { processes: 2 });
+        assert_eq!(in_each_way(&scope).await, [Ok((true, 1)), Ok((false, 1)), Ok((false, 1))]);
+    }
+}
+
+#[tokio::test]
+async fn refunds_resets_and_listings_that_fail_are_errors_under_every_policy() {
+    let (limiter, is_failing) = open();
+    for policy in [OnFailure::Open, OnFailure::Closed, OnFailure::Local { processes: 1 }] {
+        is_failing.store(false, Ordering::Relaxed);
+        let scope = scope(&limiter, LIMITS[1]).on_failure(policy);
+        let receipt = scope.check("a").await.unwrap().into_receipt().unwrap();
+        is_failing.store(true, Ordering::Relaxed);
+        assert_eq!(scope.refund("a", receipt).await, Err(failure().into()), "{policy:?}");
+        assert_eq!(scope.reset("a").await, Err(failure().into()), "{policy:?}");
+        assert_eq!(scope.entries("a").await, Err(failure().into()), "{policy:?}");
+    }
+}
+
+/// Keeps the server busy until what it returns is dropped.
+fn stall(store: &ExampleStore) -> Sender<()> {
+    let (release, released) = mpsc::channel();
+    store.send(Box::new(move |_| released.recv().unwrap_or(()))).unwrap();
+    release
+}
+
+/// The charge whose outcome was unknown stays.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_late_is_a_timeout() {
+    let store = ExampleStore::start();
+    let limiter = on(store.clone());
+    let after = Duration::from_millis(20);
+    let scope = scope(&limiter, LIMITS[0]).on_failure(OnFailure::Closed).deadline(after);
+    let stalled = stall(&store);
+    let began = tokio::time::Instant::now();
+    let timeout = || StoreError::Timeout { server: String::from("example"), after };
+    assert_eq!(scope.check("a").cost(4).await, Err(timeout().into()));
+    assert_eq!(began.elapsed().as_millis(), 20);
+    drop(stalled);
+    assert_eq!(patiently(scope.deadline(PATIENCE).peek("a")).await.unwrap().remaining(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_time_the_store_is_not_asked() {
+    let limiter = on(ExampleStore::start());
+    let scope = scope(&limiter, LIMITS[0]).on_failure(OnFailure::Closed).deadline(PATIENCE);
+    let refused = patiently(scope.check("a").within(Duration::from_millis(3))).await;
+    assert!(matches!(refused, Err(Error::Store(StoreError::Timeout { .. }))), "{refused:?}");
+    assert_eq!(patiently(scope.peek("a")).await.unwrap().remaining(), 10);
+}
+
+/// Of the time that the callers have, 3 ms are for the way back.
+#[tokio::test(start_paused = true)]
+async fn a_batch_takes_no_longer_than_its_callers_have() {
+    let store = ExampleStore::start();
+    let limiter = on(store.clone());
+    let scope = scope(&limiter, LIMITS[0]).on_failure(OnFailure::Open).deadline(PATIENCE);
+    let _stalled = stall(&store);
+    let began = tokio::time::Instant::now();
+    let check = || [scope.check("a").within(Duration::from_millis(20))];
+    let answers = limiter.batch(&[&check(), &check(), &check()]).await.unwrap();
+    assert!(answers.iter().all(|answer| answer.as_ref().unwrap().is_degraded()));
+    assert_eq!(began.elapsed().as_millis(), 17);
+}
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for an answer of the server without letting a paused clock run: then the deadline would pass first.
+async fn patiently<T>(answer: impl IntoFuture<Output = T>) -> T {
+    let mut answer = pin!(answer.into_future());
+    loop {
+        match is_ready(answer.as_mut()) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => std::thread::yield_now(),
+        }
+    }
+}
+
+fn is_ready<T>(answer: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+    answer.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Dropped before the server has decided, and after, with the answer on its way.
+#[tokio::test]
+async fn an_answer_that_nobody_reads_is_refunded_and_wakes_the_next_waiter() {
+    for is_decided in [false, true] {
+        let store = ExampleStore::start();
+        let limiter = on(store.clone());
+        let scope = scope(&limiter, "fixed-window limit=1 window=1h");
+        let unread = scope.check("a").refunded_if_dropped().into_future();
+        let mut waiting = pin!(scope.acquire("a").into_future());
+        assert!(is_ready(waiting.as_mut()).is_pending());
+        // The server answers in order: this look behind the question of the waiter.
+        assert_eq!(scope.peek("a").await.unwrap().remaining(), 0);
+        assert!(is_ready(waiting.as_mut()).is_pending());
+        let stalled = (!is_decided).then(|| stall(&store));
+        let second = scope.check("a").refunded_if_dropped().into_future();
+        drop((unread, second));
+        drop(stalled);
+        let admitted = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+        assert!(admitted.is_admitted(), "{is_decided}");
+    }
+}

@@ -1,0 +1,21 @@
+//! A store that is not ours: an example for authors of stores, and a test that the interface is enough for one.
+//!
+//! `store.rs` is the store. This file is all that its author writes to test it; `failures.rs` shows what the limiter
+//! does above a store that fails.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod failures;
+mod store;
+
+use std::time::Duration;
+
+use store::ExampleStore;
+use tollgate_limiter::{Limiter, ManualClock, OnFailure};
+
+tollgate_conformance::suite!(make);
+
+fn make(clock: &ManualClock) -> Limiter {
+    let store = Limiter::builder().clock(clock).store(|_| Ok(ExampleStore::start())).unwrap();
+    store.on_failure(OnFailure::Closed).deadline(Duration::from_secs(30)).build()
+}

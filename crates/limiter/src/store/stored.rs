@@ -1,0 +1,171 @@
+//! Decisions on states that a store has read: for stores that do not run the algorithms where the states are.
+
+use tollgate_core::{self as core, CarryOver, Cost, Intent, Limit, MAX_STEP_BACK_US, Receipt};
+use tollgate_core::{Ask, Checked, State, check_all};
+
+use super::{Charge, KeyState};
+use crate::decision::{Decision, Source};
+use crate::joint::{Demand, JointDecision};
+
+/// The state of a key, as a store keeps it under the name and the key of a [`Charge`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredState {
+    /// The limit that the state was reached under. It is not always the limit of the last charge: a key that has spent
+    /// more than a new limit allows stays under the old one for a while.
+    pub limit: Limit,
+    /// The state.
+    pub state: State,
+}
+
+impl StoredState {
+    /// Gives back what of a charge still counts, and returns how many units more remain then.
+    pub fn refund(&mut self, now_us: u64, receipt: Receipt) -> u64 {
+        self.limit.refund(&mut self.state, now_us, receipt)
+    }
+
+    /// Returns when the state, written at `now_us`, can be forgotten: nothing is spent any more, and a clock that steps
+    /// back by up to 10 s does not tell the difference.
+    ///
+    /// A window of a minute that was charged in its first second is kept for the other 59, and 10 s more.
+    pub fn expires_at_us(&self, now_us: u64) -> u64 {
+        let decision = self.limit.peek(&self.state, now_us, Ask::new(Cost::ONE));
+        now_us.saturating_add(decision.reset_after_us).saturating_add(MAX_STEP_BACK_US)
+    }
+}
+
+impl Charge {
+    /// Decides this charge on the state of its key, which is `None` for a key that has none. Changes the state as it
+    /// must be written back; of a look, not at all.
+    pub fn decide(&self, stored: &mut Option<StoredState>, now_us: u64) -> Decision {
+        if self.demand().intent == Intent::Look {
+            return Decision::uncharged(self.look(stored.as_ref(), now_us), Source::Store);
+        }
+        let mut brought = self.bring(stored.take(), now_us);
+        let ask = self.demand().ask;
+        let Checked { decision, receipt } = brought.decides.check(&mut brought.state, now_us, ask);
+        let decision = brought.decides.in_place_of(self.limit(), decision);
+        *stored = brought.stored();
+        Decision::of_key(Checked { decision, receipt }, self.fingerprint())
+    }
+
+    /// Decides charges of one request on the states of their keys, in the same order: all are made, or none. Changes
+    /// the states as they must be written back, in one step.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_core::{Ask, Cost};
+    /// use tollgate_limiter::store::{Charge, Demand, Name};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let charge = |name: &str, limit: &str, units| -> Result<Charge, Box<dyn std::error::Error>> {
+    ///     let demand = Demand::of(Ask::new(Cost::new(units)?));
+    ///     Ok(Charge::new(Arc::new(Name::new(name, name.as_bytes())), b"user:42", limit.parse()?, demand))
+    /// };
+    /// let small = charge("small", "fixed-window limit=3 window=1m", 2)?;
+    /// let large = charge("large", "fixed-window limit=9 window=1m", 2)?;
+    /// let mut states = [None, None]; // as the store has read them
+    /// let first = Charge::decide_all(&[small.clone(), large.clone()], &mut states, 0);
+    /// assert!(first.is_allowed());
+    /// let second = Charge::decide_all(&[small, large], &mut states, 0);
+    /// assert_eq!(second.refused_by(), Some(0));
+    /// assert_eq!(second.each()[1].remaining(), 7); // the refusal cost the large one nothing
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn decide_all(
+        charges: &[Charge],
+        stored: &mut [Option<StoredState>],
+        now_us: u64,
+    ) -> JointDecision {
+        let mut brought: Vec<BroughtState> = charges
+            .iter()
+            .zip(&mut *stored)
+            .map(|(charge, stored)| match charge.demand().intent {
+                Intent::Charge => charge.bring(stored.take(), now_us),
+                Intent::Look => charge.bring(stored.clone(), now_us),
+            })
+            .collect();
+        let mut parts: Vec<core::Charge<'_>> = charges
+            .iter()
+            .zip(&mut brought)
+            .map(|(charge, BroughtState { decides, state, .. })| {
+                let Demand { ask, role, intent } = *charge.demand();
+                core::Charge::enforced(decides, state, ask).with(role, intent)
+            })
+            .collect();
+        let together = check_all(&mut parts, now_us);
+        let checked: Vec<Checked> = parts
+            .into_iter()
+            .filter_map(|mut part| {
+                let receipt = part.take_receipt();
+                part.decision().map(|&decision| Checked { decision, receipt })
+            })
+            .collect();
+        let each = charges.iter().zip(&brought).zip(checked);
+        let each = each.map(|((charge, BroughtState { decides, .. }), checked)| {
+            let decision = decides.in_place_of(charge.limit(), checked.decision);
+            Decision::of_key(Checked { decision, ..checked }, charge.fingerprint())
+        });
+        let each = each.collect();
+        for ((charge, stored), brought) in charges.iter().zip(stored).zip(brought) {
+            if charge.demand().intent == Intent::Charge {
+                *stored = brought.stored();
+            }
+        }
+        JointDecision::new(together, each)
+    }
+
+    /// Returns a copy of the state of the key, under the limit that decides on it: the answer to
+    /// [`RemoteStore::state`](super::RemoteStore::state).
+    pub fn key_state(&self, stored: Option<&StoredState>, now_us: u64) -> KeyState {
+        let BroughtState { decides, state, .. } = self.bring(stored.cloned(), now_us);
+        KeyState { limit: decides, state, now_us }
+    }
+
+    fn look(&self, stored: Option<&StoredState>, now_us: u64) -> core::Decision {
+        let ask = self.demand().ask;
+        match stored {
+            Some(StoredState { limit, state }) if limit == self.limit() => {
+                limit.peek(state, now_us, ask)
+            }
+            other => {
+                let BroughtState { decides, state, .. } = self.bring(other.cloned(), now_us);
+                decides.in_place_of(self.limit(), decides.peek(&state, now_us, ask))
+            }
+        }
+    }
+
+    /// Carries the state of the key over to the limit of this charge, if it can be.
+    fn bring(&self, stored: Option<StoredState>, now_us: u64) -> BroughtState {
+        let (asked, is_new) = (*self.limit(), stored.is_none());
+        let (under, decides, state) = match stored {
+            None => (asked, asked, asked.fresh()),
+            Some(StoredState { limit, state }) if limit == asked => (asked, asked, state),
+            Some(StoredState { limit: old, state }) => {
+                match asked.carry_over(&old, state, now_us, self.demand().ask.cost) {
+                    CarryOver::Done(state) => (asked, asked, state),
+                    CarryOver::Stays { decides, state } => (old, decides, state),
+                }
+            }
+        };
+        BroughtState { under, decides, state, is_new }
+    }
+}
+
+/// A state while it is decided on.
+struct BroughtState {
+    /// The limit that it is kept under.
+    under: Limit,
+    /// The limit that decides on it.
+    decides: Limit,
+    state: State,
+    is_new: bool,
+}
+
+impl BroughtState {
+    /// Returns what is written back: nothing of a new key that was not charged.
+    fn stored(self) -> Option<StoredState> {
+        let BroughtState { under, state, is_new, .. } = self;
+        (!is_new || state != under.fresh()).then_some(StoredState { limit: under, state })
+    }
+}
