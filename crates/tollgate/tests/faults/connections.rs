@@ -26,7 +26,8 @@ async fn a_connection_that_was_closed_while_nobody_asked_costs_nobody_anything()
         let mut failed = 0;
         for _ in 0..ROUNDS {
             until_answered(&scope, "a").await;
-            assert_eq!(ask::<u64>(&server, "CLIENT KILL TYPE normal"), 1, "{flavour}");
+            // The limiter's, and perhaps one of this test's own that the server has not seen closing yet.
+            assert!(ask::<u64>(&server, "CLIENT KILL TYPE normal") >= 1, "{flavour}");
             for _ in 0..20 {
                 ask::<()>(&server, "PING");
                 tokio::task::yield_now().await;
