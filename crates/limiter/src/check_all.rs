@@ -18,7 +18,7 @@ use crate::store::{Call, Charge, JointRequest};
 
 impl Limiter {
     /// Decides one request on several limits: all of them are charged, or none. A
-    /// [peek](Scope::peek) among them can refuse, and is never charged.
+    /// [peek](crate::Scope::peek) among them can refuse, and is never charged.
     ///
     /// The same name and key twice is one charge with the costs added, under the limit of the first that
     /// is no shadow. A peek beside a charge adds nothing to it, and is told the same; two peeks are one

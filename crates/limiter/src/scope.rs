@@ -266,7 +266,7 @@ impl Scope {
         self.refund_at_us(key, self.limiter.clock().now_us(), receipt)
     }
 
-    /// [`refund_now`](Self::refund_now) of a check that was [at](Check::at_us) a time of the caller's.
+    /// [`refund_now`](Self::refund_now) of a check that was [at](crate::Check::at_us) a time of the caller's.
     pub fn refund_at_us<'k>(
         &self,
         key: impl Into<Key<'k>>,

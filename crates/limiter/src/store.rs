@@ -8,8 +8,8 @@
 //! - It keeps the names and the limits, and rejects keys, names and costs that are out of bounds.
 //! - It merges the parts of one check that have the same name and key into one [`Charge`], and hands the answer to
 //!   each part.
-//! - It applies the failure policy ([`OnFailure`](crate::OnFailure)): where the store answers
-//!   [`Error::Store`](crate::Error::Store), the limiter decides instead, with its [`Fallback`].
+//! - It applies the failure policy ([`OnFailure`]): where the store answers
+//!   [`Error::Store`], the limiter decides instead, with its [`Fallback`].
 //! - It queues the callers of [`acquire`](crate::Scope::acquire).
 //!
 //! A store keeps the state of each key, and decides on it.
