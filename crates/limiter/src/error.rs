@@ -100,7 +100,9 @@ pub enum Error {
         domains: String,
     },
     /// A decision without waiting, on a store across the network.
-    #[error("this limiter is on Redis, which has to be waited for; await the check instead")]
+    #[error(
+        "this limiter is on a store across the network, such as Redis; await the check instead"
+    )]
     MustWait,
     /// An answer was polled again after it was ready. Futures are polled to their end once.
     #[error("the answer was taken already; do not poll a future again after it is ready")]

@@ -24,11 +24,11 @@
 //!    when one refuses; it must say so in its documentation.
 //! 3. Decisions are those of [`tollgate_core`], field by field, at the time of the request: the conformance suite
 //!    compares them.
-//! 4. State expires some time after it has stopped to matter ([`Limit`] says when).
+//! 4. State expires some time after it has stopped to matter ([`StoredState::expires_at_us`] says when).
 //! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
 //!    [`IfUnread::Refund`].
 //! 6. The answer comes within the deadline of the [`Call`]; after that it is
-//!    [`StoreError::Timeout`](crate::StoreError::Timeout). A charge whose outcome is unknown is not sent again.
+//!    [`StoreError::Timeout`]. A charge whose outcome is unknown is not sent again.
 //! 7. Waits, queues and memory are bounded.
 //!
 //! # Writing a store
