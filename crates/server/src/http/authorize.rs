@@ -14,7 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::extract::{Path, Request, State, rejection::PathRejection};
 use axum::response::{IntoResponse, Response};
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::body::Body as _;
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use tollgate::http::{HeaderFamilies, Outcome, Peer, Reason, Refusal, RequestHead, Unwelcome};
 use utoipa::openapi::OpenApi;
@@ -112,6 +113,10 @@ impl Authorizer {
     }
 }
 
+/// The longest body that may be left unread without closing the connection. The server closes the connection after a longer
+/// one, and says so, because a client that sends its next request there gets no answer.
+const MAX_UNREAD_BYTES: u64 = 4 << 10;
+
 /// Each path at which a proxy may ask.
 pub(super) const PATHS: [&str; 3] =
     ["/v1/authorize", "/v1/authorize/{domain}", "/v1/authorize/{domain}/{settings}"];
@@ -129,7 +134,21 @@ pub(super) async fn authorize(
     path: Result<Path<PathParts>, PathRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (parts, _) = request.into_parts();
+    let (parts, body) = request.into_parts();
+    let is_closing = body.size_hint().upper().is_none_or(|bytes| bytes > MAX_UNREAD_BYTES);
+    drop(body);
+    let mut response = answer(&authorizer, path, parts).await?;
+    if is_closing {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(response)
+}
+
+async fn answer(
+    authorizer: &Authorizer,
+    path: Result<Path<PathParts>, PathRejection>,
+    parts: Parts,
+) -> Result<Response, Problem> {
     let params = Params::new(path)?;
     let hold = parts.extensions.get::<Hold>().cloned();
     let answer = match authorizer.begin(&params, parts)? {

@@ -173,7 +173,11 @@ fn any_method_asks_the_same() {
     // What a client sends of a body is not read.
     let request = server.post("/v1/authorize", "x".repeat(3 << 20));
     let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/a");
-    assert_eq!(status(request), 429);
+    let response = request.send().unwrap();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["connection"]),
+        (429, &"close".parse().unwrap())
+    );
     let page = scrape(&server);
     let labels = [("endpoint", "authorize"), ("status", "429")];
     assert_eq!(page.value("tollgate_requests_total", &labels), 2.0);
