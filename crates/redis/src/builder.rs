@@ -96,7 +96,7 @@ impl Redis {
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = tollgate::Limiter::builder().redis("redis://127.0.0.1:6379")?.build()?;
+    /// let limiter = tollgate::Redis::at("redis://127.0.0.1:6379")?.build()?;
     /// # Ok(())
     /// # }
     /// ```

@@ -46,11 +46,12 @@ impl<'r> Request<'r> {
             is_same
         });
         let mut request = Request { each, addresses: Vec::new() };
-        if !names.addresses().is_empty() {
-            request.read_addresses(attributes, names.addresses());
-        }
         if names.has_api_keys() {
             request.vouch_for_api_key(names);
+        }
+        // After the tier of an API key has replaced the one that a client says.
+        if !names.addresses().is_empty() {
+            request.read_addresses(attributes, names.addresses());
         }
         request
     }

@@ -111,7 +111,8 @@
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
-//! # use tollgate::{Limiter, Verdict};
+//! use tollgate::Redis;
+//! # use tollgate::Verdict;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Redis::at("redis://127.0.0.1:6379")?.build()?;
@@ -143,11 +144,10 @@
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
 //! # use std::time::Duration;
-//! # use tollgate::{Error, Limiter, OnFailure};
+//! # use tollgate::{Error, OnFailure, Redis};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let limiter = Limiter::builder()
-//!     .redis("redis+cluster://10.0.0.1,10.0.0.2,10.0.0.3")?
+//! let limiter = Redis::at("redis+cluster://10.0.0.1,10.0.0.2,10.0.0.3")?
 //!     .deadline(Duration::from_millis(5))
 //!     .on_failure(OnFailure::Closed)
 //!     .build()?;

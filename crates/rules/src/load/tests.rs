@@ -234,7 +234,7 @@ fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
     assert_eq!(config.identity, Some(expected));
     let shown = format!("{:?}", config.identity);
     assert!(!shown.contains("secret") && !shown.contains("115, 101, 99"), "{shown}");
-    assert!(shown.contains("JwtKey { algorithm: Rs256, id: Some(\"rsa\"), .. }"), "{shown}");
+    assert!(shown.contains("JwtKeyConfig { algorithm: Rs256, id: Some(\"rsa\"), .. }"), "{shown}");
 }
 
 #[test]

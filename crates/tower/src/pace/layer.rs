@@ -44,7 +44,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// `tower::retry` around it, what was refused goes again when the server said:
 ///
 /// ```no_run
-/// use std::future::{PreparedHeaders, ready};
+/// use std::future::{Ready, ready};
 /// use tollgate::tower::{PaceError, PaceLayer};
 /// use tollgate::Limiter;
 /// use tower::retry::{Policy, RetryLayer};
@@ -57,9 +57,9 @@ const MAX_HOLD: Duration = Duration::from_secs(60 * 60);
 /// type Outcome = Result<reqwest::Response, PaceError>;
 ///
 /// impl Policy<reqwest::Request, reqwest::Response, PaceError> for WhileBusy {
-///     type Future = PreparedHeaders<()>;
+///     type Future = Ready<()>;
 ///
-///     fn retry(&mut self, _: &mut reqwest::Request, outcome: &mut Outcome) -> Option<PreparedHeaders<()>> {
+///     fn retry(&mut self, _: &mut reqwest::Request, outcome: &mut Outcome) -> Option<Ready<()>> {
 ///         outcome.as_ref().is_ok_and(|response| response.status() == 429).then(|| ready(()))
 ///     }
 ///
