@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use ::http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use ::http::{Response, StatusCode};
+use tollgate_limiter::Scope;
 
 use self::fields::{Item, Quoted, Standings, seconds};
 use self::number::number;
 use super::outcome::{Outcome, Policy};
 use super::problem::{Reason, Refusal};
-use tollgate_limiter::Scope;
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");

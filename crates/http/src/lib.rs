@@ -1,6 +1,6 @@
-//! What an HTTP client is told: the headers that say how it stands, and the answer to a refused request.
+//! Responses to HTTP clients: the headers with the remaining quota, and the response to a refused request.
 //!
-//! Use it through the crate `tollgate`, as `tollgate::http`, which has [who sent a request](tollgate_identity) too.
+//! Use it through the crate `tollgate`, as `tollgate::http`, which also re-exports [`tollgate_identity`].
 //!
 //! - `outcome`: what was decided about a request, by a limit or by rules
 //! - `headers`: how an allowed and a refused client stand; `problem`: the answer to a refused one

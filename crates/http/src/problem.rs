@@ -6,10 +6,10 @@ use ::http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
+use tollgate_limiter::{Error, StoreError};
 
 use super::outcome::{Outcome, Policy};
 use tollgate_identity::{InvalidToken, Unwelcome};
-use tollgate_limiter::{Error, StoreError};
 use tollgate_rules::Ruling;
 
 /// The IETF's name for a quota that is spent.

@@ -1,4 +1,4 @@
-//! How clients are identified, as a configuration file says it: plain data, checked by whoever reads the file.
+//! The configuration of identities, as plain data. The reader of a file checks it.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv6Net};
 use tollgate_core::Limit;
 
-/// Who clients are, and whose word counts for it. What is `None` is as it is without a file.
+/// How clients are identified. A field that is `None` has its default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IdentityConfig {
-    /// Who may say where a request came from. None: nobody.
+    /// The proxies whose forwarding header is believed. Without any, the header is ignored.
     pub trusted_proxies: Vec<IpNet>,
     /// The one that they write.
     pub forwarding_header: ForwardingHeader,
-    /// What is known if a trusted proxy sent it, in lower case.
+    /// Headers that are believed if a trusted proxy sent them, in lower case.
     pub trusted_headers: Vec<Box<str>>,
     /// 1 to 128.
     pub ipv6_prefix: Option<u8>,
@@ -51,7 +51,7 @@ fn addresses(net: Ipv6Net) -> u128 {
     1 << (128 - u32::from(net.prefix_len()))
 }
 
-/// Where proxies say who asked them.
+/// The header in which proxies pass on the address of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardingHeader {
     /// `X-Forwarded-For`.
@@ -70,13 +70,13 @@ pub struct JwtConfig {
     pub keys: Vec<JwtKeyConfig>,
     /// A set of more keys.
     pub jwks: Option<JwksConfig>,
-    /// What `iss` must be.
+    /// The required `iss`.
     pub issuer: Option<Box<str>>,
-    /// What `aud` must be, or have among others.
+    /// The required `aud`, or one of several.
     pub audience: Option<Box<str>>,
     /// How far clocks may be apart.
     pub leeway: Option<Duration>,
-    /// What a bad token comes to.
+    /// How a request with a bad token is handled.
     pub on_invalid: OnInvalid,
     /// How often an address may have tokens verified that turn out bad.
     pub verifications: Option<Limit>,
@@ -91,13 +91,13 @@ pub const MAX_WITHOUT_ID: usize = 8;
 /// The largest key set that is read. Sets of large issuers have a few KiB.
 pub const MAX_JWKS_BYTES: usize = 256 << 10;
 
-/// How old the keys of a set may get while the issuer answers, unless said otherwise.
+/// How old the keys of a set may get while the issuer answers, by default.
 pub const JWKS_MAX_AGE: Duration = Duration::from_secs(10 * 60);
 
 /// Where a key set is.
 #[derive(Clone, PartialEq)]
 pub enum JwksConfig {
-    /// What the file had in it.
+    /// The contents of a file.
     File(Vec<u8>),
     /// Fetched from here.
     Url {
@@ -136,7 +136,7 @@ pub enum JwtAlgorithm {
     EdDsa,
 }
 
-/// What a bad token comes to.
+/// How a request with a bad token is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnInvalid {
     /// As none: the client is known by its address.

@@ -151,7 +151,7 @@ impl<'r> RequestHead<'r> {
         self.identity.tokens.claim(self.carries(), path)
     }
 
-    /// What is wrong with its token, if such requests are not wanted.
+    /// Returns what is wrong with its token, if requests with bad tokens are refused.
     pub fn unwelcome(&self) -> Option<Unwelcome> {
         self.identity.tokens.unwelcome(self.carries())
     }

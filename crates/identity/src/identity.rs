@@ -1,4 +1,4 @@
-//! Who sent a request: what is believed, and of whom.
+//! The settings by which the sender of a request is identified.
 //!
 //! - `configured`: as a file says it
 
@@ -102,7 +102,7 @@ impl Identity {
         Identity { tier_of_api_key: Some(Arc::new(tier_of)), ..self }
     }
 
-    /// Begins with what goes on in the background: fetching the keys of tokens.
+    /// Starts to fetch the keys of tokens in the background, if they come from a URL.
     pub fn start(&self) {
         self.tokens.start();
     }

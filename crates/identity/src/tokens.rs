@@ -228,7 +228,7 @@ fn verifications(limit: Limit) -> Result<Scope, Error> {
     Limiter::builder().max_bytes(MAX_BYTES).build().scope("token-verifications", limit)
 }
 
-/// What a request carries, and where it comes from.
+/// The headers of a request and its address, with the token that was read from them.
 #[derive(Clone, Copy)]
 pub(crate) struct Carries<'b> {
     pub(crate) bearer: &'b Bearer,

@@ -1,6 +1,6 @@
 //! Decisions and receipts for serde.
 //!
-//! Both are written and not read: a receipt belongs to a key and a limiter, so that
+//! Both are serialised and not deserialised: a receipt belongs to a key and a limiter, so that
 //! [`Scope::receipt`](crate::Scope::receipt) makes it again of its cost and place, and a decision that was written is read as a
 //! [`tollgate_core::Decision`].
 

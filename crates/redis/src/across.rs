@@ -10,16 +10,14 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 use tollgate_core::{Limit, Mode, Part, Role, TightestLimit, Together, Verdict};
+use tollgate_limiter::store::{self, Call};
+use tollgate_limiter::{Decision, JointDecision, StoreError};
 
 use super::address::Deployment;
 use super::servers::Servers;
 use super::shared::Shared;
 use super::waiting::{AndThen, Receiver, WaitingRequest};
 use super::wire::{Charge, Reply, Request};
-use tollgate_limiter::Decision;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::StoreError;
-use tollgate_limiter::store::{self, Call};
 
 /// Begins to use servers; none is connected yet.
 pub(super) fn servers(shared: &Arc<Shared>, deployment: Deployment) -> Arc<Servers> {

@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion};
+use tollgate_limiter::{Error, StoreError};
 
 use super::tls::Certificates;
-use tollgate_limiter::{Error, StoreError};
 
 /// The servers of a limiter, and how they belong together.
 #[derive(Clone, Debug)]

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
+use tollgate_limiter::{Builder, Clock, DEADLINE, Error, Limiter, OnFailure};
+
 use super::address::Deployment;
 use super::{RedisStore, key};
-use tollgate_limiter::Clock;
-use tollgate_limiter::Error;
-use tollgate_limiter::OnFailure;
-use tollgate_limiter::{Builder, DEADLINE, Limiter};
 
 /// Settings of a [`Limiter`] on Redis or Valkey.
 ///

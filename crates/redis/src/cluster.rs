@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
+use tollgate_limiter::StoreError;
 
 use super::address::Server;
 use super::connect::{MAX_OPENING, connect};
@@ -19,7 +20,6 @@ use super::slots::{Address, Redirect, SlotMap, slot_of};
 use super::target::Target;
 use super::waiting::WaitingRequest;
 use super::wire::Request;
-use tollgate_limiter::StoreError;
 
 /// The time between two refreshes of the slots while there are requests.
 const REFRESH_US: u64 = 10_000_000;

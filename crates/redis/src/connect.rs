@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisError};
+use tollgate_limiter::StoreError;
 
 use super::address::Server;
 use super::fault::{Fault, FaultKind};
-use tollgate_limiter::StoreError;
 
 /// The longest time for opening a connection.
 pub(super) const MAX_OPENING: Duration = Duration::from_secs(5);

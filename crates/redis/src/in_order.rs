@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tollgate_limiter::store::Call;
+use tollgate_limiter::{Answer, Error, JointDecision, StoreError};
 
 use super::across;
 use super::batcher::MAX_BATCH;
 use super::reply::{ReplyFuture, joint};
 use super::servers::Servers;
 use super::wire::Request;
-use tollgate_limiter::Answer;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::store::Call;
-use tollgate_limiter::{Error, StoreError};
 
 /// Decides requests in their order. The answer has the same order; an error in `requests` is its own answer. `within` is
 /// the time that the caller has for all of them.

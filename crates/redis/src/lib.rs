@@ -67,6 +67,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::{Intent, Receipt};
+use tollgate_limiter::store::{
+    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
+    RemoteStore, Source, Wake,
+};
+use tollgate_limiter::{Answer, Decision, Error, Health, JointDecision};
 
 pub use builder::Redis;
 use builder::Settings;
@@ -75,16 +80,6 @@ use refunds::{Refunds, UnreadCharge};
 use reply::ReplyFuture;
 use servers::Servers;
 use shared::Shared;
-use tollgate_limiter::Answer;
-use tollgate_limiter::Decision;
-use tollgate_limiter::Error;
-use tollgate_limiter::Health;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::store::Source;
-use tollgate_limiter::store::{
-    Call, Charge as StoreCharge, CheckRequest, Fallback, IfUnread, JointRequest, KeyState,
-    RemoteStore, Wake,
-};
 use waiting::AndThen;
 pub(crate) use wire::{Charge, Request};
 use wire::{MAX_CHARGES, Reply};

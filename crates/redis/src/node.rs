@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use tollgate_limiter::{BreakerState, ServerHealth, StoreError};
 
 use super::batcher::{Batcher, Full, Lane, Next, Room};
 use super::breaker::{self, Breaker};
@@ -28,8 +29,6 @@ use super::waiting::WaitingRequest;
 pub(super) use call::MAX_CARRIED_OVER;
 use connection::Connection;
 use sender::Sender;
-use tollgate_limiter::StoreError;
-use tollgate_limiter::{BreakerState, ServerHealth};
 
 /// The largest weight of requests that wait for one server: a third of a second's work at 200,000 checks a second. The
 /// room for slow requests holds 2,048 refunds from long logs, a second's work. Refunds of callers that gave up wait here

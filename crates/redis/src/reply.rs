@@ -5,12 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use tollgate_limiter::{Decision, Error, JointDecision, StoreError};
+
 use super::refunds::UnreadCharge;
 use super::waiting::Receiver;
 use super::wire::Reply;
-use tollgate_limiter::Decision;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::{Error, StoreError};
 
 /// The future that returns the reply to a request that was sent.
 pub(super) struct ReplyFuture<T> {

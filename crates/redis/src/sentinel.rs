@@ -8,14 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use redis::{RedisResult, Value};
 use tokio::time::timeout;
+use tollgate_limiter::{Clock, StoreError};
 
 use super::address::Server;
 use super::connect::{OpenConnection, connect, open};
 use super::fault::Fault;
 use super::race::first_of;
 use super::slots::Address;
-use tollgate_limiter::Clock;
-use tollgate_limiter::StoreError;
 
 /// The time between two questions for the primary while there are requests.
 const REFRESH_US: u64 = 1_000_000;

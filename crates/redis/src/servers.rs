@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use tollgate_limiter::store::Call;
+use tollgate_limiter::{OnFailure, ServerHealth};
+
 use super::address::{Deployment, Server};
 use super::cluster::Cluster;
 use super::node::{Load, Node};
@@ -12,9 +15,6 @@ use super::slots::{Address, slot_of};
 use super::target::Target;
 use super::waiting::{AndThen, REFUND_DEADLINE, Receiver, WaitingRequest};
 use super::wire::Request;
-use tollgate_limiter::OnFailure;
-use tollgate_limiter::ServerHealth;
-use tollgate_limiter::store::Call;
 
 /// All servers of one limiter.
 pub(super) struct Servers {

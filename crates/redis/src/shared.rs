@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate_core::Decision;
+use tollgate_limiter::store::Fallback;
+use tollgate_limiter::{Clock, StoreError};
 
 use super::denials::Denials;
 use super::executor::Executor;
 use super::outage::Outages;
 use super::wire::Charge;
-use tollgate_limiter::Clock;
-use tollgate_limiter::StoreError;
-use tollgate_limiter::store::Fallback;
 
 /// What all servers of one limiter share.
 pub(super) struct Shared {

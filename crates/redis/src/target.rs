@@ -1,12 +1,12 @@
 //! The server that a node connects to: always the same one, or the primary that sentinels name.
 
 use tokio::time::timeout;
+use tollgate_limiter::StoreError;
 
 use super::address::Server;
 use super::connect::{MAX_OPENING, OpenConnection, open};
 use super::sentinel::Sentinels;
 use super::slots::Address;
-use tollgate_limiter::StoreError;
 
 /// The server that a node connects to.
 pub(super) enum Target {

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tollgate_limiter::store::{Call, Wake};
+use tollgate_limiter::{OnFailure, StoreError};
 
 use super::executor::Timer;
 use super::refunds::UnreadCharge;
 use super::shared::Shared;
 use super::wire::{Reply, Request};
-use tollgate_limiter::OnFailure;
-use tollgate_limiter::StoreError;
-use tollgate_limiter::store::{Call, Wake};
 
 /// The deadline of a refund that no caller waits for: under load it queues longer than a caller would wait.
 pub(super) const REFUND_DEADLINE: Duration = Duration::from_secs(5);

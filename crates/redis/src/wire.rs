@@ -11,15 +11,13 @@ mod number;
 mod state;
 
 use tollgate_core::{self as core, Intent, Limit, MAX_TIME_US, Part, Place, State};
+use tollgate_limiter::store::Demand;
+use tollgate_limiter::{Decision, JointDecision, store};
 
 use super::batcher::MAX_BATCH;
 use super::denials::Asked;
 pub(super) use answers::{Answers, RequestEnd};
 pub(super) use arguments::Arguments;
-use tollgate_limiter::Decision;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::store;
-use tollgate_limiter::store::Demand;
 
 /// The most limits of one check. The server serves nothing else meanwhile: 2 ms at most, as the tests in `costs.rs`
 /// assert.

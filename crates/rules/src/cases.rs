@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use tollgate_core::Excerpt;
+use tollgate_limiter::Limiter;
 
 use super::attributes::{Attributes, Standing};
 use super::config::{Config, Spend};
@@ -12,7 +13,6 @@ use super::plan::Plan;
 use super::position::Position;
 use super::problem::Report;
 use super::request::Request;
-use tollgate_limiter::Limiter;
 
 const REMEDY: &str =
     "correct the rule or the test; `tollgate explain` shows what rules do with a request";

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tollgate_core::{Cost, CostError};
+use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Limiter};
 
 use super::attributes::Attributes;
 use super::descriptor::{Descriptor, Hits};
@@ -15,11 +16,6 @@ use super::key::push_part;
 use super::plan::{Plan, Spent};
 use super::request::Request;
 use super::ruling::Ruling;
-use tollgate_limiter::Answer;
-use tollgate_limiter::Check;
-use tollgate_limiter::Decision;
-use tollgate_limiter::Error;
-use tollgate_limiter::{JointDecision, Limiter};
 
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tollgate_core::{Cost, Limit};
 
 use tollgate_identity::config::IdentityConfig;
+use tollgate_limiter::OnFailure;
 
 use super::networks::Networks;
 use super::pattern::Pattern;
 use super::problem::Problems;
-use tollgate_limiter::OnFailure;
 
 /// Limits and rules, as a file has them, checked.
 #[derive(Clone, Default, PartialEq)]

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_core::Excerpt;
+use tollgate_limiter::Error;
 
 use super::config::Config;
-use tollgate_limiter::Error;
 
 /// The most names of domains without rules that are kept: a caller may invent them.
 const MAX_UNKNOWN: usize = 64;

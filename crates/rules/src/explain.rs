@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Excerpt, Limit};
+use tollgate_limiter::OnFailure;
 
 use super::attributes::{Attributes, Standing};
 use super::names::AttributeId;
@@ -11,7 +12,6 @@ use super::networks::{self, FoundNetwork};
 use super::pattern::Pattern;
 use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
 use super::request::Request;
-use tollgate_limiter::OnFailure;
 
 /// What a rule would do with a request.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,12 +13,11 @@ use std::time::{Duration, SystemTime};
 use ahash::RandomState;
 use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
+use tollgate_limiter::{Error, Limiter};
 
 pub use follow::Following;
 
 use super::{Config, MissingDomains, Problems, Rules, load};
-use tollgate_limiter::Error;
-use tollgate_limiter::Limiter;
 
 /// Rules that are read from a file, again when it changes. Cheap to clone; clones share everything.
 ///

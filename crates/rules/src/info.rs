@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use tollgate_limiter::Scope;
+
 use super::Rules;
 use super::explain::Spends;
 use super::key::{push_part, without_preflight};
 use super::names::AttributeId;
 use super::plan::{Plan, Rule, RuleName, SpentId};
 use super::tally::Counts;
-use tollgate_limiter::Scope;
 
 /// A rule as it was at one time: its name, its counts and the limits that it may spend.
 ///

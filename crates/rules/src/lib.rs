@@ -42,7 +42,6 @@ mod plan;
 mod position;
 mod problem;
 mod request;
-#[allow(clippy::module_inception)]
 mod rules;
 mod ruling;
 mod schema;

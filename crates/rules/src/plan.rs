@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::RandomState;
+use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
 
 use super::config::{self, Costs, Wanted};
 use super::domains::{UnknownDomains, UseMark};
@@ -33,10 +34,6 @@ use limited::Limited;
 use overrides::Overrides;
 use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
-use tollgate_limiter::Error;
-use tollgate_limiter::Limiter;
-use tollgate_limiter::OnFailure;
-use tollgate_limiter::Scope;
 use values::Values;
 
 /// At about 1 kB each.

@@ -4,16 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Limit, Retry, Verdict};
+use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Scope};
 
 use super::found::{Found, Matched};
 use super::plan::{Rule, RuleName, Spent};
 use super::tally::{DecidedBy, Outcome};
-use tollgate_limiter::Answer;
-use tollgate_limiter::Check;
-use tollgate_limiter::Decision;
-use tollgate_limiter::Error;
-use tollgate_limiter::JointDecision;
-use tollgate_limiter::Scope;
 
 /// What rules decide about a request: all that apply were charged, or none.
 #[derive(Debug)]

@@ -15,15 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ::http::{HeaderMap, StatusCode};
+use tollgate_limiter::{Acquired, Error, Receipt, Scope};
 
 use self::hold::Holds;
 pub use future::PaceFuture;
 pub use layer::PaceLayer;
 pub use service::Pace;
-use tollgate_limiter::Acquired;
-use tollgate_limiter::Error;
-use tollgate_limiter::Receipt;
-use tollgate_limiter::Scope;
 
 /// A response, as far as it tells how long to wait.
 pub trait ResponseHead {

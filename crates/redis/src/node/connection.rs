@@ -6,12 +6,12 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tollgate_limiter::StoreError;
 
 use super::Node;
 use crate::connect::OpenConnection;
 use crate::executor::RuntimeKind;
 use crate::script::{Abilities, SentScripts};
-use tollgate_limiter::StoreError;
 
 /// The time without a due reply after which a connection is given up: a device on the way to the server may have forgotten
 /// it.

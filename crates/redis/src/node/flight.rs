@@ -15,13 +15,13 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, RedisError};
 use tokio::sync::MutexGuard;
 use tokio::time::{Instant, timeout_at};
+use tollgate_limiter::StoreError;
 
 use super::call::{Call, Commands};
 use super::{MAX_HOLD, Node, fail};
 use crate::breaker::Outcome;
 use crate::waiting::WaitingRequest;
 use replies::BatchReport;
-use tollgate_limiter::StoreError;
 
 impl Node {
     /// Returns the calls that decide a batch: one for all requests, or in a cluster one for each slot, because the keys of

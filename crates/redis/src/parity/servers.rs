@@ -9,12 +9,12 @@ use redis::{Connection, Pipeline, Value};
 use tollgate_core::store::LogStorage;
 use tollgate_core::{Cost, Limit, Log, State};
 use tollgate_launcher::{Flavour, Launch, Server};
+use tollgate_limiter::Decision;
 
 use super::super::fault::Fault;
 use super::super::script::Script;
 use super::super::wire::{Answers, Arguments, Reply, Request, RequestEnd};
 use super::model::{Expected, Key, Played, Spare};
-use tollgate_limiter::Decision;
 
 const S: u64 = 1_000_000;
 

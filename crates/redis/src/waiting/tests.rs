@@ -3,13 +3,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
 use tollgate_core::{Ask, Cost, Limit};
+use tollgate_limiter::Decision;
+use tollgate_limiter::store::Demand;
+use tollgate_limiter::store::{self, Fallback, Name};
 
 use super::*;
 use crate::refunds::Refunds;
 use crate::wire::Charge;
-use tollgate_limiter::Decision;
-use tollgate_limiter::store::Demand;
-use tollgate_limiter::store::{self, Fallback, Name};
 
 fn shared() -> Arc<Shared> {
     let fallback = Arc::new(Fallback::new(None));

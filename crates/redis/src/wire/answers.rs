@@ -2,13 +2,12 @@
 
 use redis::Value;
 use tollgate_core::{self as core, Checked, Limit, Part, Place, Receipt, Retry, Together, Verdict};
+use tollgate_limiter::{Decision, JointDecision};
 
 use super::number::take_number;
 use super::state::read_state;
 use super::{Charge, Reply, Request};
 use crate::fault::Fault;
-use tollgate_limiter::Decision;
-use tollgate_limiter::JointDecision;
 
 /// The script's reply: the answers to all charges one after the other, and the texts that they refer to.
 pub(crate) struct Answers {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tollgate_core::Excerpt;
+use tollgate_limiter::OnFailure;
 
 use super::fields::{Fields, Mapping};
 use super::names;
 use crate::nearest::nearest;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
-use tollgate_limiter::OnFailure;
 
 const DEFAULTS: Mapping = Mapping {
     name: "`defaults`",

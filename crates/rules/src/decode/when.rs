@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 use tollgate_core::Excerpt;
+use tollgate_limiter::Ipv6Prefix;
 
 use super::fields::{Fields, Mapping, Naming, Row, Table};
 use super::names;
@@ -13,7 +14,6 @@ use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
-use tollgate_limiter::Ipv6Prefix;
 
 /// The most values that one attribute may have.
 const MAX_VALUES: usize = 10_000;

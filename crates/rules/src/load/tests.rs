@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use tollgate_core::Cost;
+use tollgate_limiter::OnFailure;
 
 use super::*;
 use crate::config::{
@@ -16,7 +17,6 @@ use crate::pattern::Pattern;
 use tollgate_identity::config::{
     ForwardingHeader, IdentityConfig, JwksConfig, JwtAlgorithm, JwtConfig, JwtKeyConfig, OnInvalid,
 };
-use tollgate_limiter::OnFailure;
 
 const TEXT: &str = r#"
 defaults: { domain: api, on_store_failure: closed, deadline: 10ms }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use tollgate_limiter::{Error, Scope};
 
 use super::{Map, Plan, Rule, Spent, SpentId};
 use crate::descriptor::Quota;
-use tollgate_limiter::Error;
-use tollgate_limiter::Scope;
 
 /// The most that are kept. What comes after them is made anew each time: whoever invents numbers makes
 /// that slower, and nothing larger.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tollgate_limiter::{Error, Limiter};
+
 use super::Configured;
 use super::index::Index;
 use super::limited::Limited;
@@ -15,8 +17,6 @@ use crate::domains::{UnknownDomains, UseMark};
 use crate::key::push_part;
 use crate::names::{AttributeId, Names};
 use crate::tally::Tally;
-use tollgate_limiter::Error;
-use tollgate_limiter::Limiter;
 
 impl Plan {
     /// Makes rules ready. What was counted for a rule of the same name before goes on.

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_limiter::Scope;
 use tower_layer::Layer;
 
 use super::hold::Holds;
 use super::keys::PaceKeys;
 use super::{Pace, Pacer};
-use tollgate_limiter::Scope;
 
 /// An hour: the longest window that public APIs commonly have.
 const MAX_HOLD: Duration = Duration::from_secs(60 * 60);

@@ -8,15 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::http::Request;
+use tollgate_limiter::{Answer, Decision, Error, Scope};
 
 use super::settings::{By, Settings};
 use super::store_answer::StoreAnswer;
 use crate::ResponseHead;
 use tollgate_http::{Outcome, QuotaHeaders};
-use tollgate_limiter::Answer;
-use tollgate_limiter::Decision;
-use tollgate_limiter::Error;
-use tollgate_limiter::Scope;
 use tollgate_rules::Ruling;
 
 /// The decision about a request that was admitted, and the handle to give its charge back. Cheap to clone.

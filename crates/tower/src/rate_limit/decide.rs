@@ -10,6 +10,7 @@ use ::http::{Request, Response};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tollgate_core::MAX_UNITS;
+use tollgate_limiter::{Answer, Check, Decision, Error, Scope};
 
 use super::admission::Admission;
 use super::charge::Charge;
@@ -18,11 +19,6 @@ use super::settings::{By, LayerDecision, Now, Settings};
 use super::store_answer::StoreAnswer;
 use tollgate_http::{Outcome, QuotaHeaders, Reason, Refusal};
 use tollgate_identity::{Findings, RequestHead};
-use tollgate_limiter::Answer;
-use tollgate_limiter::Check;
-use tollgate_limiter::Decision;
-use tollgate_limiter::Error;
-use tollgate_limiter::Scope;
 use tollgate_rules::{RulesAnswer, Ruling, Snapshot};
 
 /// What becomes of a request, as far as that is known at once.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::http::Response;
 use bytes::Bytes;
 use tollgate_core::Limit;
+use tollgate_limiter::{Error, Limiter, Scope};
 use tower_layer::Layer;
 
 #[cfg(doc)]
@@ -16,9 +17,6 @@ use super::settings::{By, LayerDecision, Settings};
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
-use tollgate_limiter::Error;
-use tollgate_limiter::Limiter;
-use tollgate_limiter::Scope;
 use tollgate_rules::{Attributes, Rules};
 
 /// Limits the requests to a service.

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use ::http::Response;
 use bytes::Bytes;
+use tollgate_limiter::{Error, Limiter, Scope};
 
 use super::line::Line;
 use crate::ResponseHead;
 use tollgate_http::{HeaderFamilies, Outcome, PreparedHeaders, Refusal};
 use tollgate_identity::{Identity, RequestHead};
-use tollgate_limiter::Error;
-use tollgate_limiter::Limiter;
-use tollgate_limiter::Scope;
 use tollgate_rules::{Attributes, Rules, Snapshot};
 
 /// A question about a request.

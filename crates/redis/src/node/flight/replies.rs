@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::{Arc, Weak};
 
 use redis::Value;
+use tollgate_limiter::StoreError;
 
 use super::super::call::Call;
 use super::super::{Node, fail};
@@ -12,7 +13,6 @@ use crate::fault::{Fault, FaultKind};
 use crate::slots::Redirect;
 use crate::waiting::WaitingRequest;
 use crate::wire::{Answers, Reply, RequestEnd};
-use tollgate_limiter::StoreError;
 
 /// What came of a batch: the requests that are still to be answered or to be sent on, and whether the server is well.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate_core::{Cost, Limit};
+use tollgate_limiter::Limiter;
 
 use crate::attributes::Standing;
 use crate::config::{
@@ -17,7 +18,6 @@ use crate::config::{
 use crate::networks::{NetworkMap, NetworkSet, Networks};
 use crate::pattern::Pattern;
 use crate::{Attributes, Rules, Ruling};
-use tollgate_limiter::Limiter;
 
 const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
 

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
+use tollgate_limiter::{Limiter, ManualClock};
+
 use super::MAX_KEPT;
 use crate::{Attributes, Config, Descriptor, Rules};
-use tollgate_limiter::Limiter;
-use tollgate_limiter::ManualClock;
 
 const TEXT: &str = "
 limits: { it: fixed-window limit=10 window=1d }
