@@ -33,7 +33,7 @@ fn the_exit_code_is_the_decision() {
 }
 
 #[test]
-fn an_unknown_limit_is_told_in_the_servers_words() {
+fn an_unknown_limit_prints_the_servers_detail() {
     let server = Server::start(&[]);
     let (code, stdout, stderr) = run(&["check", "fre", "k", "--server", &server.url]);
     assert_eq!((code, stdout.as_str()), (2, ""));
@@ -56,7 +56,7 @@ fn json_is_the_servers_answer_on_one_line() {
 }
 
 #[test]
-fn a_check_sends_what_it_was_told_and_no_token() {
+fn a_check_sends_its_arguments_and_no_token() {
     let server = Fake::answers("200 OK", ALLOWED);
     let args = ["check", "--server", &server.url, "--cost", "7", "--", "free", "-k\"é\n"];
     let mut command = tollgate(&args);
@@ -197,7 +197,7 @@ fn a_proxy_is_not_asked_for_this_machine() {
 
 /// Everything that can go wrong, and what is said about it.
 #[test]
-fn what_cannot_be_decided_is_said_with_a_remedy() {
+fn failed_check_prints_the_problem_and_a_remedy() {
     let mut report = String::new();
     let mut tell = |name: &str, url: &str, args: &[&str]| {
         let (code, stdout, stderr) =
@@ -243,7 +243,7 @@ fn what_cannot_be_decided_is_said_with_a_remedy() {
 }
 
 #[test]
-fn the_words_of_a_server_are_cut() {
+fn long_server_messages_are_cut() {
     let detail = format!(r#"{{"detail":"{}"}}"#, "x".repeat(10_000));
     let server = Fake::answers("400 Bad Request", &detail);
     let (code, _, stderr) = run(&["check", "free", "k", "--server", &server.url]);

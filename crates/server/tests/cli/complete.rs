@@ -102,7 +102,7 @@ fn set(page: &str) -> String {
 }
 
 #[test]
-fn the_page_of_a_command_that_is_not_there_is_refused_with_those_that_are() {
+fn the_page_of_an_unknown_command_is_refused_with_the_known_ones() {
     let (code, stdout, stderr) = run(&["man", "help"]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     assert!(stderr.starts_with("error: there is no command `help`; use one of serve, check, "));

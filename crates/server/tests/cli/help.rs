@@ -24,7 +24,7 @@ fn help_teaches() {
 
 /// Whatever the environment says: secrets are not in the help, nor in an error.
 #[test]
-fn secrets_of_the_environment_are_shown_to_nobody() {
+fn secrets_of_the_environment_are_never_printed() {
     for variable in [
         "TOLLGATE_STORE",
         "TOLLGATE_SERVER",

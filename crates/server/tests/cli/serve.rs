@@ -8,7 +8,7 @@ use crate::command::{ran, tollgate};
 use crate::server::Server;
 
 #[test]
-fn what_keeps_a_server_from_starting_is_said_with_a_remedy() {
+fn failed_start_prints_the_problem_and_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let bad = "limits: { free: token-bucket capacity=60 refill=1/sec, pro: gcra }\nrule: []\n";
     std::fs::write(directory.path().join("bad.yaml"), bad).unwrap();

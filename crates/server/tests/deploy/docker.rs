@@ -38,7 +38,7 @@ fn a_container_listens_where_its_ports_are_and_not_on_its_own_loopback() {
 }
 
 #[test]
-fn what_it_starts_and_how_it_is_asked_are_commands_that_exist() {
+fn image_runs_commands_that_exist() {
     let json = |text: &str| -> Vec<String> { serde_json::from_str(text).unwrap() };
     assert_eq!(json(&instructions("ENTRYPOINT")[0]), ["tollgate"]);
     let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();

@@ -90,7 +90,7 @@ rules: [{ name: each, domain: api, key: [api_key], limit: free }]
 }
 
 #[test]
-fn what_cannot_be_explained_says_why() {
+fn explain_says_why_it_fails() {
     let file = "examples/rules.yaml";
     for (args, code, problem) in [
         (vec![file, "--domain=web"], 2, "no rules of a domain `web`; use one of api"),
@@ -153,7 +153,7 @@ rules:
 }
 
 #[test]
-fn what_a_rule_leaves_out_and_what_replaces_it_are_named() {
+fn explain_names_exclusions_and_replacing_rules() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let text = "limits: { free: fixed-window limit=60 window=1m }

@@ -54,7 +54,7 @@ pub(crate) fn plain(start: Start) -> Setting {
     setting(start, RULES, &[])
 }
 
-pub(crate) fn each_client_has_its_quota_and_is_told_how_it_stands(start: Start) {
+pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: Start) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     for left in ["2", "1", "0"] {
@@ -96,7 +96,7 @@ pub(crate) fn each_client_has_its_quota_and_is_told_how_it_stands(start: Start) 
 }
 
 /// Each of these would be a fresh quota, were it believed.
-pub(crate) fn what_a_client_says_of_itself_changes_nothing(start: Start) {
+pub(crate) fn spoofed_headers_change_nothing(start: Start) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let spoofed = |number: usize| {
@@ -231,7 +231,7 @@ pub(crate) fn long_heads_are_not_let_through(start: Start) {
 }
 
 /// The gateway gives up its question, and the place in the line is another's.
-pub(crate) fn a_client_that_goes_away_while_it_waits_gives_its_place_back(start: Start) {
+pub(crate) fn a_waiting_client_that_disconnects_frees_its_place(start: Start) {
     let rules = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits: { slow: leaky-bucket capacity=2 leak=0.1/s mode=shaping }
@@ -305,7 +305,7 @@ fn wait_until_decided(gateway: &Gateway) {
 }
 
 /// What a client meets if nobody said that the gateway may ask.
-pub(crate) fn who_is_not_trusted(start: Start) -> u16 {
+pub(crate) fn status_when_the_gateway_is_not_trusted(start: Start) -> u16 {
     let rules = RULES.replace("trusted_proxies: [127.0.0.1]", "trusted_proxies: [10.0.0.1]");
     let Setting { gateway, server, .. } = setting(start, &rules, &[]);
     let status = gateway.status("127.0.0.2", "/quota/a");
@@ -334,7 +334,7 @@ pub(crate) fn one_command_starts_the_example(folder: &str) {
     assert!(is_free(&url) && is_free(&format!("http://127.0.0.1:{tollgate}")));
 }
 
-pub(crate) fn a_port_of_the_example_may_be_anothers(folder: &str, file: &str) {
+pub(crate) fn the_ports_of_the_example_can_be_changed(folder: &str, file: &str) {
     let variables = [("PORT", "8080"), ("SERVICE_PORT", "8000"), ("HTTP_PORT", "8001")];
     let moved = [("8000", "8080"), ("8001", "8000"), ("8080", "8001")];
     let example = std::fs::read_to_string(examples().join(folder).join(file)).unwrap();

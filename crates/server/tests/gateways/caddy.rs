@@ -64,13 +64,13 @@ fn run(example: Example) -> Gateway {
 }
 
 #[test]
-fn each_client_has_its_quota_and_is_told_how_it_stands() {
-    behaviour::each_client_has_its_quota_and_is_told_how_it_stands(caddy);
+fn each_client_has_its_own_quota_and_sees_what_is_left() {
+    behaviour::each_client_has_its_own_quota_and_sees_what_is_left(caddy);
 }
 
 #[test]
-fn what_a_client_says_of_itself_changes_nothing() {
-    behaviour::what_a_client_says_of_itself_changes_nothing(caddy);
+fn spoofed_headers_change_nothing() {
+    behaviour::spoofed_headers_change_nothing(caddy);
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn long_heads_are_not_let_through() {
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_told_so() {
-    assert_eq!(behaviour::who_is_not_trusted(caddy), 403);
+fn an_untrusted_proxy_is_refused() {
+    assert_eq!(behaviour::status_when_the_gateway_is_not_trusted(caddy), 403);
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn one_command_starts_the_example() {
 }
 
 #[test]
-fn a_port_of_the_example_may_be_anothers() {
-    behaviour::a_port_of_the_example_may_be_anothers("caddy", "Caddyfile");
+fn the_ports_of_the_example_can_be_changed() {
+    behaviour::the_ports_of_the_example_can_be_changed("caddy", "Caddyfile");
 }
 
 #[test]
-fn a_client_that_goes_away_while_it_waits_gives_its_place_back() {
-    behaviour::a_client_that_goes_away_while_it_waits_gives_its_place_back(caddy);
+fn a_waiting_client_that_disconnects_frees_its_place() {
+    behaviour::a_waiting_client_that_disconnects_frees_its_place(caddy);
 }

@@ -32,13 +32,13 @@ fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
 }
 
 #[test]
-fn each_client_has_its_quota_and_is_told_how_it_stands() {
-    behaviour::each_client_has_its_quota_and_is_told_how_it_stands(nginx);
+fn each_client_has_its_own_quota_and_sees_what_is_left() {
+    behaviour::each_client_has_its_own_quota_and_sees_what_is_left(nginx);
 }
 
 #[test]
-fn what_a_client_says_of_itself_changes_nothing() {
-    behaviour::what_a_client_says_of_itself_changes_nothing(nginx);
+fn spoofed_headers_change_nothing() {
+    behaviour::spoofed_headers_change_nothing(nginx);
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_shaping_limit_holds_requests_back() {
 }
 
 #[test]
-fn a_client_that_goes_away_while_it_waits_gives_its_place_back() {
-    behaviour::a_client_that_goes_away_while_it_waits_gives_its_place_back(nginx);
+fn a_waiting_client_that_disconnects_frees_its_place() {
+    behaviour::a_waiting_client_that_disconnects_frees_its_place(nginx);
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn long_heads_are_not_let_through() {
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_its_operators_mistake() {
-    assert_eq!(behaviour::who_is_not_trusted(nginx), 500);
+fn an_untrusted_proxy_is_a_server_error() {
+    assert_eq!(behaviour::status_when_the_gateway_is_not_trusted(nginx), 500);
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn one_command_starts_the_example() {
 }
 
 #[test]
-fn a_port_of_the_example_may_be_anothers() {
-    behaviour::a_port_of_the_example_may_be_anothers("nginx", "nginx.conf");
+fn the_ports_of_the_example_can_be_changed() {
+    behaviour::the_ports_of_the_example_can_be_changed("nginx", "nginx.conf");
 }
 
 #[test]

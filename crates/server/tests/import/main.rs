@@ -210,7 +210,7 @@ descriptors:
 }
 
 #[test]
-fn what_is_beside_and_below_is_kept_apart() {
+fn sibling_and_nested_descriptors_become_separate_rules() {
     let text = r#"domain: nasty
 descriptors:
   - { key: user, rate_limit: { unit: week, requests_per_unit: 7 } }
@@ -304,7 +304,7 @@ descriptors:
 }
 
 #[test]
-fn what_an_alias_or_a_merge_key_stands_for_is_not_missed_too() {
+fn aliases_and_merge_keys_are_not_also_reported_missing() {
     let text = "domain: d
 descriptors:
   - &base

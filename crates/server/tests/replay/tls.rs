@@ -33,7 +33,7 @@ fn a_server_whose_certificate_is_trusted_decides_as_memory_does() {
 }
 
 #[test]
-fn a_server_that_cannot_show_who_it_is_is_told_nothing() {
+fn no_password_is_sent_to_an_untrusted_server() {
     let (authority, stranger) =
         (Authority::new("trusted").unwrap(), Authority::new("stranger").unwrap());
     for (server, problem) in [

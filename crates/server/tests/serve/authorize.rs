@@ -62,7 +62,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
 }
 
 #[test]
-fn a_request_goes_until_its_quota_is_spent_and_its_client_is_told() {
+fn a_request_passes_until_its_quota_is_spent() {
     let (server, _file) = server(RULES);
     let response = ask(&server, "", "GET", "/a?b=1").send().unwrap();
     assert_eq!(response.status(), 200);
@@ -114,7 +114,7 @@ fn the_method_the_client_and_its_host_are_those_of_the_original_request() {
 }
 
 #[test]
-fn nobody_but_a_trusted_proxy_may_ask() {
+fn authorize_refuses_untrusted_proxies() {
     for text in [RULES.replace("127.0.0.1", "10.0.0.1"), RULES.replace("identity:", "# ")] {
         let (server, _file) = server(&text);
         for _ in 0..3 {
@@ -137,7 +137,7 @@ fn text_of<'r>(response: &'r Response, name: &str) -> &'r str {
 }
 
 #[test]
-fn headers_of_another_kind_of_proxy_are_not_looked_at() {
+fn headers_of_another_kind_of_proxy_are_ignored() {
     let (server, _file) = server(RULES);
     let spoofed = |path: &str| {
         let request = ask(&server, "", "GET", "/a").header("x-original-uri", path);
@@ -216,7 +216,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
 }
 
 #[test]
-fn a_question_that_is_wrong_is_told_what_is() {
+fn a_bad_authorize_request_is_refused_with_a_reason() {
     let (server, _file) = server(RULES);
     for (path, want) in [
         ("/web/deny_status=302", "use one of 400 to 499"),
@@ -266,7 +266,7 @@ fn status_of_paths(server: &Server) -> u16 {
 }
 
 #[test]
-fn a_domain_is_to_be_said_if_there_are_several() {
+fn a_domain_is_required_when_there_are_several() {
     let (server, _file) = server(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          limits: { one: fixed-window limit=1 window=1d }\n\
@@ -346,7 +346,7 @@ fn raw_status(server: &Server, path: &str) -> u16 {
 }
 
 #[test]
-fn clients_are_who_the_configuration_says() {
+fn clients_are_identified_as_configured() {
     let file = rules(
         "identity:\n\
          \x20 trusted_proxies: [127.0.0.1]\n\
@@ -455,7 +455,7 @@ fn wait_until_held(server: &Server, count: u32) {
 }
 
 #[test]
-fn who_goes_away_while_it_waits_gives_its_place_back() {
+fn a_waiting_request_frees_its_place_when_it_disconnects() {
     let (server, _file) = server(&SHAPED.replace("leak=1/s", "leak=1/m").replace("=5", "=2"));
     let began = Instant::now();
     for _ in 0..3 {
@@ -474,7 +474,7 @@ fn who_goes_away_while_it_waits_gives_its_place_back() {
 }
 
 #[test]
-fn a_server_that_stops_does_not_wait_for_those_it_holds_back() {
+fn a_stopping_server_answers_delayed_requests_at_once() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=2/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--drain-delay", "0s"];
     let server = Server::start(&flags);
@@ -503,7 +503,7 @@ fn a_server_that_stops_does_not_wait_for_those_it_holds_back() {
 }
 
 #[test]
-fn no_more_wait_than_there_is_room_for() {
+fn the_number_of_delayed_requests_is_bounded() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=1/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--max-connections", "4"];
     let server = Server::start(&flags);

@@ -32,7 +32,7 @@ fn each_is_decided_by_itself_and_in_order() {
 }
 
 #[test]
-fn one_that_is_wrong_is_a_problem_in_its_place_and_disturbs_no_other() {
+fn a_bad_check_of_a_batch_fails_alone() {
     let server = slow();
     let good = json!({"limit": "free", "key": "a"});
     let body = json!([
@@ -81,7 +81,7 @@ fn a_batch_may_be_longer_than_a_check() {
 }
 
 #[test]
-fn many_are_on_their_way_to_the_store_at_once() {
+fn a_batch_sends_many_checks_to_the_store_at_once() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let file = rules(
@@ -109,7 +109,7 @@ fn many_are_on_their_way_to_the_store_at_once() {
 }
 
 #[test]
-fn what_the_store_fails_to_decide_is_a_problem_in_its_place() {
+fn a_check_that_the_store_fails_is_a_problem_of_its_own() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let file = rules(
         "limits: { open: fixed-window limit=5 window=1h, closed: fixed-window limit=5 window=1h }\n\

@@ -88,7 +88,7 @@ fn a_caller_says_how_long_it_would_wait() {
 }
 
 #[test]
-fn every_rule_that_applies_is_charged_and_told() {
+fn every_rule_that_applies_is_charged_and_listed() {
     let server = slow();
     let login = json!({"domain": "api", "attributes": {"method": "POST", "path": "/login", "ip": "203.0.113.9"}});
     let answer = check(&server, login.clone());
@@ -178,7 +178,7 @@ fn rules_say_the_cost_unless_the_caller_does() {
 }
 
 #[test]
-fn where_no_rule_applies_everything_goes() {
+fn requests_are_allowed_when_no_rule_applies() {
     let file = rules(
         "limits: { a: fixed-window limit=1 window=1h }\nrules: [{ name: r, domain: d, key: [user], limit: a }]",
     );
@@ -211,7 +211,7 @@ fn an_api_key_counts_if_the_rules_know_it() {
 
 /// As in the middleware: one that did not apply would be no limit at all.
 #[test]
-fn whoever_has_no_address_shares_a_quota_with_all_who_have_none() {
+fn requests_without_an_address_share_one_quota() {
     let file = rules(
         "limits: { a: fixed-window limit=10 window=366d }\nrules: [{ name: r, domain: d, key: [ip], limit: a }]",
     );
@@ -225,7 +225,7 @@ fn whoever_has_no_address_shares_a_quota_with_all_who_have_none() {
 }
 
 #[test]
-fn what_clients_write_themselves_makes_no_key() {
+fn client_headers_and_unknown_methods_make_no_key() {
     let file = rules(
         "limits: { a: fixed-window limit=10 window=366d }\n\
          rules:\n\
@@ -243,7 +243,7 @@ fn what_clients_write_themselves_makes_no_key() {
 }
 
 #[test]
-fn whoever_invents_keys_and_has_no_address_escapes_no_rule() {
+fn invented_keys_without_an_address_skip_no_rule() {
     let server = slow();
     let ask = |attributes: Value| left(&server, json!({"domain": "api", "attributes": attributes}));
     assert_eq!(ask(json!({"api_key": "x1"})), 59);
@@ -254,7 +254,7 @@ fn whoever_invents_keys_and_has_no_address_escapes_no_rule() {
 }
 
 #[test]
-fn what_the_caller_has_verified_counts() {
+fn verified_attributes_make_keys() {
     let server = slow();
     let mut body = json!({
         "domain": "api", "attributes": {"ip": "203.0.113.9"},
@@ -293,7 +293,7 @@ fn addresses_are_grouped_as_the_middleware_does() {
 }
 
 #[test]
-fn what_is_said_makes_rules_apply_and_no_keys() {
+fn said_attributes_match_rules_and_make_no_keys() {
     let file = rules(
         "limits: { a: fixed-window limit=9 window=1h }\n\
          rules:\n  - { name: r, domain: d, when: { header.x-a: b }, key: [ip], limit: a }\n\
@@ -307,7 +307,7 @@ fn what_is_said_makes_rules_apply_and_no_keys() {
 }
 
 #[test]
-fn what_is_not_there_is_404() {
+fn unknown_limits_and_domains_are_404() {
     let server = slow();
     for (body, want) in [
         (r#"{"limit":"nope","key":"a"}"#, "there is no limit `nope`; GET /v1/limits lists them"),
@@ -322,7 +322,7 @@ fn what_is_not_there_is_404() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
+fn bad_checks_are_refused_with_place_and_remedy() {
     let server = slow();
     let many: serde_json::Map<_, _> = (0..33).map(|at| (at.to_string(), json!("x"))).collect();
     let many = json!({"domain": "api", "attributes": many.clone(), "said": many}).to_string();
@@ -379,7 +379,7 @@ fn what_is_wrong_is_told_with_its_place_and_a_remedy() {
 }
 
 #[test]
-fn sixty_four_attributes_are_as_many_as_there_may_be() {
+fn a_check_has_at_most_64_attributes() {
     let server = slow();
     let attributes = |count: usize| -> Value {
         (0..count).map(|at| (at.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>().into()
@@ -451,7 +451,7 @@ pub(crate) fn rules(text: &str) -> NamedTempFile {
 
 /// It is legal to close one's side when all is said; and what is charged must be told.
 #[test]
-fn who_closes_its_side_is_answered_and_who_is_gone_is_counted() {
+fn half_closed_clients_are_answered_and_lost_clients_counted() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
     let proxy = Proxy::start(redis.addr()).unwrap();
     proxy.delay(|| Duration::from_millis(100));

@@ -213,7 +213,7 @@ fn a_request_with_chunks_and_a_length_is_the_last_of_its_connection() {
 }
 
 #[test]
-fn what_is_not_http_is_answered_with_400_or_closed() {
+fn malformed_http_is_answered_with_400_or_closed() {
     let server = Server::start(&[]);
     let trailer = format!("\r\n0\r\nx: {}\r\n", "x".repeat(100_000));
     let hostile: &[Vec<u8>] = &[
@@ -301,7 +301,7 @@ fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() 
 }
 
 #[test]
-fn those_who_begin_and_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
+fn stalled_clients_do_not_block_known_or_new_clients() {
     let server = Server::start(&["--max-connections", "50"]);
     let mut kept: Vec<_> = (0..5).map(|_| connect(&server)).collect();
     kept.iter_mut().for_each(check);
@@ -326,7 +326,7 @@ fn those_who_begin_and_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is
 const CROWD: usize = 1000;
 
 #[test]
-fn two_thousand_that_are_silent_or_dribble_do_not_keep_others_waiting() {
+fn two_thousand_silent_or_slow_clients_do_not_delay_others() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let bound = Duration::from_secs(3);

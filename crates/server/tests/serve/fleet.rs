@@ -94,7 +94,7 @@ fn three_servers_admit_exactly_the_limit_together_whatever_the_algorithm() {
 }
 
 #[test]
-fn three_servers_admit_exactly_what_the_tightest_of_several_rules_has() {
+fn three_servers_admit_exactly_the_tightest_of_several_rules() {
     let fleet = Fleet::new();
     let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
     let clients = ["a", "b", "c", "d"];
@@ -104,7 +104,7 @@ fn three_servers_admit_exactly_what_the_tightest_of_several_rules_has() {
 }
 
 #[test]
-fn what_was_spent_on_redis_outlives_a_server_and_in_memory_it_does_not() {
+fn quotas_outlive_a_server_on_redis_and_not_in_memory() {
     let fleet = Fleet::new();
     let body = r#"{"limit":"token","key":"user:42"}"#;
     let in_memory = || Server::start(&["--config", &fleet.config, "--drain-delay", "0s"]);

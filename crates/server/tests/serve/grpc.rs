@@ -48,7 +48,7 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStat
 }
 
 #[test]
-fn health_is_told_of_the_server_and_of_its_services() {
+fn health_is_reported_for_the_server_and_its_services() {
     let server = Server::start(&[]);
     run(async {
         let mut client = client(&server).await;
@@ -62,7 +62,7 @@ fn health_is_told_of_the_server_and_of_its_services() {
 }
 
 #[test]
-fn told_to_stop_it_does_not_serve_any_more() {
+fn health_is_not_serving_when_the_server_stops() {
     let server = Server::start(&["--drain-delay", "1m"]);
     run(async {
         let mut client = client(&server).await;
@@ -81,7 +81,7 @@ fn told_to_stop_it_does_not_serve_any_more() {
 }
 
 #[test]
-fn without_its_store_it_does_not_serve_unless_it_may() {
+fn health_is_not_serving_without_the_store_unless_allowed() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let strict = Server::start(&["--store", &redis.url()]);
     let relaxed = Server::start(&["--store", &redis.url(), "--ready-without-store"]);
@@ -109,7 +109,7 @@ fn without_its_store_it_does_not_serve_unless_it_may() {
 }
 
 #[test]
-fn those_who_watch_are_told_the_end_and_do_not_keep_it() {
+fn health_watches_end_when_the_server_stops() {
     let began = Instant::now();
     let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
     run(async {
@@ -151,7 +151,7 @@ fn silent_and_dribbling_connections_are_closed() {
 }
 
 #[test]
-fn one_that_has_begun_may_be_silent() {
+fn an_established_connection_may_be_silent() {
     let server = Server::start(&["--first-byte-timeout", "100ms"]);
     run(async {
         let mut client = client(&server).await;
@@ -164,7 +164,7 @@ fn one_that_has_begun_may_be_silent() {
 }
 
 #[test]
-fn those_who_watch_do_not_keep_others_out() {
+fn health_watchers_do_not_block_new_clients() {
     let server = Server::start(&["--max-connections", "5"]);
     run(async {
         let mut watchers = Vec::new();
@@ -197,7 +197,7 @@ fn those_who_watch_do_not_keep_others_out() {
 }
 
 #[test]
-fn those_who_never_begin_do_not_keep_others_out() {
+fn stalled_handshakes_do_not_block_other_clients() {
     let server = Server::start(&["--max-connections", "10", "--first-byte-timeout", "1m"]);
     run(async {
         let mut kept = client(&server).await;
@@ -216,7 +216,7 @@ fn those_who_never_begin_do_not_keep_others_out() {
 }
 
 #[test]
-fn one_who_does_not_begin_is_counted() {
+fn a_silent_connection_is_closed_and_counted() {
     let server = Server::start(&["--first-byte-timeout", "100ms"]);
     read_to_the_end(TcpStream::connect(&server.grpc).unwrap());
     let late = [("port", "grpc"), ("reason", "first_byte")];
@@ -225,7 +225,7 @@ fn one_who_does_not_begin_is_counted() {
 }
 
 #[test]
-fn clients_are_told_how_much_they_may_send() {
+fn the_servers_settings_bound_what_clients_send() {
     let server = Server::start(&[]);
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

@@ -22,7 +22,7 @@ fn assert_decides(server: &Server) {
 }
 
 #[test]
-fn bodies_that_are_no_checks_are_400_with_a_reason() {
+fn malformed_checks_are_400_with_a_reason() {
     let server = Server::start(&[]);
     let deep = [b"[".repeat(10_000), b"]".repeat(10_000)].concat();
     let deep_object = [b"{\"a\":".repeat(10_000), b"1".to_vec(), b"}".repeat(10_000)].concat();
@@ -91,7 +91,7 @@ fn bodies_that_are_no_checks_are_400_with_a_reason() {
 }
 
 #[test]
-fn a_batch_of_bad_bodies_is_told_for_each_or_as_a_whole() {
+fn bad_batches_are_refused_for_each_check_or_as_a_whole() {
     let server = Server::start(&[]);
     let deep = "[".repeat(10_000) + &"]".repeat(10_000);
     let body = format!(r#"[{deep},{{"limit":"free","key":"a"}},{{"limit":{deep},"key":"a"}}]"#);
@@ -144,7 +144,7 @@ fn first_line(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn a_body_that_says_it_is_too_long_is_not_even_read() {
+fn a_body_with_too_long_a_length_is_not_read() {
     let server = Server::start(&[]);
     for (path, length) in [
         ("/v1/check", 100 << 20),
@@ -186,7 +186,7 @@ fn a_body_without_end_is_cut_off_and_takes_no_memory() {
 }
 
 #[test]
-fn a_body_that_breaks_off_harms_nobody() {
+fn a_truncated_body_is_refused_and_the_server_still_decides() {
     let server = Server::start(&[]);
     for _ in 0..20 {
         let head = "POST /v1/check HTTP/1.1\r\nContent-Length: 40\r\n";
@@ -212,7 +212,7 @@ fn a_body_that_breaks_off_harms_nobody() {
 }
 
 #[test]
-fn what_asks_for_nothing_need_not_send_its_body() {
+fn a_get_is_answered_before_its_body_arrives() {
     let server = Server::start(&[]);
     let mut stream = connect(&server, "GET /v1/limits HTTP/1.1\r\nContent-Length: 104857600\r\n");
     assert_eq!(first_line(&mut stream), "HTTP/1.1 200 OK");

@@ -43,7 +43,7 @@ fn wait_until_refused(server: &Server) {
 }
 
 #[test]
-fn told_to_stop_it_is_unready_and_still_decides_until_it_is_told_again() {
+fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
     let began = Instant::now();
     let server = Server::start(&["--drain-delay", "1m"]);
     server.signal(Signal::TERM);
@@ -67,7 +67,7 @@ fn told_to_stop_it_is_unready_and_still_decides_until_it_is_told_again() {
 }
 
 #[test]
-fn what_is_in_flight_is_answered_while_nobody_new_is_let_in() {
+fn requests_in_flight_are_answered_while_new_connections_are_refused() {
     let server = Server::start(&["--drain-delay", "0s"]);
     let mut kept = half_a_check(&server);
     server.signal(Signal::TERM);
@@ -87,7 +87,7 @@ fn what_is_in_flight_is_answered_while_nobody_new_is_let_in() {
 }
 
 #[test]
-fn an_idle_connection_does_not_keep_it() {
+fn an_idle_connection_does_not_delay_the_stop() {
     let began = Instant::now();
     let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
     let mut kept = Kept::open(&server.url).unwrap();
@@ -99,7 +99,7 @@ fn an_idle_connection_does_not_keep_it() {
 }
 
 #[test]
-fn what_takes_too_long_is_cut() {
+fn requests_that_outlast_the_drain_timeout_are_cut() {
     let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "100ms"]);
     let mut kept = half_a_check(&server);
     server.signal(Signal::TERM);
@@ -155,7 +155,7 @@ fn every_hangup_is_one_reload() {
 }
 
 #[test]
-fn a_hangup_without_a_file_is_told() {
+fn a_hangup_without_a_file_is_logged() {
     let server = Server::start(&[]);
     server.signal(Signal::HUP);
     eventually("it says so", || server.log().contains("there is no file to reload").then_some(()));
@@ -227,7 +227,7 @@ fn an_address_that_is_taken_is_refused_with_its_flag() {
 }
 
 #[test]
-fn a_store_that_cannot_be_is_refused_without_its_password() {
+fn a_bad_store_url_is_refused_without_its_password() {
     for store in ["redis://user:geheim@", "postgres://user:geheim@localhost", "memroy"] {
         let error = refused(&["--store", store]);
         assert!(error.starts_with("error: --store: "), "{error}");
@@ -242,7 +242,7 @@ fn a_store_that_cannot_be_is_refused_without_its_password() {
 }
 
 #[test]
-fn the_first_lines_say_what_it_is() {
+fn the_first_lines_name_the_store_and_the_rules() {
     let server = Server::start(&["--max-memory", "2MiB", "--drain-delay", "0s"]);
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
@@ -263,7 +263,7 @@ fn a_store_of_many_servers_names_some() {
 }
 
 #[test]
-fn the_example_on_an_address_that_others_reach_is_told() {
+fn the_example_rules_on_a_public_address_are_warned_of() {
     let mut server = command(&["--listen", "0.0.0.0:0"]).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
     let told = lines.take(4).any(|line| line.contains("reached from elsewhere"));

@@ -131,7 +131,7 @@ fn keys_come_percent_encoded() {
 }
 
 #[test]
-fn paths_that_are_wrong_are_told_so() {
+fn bad_paths_are_refused_with_a_reason() {
     let server = Server::start(&[]);
     for (path, status, want) in [
         ("/v1/limits/%ff", 400, "no UTF-8"),
@@ -157,7 +157,7 @@ fn paths_that_are_wrong_are_told_so() {
 }
 
 #[test]
-fn a_method_that_does_not_go_with_a_path_is_405_and_says_which_do() {
+fn a_wrong_method_is_405_and_names_the_allowed_ones() {
     let server = Server::start(&[]);
     for (path, method, want) in [
         ("/v1/check", "GET", "POST"),
@@ -178,7 +178,7 @@ fn a_method_that_does_not_go_with_a_path_is_405_and_says_which_do() {
 }
 
 #[test]
-fn keys_on_a_redis_are_looked_at_and_reset_as_well() {
+fn keys_on_redis_can_be_peeked_and_reset() {
     use tollgate_launcher::{Flavour, Launch};
 
     let redis = Launch::new(Flavour::Redis).start().unwrap();

@@ -156,7 +156,7 @@ fn a_thousand_denials_leave_no_line() {
 }
 
 #[test]
-fn other_crates_are_heard_if_they_are_asked_for() {
+fn other_crates_are_logged_when_the_filter_names_them() {
     // Whoever sends traces says so in detail.
     let collector = Collector::start(Manner::Takes);
     let start = |filter| {
@@ -228,7 +228,7 @@ fn an_outage_of_the_store_is_two_lines() {
 }
 
 #[test]
-fn failed_requests_are_told_once_a_second_and_every_one_is_counted() {
+fn failed_requests_are_logged_once_a_second_and_all_counted() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
     drop(redis);
@@ -317,7 +317,7 @@ fn secrets_are_in_no_log() {
 }
 
 #[test]
-fn what_a_client_sends_is_nowhere_raw_in_the_log() {
+fn client_text_is_escaped_in_the_log() {
     let hostile = "x\nforged\r\u{1b}[2J";
     let body = format!("{{\"limit\":{0},\"key\":{0}}}", Value::from(hostile));
     let known = format!("{{\"limit\":\"free\",\"key\":{}}}", Value::from(hostile));
@@ -348,7 +348,7 @@ fn what_a_client_sends_is_nowhere_raw_in_the_log() {
 }
 
 #[test]
-fn a_server_whose_log_is_closed_goes_on() {
+fn a_server_whose_log_is_closed_still_answers() {
     let (server, stderr) = Server::start_unread(&["--log", "debug", "--drain-delay", "0s"], &[]);
     drop(stderr);
     for _ in 0..100 {
@@ -359,7 +359,7 @@ fn a_server_whose_log_is_closed_goes_on() {
 }
 
 #[test]
-fn lines_that_found_no_room_are_counted() {
+fn lines_dropped_from_a_full_log_buffer_are_counted() {
     let flags = ["--log", "debug", "--log-format", "json", "--drain-delay", "0s"];
     let (server, mut stderr) = Server::start_unread(&flags, &[]);
     // At more than 150 bytes each, more than a pipe and a mebibyte.
@@ -402,7 +402,7 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
 }
 
 #[test]
-fn a_server_whose_log_nobody_reads_goes_on_and_ends() {
+fn a_server_whose_log_is_not_read_still_answers_and_stops() {
     let (server, stderr) = Server::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
     let long = "a".repeat(1_000);
     // More than a pipe takes: the rest of them would wait.

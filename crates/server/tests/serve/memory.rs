@@ -58,7 +58,7 @@ fn assert_decides_at_once(server: &Server) {
 }
 
 #[test]
-fn bodies_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_check_notices() {
+fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
     let server = Server::start(&["--request-timeout", "1m"]);
     let body = vec![b' '; 1 << 20];
     let mut unfinished: Vec<_> = (0..300).map(|_| send(&server, &body, 1)).collect();
@@ -126,7 +126,7 @@ fn thousand() -> String {
 }
 
 #[test]
-fn answers_that_nobody_reads_take_a_bounded_part_of_memory_and_no_small_check_notices() {
+fn unread_answers_take_bounded_memory_and_delay_no_small_check() {
     let (server, _rules) = start_with_rules(20);
     let batch = thousand();
     let mut unread: Vec<_> = (0..40).map(|_| send(&server, batch.as_bytes(), 0)).collect();
@@ -154,7 +154,7 @@ fn answers_that_nobody_reads_take_a_bounded_part_of_memory_and_no_small_check_no
 }
 
 #[test]
-fn what_a_long_answer_has_no_room_for_is_not_decided() {
+fn checks_beyond_the_longest_answer_are_not_decided() {
     let (server, _rules) = start_with_rules(60);
     let response = server.post("/v1/check/batch", thousand()).send().unwrap();
     assert_eq!(response.status(), 200);

@@ -243,7 +243,7 @@ fn checks_in_memory_are_exact() {
 }
 
 #[test]
-fn what_clients_invent_adds_no_series() {
+fn invented_names_add_no_series() {
     let server = Server::start(&[]);
     // One of each kind first.
     let methods =
@@ -275,7 +275,7 @@ fn what_clients_invent_adds_no_series() {
 }
 
 #[test]
-fn reloads_are_counted_and_what_is_gone_is_not_told_of() {
+fn reloads_are_counted_and_removed_rules_have_no_series() {
     let (_directory, path) = file(RULES);
     let server = Server::start(&["--config", path.to_str().unwrap()]);
     server.check(r#"{"limit":"two","key":"a"}"#);
@@ -321,7 +321,7 @@ fn servers_with_the_same_rules_have_the_same_hash() {
 }
 
 #[test]
-fn ceilings_are_told() {
+fn ceilings_are_exported() {
     let server = Server::start(&["--max-connections", "123", "--max-memory", "3MiB"]);
     let page = scrape(&server);
     assert_eq!(page.value("tollgate_max_connections", &[]), 123.0);
@@ -330,7 +330,7 @@ fn ceilings_are_told() {
 }
 
 #[test]
-fn who_is_about_to_stop_says_so() {
+fn a_draining_server_is_visible_in_its_metrics() {
     let server = Server::start(&["--drain-delay", "20s"]);
     assert_eq!(scrape(&server).value("tollgate_draining", &[]), 0.0);
     server.signal(Signal::TERM);
@@ -369,7 +369,7 @@ fn resident_bytes(server: &Server) -> u64 {
 }
 
 #[test]
-fn what_nobody_asks_for_takes_no_more_memory() {
+fn unscraped_metrics_take_no_more_memory() {
     let server = Server::start(&[]);
     ask(&server, 64_000);
     let before = resident_bytes(&server);

@@ -136,7 +136,7 @@ fn objects<'v>(value: &'v Value, found: &mut Vec<&'v serde_json::Map<String, Val
 }
 
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
+fn the_dashboard_queries_metrics_that_exist() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let (told, mut all) = (told(), Vec::new());
     objects(&dashboard, &mut all);
@@ -197,7 +197,7 @@ fn the_dashboard_can_be_imported_with_any_data_source() {
 }
 
 #[test]
-fn alerts_ask_for_what_there_is() {
+fn alerts_query_metrics_that_exist() {
     let (told, mut names) = (told(), BTreeSet::new());
     for alert in ALERTS.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap();
@@ -273,7 +273,7 @@ fn alerts_in(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn the_manual_wakes_somebody_for_what_is_critical() {
+fn the_manual_and_the_alerts_agree_on_severity() {
     let severity = |wanted: &str| {
         let all = ALERTS.split("- alert: ").skip(1);
         let of = all.filter(|alert| alert.contains(&format!("severity: {wanted} ")));

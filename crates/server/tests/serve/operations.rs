@@ -48,7 +48,7 @@ fn of<'o>(operations: &'o Value, kind: &str, name: &str) -> &'o Value {
 }
 
 #[test]
-fn counts_are_of_what_was_decided_however_it_was_asked() {
+fn counts_include_decisions_of_every_interface() {
     let limits = Limits::start(RULES);
     let fresh = operations(&limits.server);
     assert_eq!((&fresh["store"], &fresh["servers"]), (&json!("memory"), &json!([])));
@@ -118,7 +118,7 @@ fn assert_counts(limits: &Limits) {
 }
 
 #[test]
-fn keys_of_rules_are_looked_at_and_reset_by_the_names_that_operations_tell() {
+fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
         let limits = Limits::start_with(RULES, flags);
@@ -256,7 +256,7 @@ fn a_key_with_an_override_is_shown_under_that_alone() {
 }
 
 #[test]
-fn a_blocked_client_is_among_those_refused_most() {
+fn a_blocked_client_is_listed_as_refused() {
     let limits = Limits::start(TIERED);
     let server = &limits.server;
     let closed = json!({"domain": "api", "attributes": {"user": "a", "path": "/closed"}});
@@ -286,7 +286,7 @@ fn a_rule_is_listed_with_all_that_it_may_spend() {
 }
 
 #[test]
-fn whatever_a_key_is_it_is_told_as_json_and_of_long_ones_the_beginning() {
+fn keys_are_listed_as_json_and_long_ones_are_cut() {
     let limits = Limits::start(RULES);
     let server = &limits.server;
     let refuse = |key: &str| {
@@ -335,7 +335,7 @@ fn only_operators_see_it() {
 }
 
 #[test]
-fn a_store_that_is_away_is_told_and_so_is_its_return() {
+fn a_stores_outage_and_its_return_are_visible() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let limits = Limits::start_with(RULES, &["--store", &redis.url()]);
     let server = &limits.server;

@@ -12,7 +12,7 @@ use crate::server::{Server, body_of};
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn with_a_token_only_those_who_show_it_are_operators() {
+fn with_a_token_only_clients_that_send_it_are_operators() {
     let server = Server::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     server.check(r#"{"limit":"login","key":"a","cost":5}"#);
     let ways = |authorization: &str| {

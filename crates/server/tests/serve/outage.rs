@@ -50,7 +50,7 @@ fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
 }
 
 #[test]
-fn a_server_that_nobody_asks_says_when_its_store_goes_and_comes() {
+fn an_idle_server_logs_when_its_store_fails_and_returns() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = Server::start(&["--store", &redis.url()]);
     assert_eq!(scrape(&server).value("tollgate_ready", &[]), 1.0);

@@ -51,7 +51,7 @@ fn files(server: &Server) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_file_is_there_and_all_of_them_are_small() {
+fn every_file_is_served_and_together_they_are_small() {
     let server = Server::start(&[]);
     let files = files(&server);
     assert!(files.contains_key("/page/main.js") && files.contains_key("/page/style.css"));

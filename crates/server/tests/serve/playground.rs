@@ -191,7 +191,7 @@ fn a_burst_spends_the_limit_and_then_says_when_to_come_back() {
 }
 
 #[test]
-fn who_waits_as_long_as_it_is_told_may_go() {
+fn a_request_is_allowed_after_its_retry_time() {
     on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = match algorithm {
@@ -364,7 +364,7 @@ fn answers_carry_the_headers_that_a_client_would_see() {
 }
 
 #[test]
-fn without_the_store_nothing_is_made_up() {
+fn the_playground_answers_503_without_the_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = on_redis(&redis.url());
     let mut player = Player::new(&server);
@@ -394,7 +394,7 @@ fn it_can_be_switched_off() {
 }
 
 #[test]
-fn whoever_plays_takes_nothing_from_keys_that_count() {
+fn the_playground_uses_no_keys_of_the_store() {
     let server = Server::start(&[]);
     for algorithm in ALGORITHMS {
         Player::new(&server).burst(algorithm, &calm(algorithm, 10), 3);
@@ -404,7 +404,7 @@ fn whoever_plays_takes_nothing_from_keys_that_count() {
 }
 
 #[test]
-fn all_who_play_take_a_share_of_a_redis_and_no_more() {
+fn all_players_together_take_a_bounded_share_of_a_redis() {
     on_each_store(|server, redis| {
         let mut player = Player::new(server);
         let body = json!({"config": calm("token-bucket", 1), "count": 50}).to_string();

@@ -102,7 +102,7 @@ fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
 }
 
 #[test]
-fn a_store_that_stands_still_makes_it_unready_until_it_goes_on() {
+fn a_stalled_store_makes_it_unready_until_it_answers() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = Server::start(&["--store", &redis.url()]);
     wait_for(&server, 200);
@@ -166,7 +166,7 @@ fn a_cluster_in_which_a_replica_took_over_is_reached_again() {
 }
 
 #[test]
-fn many_who_ask_at_a_time_share_one_answer() {
+fn concurrent_readiness_requests_share_one_answer() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let server = Server::start(&["--store", &proxy.url(), "--store-deadline", "5s"]);
@@ -187,7 +187,7 @@ fn many_who_ask_at_a_time_share_one_answer() {
 }
 
 #[test]
-fn the_address_of_a_store_is_told_without_its_password() {
+fn the_address_of_a_store_is_logged_without_its_password() {
     let user = "geheimrat on >geheim ~* &* +@all";
     let redis = Launch::new(Flavour::Redis).config("user", user).start().unwrap();
     let url = format!("redis://geheimrat:geheim@{}", redis.addr());

@@ -155,7 +155,7 @@ fn each_restart_in_memory_admits_one_more_burst_at_most() {
 }
 
 #[test]
-fn a_server_that_nobody_asks_for_refunds_hears_of_a_loss() {
+fn a_server_without_refunds_notices_a_loss_of_state() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
     let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
@@ -184,7 +184,7 @@ fn a_refusal_has_no_receipt() {
 }
 
 #[test]
-fn what_is_no_receipt_is_refused_in_the_same_words() {
+fn forged_receipts_are_refused_in_the_same_words() {
     let file = file(&LIMITS);
     let server = Server::with_limits(&file, &[], &[SECRET]);
     let other = Server::with_limits(&file, &[], &[]);
@@ -214,7 +214,7 @@ fn what_is_no_receipt_is_refused_in_the_same_words() {
 }
 
 #[test]
-fn of_many_who_ask_at_once_one_is_given_something() {
+fn concurrent_refunds_of_one_receipt_refund_once() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
     let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
@@ -240,7 +240,7 @@ fn of_many_who_ask_at_once_one_is_given_something() {
 }
 
 #[test]
-fn a_limit_that_is_gone_is_said_and_one_that_was_changed_gives_back() {
+fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
     let one = file(&[("kept", "fixed-window limit=100 window=366d"), ("gone", LIMITS[0].1)]);
     let server = Server::with_limits(&one, &[], &[]);
     let (kept, gone) = (server.charge("kept", 60).0, server.charge("gone", 3).0);
@@ -262,7 +262,7 @@ fn a_limit_that_is_gone_is_said_and_one_that_was_changed_gives_back() {
 }
 
 #[test]
-fn without_its_store_a_server_says_when_to_ask_again() {
+fn a_refund_without_the_store_says_when_to_retry() {
     let mut redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
     let server = Server::with_limits(&file, &["--store", &url], &[]);
@@ -279,7 +279,7 @@ fn without_its_store_a_server_says_when_to_ask_again() {
 }
 
 #[test]
-fn a_refund_goes_on_when_the_client_hangs_up() {
+fn a_refund_completes_when_the_client_hangs_up() {
     let redis = launch();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let (file, proxied, direct) = (file(&LIMITS), proxy.url(), redis.url());

@@ -47,7 +47,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_request_is_a_span_that_tells_its_decision() {
+fn a_request_is_a_span_with_its_decision() {
     let collector = Collector::start(Manner::Takes);
     let server = server(&collector, &[]);
     server.check(CHECK);
@@ -87,7 +87,7 @@ fn a_request_is_a_span_that_tells_its_decision() {
 }
 
 #[test]
-fn what_a_proxy_asks_is_a_span_that_tells_the_rule() {
+fn a_proxys_request_is_a_span_with_its_rule() {
     let file = crate::check::rules(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          rules: [{ name: none, domain: web, when: { path: /closed }, key: [], limit: block }]",
@@ -130,7 +130,7 @@ fn the_caller_s_trace_is_the_parent_and_says_whether_it_is_recorded() {
 }
 
 #[test]
-fn nothing_that_a_client_sends_is_sent_on() {
+fn spans_contain_no_client_text() {
     let collector = Collector::start(Manner::Takes);
     let server = server(&collector, &[]);
     let sent = [
@@ -207,7 +207,7 @@ fn a_decision_without_the_store_is_degraded() {
 }
 
 #[test]
-fn the_environment_says_it_as_the_standard_has_it() {
+fn the_standard_variables_configure_traces() {
     let collector = Collector::start(Manner::Takes);
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url),
@@ -249,7 +249,7 @@ fn begin(server: &Server) -> BufReader<TcpStream> {
 }
 
 #[test]
-fn what_is_in_flight_at_the_end_is_sent() {
+fn spans_in_flight_are_sent_when_the_server_stops() {
     let collector = Collector::start(Manner::Takes);
     let finished = server(&collector, &[]);
     let mut request = begin(&finished);
@@ -295,7 +295,7 @@ fn assert_told_once(log: &str) {
 }
 
 #[test]
-fn a_collector_that_is_away_is_told_of_once_and_holds_nobody_up() {
+fn an_unreachable_collector_is_logged_once_and_delays_no_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -303,12 +303,12 @@ fn a_collector_that_is_away_is_told_of_once_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_collector_that_fails_is_told_of_once_and_holds_nobody_up() {
+fn a_failing_collector_is_logged_once_and_delays_no_request() {
     assert_told_once(&without_collector(&Collector::start(Manner::Fails).url, "10000"));
 }
 
 #[test]
-fn a_collector_that_never_answers_is_told_of_once_and_holds_nobody_up() {
+fn a_silent_collector_is_logged_once_and_delays_no_request() {
     let collector = Collector::start(Manner::Silent);
     assert_told_once(&without_collector(&collector.url, "100"));
     // The end does not wait for so long as an answer may take.
@@ -318,7 +318,7 @@ fn a_collector_that_never_answers_is_told_of_once_and_holds_nobody_up() {
 }
 
 #[test]
-fn a_collector_that_is_back_is_told_of() {
+fn a_collectors_return_is_logged() {
     let collector = Collector::start(Manner::Fails);
     let variables = [("OTEL_BSP_SCHEDULE_DELAY", "10"), ("TOLLGATE_OTLP_ENDPOINT", &collector.url)];
     let server = Server::start_with(&["--drain-delay", "0s"], &variables);
@@ -337,7 +337,7 @@ fn a_collector_that_is_back_is_told_of() {
 }
 
 #[test]
-fn spans_that_found_no_room_are_counted() {
+fn spans_dropped_from_a_full_queue_are_counted() {
     let collector = Collector::start(Manner::Later);
     let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("TOLLGATE_OTLP_ENDPOINT", &collector.url)];
     let server = Server::start_with(&["--drain-delay", "0s"], &variables);

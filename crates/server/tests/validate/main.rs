@@ -272,7 +272,7 @@ fn standard_input_is_a_file_too_and_may_name_one() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_is_piped_may_be_named_as_a_file() {
+fn a_pipe_may_be_named_as_a_file() {
     let files = directory(&[]);
     let output = fed(files.path(), &["validate", "/dev/stdin"], GOOD.as_bytes());
     assert_eq!(printed(&output), (Some(0), "/dev/stdin: 1 limit, 1 rule\n", ""));
@@ -307,7 +307,7 @@ fn an_input_that_cannot_be_read_does_not_hide_the_other_files() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn nobody_who_hears_of_an_error_is_no_reason_to_crash() {
+fn a_full_standard_error_does_not_crash_the_command() {
     let files = directory(&[("bad.yaml", BAD), ("odd.yaml", ODD), ("empty.yaml", "limits: {}")]);
     for (args, code) in [
         (&["validate", "bad.yaml"][..], 1),

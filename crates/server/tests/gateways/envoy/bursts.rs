@@ -54,7 +54,7 @@ fn bursts_that_wait_for_a_server_are_all_decided() {
 
 /// Envoy takes back what it asked about each, on the connection on which it asks about others.
 #[test]
-fn requests_that_are_taken_back_disturb_no_others() {
+fn cancelled_requests_do_not_disturb_others() {
     let front = Front::start(FIFTY);
     assert_eq!(front.get("/").status(), StatusCode::OK);
     stop(&front);

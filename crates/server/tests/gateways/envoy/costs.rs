@@ -39,7 +39,7 @@ fn hits_addend_of_zero_looks() {
 }
 
 #[test]
-fn what_a_response_cost_is_charged_when_it_is_done() {
+fn response_cost_is_charged_when_the_stream_ends() {
     let config = Config::new().route("/chat", &rate_limits("apply_on_stream_done"));
     let front = Front::with(TWELVE, config, &[]);
     let chat = |spent| front.get_as("/chat", &[(SPENT, spent)]).status();
@@ -87,7 +87,7 @@ fn a_limit_of_the_request_takes_the_place_of_the_rules_numbers() {
 }
 
 #[test]
-fn what_was_spent_stays_spent_under_other_numbers() {
+fn spent_quota_stays_spent_under_an_overridden_limit() {
     let front = Front::with(TWO_A_MINUTE, overridden(&rate_limits("dynamic_metadata")), &[]);
     assert_eq!(front.statuses("/", 3), [OK, OK, REFUSED]);
     assert_eq!(front.statuses("/partner", 3), [OK, OK, REFUSED]);

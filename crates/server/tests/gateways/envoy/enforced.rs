@@ -13,7 +13,7 @@ const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 #[test]
-fn exactly_the_limit_passes_whoever_asks_at_once() {
+fn concurrent_clients_pass_exactly_the_limit() {
     let front = Front::start(
         "
 limits: { fifty: fixed-window limit=50 window=366d }
@@ -73,7 +73,7 @@ rules:
 }
 
 #[test]
-fn what_no_rule_applies_to_passes_and_is_counted() {
+fn unmatched_requests_pass_and_are_counted() {
     let rules = "
 limits: { none: fixed-window limit=1 window=366d }
 rules: [{ name: admin, domain: envoy, when: { path: /admin }, key: [], limit: none }]

@@ -64,7 +64,7 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
 }
 
 #[test]
-fn a_port_of_the_example_may_be_anothers() {
+fn the_ports_of_the_example_can_be_changed() {
     let ports = [("10000", "9901"), ("9901", "8081"), ("8081", "10000")];
     let names = [("PORT", "9901"), ("ADMIN_PORT", "8081"), ("GRPC_PORT", "10000")];
     let service = free_port().unwrap().to_string();

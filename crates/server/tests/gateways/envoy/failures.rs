@@ -25,7 +25,7 @@ const DEADLINE: &str = "200ms";
 const TIMEOUT: &str = "timeout: 10s";
 
 #[test]
-fn each_policy_does_what_it_says_whatever_envoy_would_do_of_its_own() {
+fn each_policy_decides_regardless_of_envoys_failure_mode() {
     for mode in ["failure_mode_deny: false", "failure_mode_deny: true"] {
         let redis = Launch::new(Flavour::Redis).start().unwrap();
         let config = Config::hurried()

@@ -68,7 +68,7 @@ fn without_a_server_requests_pass_until_it_is_back() {
 }
 
 #[test]
-fn without_a_server_a_careful_envoy_refuses_until_it_is_back() {
+fn without_a_server_requests_fail_until_it_is_back_when_failure_mode_is_deny() {
     let careful = Config::new().with("failure_mode_deny: false", "failure_mode_deny: true");
     let front = kill_and_restart(careful, StatusCode::SERVICE_UNAVAILABLE);
     assert!(front.counted("error") >= 4);
@@ -76,7 +76,7 @@ fn without_a_server_a_careful_envoy_refuses_until_it_is_back() {
 }
 
 #[test]
-fn a_server_that_hangs_is_as_good_as_none() {
+fn requests_pass_while_the_server_hangs() {
     let (_directory, rules) = file(TWO);
     let front = Front::before(Server::start(&["--config", &rules]), Config::hurried());
     eventually("the limit is spent", || (front.get("/").status() == 429).then_some(()));

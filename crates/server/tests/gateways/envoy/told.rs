@@ -27,7 +27,7 @@ fn parameter(text: &str, policy: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn what_envoy_tells_is_what_we_tell() {
+fn envoys_headers_agree_with_ours() {
     let front = Front::start(RULES);
     for left in [2, 1, 0] {
         let answer = front.get("/");
@@ -100,7 +100,7 @@ fn the_access_log_names_the_rule() {
 }
 
 #[test]
-fn a_client_of_grpc_is_told_that_a_resource_is_exhausted() {
+fn a_refused_grpc_client_gets_resource_exhausted() {
     let front = Front::start(RULES);
     front.statuses("/", 3);
     let answer = front.get_as("/", &[("content-type", "application/grpc")]);

@@ -43,7 +43,7 @@ const NO_NUMBERS: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn parameters_that_are_none_are_400_with_a_reason_and_charge_nothing() {
+fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
     on_each_store(|server, _| {
         let refused = |path: &str, body: &str, place: &str, want: &str| {
             let (status, detail) = send(server, path, Some("application/json"), body.as_bytes());
@@ -134,7 +134,7 @@ fn parameters_that_are_none_are_400_with_a_reason_and_charge_nothing() {
 }
 
 #[test]
-fn bodies_that_are_none_are_refused_and_charge_nothing() {
+fn malformed_bodies_are_refused_and_charge_nothing() {
     let server = Server::start(&[]);
     let json = Some("application/json");
     let deep = [&b"{\"config\":"[..], &b"[".repeat(8_000), &b"]".repeat(8_000), b"}"].concat();

@@ -93,7 +93,7 @@ fn servers_on_one_redis_share_a_session() {
 }
 
 #[test]
-fn one_session_too_many_and_the_one_that_has_rested_longest_is_fresh() {
+fn one_session_too_many_evicts_the_least_recently_used() {
     on_each_store(|server, redis| {
         let play = |number: usize| {
             let mut player = Player { server, cookie: Some(cookie(number)) };
@@ -122,7 +122,7 @@ fn one_session_too_many_and_the_one_that_has_rested_longest_is_fresh() {
 }
 
 #[test]
-fn a_redis_that_hangs_is_left_no_more_than_the_places_there_are() {
+fn a_hanging_redis_keeps_no_more_sessions_than_the_maximum() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = Server::start(&["--store", &redis.url(), "--store-deadline", "50ms"]);
     // The last that is forgotten: a reset that fails does not come to it.

@@ -26,7 +26,7 @@ rules:
 ";
 
 #[test]
-fn a_status_tells_the_limit_what_is_left_of_it_and_when_it_is_whole() {
+fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
     let limits = Limits::start(RULES);
     let answer = limits.ask_all(vec![
         descriptor(&[("user", "a")]),
@@ -93,7 +93,7 @@ fn a_refusal_has_headers_and_a_body_for_the_client() {
 }
 
 #[test]
-fn rules_are_named_in_metadata_and_those_that_watch_nowhere_else() {
+fn rules_are_named_in_metadata_and_shadow_rules_only_there() {
     let limits = Limits::start(RULES);
     let user = || vec![descriptor(&[("user", "a")])];
     let rule = |name, shadow, allowed, remaining: f64| json!({"name": name, "shadow": shadow, "allowed": allowed, "remaining": remaining});
@@ -125,7 +125,7 @@ fn metadata_lists_no_more_than_sixteen_rules() {
 }
 
 #[test]
-fn a_rule_that_allows_or_blocks_has_no_limit_to_tell() {
+fn a_rule_that_allows_or_blocks_shows_no_limit() {
     let limits = Limits::start(RULES);
     let vip = limits.ask_all(vec![descriptor(&[("vip", "a")])]);
     assert_eq!((vip.overall_code(), &vip.statuses[0].current_limit), (Code::Ok, &None));
@@ -197,7 +197,7 @@ rules: [{ name: dear, domain: api, key: [user], limit: ten, cost: 4 }]
 }
 
 #[test]
-fn no_hits_only_look() {
+fn zero_hits_only_peek() {
     let limits = Limits::start(RULES);
     let look = || vec![costing(0, &[("team", "t")])];
     assert_eq!(remaining(&limits.ask_all(look())), [2]);
@@ -211,7 +211,7 @@ fn no_hits_only_look() {
 }
 
 #[test]
-fn a_look_among_charges_refuses_them_all_or_none() {
+fn a_peek_among_charges_refuses_all_or_none() {
     let limits = Limits::start(RULES);
     let both = || vec![costing(0, &[("team", "t")]), descriptor(&[("user", "a")])];
     assert_eq!(remaining(&limits.ask_all(both())), [2, 9]);
@@ -257,7 +257,7 @@ rules: [{ name: logged, domain: api, key: [user], limit: log }]
 }
 
 #[test]
-fn a_rule_that_applies_twice_is_told_once_and_as_the_tightest() {
+fn a_rule_that_applies_twice_is_listed_once_as_the_tightest() {
     let rules = "
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
@@ -271,7 +271,7 @@ rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
 }
 
 #[test]
-fn what_would_have_to_wait_is_refused() {
+fn delayed_requests_are_refused() {
     let rules = "
 limits: { even: leaky-bucket mode=shaping capacity=100 leak=1/1h }
 rules: [{ name: even, domain: api, key: [user], limit: even }]
@@ -286,7 +286,7 @@ rules: [{ name: even, domain: api, key: [user], limit: even }]
 }
 
 #[test]
-fn what_no_rule_applies_to_may_go_and_is_counted() {
+fn unmatched_descriptors_are_allowed_and_counted() {
     let limits = Limits::start(RULES);
     let unmatched =
         || scrape(&limits.server).value("tollgate_rls_unmatched_descriptors_total", &[]);

@@ -67,7 +67,7 @@ rules:
 }
 
 #[test]
-fn what_else_there_is_beside_an_address_has_no_say_in_it() {
+fn remote_address_takes_precedence_over_the_masked_address() {
     let rules = "
 limits: { two: fixed-window limit=2 window=365d }
 rules:
@@ -94,7 +94,7 @@ fn a_path_is_without_its_query() {
 
 /// Otherwise whoever invents a key is not limited where Envoy does not say who it is.
 #[test]
-fn who_invents_a_key_and_has_no_address_shares_that_of_all_without_one() {
+fn invented_keys_without_an_address_share_one_quota() {
     let rules = "
 api_keys: { k_known: pro }
 limits: { ten: fixed-window limit=10 window=365d }
@@ -111,7 +111,7 @@ rules: [{ name: per-client, domain: api, key: [{ first_of: [api_key, ip] }], lim
 }
 
 #[test]
-fn who_a_client_says_it_is_does_not_make_a_key() {
+fn unverified_client_values_make_no_key() {
     let rules = "
 api_keys: { k_known: pro }
 limits: { ten: fixed-window limit=10 window=365d }

@@ -32,7 +32,7 @@ fn named(name: &str) -> RateLimitDescriptor {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place_and_a_remedy() {
+fn bad_requests_are_refused_with_place_and_remedy() {
     let limits = Limits::start(RULES);
     let no_entries = RateLimitDescriptor::default();
     let negative = RateLimitDescriptor { is_negative_hits: true, ..named("a") };
@@ -86,7 +86,7 @@ fn a_mistake_is_told_with_its_place_and_a_remedy() {
 }
 
 #[test]
-fn as_much_as_may_be_is_answered() {
+fn the_largest_legal_request_is_answered() {
     let limits = Limits::start(RULES);
     let (key, value) = ("k".repeat(128), "v".repeat(65_536));
     let entries: Vec<_> = (0..32).map(|_| (&*key, "")).collect();
@@ -106,7 +106,7 @@ fn assert_refused(came: &Came) {
 }
 
 #[test]
-fn what_is_too_long_is_told_so_and_not_read() {
+fn too_long_messages_are_refused_unread() {
     let limits = Limits::start(RULES);
     run(async {
         let mut raw = Raw::connect(&limits.server).await;
@@ -133,7 +133,7 @@ fn what_is_too_long_is_told_so_and_not_read() {
 
 /// Envoy lets a request pass of which it is told an error, so that no header may bring one about.
 #[test]
-fn as_much_as_a_client_can_send_is_decided() {
+fn the_largest_client_headers_are_decided() {
     let limits = Limits::start(RULES);
     run(async {
         let mut raw = Raw::connect(&limits.server).await;
@@ -149,7 +149,7 @@ fn as_much_as_a_client_can_send_is_decided() {
 }
 
 #[test]
-fn what_is_no_message_is_told_so() {
+fn malformed_messages_are_refused() {
     let limits = Limits::start(RULES);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
@@ -179,7 +179,7 @@ fn what_is_no_message_is_told_so() {
 }
 
 #[test]
-fn what_is_no_grpc_is_answered_in_http() {
+fn other_content_is_answered_in_http() {
     let limits = Limits::start(RULES);
     let message = framed(&request(vec![named("a")]).encode_to_vec());
     run(async {
@@ -206,7 +206,7 @@ fn what_is_no_grpc_is_answered_in_http() {
 }
 
 #[test]
-fn whatever_bytes_come_are_answered() {
+fn arbitrary_bytes_are_answered() {
     let limits = Limits::start(RULES);
     let message = request(vec![named("a"), costing(2, &[("ip", "192.0.2.1"), ("path", "/a?b")])]);
     let message = message.encode_to_vec();
@@ -240,7 +240,7 @@ fn whatever_bytes_come_are_answered() {
 }
 
 #[test]
-fn messages_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_one_notices() {
+fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
     let limits = Limits::start_with(RULES, &["--request-timeout", "1m"]);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
@@ -273,7 +273,7 @@ fn messages_that_do_not_end_take_a_bounded_part_of_memory_and_no_small_one_notic
 
 /// Two bytes are an empty descriptor, and take much more once they are read.
 #[test]
-fn millions_of_nothing_take_no_memory() {
+fn millions_of_empty_descriptors_take_no_memory() {
     let limits = Limits::start(RULES);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
@@ -294,7 +294,7 @@ fn millions_of_nothing_take_no_memory() {
 
 /// A server that was held up for longer than Envoy waits finds all that it was asked taken back.
 #[test]
-fn as_many_as_may_be_open_may_be_taken_back_at_once() {
+fn all_open_calls_can_be_cancelled_at_once() {
     let limits = Limits::start(RULES);
     let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -323,7 +323,7 @@ fn taken_back(stream: u32) -> Vec<u8> {
 }
 
 #[test]
-fn one_who_asks_and_takes_back_for_ever_is_cut_off() {
+fn a_client_that_cancels_every_call_is_cut_off() {
     let limits = Limits::start(RULES);
     let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

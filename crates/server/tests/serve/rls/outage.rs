@@ -96,7 +96,7 @@ fn a_store_that_stalls_is_given_up_before_the_caller_does() {
 }
 
 #[test]
-fn a_caller_cannot_choose_so_little_time_that_the_store_is_not_asked() {
+fn a_callers_short_deadline_does_not_skip_the_store() {
     let redis = redis();
     let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
     let message = request(vec![descriptor(&[("open", "a")])]).encode_to_vec();
@@ -117,7 +117,7 @@ fn a_caller_cannot_choose_so_little_time_that_the_store_is_not_asked() {
 }
 
 #[test]
-fn looks_and_charges_on_the_store_come_to_the_same_as_in_memory() {
+fn peeks_and_charges_agree_on_the_store_and_in_memory() {
     let redis = redis();
     let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
     let both = || vec![costing(0, &[("local", "a")]), costing(3, &[("open", "a")])];

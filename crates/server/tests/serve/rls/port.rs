@@ -64,7 +64,7 @@ fn clients_can_ask_what_services_there_are() {
 }
 
 #[test]
-fn clients_can_ask_as_they_used_to() {
+fn clients_can_use_the_older_reflection_service() {
     use v1alpha::server_reflection_client::ServerReflectionClient;
     use v1alpha::server_reflection_request::MessageRequest;
     use v1alpha::server_reflection_response::MessageResponse;
@@ -108,7 +108,7 @@ fn calls_are_counted_as_requests_are() {
 }
 
 #[test]
-fn a_call_is_a_span_that_tells_its_decision() {
+fn a_call_is_a_span_with_its_decision() {
     let collector = Collector::start(Manner::Takes);
     let flags = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
     let limits = Limits::start_with(RULES, &flags);
@@ -131,7 +131,7 @@ fn a_call_is_a_span_that_tells_its_decision() {
 }
 
 #[test]
-fn told_to_stop_it_answers_what_is_in_flight() {
+fn a_stopping_server_answers_calls_in_flight() {
     let limits = Limits::start_with(RULES, &["--drain-delay", "0s", "--drain-timeout", "1m"]);
     run(async {
         let mut raw = Raw::connect(&limits.server).await;
