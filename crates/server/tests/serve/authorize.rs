@@ -1,4 +1,4 @@
-//! `/v1/authorize`, asked as proxies ask it. Through real ones: tests/gateways.
+//! `/v1/authorize` with the requests that proxies send. Tests with real proxies are in tests/gateways.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::metrics::scrape;
 use crate::openapi::valid;
 use crate::server::{Server, body_of};
 
-/// Three a day for each path of a client, and one login.
+/// Allows a client three requests a day for each path, and one login.
 const RULES: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits:
@@ -35,7 +35,7 @@ fn server(text: &str) -> (Server, NamedTempFile) {
     (Server::start(&["--config", file.path().to_str().unwrap()]), file)
 }
 
-/// A question as Caddy and Traefik ask it.
+/// A request to `/v1/authorize` as Caddy and Traefik send it.
 fn ask(server: &Server, path: &str, method: &str, uri: &str) -> RequestBuilder {
     let request = server.get(&format!("/v1/authorize{path}"));
     let request = request.header("x-forwarded-method", method).header("x-forwarded-uri", uri);
@@ -46,7 +46,7 @@ fn status(request: RequestBuilder) -> u16 {
     request.send().unwrap().status().as_u16()
 }
 
-/// Why it is refused: the word, and the problem.
+/// Returns a refusal's status, its `x-tollgate-reason` and its problem body.
 fn refused(response: Response) -> (u16, String, Value) {
     let status = response.status().as_u16();
     let word = response.headers()["x-tollgate-reason"].to_str().unwrap().to_owned();
@@ -75,7 +75,7 @@ fn a_request_passes_until_its_quota_is_spent() {
     assert!(headers.get("retry-after").is_none() && headers.get("x-tollgate-reason").is_none());
     assert_eq!(response.text().unwrap(), "");
 
-    // The path is without its query, and others have their own.
+    // The path is compared without its query. Other paths have their own quota.
     assert_eq!(status(ask(&server, "", "GET", "/a?b=2")), 200);
     assert_eq!(status(ask(&server, "", "GET", "/a")), 200);
     let response = ask(&server, "", "GET", "/a?c").send().unwrap();
@@ -102,7 +102,7 @@ fn the_method_the_client_and_its_host_are_those_of_the_original_request() {
     assert_eq!(status(ask(&server, "", "GET", "/")), 429);
     assert_eq!(status(ask(&server, "", "POST", "/")), 200);
     let other = || ask(&server, "", "GET", "/").header("x-forwarded-for", "203.0.113.10");
-    // The last of them is the one that the proxy has added.
+    // The last address is the one that the proxy has added.
     assert_eq!(status(other()), 200);
     assert_eq!(status(other()), 429);
     let elsewhere = || {
@@ -170,7 +170,7 @@ fn any_method_asks_the_same() {
     let response = request.header("x-forwarded-uri", "/a").send().unwrap();
     assert_eq!(response.status(), 429);
     assert_eq!(response.text().unwrap(), "");
-    // What a client sends of a body is not read.
+    // The server does not read the body of a request.
     let request = server.post("/v1/authorize", "x".repeat(3 << 20));
     let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/a");
     let response = request.send().unwrap();
@@ -212,7 +212,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
     }
     let (status, ..) =
         refused(ask(&server, "/web/deny_status=429", "GET", "/closed").send().unwrap());
-    assert_eq!(status, 429, "for those who want it so");
+    assert_eq!(status, 429, "deny_status also applies to blocked requests");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_domain_is_required_when_there_are_several() {
     assert_eq!(status(ask(&server, "/b", "GET", "/")), 200);
 }
 
-/// Some proxies send the client's query along.
+/// Some proxies pass the client's query on to `/v1/authorize`.
 #[test]
 fn a_query_changes_nothing() {
     let (server, _file) = server(RULES);
@@ -321,7 +321,7 @@ fn a_domain_in_the_path_is_percent_decoded() {
         ("/proxy=nginx", 429),
         ("/%2e%2E/deny_status=410", 410),
     ] {
-        // One by one, as bytes: a client library would normalise the path.
+        // Each path is sent as raw bytes, because a client library would normalise it.
         let asked = || raw_status(&server, path);
         let first = asked();
         assert!(first == 200 || path.contains("deny%5F"), "{path}: {first}");
@@ -332,7 +332,7 @@ fn a_domain_in_the_path_is_percent_decoded() {
     }
 }
 
-/// The status of a question whose path is sent as it stands.
+/// The status of a request whose path is sent exactly as written.
 fn raw_status(server: &Server, path: &str) -> u16 {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
@@ -360,9 +360,9 @@ fn clients_are_identified_as_configured() {
     let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[secret]);
     let with_key = |key: &str| status(ask(&server, "", "GET", "/").header("x-api-key", key));
     assert_eq!([with_key("k_1"), with_key("k_1"), with_key("k_1")], [200, 200, 429]);
-    assert_eq!(with_key("invented"), 200, "by its address");
+    assert_eq!(with_key("invented"), 200, "an unknown key is limited by address");
     assert_eq!(with_key("invented-too"), 429);
-    // Tokens that are not genuine stay 401: every proxy knows it.
+    // A token that cannot be verified is still answered with 401, which every proxy understands.
     let response =
         ask(&server, "/web/deny_status=403", "GET", "/").bearer_auth("a.b.c").send().unwrap();
     assert_eq!(text_of(&response, "www-authenticate"), "Bearer error=\"invalid_token\"");
@@ -376,7 +376,7 @@ fn clients_are_identified_as_configured() {
     assert_eq!([preflight(), preflight()], [200, 429]);
 }
 
-/// A refusal in gRPC is a 200, which would let it pass.
+/// A gRPC refusal has HTTP status 200, which a proxy would let pass.
 #[test]
 fn a_refused_call_by_grpc_does_not_go() {
     let (server, _file) = server(RULES);
@@ -399,7 +399,7 @@ fn a_store_that_fails_does_what_the_rule_says() {
     );
     let path = file.path().to_str().unwrap();
     let server = Server::start(&["--config", path, "--store", &proxy.url()]);
-    // It is stalled: it takes requests, and answers none.
+    // The store stalls: it accepts requests and answers none.
     proxy.drop_replies(u64::MAX);
     let ask = |path: &str| ask(&server, path, "GET", "/").send().unwrap();
     for _ in 0..3 {
@@ -418,7 +418,7 @@ fn a_store_that_fails_does_what_the_rule_says() {
     assert_eq!(told["title"], "Service Unavailable");
 }
 
-/// One leaves each second; the first at once.
+/// A queue that lets one request go each second, the first at once.
 const SHAPED: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits: { even: leaky-bucket capacity=5 leak=1/s mode=shaping }
@@ -432,11 +432,11 @@ fn a_shaping_limit_holds_the_answer_back() {
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
-    // Who does not want to wait is refused at once.
+    // A request that may not wait is refused at once.
     assert_eq!(status(ask(&server, "/web/max_wait_us=0", "GET", "/")), 429);
 }
 
-/// Questions of a client that would wait for a minute, on a connection of their own; the answers are not read.
+/// Sends requests of a client that may wait for a minute, on a connection of their own. The answers are not read.
 fn send(server: &Server, client: &str, count: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
@@ -459,18 +459,18 @@ fn a_waiting_request_frees_its_place_when_it_disconnects() {
     let (server, _file) = server(&SHAPED.replace("leak=1/s", "leak=1/m").replace("=5", "=2"));
     let began = Instant::now();
     for _ in 0..3 {
-        // The first goes at once, and of two one has to wait.
+        // Of two requests the first is answered at once and the second has to wait.
         let waits = send(&server, "203.0.113.9", 2);
         wait_until_held(&server, 1);
         assert_eq!(
             status(ask(&server, "/web/max_wait_us=60000000", "GET", "/")),
             429,
-            "it is full"
+            "the queue is full"
         );
         drop(waits);
         wait_until_held(&server, 0);
     }
-    assert!(began.elapsed() < Duration::from_secs(50), "its turn would have come: {began:?}");
+    assert!(began.elapsed() < Duration::from_secs(50), "the delay ran out: {began:?}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_bad_check_of_a_batch_fails_alone() {
     let statuses: Vec<_> = answers.iter().map(|answer| answer["status"].as_u64()).collect();
     let (bad, gone) = (Some(400), Some(404));
     assert_eq!(statuses, [None, gone, None, bad, bad, bad, bad, bad, gone, None]);
-    assert_eq!(answers[9]["remaining"], 57, "what is wrong charges nothing");
+    assert_eq!(answers[9]["remaining"], 57, "a bad check charges nothing");
     assert!(answers[3]["detail"].as_str().unwrap().contains("unknown field `costs`"));
 }
 
@@ -67,7 +67,7 @@ fn a_batch_has_1_to_1000_requests() {
         assert!(detail.contains(want), "{detail}");
     }
     let left = server.check(r#"{"limit":"partner","key":"a"}"#)["remaining"].as_u64();
-    assert_eq!(left, Some(8_999), "what was refused charged nothing");
+    assert_eq!(left, Some(8_999), "the refused batches charged nothing");
 }
 
 #[test]
@@ -135,7 +135,8 @@ fn a_check_that_the_store_fails_is_a_problem_of_its_own() {
     assert!(!detail.contains("127.0.0.1"), "{detail}");
 }
 
-/// All at once, the last would be late only because the first were before them, and then let go by an open limit.
+/// If all checks were sent to the store at once, the last would miss the deadline only because they queue behind the
+/// first, and a limit that fails open would then allow them.
 #[test]
 fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
@@ -145,7 +146,7 @@ fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
     let (path, store) = (file.path().to_str().unwrap(), proxy.url());
     let flags = ["--config", path, "--store", &store, "--store-deadline", "400ms"];
     let server = Server::start(&flags);
-    // Different keys: a refusal that is remembered would need no store.
+    // Each check has its own key, because a remembered refusal needs no store.
     let key = |number: usize| json!({"limit": "few", "key": format!("user:{number}"), "cost": 5});
     let body: Vec<_> = (0..1_000).map(key).collect();
     let answers = batch(&server, &body.into());

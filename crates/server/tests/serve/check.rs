@@ -15,7 +15,7 @@ use crate::eventually::eventually;
 use crate::openapi::valid;
 use crate::server::{Server, body_of};
 
-/// What a client is told that is wrong, as its status and its detail.
+/// Returns the status and the detail of a problem.
 pub(crate) fn problem(response: Response) -> (u16, String) {
     assert_eq!(response.headers()["content-type"], "application/problem+json");
     let status = response.status().as_u16();
@@ -130,7 +130,7 @@ fn a_rule_that_blocks_has_no_limit_and_waiting_does_not_help() {
         assert_eq!(blocks[nothing], Value::Null, "{nothing}");
     }
     assert_eq!(answer["rules"][1]["limit_name"], "everyone");
-    assert_eq!(answer["rules"][1]["remaining"], Value::Null, "the store was not asked");
+    assert_eq!(answer["rules"][1]["remaining"], Value::Null, "the store was not queried");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn requests_are_allowed_when_no_rule_applies() {
     assert_eq!((&answer["limit"], &answer["remaining"]), (&Value::Null, &Value::Null));
 }
 
-/// Whose quota a request with these attributes spends, by how much of it is left.
+/// Returns what is left of the quota that a request spends, which shows which quota that is.
 fn left(server: &Server, body: Value) -> u64 {
     check(server, body)["rules"][0]["remaining"].as_u64().unwrap()
 }
@@ -206,10 +206,10 @@ fn an_api_key_counts_if_the_rules_know_it() {
     }
     let said =
         json!({"domain": "api", "attributes": {"ip": "203.0.113.9"}, "said": {"api_key": "x4"}});
-    assert_eq!(ask(said), 56, "what is said of who one is, is a claim too");
+    assert_eq!(ask(said), 56, "a said identity is a claim too");
 }
 
-/// As in the middleware: one that did not apply would be no limit at all.
+/// As in the middleware: if the rule did not apply, such requests would not be limited at all.
 #[test]
 fn requests_without_an_address_share_one_quota() {
     let file = rules(
@@ -237,7 +237,7 @@ fn client_headers_and_unknown_methods_make_no_key() {
         assert_eq!(left(&server, ask(json!({"header.x-user": user, "method": method}))), want);
     }
     let common = ask(json!({"header.x-user": "c", "method": "GET"}));
-    assert_eq!(left(&server, common), 9, "there are few that are common");
+    assert_eq!(left(&server, common), 9, "a common method makes a key, because there are few");
     let vouched = json!({"domain": "d", "verified": {"header.x-user": "a"}});
     assert_eq!(left(&server, vouched), 9);
 }
@@ -263,7 +263,7 @@ fn verified_attributes_make_keys() {
     assert_eq!(left(&server, body.clone()), 5999);
     body["attributes"]["ip"] = json!("203.0.113.10");
     assert_eq!(left(&server, body.clone()), 5998, "the key counts, not the address");
-    // And nobody becomes a tier by saying so.
+    // A tier that is only said, not verified, does not count.
     body["said"] = body["verified"].take();
     body.as_object_mut().unwrap().remove("verified");
     assert_eq!(left(&server, body), 59);
@@ -425,7 +425,7 @@ fn answers_have_no_keys_of_clients() {
     assert!(!text.contains("s3cret") && !text.contains("203.0.113"), "{text}");
 }
 
-/// A server with the example's rules, but that nothing comes back while a test runs.
+/// A server with the example's rules at rates so low that no quota is refilled while a test runs.
 pub(crate) fn slow() -> Server {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
         let example = include_str!("../../../../examples/rules.yaml");
@@ -434,7 +434,7 @@ pub(crate) fn slow() -> Server {
             slow = slow.replace(rate, "refill: 1/d");
         }
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("slow.yaml");
-        // Others may be reading one of a run before.
+        // Other tests may be reading the file of an earlier run, so it is replaced in one step.
         let (_, new) = rules(&slow).keep().unwrap();
         std::fs::rename(new, &path).unwrap();
         path
@@ -442,14 +442,14 @@ pub(crate) fn slow() -> Server {
     Server::start(&["--config", PATH.to_str().unwrap()])
 }
 
-/// A file of rules.
+/// Writes rules to a temporary file.
 pub(crate) fn rules(text: &str) -> NamedTempFile {
     let file = NamedTempFile::with_suffix_in(".yaml", env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(file.path(), text).unwrap();
     file
 }
 
-/// It is legal to close one's side when all is said; and what is charged must be told.
+/// A client may close its sending side after its request. The decision was charged, so the client must get it.
 #[test]
 fn half_closed_clients_are_answered_and_lost_clients_counted() {
     let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));

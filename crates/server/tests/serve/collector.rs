@@ -1,4 +1,4 @@
-//! A collector of traces: takes what is sent to it, or does not.
+//! A collector of traces that accepts, fails or ignores what is sent to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,15 +10,15 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Valu
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-/// What a collector answers.
+/// How a collector answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     Takes,
-    /// With 500.
+    /// Answers with status 500.
     Fails,
-    /// Never.
+    /// Never answers.
     Silent,
-    /// When it has another manner.
+    /// Answers once another manner is set.
     Later,
 }
 
@@ -59,13 +59,13 @@ impl Collector {
         Collector { url, taken }
     }
 
-    /// From here on.
+    /// Changes how requests are answered from now on.
     pub(crate) fn set(&self, manner: Manner) {
         *self.taken.manner.lock().unwrap() = Some(manner);
         self.taken.changed.notify_all();
     }
 
-    /// Waits until there are so many spans; all of them.
+    /// Waits until at least `count` spans have come, and returns all of them.
     pub(crate) fn spans(&self, count: usize) -> Vec<Span> {
         let until = Instant::now() + Duration::from_secs(60);
         let mut requests = self.taken.requests.lock().unwrap();
@@ -80,14 +80,14 @@ impl Collector {
         }
     }
 
-    /// The attributes of whoever sent the first.
+    /// The resource attributes of the first request.
     pub(crate) fn resource(&self) -> Vec<KeyValue> {
         let requests = self.taken.requests.lock().unwrap();
         let decoded = ExportTraceServiceRequest::decode(requests[0].body.as_slice()).unwrap();
         decoded.resource_spans[0].resource.clone().unwrap().attributes
     }
 
-    /// The heads of the requests, and their bodies, with what is no text replaced.
+    /// The heads and bodies of the requests, with invalid UTF-8 replaced.
     pub(crate) fn texts(&self) -> Vec<(String, String)> {
         let requests = self.taken.requests.lock().unwrap();
         let text = |request: &Request| {
@@ -108,7 +108,7 @@ impl Taken {
                     "200 OK"
                 }
                 Manner::Silent => {
-                    // Until whoever waits for an answer has enough of it.
+                    // Reads until the client gives up waiting and closes the connection.
                     let _ = reader.read_to_end(&mut Vec::new());
                     return;
                 }
@@ -120,7 +120,7 @@ impl Taken {
         }
     }
 
-    /// Waits while it is to be later.
+    /// Waits until the manner is not `Later`, and returns it.
     fn manner(&self) -> Manner {
         let is_later = |manner: &mut Option<Manner>| *manner == Some(Manner::Later);
         let manner = self.manner.lock().unwrap();
@@ -155,7 +155,7 @@ fn spans(request: &Request) -> Vec<Span> {
     scopes.flat_map(|scope| scope.spans).collect()
 }
 
-/// An attribute as text; `None` if there is none of that name.
+/// Returns an attribute as text, or `None` if no attribute has this name.
 pub(crate) fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == name)?;
     let AnyValue { value } = found.value.clone()?;

@@ -1,4 +1,4 @@
-//! Connections that are slow, silent, broken or too many.
+//! Slow, silent and broken connections, and more connections than allowed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 
 use crate::server::Server;
 
-/// Long enough for any machine; nothing takes that long.
+/// A read that takes longer has failed, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
@@ -21,7 +21,7 @@ fn connect(server: &Server) -> TcpStream {
     stream
 }
 
-/// Asks on a connection that is kept, and waits for the answer, which must be 200.
+/// Sends a check on a kept-alive connection and waits for the answer, which must be 200.
 fn check(stream: &mut TcpStream) {
     let length = CHECK.len();
     let request = format!(
@@ -38,7 +38,7 @@ fn check(stream: &mut TcpStream) {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
-/// Everything until the server closes; empty if it does without a word.
+/// Reads until the server closes the connection. Empty if it closes without an answer.
 fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -59,7 +59,7 @@ fn whole_log(server: Server) -> String {
     server.wait().1
 }
 
-/// From `/proc/PID/status`, such as `VmRSS` or `VmHWM` (the most there ever was).
+/// Reads a line of `/proc/PID/status`, such as `VmRSS` (memory now) or `VmHWM` (peak memory).
 fn memory_kib(server: &Server, name: &str) -> u64 {
     let pid = server.pid().as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -80,7 +80,7 @@ fn the_bounds_are_those_of_the_flags() {
     ];
     for (flags, sent, bound) in cases {
         let server = Server::start(flags);
-        // Before: the server may see the connection first.
+        // Taken before connecting, because the server's clock may start before `connect` returns.
         let start = Instant::now();
         let mut stream = connect(&server);
         stream.write_all(sent.as_bytes()).unwrap();
@@ -148,7 +148,7 @@ fn requests_without_exactly_one_valid_host_are_answered_with_400() {
             let mut stream = connect(&server);
             let request = format!("GET {path} HTTP/1.1\r\n{headers}\r\n");
             stream.write_all(request.as_bytes()).unwrap();
-            // The server closes the connection, too.
+            // Reads to the end: the server also closes the connection.
             let answer = rest(&mut stream);
             assert!(answer.starts_with("HTTP/1.1 400 "), "{headers:?} {path}: {answer:?}");
             assert!(
@@ -179,7 +179,7 @@ fn post(headers: &str, body: &str) -> Vec<u8> {
     post_to("/v1/check", headers, body).into_bytes()
 }
 
-/// A check as one chunk, with what is said to be its size.
+/// A check as one chunk, whose size line is `size`.
 fn chunked(size: &str) -> String {
     format!("{size}\r\n{CHECK}\r\n0\r\n\r\n")
 }
@@ -195,7 +195,8 @@ fn a_check_may_come_in_chunks() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
-/// As RFC 9112 (6.1) has it: whoever counted otherwise and takes the rest for another request has no answer to it.
+/// As RFC 9112 (6.1) requires: a proxy that uses the other length, and takes the rest for a second request, gets no
+/// answer to the second one.
 #[test]
 fn a_request_with_chunks_and_a_length_is_the_last_of_its_connection() {
     let server = Server::start(&[]);
@@ -251,7 +252,7 @@ fn malformed_http_is_answered_with_400_or_closed() {
     for bytes in hostile {
         let mut stream = connect(&server);
         let start = Instant::now();
-        // It may be closed before all of it is sent.
+        // The server may close the connection before all bytes are sent.
         let _ = stream.write_all(bytes);
         let answer = rest(&mut stream);
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
@@ -266,7 +267,7 @@ fn malformed_http_is_answered_with_400_or_closed() {
 
 #[test]
 fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() {
-    // Silent connections have no other end than eviction.
+    // Silent connections end only by eviction.
     let server = Server::start(&["--first-byte-timeout", "1h"]);
     let pid = server.pid();
     let limit_files = |current| {
@@ -279,7 +280,7 @@ fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() 
     let mut clients: Vec<TcpStream> = (0..10).map(|_| connect(&server)).collect();
     check(&mut clients[9]);
 
-    // Fewer than are open already: no eviction helps, and the server waits between its attempts.
+    // Fewer files than are open already: eviction does not help, and the server waits between its attempts.
     limit_files(3);
     let mut last = connect(&server);
     let ticks = || {
@@ -314,9 +315,9 @@ fn stalled_clients_do_not_block_known_or_new_clients() {
     let took = time(|| check(&mut connect(&server)));
     assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
     kept.iter_mut().for_each(check);
-    // The first were closed for others.
+    // The oldest stalled connections were evicted.
     assert_eq!(rest(&mut stuck[0]), "");
-    // Now there is always room to be had, and soon.
+    // The server can still evict a stalled connection for a new one, without delay.
     stuck.extend((0..40).map(begin));
     let took = time(|| check(&mut connect(&server)));
     assert!(took < Duration::from_secs(3), "a new client waited for {took:?}");
@@ -348,7 +349,7 @@ fn two_thousand_silent_or_slow_clients_do_not_delay_others() {
         }
         took.sort_unstable();
         assert!(took[249] < Duration::from_secs(1), "the slowest took {:?}", took[249]);
-        assert!(took[125] < Duration::from_millis(50), "half of them took {:?}", took[125]);
+        assert!(took[125] < Duration::from_millis(50), "the median took {:?}", took[125]);
 
         let silent = silent.into_iter().map(|(start, mut stream)| {
             assert_eq!(rest(&mut stream), "");
@@ -371,7 +372,7 @@ fn time(work: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// Sends a byte on each in turn, until the server has closed all; how long each lived.
+/// Sends a byte on each connection in turn until the server has closed all. Returns how long each one stayed open.
 fn dribble(mut crowd: Vec<(Instant, TcpStream)>) -> Vec<Duration> {
     let mut lived = Vec::new();
     for (_, stream) in &crowd {
@@ -388,7 +389,7 @@ fn dribble(mut crowd: Vec<(Instant, TcpStream)>) -> Vec<Duration> {
         if crowd.is_empty() {
             break;
         }
-        // A byte now and then; without a pause this thread would take a core for itself.
+        // The pause keeps this thread from taking a whole core.
         std::thread::sleep(Duration::from_millis(20));
     }
     lived

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use crate::server::Server;
 
-/// Between the outputs of two commands.
+/// Separates the outputs of two commands.
 const SEPARATOR: char = '\u{1e}';
 
-/// Whether a text is what a document shows, in which `…` stands for anything.
+/// Whether a text matches what a document shows, in which `…` stands for any text.
 fn is_like(text: &str, shown: &str) -> bool {
     let mut parts = shown.split('…');
     let first = parts.next().unwrap_or_default();
@@ -42,7 +42,7 @@ fn an_ellipsis_stands_for_anything() {
     }
 }
 
-/// Commands follow `$ `, and what they print follows them.
+/// Commands follow `$ `, and their output follows on the next lines.
 #[test]
 fn every_command_of_the_guide_prints_what_it_shows() {
     let server = Server::start(&[]);

@@ -1,4 +1,4 @@
-//! Domains in use that have no rules: what operators see of them.
+//! How operators notice that a domain in use has no rules.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Waits for what other processes do in their own time.
+//! Waits for other processes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 /// A wait that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks until there is something to be seen, and returns it.
+/// Calls `look` until it returns a value, and returns that value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(began.elapsed() < PATIENCE, "timed out waiting for: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

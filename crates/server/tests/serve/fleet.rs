@@ -18,8 +18,8 @@ use crate::server::Server;
 
 const THREADS: usize = 8;
 
-/// Whatever comes back while a test runs does not make a whole unit. Without the store there is no answer,
-/// so that nothing is allowed which was not counted.
+/// Limits so slow that no whole unit is refilled while a test runs. They fail closed, so that every allowed request
+/// was counted by the store.
 const LIMITS: &str = "
 defaults: { on_store_failure: closed }
 limits:
@@ -52,7 +52,7 @@ impl Fleet {
         Fleet { redis: Launch::new(Flavour::Redis).start().unwrap(), config, _directory: directory }
     }
 
-    /// A machine that is busy with other tests must not make the store too slow.
+    /// Starts a server with a store deadline that a machine busy with other tests still meets.
     fn start(&self) -> Server {
         let store = ["--store", &self.redis.url(), "--store-deadline", "20s"];
         let others = ["--config", &self.config, "--drain-delay", "1s"];
@@ -60,7 +60,7 @@ impl Fleet {
     }
 }
 
-/// How often each of some bodies is allowed, if all threads together ask for it so often.
+/// Returns how often each body is allowed when all threads send it at the same time, `times_each` times each.
 fn allowed(servers: &[Server], bodies: &[String], times_each: usize) -> Vec<u64> {
     let allowed: Vec<AtomicU64> = bodies.iter().map(|_| AtomicU64::new(0)).collect();
     let together = Barrier::new(THREADS);
@@ -99,7 +99,7 @@ fn three_servers_admit_exactly_the_tightest_of_several_rules() {
     let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
     let clients = ["a", "b", "c", "d"];
     let body = |client| format!(r#"{{"domain":"api","attributes":{{"client":"{client}"}}}}"#);
-    // The fourth finds what all may spend together spent by the others: a denial took nothing of it.
+    // The first three clients spend the shared limit, so the fourth gets nothing. Their denials took nothing of it.
     assert_eq!(allowed(&servers, &clients.map(body), 160), [100, 100, 100, 0]);
 }
 
@@ -116,7 +116,7 @@ fn quotas_outlive_a_server_on_redis_and_not_in_memory() {
     }
 }
 
-/// Knows servers, and which of them want requests.
+/// A load balancer that knows which of its servers are ready.
 #[derive(Default)]
 struct Balancer {
     servers: RwLock<Vec<Arc<Known>>>,
@@ -141,14 +141,14 @@ impl Balancer {
         known.any(|known| known.is_ready.load(Ordering::SeqCst))
     }
 
-    /// Those that want requests.
+    /// The servers that are ready.
     fn ready(&self) -> Vec<Arc<Known>> {
         let servers = self.servers.read().unwrap();
         let ready = servers.iter().filter(|known| known.is_ready.load(Ordering::SeqCst));
         ready.cloned().collect()
     }
 
-    /// Asks each of them whether it wants requests, again and again.
+    /// Polls `/readyz` of every server until the test is over.
     fn poll(&self) {
         let client = reqwest::blocking::Client::new();
         while !self.is_over.load(Ordering::SeqCst) {
@@ -162,8 +162,8 @@ impl Balancer {
         }
     }
 
-    /// Sends requests to the servers in turn, each of which has to be answered, until all is over and the
-    /// limit is spent; how many were allowed.
+    /// Sends requests to the servers in turn until the test is over and the limit is spent. Every request must be
+    /// answered. Returns how many were allowed.
     fn load(&self, body: &str) -> u64 {
         let mut kept: HashMap<String, Kept> = HashMap::new();
         let mut allowed = 0;
@@ -193,7 +193,7 @@ fn a_rolling_restart_under_load_loses_nothing() {
     let balancer = Balancer::default();
     let body = r#"{"limit":"rolling","key":"user:42"}"#;
     thread::scope(|scope| {
-        // Also if something fails.
+        // Ends the other threads when dropped, also if the test fails.
         let over = Over(&balancer);
         scope.spawn(|| balancer.poll());
         let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
@@ -216,7 +216,7 @@ fn a_rolling_restart_under_load_loses_nothing() {
     });
 }
 
-/// Tells the balancer that it is over.
+/// Ends a balancer's threads when dropped.
 struct Over<'a>(&'a Balancer);
 
 impl Drop for Over<'_> {

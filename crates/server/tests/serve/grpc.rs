@@ -17,7 +17,7 @@ use crate::lifecycle::plain;
 use crate::metrics::scrape;
 use crate::server::Server;
 
-/// What a client of HTTP/2 says first, and then that it wants nothing special.
+/// The preface of an HTTP/2 connection, followed by an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 type Client = HealthClient<Channel>;
@@ -42,7 +42,7 @@ async fn watch(client: &mut Client, service: &str) -> Streaming<HealthCheckRespo
     client.watch(asked).await.unwrap().into_inner()
 }
 
-/// `None` at the end.
+/// The next status of a watch, or `None` when it has ended.
 async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStatus> {
     Some(stream.message().await.unwrap()?.status())
 }
@@ -157,7 +157,7 @@ fn an_established_connection_may_be_silent() {
         let mut client = client(&server).await;
         assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
         let silent = TcpStream::connect(&server.grpc).unwrap();
-        // It came later, and is closed by now.
+        // This silent connection was opened later and is closed now, so the first one has been idle for longer.
         read_to_the_end(silent);
         assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
     });
@@ -176,7 +176,7 @@ fn health_watchers_do_not_block_new_clients() {
         }
         let mut new = client(&server).await;
         assert_eq!(check(&mut new, "").await, Ok(ServingStatus::Serving));
-        // The oldest made room for it, and the others are there.
+        // The oldest connection was evicted for the new one, and the others are still open.
         let (_, oldest) = &mut watchers[0];
         assert!(oldest.message().await.is_err());
         for (client, _) in &mut watchers[1..] {

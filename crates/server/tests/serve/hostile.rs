@@ -1,4 +1,4 @@
-//! Bodies that nobody should send.
+//! Malformed, oversized and truncated bodies.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ fn send(server: &Server, path: &str, body: &[u8]) -> (u16, String) {
     problem(request.header("content-type", "application/json").send().unwrap())
 }
 
-/// As if nothing had happened.
+/// Asserts that the server still decides.
 fn assert_decides(server: &Server) {
     let decision = server.check(r#"{"limit":"free","key":"honest"}"#);
     assert_eq!(decision["allowed"], true);
@@ -119,7 +119,7 @@ fn any_text_is_a_key() {
     assert_eq!(server.check(&body.to_string())["allowed"], true);
 }
 
-/// The most memory that it has had so far, in KiB.
+/// The server's peak memory so far.
 fn peak_kib(server: &Server) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -158,7 +158,7 @@ fn a_body_with_too_long_a_length_is_not_read() {
     }
     let (status, detail) = send(&server, "/v1/check", &b" ".repeat((64 << 10) + 1));
     assert_eq!((status, &*detail), (413, "the body is too long; send at most 65536 bytes"));
-    assert_eq!(send(&server, "/v1/check", &b" ".repeat(64 << 10)).0, 400, "as long as it may be");
+    assert_eq!(send(&server, "/v1/check", &b" ".repeat(64 << 10)).0, 400, "the longest body that is read");
     assert_decides(&server);
 }
 
@@ -194,7 +194,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
         stream.write_all(b"{\"limit\":\"free\",\"key\":\"a\"}").unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut answer = String::new();
-        // There may be no answer to what was no request.
+        // The server need not answer an incomplete request.
         let _ = stream.read_to_string(&mut answer);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "{answer}");
     }

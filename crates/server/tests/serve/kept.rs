@@ -1,4 +1,4 @@
-//! A connection that is kept, byte by byte.
+//! A kept-alive connection, on which a test sends raw bytes.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// A connection to a server, on which one request follows the other.
+/// A kept-alive connection to a server, on which one request follows the other.
 pub(crate) struct Kept {
     stream: BufReader<TcpStream>,
 }
 
-/// What a server answered.
+/// A server's answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Whether it was the last on its connection.
+    /// Whether the server closes the connection after this answer.
     pub(crate) is_last: bool,
     pub(crate) body: Value,
 }
 
 impl Kept {
-    /// To `http://127.0.0.1:40123`.
+    /// Connects to a URL such as `http://127.0.0.1:40123`.
     pub(crate) fn open(url: &str) -> io::Result<Kept> {
         let stream = TcpStream::connect(url.trim_start_matches("http://"))?;
         stream.set_nodelay(true)?;
@@ -32,13 +32,13 @@ impl Kept {
         self.stream.get_mut().write_all(bytes.as_bytes())
     }
 
-    /// Asks `/v1/check`.
+    /// Sends a check and reads its answer.
     pub(crate) fn check(&mut self, body: &str) -> io::Result<Answer> {
         self.send(&format!("{}\r\n{body}", head_of_check(body.len())))?;
         self.answer()
     }
 
-    /// The next answer: its head, and a body of JSON.
+    /// Reads the next answer: its head, and its JSON body.
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
         let status = self.line()?;
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -68,7 +68,7 @@ impl Kept {
     }
 }
 
-/// What a check begins with, up to where another header may follow.
+/// The head of a check, without the empty line that ends it, so that another header may follow.
 pub(crate) fn head_of_check(body_bytes: usize) -> String {
     format!(
         "POST /v1/check HTTP/1.1\r\nhost: tollgate\r\ncontent-type: application/json\r\n\

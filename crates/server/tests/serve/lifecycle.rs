@@ -1,4 +1,4 @@
-//! Signals, and the end.
+//! Starting, reloading and stopping.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -24,11 +24,11 @@ pub(crate) fn plain(log: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once('m').unwrap().1)
 }
 
-/// A check of which the server has half, and waits for the rest.
+/// Sends half of a check, for the rest of which the server waits.
 fn half_a_check(server: &Server) -> Kept {
     let mut kept = Kept::open(&server.url).unwrap();
     kept.send(&format!("{}expect: 100-continue\r\n\r\n", head_of_check(BODY.len()))).unwrap();
-    // It says so once it reads the body.
+    // The server sends this once it reads the body.
     assert_eq!(kept.answer().unwrap().status, 100);
     kept.send(&BODY[..10]).unwrap();
     kept
@@ -63,7 +63,7 @@ fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
     assert_eq!(status.code(), Some(0));
     assert!(plain(&log).contains("told to stop"), "{log}");
     assert!(plain(&log).contains("stopped at once"), "{log}");
-    assert!(!log.contains("a request failed"), "that it is not ready is no failure: {log}");
+    assert!(!log.contains("a request failed"), "an unready server is not logged as a failed request: {log}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn requests_in_flight_are_answered_while_new_connections_are_refused() {
     assert_eq!((answer.status, &answer.body["remaining"]), (200, &59.into()));
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0));
-    // One, or one more: whoever looked whether anybody is still let in.
+    // One connection, or two: the probe of `wait_until_refused` may still be counted.
     let closing = "closing: finishes what is in flight connections=";
     assert!(
         plain(&log).contains(closing) && !plain(&log).contains(&format!("{closing}0")),
@@ -109,7 +109,7 @@ fn requests_that_outlast_the_drain_timeout_are_cut() {
     assert!(kept.answer().is_err());
 }
 
-/// A file of limits, in a directory of its own.
+/// A file of limits in its own directory.
 struct File {
     path: PathBuf,
     _directory: TempDir,
@@ -198,7 +198,7 @@ fn command(flags: &[&str]) -> Command {
     command
 }
 
-/// What a server says that does not start.
+/// The message of a server that does not start.
 fn refused(flags: &[&str]) -> String {
     let output = command(flags).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -1,4 +1,4 @@
-//! What is logged, and what is not.
+//! The server's log.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -13,13 +13,13 @@ use crate::collector::{Collector, Manner};
 use crate::eventually::eventually;
 use crate::server::Server;
 
-/// Everything that any crate has to say.
+/// The most verbose filter, for every crate.
 const ALL: &str = "trace,axum=trace,hyper=trace,hyper_util=trace,notify=trace,opentelemetry=trace,\
                    redis=trace,reqwest=trace,rustls=trace,tokio=trace,tonic=trace,tower=trace";
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// A file of limits that lives as long as it is kept.
+/// Writes a file of limits, which is deleted when the first value is dropped.
 fn config(text: &str) -> (tempfile::NamedTempFile, String) {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
@@ -31,7 +31,7 @@ fn count(log: &str, text: &str) -> usize {
     log.lines().filter(|line| line.contains(text)).count()
 }
 
-/// Stops it at once.
+/// Stops a server and returns its log.
 fn stop(server: Server) -> String {
     server.signal(Signal::TERM);
     let (status, log) = server.wait();
@@ -76,7 +76,8 @@ fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
     assert!(request["took_us"].is_u64(), "{request}");
 }
 
-/// Three refusals of a rule with tiers, of a limit and of a block, each with a key that must not be shown as it is.
+/// Rules that refuse in three ways: by a tier, by a limit and by a block. Keys must not appear in the log as they
+/// are.
 const REFUSING: &str = "
 limits: { one: fixed-window limit=1 window=366d, two: fixed-window limit=2 window=366d }
 rules:
@@ -96,7 +97,7 @@ fn refusals_are_logged_with_rule_limit_and_key_when_asked_for() {
         let objects = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         objects.filter(|object| object["message"] == "refused").collect()
     };
-    // One that comes within a millisecond of another is not logged.
+    // A refusal within a millisecond of another one is not logged, so the check is repeated.
     let logged = |body: &str, want: [&str; 3]| {
         eventually("it is logged", || {
             server.check(body);
@@ -152,12 +153,12 @@ fn a_thousand_denials_leave_no_line() {
         assert_eq!(server.check(body)["allowed"], false);
     }
     let log = stop(server);
-    assert_eq!(log.lines().count(), 6, "three of the start, three of the end: {log}");
+    assert_eq!(log.lines().count(), 6, "three lines at the start, three at the end: {log}");
 }
 
 #[test]
 fn other_crates_are_logged_when_the_filter_names_them() {
-    // Whoever sends traces says so in detail.
+    // The exporter of traces logs much at level `trace`.
     let collector = Collector::start(Manner::Takes);
     let start = |filter| {
         let flags = ["--log", filter, "--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
@@ -240,7 +241,7 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
     for _ in 0..300 {
         assert_eq!(server.post("/v1/check", CHECK).send().unwrap().status(), 503);
     }
-    // Each line is a request, or tells only of those that were left out.
+    // Each line stands for one request, or only counts the requests that were left out.
     let told = |log: &str| {
         let objects = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
         let each = objects.filter_map(|object| match object["left_out"].as_u64() {
@@ -261,7 +262,7 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
     let log = server.wait_for_log(|log| told(log).iter().sum::<u64>() >= 300);
     let lines = told(&log);
     assert_eq!(lines.iter().sum::<u64>(), 300, "{log}");
-    // Two a second at most.
+    // At most two lines a second.
     assert!(lines.len() as u64 <= 2 * begun.elapsed().as_secs() + 4, "{log}");
 }
 
@@ -362,14 +363,14 @@ fn a_server_whose_log_is_closed_still_answers() {
 fn lines_dropped_from_a_full_log_buffer_are_counted() {
     let flags = ["--log", "debug", "--log-format", "json", "--drain-delay", "0s"];
     let (server, mut stderr) = Server::start_unread(&flags, &[]);
-    // At more than 150 bytes each, more than a pipe and a mebibyte.
+    // With more than 150 bytes a line, this exceeds a pipe's buffer and 1 MiB together.
     let requests = 4 * 2_000;
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..requests / 4).for_each(|_| drop(server.check(CHECK))));
         }
     });
-    // The counter is right before anything reads the rest of the log. Scraping it is one request more.
+    // The counter is exact before the rest of the log is read. The scrape itself is one more request.
     let counted = crate::metrics::scrape(&server).value("tollgate_log_lines_lost_total", &[]);
     let requests = requests + 1;
     let (mut written, mut lost) = (0, 0);
@@ -388,7 +389,7 @@ fn lines_dropped_from_a_full_log_buffer_are_counted() {
 #[test]
 fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
     let server = Server::start_logging_to("/dev/full");
-    // At level `debug` each request is a line, beside the three lines of the start.
+    // At level `debug` each request is one line, and the start is three lines.
     for _ in 0..20 {
         server.check(CHECK);
     }
@@ -405,7 +406,7 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
 fn a_server_whose_log_is_not_read_still_answers_and_stops() {
     let (server, stderr) = Server::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
     let long = "a".repeat(1_000);
-    // More than a pipe takes: the rest of them would wait.
+    // More than a pipe's buffer holds, so that writing the rest would block.
     for _ in 0..300 {
         server.post("/v1/check", long.as_str()).send().unwrap();
         server.check(CHECK);

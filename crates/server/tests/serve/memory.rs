@@ -1,4 +1,4 @@
-//! What many clients can make the server keep.
+//! How much memory many clients can make the server use.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,11 +10,11 @@ use crate::server::{Server, body_of};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The most that the server may take, in KiB: what requests may have, pages, keys, itself, and what an allocator
-/// keeps back.
+/// The most memory that the server may use, in KiB: for requests, pages, keys, the program itself and what the
+/// allocator retains.
 const CEILING_KIB: u64 = 160 << 10;
 
-/// From `/proc/PID/status`: the most there ever was.
+/// The server's peak memory, from `/proc/PID/status`.
 pub(crate) fn peak_kib(server: &Server) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -22,7 +22,7 @@ pub(crate) fn peak_kib(server: &Server) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Sends a batch of so many bytes, without the last so many.
+/// Sends a batch without its last `without` bytes.
 fn send(server: &Server, body: &[u8], without: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -32,12 +32,12 @@ fn send(server: &Server, body: &[u8], without: usize) -> TcpStream {
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // It may be closed before all of it is sent.
+    // The server may close the connection before all bytes are sent.
     let _ = stream.write_all(&body[..body.len() - without]);
     stream
 }
 
-/// What has come by now; nothing if the server still waits.
+/// What the server has sent so far; empty if it still waits.
 fn answered(stream: &mut TcpStream) -> String {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = [0; 4096];
@@ -65,7 +65,7 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
     assert_decides_at_once(&server);
     assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
 
-    // The server reads bodies in turn: it takes a moment until it has refused what it has no memory for.
+    // The server reads bodies in turn, so it takes a moment to refuse the bodies that it has no memory for.
     let (start, mut answers) = (Instant::now(), Vec::new());
     let mut waiting: Vec<_> = unfinished.iter_mut().collect();
     while answers.len() < 200 {
@@ -86,7 +86,7 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
         assert!(answer.contains("\r\ncontent-type: application/problem+json\r\n"), "{answer}");
         assert!(answer.contains("take all the memory that they may"), "{answer}");
     }
-    // What they held is there again for others.
+    // The memory of the unfinished bodies becomes free for others.
     drop(unfinished);
     let start = Instant::now();
     while send_and_read(&server, &body).starts_with("HTTP/1.1 503") {
@@ -94,7 +94,7 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
     }
 }
 
-/// The first line of the answer to a whole body.
+/// Sends a whole body and returns the start of the answer.
 fn send_and_read(server: &Server, body: &[u8]) -> String {
     let mut stream = send(server, body, 0);
     let mut bytes = [0; 64];
@@ -102,7 +102,7 @@ fn send_and_read(server: &Server, body: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..count]).into_owned()
 }
 
-/// Of a domain with so many rules, all of which apply to everybody.
+/// Writes a file with `count` rules for one domain, all of which apply to every request.
 fn many_rules(count: usize) -> tempfile::TempDir {
     let mut config =
         "limits:\n  partner: token-bucket capacity=1000000 refill=1/s\nrules:\n".to_owned();
@@ -130,14 +130,14 @@ fn unread_answers_take_bounded_memory_and_delay_no_small_check() {
     let (server, _rules) = start_with_rules(20);
     let batch = thousand();
     let mut unread: Vec<_> = (0..40).map(|_| send(&server, batch.as_bytes(), 0)).collect();
-    // Each is decided once its answer begins.
+    // A batch has been decided once its answer begins.
     for stream in &mut unread {
         stream.read_exact(&mut [0; 12]).unwrap();
     }
     assert_decides_at_once(&server);
     assert!(peak_kib(&server) < CEILING_KIB, "{} KiB", peak_kib(&server));
 
-    // Who would go beyond is told so: the whole batch, or what was not decided of it.
+    // A batch that exceeds the memory is refused, or the checks of it that were not decided are.
     let response = server.post("/v1/check/batch", batch.clone()).send().unwrap();
     let is_refused = response.status() == 503;
     let answers = body_of(response);
@@ -169,7 +169,7 @@ fn checks_beyond_the_longest_answer_are_not_decided() {
         "{}",
         answers[decided]
     );
-    // Each rule has a count of its own, which gets one back a second.
+    // Each rule has its own count, which gets one unit back a second.
     let one = server.check(r#"{"domain":"d","attributes":{"ip":"192.0.2.1"}}"#);
     let spent = 1_000_000 - one["rules"][0]["remaining"].as_u64().unwrap();
     assert!(spent <= decided as u64 + 1, "{spent} spent by {decided}");
@@ -190,7 +190,7 @@ fn keys_that_no_longer_fit_are_logged_once_and_counted() {
             assert_eq!(server.post("/v1/check/batch", body).send().unwrap().status(), 200);
         }
     };
-    // A log that grows after the memory is full.
+    // A key with a log, which grows after the memory is full.
     for _ in 0..3 {
         server.check(r#"{"limit":"log","key":"grows"}"#);
     }
