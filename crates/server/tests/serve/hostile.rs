@@ -158,7 +158,11 @@ fn a_body_with_too_long_a_length_is_not_read() {
     }
     let (status, detail) = send(&server, "/v1/check", &b" ".repeat((64 << 10) + 1));
     assert_eq!((status, &*detail), (413, "the body is too long; send at most 65536 bytes"));
-    assert_eq!(send(&server, "/v1/check", &b" ".repeat(64 << 10)).0, 400, "the longest body that is read");
+    assert_eq!(
+        send(&server, "/v1/check", &b" ".repeat(64 << 10)).0,
+        400,
+        "the longest body that is read"
+    );
     assert_decides(&server);
 }
 

@@ -63,7 +63,10 @@ fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
     assert_eq!(status.code(), Some(0));
     assert!(plain(&log).contains("told to stop"), "{log}");
     assert!(plain(&log).contains("stopped at once"), "{log}");
-    assert!(!log.contains("a request failed"), "an unready server is not logged as a failed request: {log}");
+    assert!(
+        !log.contains("a request failed"),
+        "an unready server is not logged as a failed request: {log}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tollgate_launcher::{Flavour, Launch};
 use crate::prometheus::Page;
 use crate::server::Server;
 
-/// How long a server may take to notice something.
+/// A server that takes longer to notice a change has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const RULES: &str = "
@@ -31,7 +31,7 @@ pub(crate) fn scrape(server: &Server) -> Page {
     Page::parse(&response.text().unwrap())
 }
 
-/// Asks until it is so.
+/// Scrapes the metrics until they fulfil a condition.
 fn until(server: &Server, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
     let began = Instant::now();
     loop {
@@ -47,7 +47,7 @@ fn problem(page: &Page) -> f64 {
     page.value("tollgate_rules_problem", &[])
 }
 
-/// Of the rules.
+/// The hash of the rules.
 fn hash(page: &Page) -> String {
     let info: Vec<_> = page.of("tollgate_rules_info").collect();
     let [info] = info[..] else { panic!("{info:?}") };
@@ -62,7 +62,7 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Of a limit: allowed and denied by the store, the same without it, failed.
+/// A limit's checks: allowed and denied by the store, allowed and denied without the store, and failed.
 fn decided(page: &Page, limit: &str) -> [u64; 5] {
     let outcomes = [
         ("allowed", "false"),
@@ -82,7 +82,7 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
     let store = Launch::new(Flavour::Redis).start().unwrap();
     let server = Server::start(&["--store", &store.url()]);
     server.check(r#"{"limit":"free","key":"a"}"#);
-    // A request is counted once it was answered, as is this one.
+    // A request is counted after its answer, so the second scrape counts the first.
     scrape(&server);
     let page = scrape(&server);
     let wanted = [
@@ -165,7 +165,7 @@ fn numbers_of_the_process_are_its_own() {
     assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
     let age = now.as_secs_f64() - page.value("tollgate_rules_loaded_timestamp_seconds", &[]);
     assert!((0.0..PATIENCE.as_secs_f64()).contains(&age), "{age}");
-    // What it takes to decide is more than a tick, some time.
+    // CPU time is counted in ticks: scrapes use up the first one sooner or later.
     let began = Instant::now();
     while scrape(&server).value("process_cpu_seconds_total", &[]) == 0.0 {
         assert!(began.elapsed() < PATIENCE);
@@ -190,7 +190,7 @@ fn every_check_of_a_limit_is_in_one_outcome() {
             server.post("/v1/check", body).send().unwrap();
         }
     };
-    // Until they are connected, which on a busy machine takes longer than a check may.
+    // Waits until both servers are connected, which on a busy machine takes longer than a check's deadline.
     for server in [&open, &closed] {
         until(server, "a store that answers", |page| {
             check(server, "warm", 1);
@@ -245,7 +245,7 @@ fn checks_in_memory_are_exact() {
 #[test]
 fn invented_names_add_no_series() {
     let server = Server::start(&[]);
-    // One of each kind first.
+    // The first requests create one series of each kind.
     let methods =
         ["GET", "POST", "INVENTED"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
     let invent = |number: usize| {
@@ -291,13 +291,13 @@ fn reloads_are_counted_and_removed_rules_have_no_series() {
     assert_eq!(page.value("tollgate_rules_generation", &[]), 1.0 + reloads(&page, "ok"));
     let since = "tollgate_rules_loaded_timestamp_seconds";
     assert!(page.value(since, &[]) > first.value(since, &[]));
-    assert_eq!(decided(&page, "two")[0], 1, "what stays goes on");
+    assert_eq!(decided(&page, "two")[0], 1, "the count of a limit that stays continues");
     assert!(!page.series().iter().any(|series| series.contains("dropped")), "{page:#?}");
     assert!(page.of("tollgate_limit_decisions_total").all(|of| of.labels["limit"] == "two"));
     std::fs::write(&path, "limits: nonsense").unwrap();
     let bad = until(&server, "a refused reload", |page| reloads(page, "failed") >= 1.0);
     assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are as they were");
-    // For as long as the file is bad, not only for a while.
+    // The problem is reported for as long as the file is bad.
     assert_eq!((problem(&page), problem(&bad)), (0.0, 1.0));
     assert_eq!(hash(&bad), hash(&page));
     assert_ne!(hash(&first), hash(&page));
@@ -338,7 +338,7 @@ fn a_draining_server_is_visible_in_its_metrics() {
     assert_eq!(page.value("tollgate_ready", &[]), 0.0);
 }
 
-/// Requests in one go on one connection, each answered with 404.
+/// Sends `times` requests on one connection, in groups of 1,000. Each is answered with 404.
 fn ask(server: &Server, times: usize) {
     const AT_ONCE: usize = 1_000;
     let address = server.url.strip_prefix("http://").unwrap();
@@ -352,7 +352,7 @@ fn ask(server: &Server, times: usize) {
             let read = stream.read(&mut buffer).unwrap();
             assert!(read > 0, "the server hung up");
             last.extend_from_slice(&buffer[..read]);
-            // The start of an answer may be split: what may be one is looked at again.
+            // The start of an answer may be split between two reads, so the end of the text is kept.
             let text = String::from_utf8_lossy(&last);
             answered += text.matches("HTTP/1.1 404").count();
             let keep = last.len().saturating_sub("HTTP/1.1 404".len() - 1);
@@ -375,7 +375,7 @@ fn unscraped_metrics_take_no_more_memory() {
     let before = resident_bytes(&server);
     ask(&server, 320_000);
     let grown = resident_bytes(&server).saturating_sub(before);
-    // Kept one by one they would take 16 bytes each.
+    // If each duration were stored, it would take 16 bytes.
     assert!(grown < 3 << 20, "{grown} bytes more");
     assert_eq!(scrape(&server).value("tollgate_requests_total", &[("status", "404")]), 384_000.0);
 }

@@ -1,4 +1,4 @@
-//! The dashboard and the alerts ask for what the server tells.
+//! The dashboard and the alerts query metrics that the server has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json
 const MANUAL: &str = include_str!("../../../../docs/operations.md");
 const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
 
-/// What Prometheus adds by itself.
+/// The labels that Prometheus adds itself.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
 
-/// The values that every label of every metric has.
+/// The values of every label of every metric.
 type Told = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn told() -> Told {
@@ -35,7 +35,7 @@ fn told() -> Told {
     told
 }
 
-/// A metric in an expression, and the labels that it is chosen by.
+/// A metric in an expression, and the labels that select its series.
 #[derive(Debug, PartialEq)]
 struct Asked {
     metric: String,
@@ -47,7 +47,7 @@ fn is_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'
 }
 
-/// What an expression asks for: words that begin as ours do.
+/// The metrics in an expression: words that begin with `tollgate_` or `process_`.
 fn asked(expression: &str) -> Vec<Asked> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -100,7 +100,7 @@ fn shown(text: &str) -> Vec<String> {
 
 fn check(told: &Told, expression: &str, texts: &[&str]) {
     let metrics = asked(expression);
-    assert!(!metrics.is_empty(), "asks for nothing: {expression}");
+    assert!(!metrics.is_empty(), "no metric in: {expression}");
     let mut labels: BTreeSet<&str> = ADDED.into();
     for Asked { metric, by } in &metrics {
         let own = told.get(metric).unwrap_or_else(|| panic!("no {metric}: {expression}"));
@@ -149,7 +149,7 @@ fn the_dashboard_queries_metrics_that_exist() {
         count += 1;
     }
     assert!(count >= 20, "{count}");
-    // Of every metric there is something to see.
+    // Every metric is on the dashboard.
     let base = |name: &str| {
         let suffixes = ["_bucket", "_sum", "_count"].iter();
         let of = suffixes.filter_map(|end| name.strip_suffix(end)).next();
@@ -254,7 +254,7 @@ fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
         [("check", &check), ("batch", &batch), ("authorize", &authorize), ("Envoy", &envoy)];
     for (way, request) in ways {
         for alert in ["TollgateNothingDecided", "TollgateSlow"] {
-            // A batch may take long: it has up to 1,000 checks.
+            // A batch may take long, because it has up to 1,000 checks.
             if (way, alert) == ("batch", "TollgateSlow") {
                 continue;
             }
@@ -289,7 +289,7 @@ fn the_manual_and_the_alerts_agree_on_severity() {
 
 #[test]
 fn an_open_breaker_is_one_that_is_not_closed() {
-    // One whose pause is over is half open until somebody asks.
+    // A breaker whose pause is over is half open until the next request.
     let expression = r#"max by (instance, server) (tollgate_store_breaker{state="closed"}) == 0"#;
     assert!(ALERTS.contains(&format!("expr: {expression}\n")));
 }

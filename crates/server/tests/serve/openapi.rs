@@ -1,4 +1,4 @@
-//! `GET /openapi.json`, and whether the server does what it says.
+//! `GET /openapi.json`, and whether the server behaves as it describes.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
     body_of(server.get("/openapi.json").send().unwrap())
 });
 
-/// Whether an answer is what the document says; panics with what is wrong otherwise.
+/// Panics if an answer does not match its schema in the document.
 pub(crate) fn valid(schema: &str, answer: &Value) {
     let of = format!("#/components/schemas/{schema}");
     let schema = json!({"$ref": of, "components": DOCUMENT["components"]});
@@ -110,9 +110,9 @@ fn examples_are_what_they_are_examples_of_and_work() {
     valid("CheckAnswer", &answer["example"]);
 }
 
-/// What schemathesis need not check.
+/// Turns off the checks of schemathesis that do not apply.
 const SETTINGS: &str = r#"
-# A key that was forgotten has spent nothing, and can be looked at.
+# A key that was reset has spent nothing, and can still be read.
 [checks]
 use_after_free.enabled = false
 
@@ -137,7 +137,7 @@ include-path = "/api/rate-limit/compare"
 checks.positive_data_acceptance.enabled = false
 "#;
 
-/// Everything that the document allows is answered as it says, and everything else refused.
+/// Every request that the document allows is answered as it says, and every other request is refused.
 #[test]
 fn schemathesis_finds_nothing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -147,7 +147,7 @@ fn schemathesis_finds_nothing() {
     let server = Server::start(&["--operator-token", token]);
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("schemathesis.toml"), SETTINGS).unwrap();
-    // One worker: Python may not parse its own source in two threads at a time.
+    // One worker, because Python cannot parse its own source in two threads at a time.
     let output = Command::new(st)
         .current_dir(directory.path())
         .arg("run")

@@ -1,4 +1,4 @@
-//! `GET /v1/operations`: how the server and its rules do.
+//! `GET /v1/operations`: the state of the server and its rules.
 
 use serde_json::{Value, json};
 use tollgate_launcher::{Flavour, Launch};
@@ -31,7 +31,7 @@ fn operations(server: &Server) -> Value {
     operations
 }
 
-/// Who is refused, by whom, and how often.
+/// The refusals: rule or limit, key, and number.
 fn refused(operations: &Value) -> Vec<(String, String, u64)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let each = operations["refused"].as_array().unwrap().iter();
@@ -86,7 +86,7 @@ fn assert_counts(limits: &Limits) {
     for _ in 0..6 {
         limits.ask_all(vec![descriptor(&[("user", "b")])]);
     }
-    // More than it ever allows is nobody's excess.
+    // A cost above the whole limit is not counted as a refusal of the key.
     server.check(r#"{"limit":"two","key":"c","cost":3}"#);
     server.check(r#"{"limit":"two","key":"c","cost":2}"#);
     let batch = json!([{"limit": "two", "key": "c", "cost": 2}, {"limit": "two", "key": "c"}]);
@@ -136,7 +136,11 @@ fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
         assert_eq!(look(&format!("{path}?entries=true"))["entries"].as_array().unwrap().len(), 3);
         assert_eq!(server.delete(path).send().unwrap().status(), 204);
         assert_eq!(look(path)["remaining"], 3);
-        assert_eq!(look("/v1/limits/api%2Fper-user/keys/user=c")["remaining"], 0, "no other");
+        assert_eq!(
+            look("/v1/limits/api%2Fper-user/keys/user=c")["remaining"],
+            0,
+            "other keys are not reset"
+        );
         let check = json!({"domain": "api", "attributes": {"user": "a/b"}}).to_string();
         assert_eq!(server.check(&check)["allowed"], true);
         for unknown in ["api%2Fnope", "nope%2Fper-user", "per-user", "api"] {
@@ -146,7 +150,7 @@ fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
     }
 }
 
-/// How a key of a rule stands.
+/// Reads the state of a rule's key.
 fn looked(server: &Server, path: &str) -> Value {
     let answer = body_of(server.get(path).send().unwrap());
     valid("RuleKey", &answer);
@@ -205,7 +209,7 @@ fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
         };
         let path = "/v1/limits/api%2Fper-client/keys/user=a";
         assert_eq!(check(60), true);
-        assert_eq!(looked(server, path)["last_refused_under"], Value::Null, "so far nobody was");
+        assert_eq!(looked(server, path)["last_refused_under"], Value::Null, "no refusal so far");
         assert_eq!(check(1), false);
         let key = looked(server, path);
         assert_eq!(key["rule"], "api/per-client");
@@ -307,7 +311,7 @@ fn keys_are_listed_as_json_and_long_ones_are_cut() {
     assert_eq!(keys, want);
     let whole = operations(server)["refused"].as_array().unwrap().clone();
     assert_eq!(whole.iter().filter(|own| own["whole"] == false).count(), 1);
-    // No more than so many are told of.
+    // The list has at most 20 keys.
     (0..40).for_each(|nth| refuse(&format!("key {nth}")));
     assert_eq!(refused(&operations(server)).len(), 20);
 }

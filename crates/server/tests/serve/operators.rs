@@ -1,4 +1,4 @@
-//! Who may look at keys, and reset them.
+//! Which clients may read and reset keys.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ fn with_a_token_only_clients_that_send_it_are_operators() {
         }
     }
     let peek = server.get("/v1/limits/login/keys/a").bearer_auth(TOKEN).send().unwrap();
-    assert_eq!(body_of(peek)["remaining"], 0, "nobody has reset it");
+    assert_eq!(body_of(peek)["remaining"], 0, "the refused clients did not reset it");
     let statuses: Vec<_> =
         ways(&format!("bearer {TOKEN}")).iter().map(|answer| answer.status().as_u16()).collect();
     assert_eq!(statuses, [200, 204, 200, 204]);
@@ -110,7 +110,7 @@ fn wrong_operator_tokens_are_slowed_counted_and_logged() {
     let guesser = client_at([127, 0, 0, 1]);
     let guess = |number| peek_with(&guesser, &server, &format!("a guess {number}"), None);
     let statuses: Vec<_> = (0..200).map(guess).collect();
-    // 20 at once, then one every 5 s.
+    // 20 guesses at once, then one every 5 s.
     let compared = statuses.iter().filter(|status| **status == 401).count();
     assert!((20..100).contains(&compared), "{compared}");
     assert!(statuses.iter().all(|status| [401, 429].contains(status)), "{statuses:?}");

@@ -1,4 +1,4 @@
-//! What operators see of a store that is away, and of one that is there and decides nothing.
+//! What operators see of an unreachable store, and of a store that answers and decides nothing.
 
 use std::fs;
 use std::thread;
@@ -14,8 +14,8 @@ use crate::server::Server;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// The most questions of a server's own that fail before its probe knows of an outage, once as it begins and once
-/// as it ends; probes are not counted at all.
+/// The most requests of the server itself that fail before its probe notices an outage: one when it begins and one
+/// when it ends. Probes are not counted.
 const OWN: u64 = 2;
 
 fn is_closed(server: &Server) -> bool {
@@ -36,7 +36,7 @@ fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
         server.check(CHECK);
         (!is_closed(&server)).then_some(())
     });
-    // Longer than any pause of it, with two requests a second.
+    // Two requests a second, for longer than any pause of the breaker.
     let began = Instant::now();
     let mut asked = 0;
     while began.elapsed() < Duration::from_secs(5) {
@@ -63,7 +63,7 @@ fn an_idle_server_logs_when_its_store_fails_and_returns() {
     eventually("the breaker closes", || is_closed(&server).then_some(()));
     let log = plain(&server.wait_for_log(|log| log.contains("the store answers again")));
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}: {log}", began.elapsed());
-    // Nobody's request failed: at most the server's own, which asks after the life of its store.
+    // No client's request failed: at most the server's own, which check that its store has kept its state.
     let failed = lines(&log, "the store answers again")[0].split_once(" failed=").unwrap().1;
     assert!(failed.parse::<u64>().unwrap() <= OWN, "{log}");
     assert_eq!(lines(&log, "the store").len(), 2, "{log}");
@@ -103,7 +103,7 @@ fn a_store_that_refuses_every_write_fails() {
     let directory = tempfile::tempdir().unwrap();
     let rules = directory.path().join("rules.yaml");
     fs::write(&rules, "limits: { free: token-bucket capacity=60 refill=1/s }").unwrap();
-    // Long, so that on a busy machine nothing is decided too late.
+    // A long deadline, so that a busy machine meets it.
     let flags = ["--store", &redis.url(), "--store-deadline", "5s"];
     let server = Server::start(&[&flags[..], &["--config", rules.to_str().unwrap()]].concat());
     for _ in 0..10 {
@@ -115,5 +115,5 @@ fn a_store_that_refuses_every_write_fails() {
     let (of, failure) = rest.split_once(" failure=").unwrap();
     assert!(failed == of && failed.parse::<u64>().unwrap() > 0, "{log}");
     assert!(failure.contains("OOM"), "{log}");
-    assert!(is_closed(&server) && readyz(&server).0 == 200, "it answers");
+    assert!(is_closed(&server) && readyz(&server).0 == 200, "the store answers");
 }

@@ -1,4 +1,4 @@
-//! `GET /`: the page, and what it consists of.
+//! `GET /`: the page and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::check::problem;
 use crate::server::{Server, body_of};
 
-/// Everything that a file of the page refers to: `src="…"`, `href="…"`, `from "./…"`, `import("./…")`.
+/// The files to which a file of the page refers: `src="…"`, `href="…"`, `from "./…"`, `import("./…")`.
 fn referred(path: &str, text: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for (before, is_relative) in [
@@ -33,7 +33,7 @@ fn referred(path: &str, text: &str) -> BTreeSet<String> {
     all
 }
 
-/// Every file that there is, by its path.
+/// Every file of the page, by its path.
 fn files(server: &Server) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut next = BTreeSet::from(["/".to_owned()]);
@@ -60,11 +60,15 @@ fn every_file_is_served_and_together_they_are_small() {
     let paths: BTreeSet<_> = names
         .map(|name| if name == "index.html" { "/".to_owned() } else { format!("/page/{name}") })
         .collect();
-    assert_eq!(files.keys().cloned().collect::<BTreeSet<_>>(), paths, "none is left over");
+    assert_eq!(
+        files.keys().cloned().collect::<BTreeSet<_>>(),
+        paths,
+        "the page refers to every file"
+    );
     let bytes: usize = files.values().map(String::len).sum();
     assert!(bytes < 150_000, "{bytes}");
     for (path, text) in &files {
-        // The name of SVG is none that anybody asks.
+        // SVG's namespace is a name, not an address that the page loads.
         let text = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!text.contains("http:") && !text.contains("https:"), "{path} names another host");
     }

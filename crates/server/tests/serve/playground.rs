@@ -1,6 +1,6 @@
-//! `/api/rate-limit`: the algorithms to play with.
+//! `/api/rate-limit`: the playground.
 //!
-//! - `sessions`: whose counters are whose; `hostile`: what nobody should send; `compare`: the same traffic for all
+//! - `sessions`: each session has its own counters; `hostile`: bad requests; `compare`: the same traffic for all
 
 mod compare;
 mod hostile;
@@ -28,14 +28,14 @@ const ALGORITHMS: [&str; 5] = [
 
 const FIRST: &str = r#"{"allowed":true,"remaining":9,"limit":10,"retryAfter":null,"delay":null}"#;
 
-/// Once in memory and once on a Redis, whose URL is told.
+/// Runs a test in memory and on a Redis, whose URL it gets.
 fn on_each_store(test: impl Fn(&Server, Option<&str>)) {
     test(&Server::start(&[]), None);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     test(&on_redis(&redis.url()), Some(&redis.url()));
 }
 
-/// A machine that is busy with other tests must not make the store too slow.
+/// Starts a server with a store deadline that a machine busy with other tests still meets.
 fn on_redis(url: &str) -> Server {
     Server::start(&["--store", url, "--store-deadline", "20s"])
 }
@@ -65,7 +65,7 @@ impl<'a> Player<'a> {
         response
     }
 
-    /// What is answered, which must be with 200.
+    /// Sends a body and returns the answer, which must have status 200.
     fn ask(&mut self, path: &str, body: Value) -> Value {
         let response = self.send(path, body.to_string());
         let status = response.status();
@@ -74,7 +74,7 @@ impl<'a> Player<'a> {
         answer
     }
 
-    /// What each of a burst came to.
+    /// Sends a burst and returns the answer to each of its requests.
     fn burst(&mut self, algorithm: &str, config: &Value, count: u64) -> Vec<Value> {
         let body = json!({"config": config, "count": count});
         let answers = self.ask(&format!("{algorithm}/burst"), body);
@@ -86,7 +86,8 @@ impl<'a> Player<'a> {
     }
 }
 
-/// A length in seconds whose window does not turn while tests run. Of primes, as those turn together once in ages.
+/// The length in seconds of a window that does not end while the tests run: of several primes, the one whose window
+/// ends last. Windows of prime lengths hardly ever end at the same time.
 static CALM_WINDOW: LazyLock<u64> = LazyLock::new(|| {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
     [3_511, 3_539, 3_547, 3_571, 3_593]
@@ -95,7 +96,7 @@ static CALM_WINDOW: LazyLock<u64> = LazyLock::new(|| {
         .unwrap()
 });
 
-/// Parameters of so much, of which nothing comes back while a test runs.
+/// Parameters of a limit of `size`, of which nothing is refilled while a test runs.
 fn calm(algorithm: &str, size: u64) -> Value {
     match algorithm {
         "token-bucket" => json!({"maxTokens": size, "refillRate": 0.01}),
@@ -107,7 +108,7 @@ fn calm(algorithm: &str, size: u64) -> Value {
 #[test]
 fn clients_of_the_tutorial_work_unchanged() {
     on_each_store(|server, _| {
-        // Without a body, and with all that is as good as none; without a type, and with it.
+        // Without a body and with every kind of empty body, with and without a content type.
         let post =
             |path: &str| server.request(reqwest::Method::POST, &format!("/api/rate-limit/{path}"));
         let empty = || Body::new(std::io::empty());
@@ -141,7 +142,8 @@ fn clients_of_the_tutorial_work_unchanged() {
                 serde_json::from_str::<Value>(FIRST).unwrap().to_string()
             );
         }
-        // Its page sends what its form has, of one algorithm; another may send the same to all.
+        // The tutorial's page sends the parameters of one algorithm. Other clients may send all parameters to every
+        // algorithm.
         let of_all = json!({
             "maxRequests": 3, "windowSeconds": 3, "maxTokens": 3, "refillRate": 0.1, "capacity": 3, "leakRate": 0.1,
             "mode": "policing",
@@ -177,7 +179,7 @@ fn a_burst_spends_the_limit_and_then_says_when_to_come_back() {
             }
             let wait = answers[11]["retryAfter"].as_f64().unwrap();
             let most = config["windowSeconds"].as_f64().unwrap_or(100.0);
-            // Of a sliding counter, until the next window and a part of it.
+            // A sliding counter may have to wait for the next window and a part of it.
             let most = if algorithm == "sliding-window-counter" { 2.0 * most } else { most };
             assert!(wait > 30.0 && wait <= most, "{algorithm}: {wait}");
             assert_eq!(player.ask("reset", json!({})), json!({"ok": true}));
@@ -200,7 +202,7 @@ fn a_request_is_allowed_after_its_retry_time() {
                 _ => json!({"maxRequests": 2, "windowSeconds": 0.2}),
             };
             let mut player = Player::new(server);
-            // At one instant, so that the third is too much whatever the machine does.
+            // A burst has one time stamp, so that the third request is refused on any machine.
             let answers = player.burst(algorithm, &config, 3);
             let wait = answers[2]["retryAfter"].as_f64().unwrap();
             assert!(wait > 0.0 && wait <= 0.4, "{algorithm}: {wait}");
@@ -239,7 +241,10 @@ fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_s
             let mut player = Player::new(server);
             assert_eq!(player.burst(algorithm, &calm(algorithm, 10), 11)[10]["allowed"], false);
             let more = player.ask(algorithm, json!({"config": calm(algorithm, 20)}));
-            assert_eq!(more["allowed"], true, "{algorithm}: what was refused is asked anew");
+            assert_eq!(
+                more["allowed"], true,
+                "{algorithm}: a refusal under the old parameters is not remembered"
+            );
             assert_eq!(more["remaining"], 9, "{algorithm}");
             let less = player.ask(algorithm, json!({"config": calm(algorithm, 5)}));
             assert_eq!(
@@ -247,7 +252,7 @@ fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_s
                 (&json!(false), &json!(0)),
                 "{algorithm}"
             );
-            // From one end to the other: whatever becomes of the counters, there is an answer.
+            // From the smallest to the largest parameters: every state of the counters gets an answer.
             for (size, seconds, rate) in [
                 (1, 0.1, 1_000.0),
                 (1_000, 3_600.0, 0.01),
@@ -283,7 +288,7 @@ fn the_state_is_what_the_decisions_were_made_of() {
         assert_eq!(fresh["store"], if redis.is_some() { "redis" } else { "memory" });
         for algorithm in ALGORITHMS {
             assert_eq!(fresh["algorithms"][algorithm]["remaining"], 20, "{algorithm}");
-            // At one instant, and at another.
+            // Three requests at one instant and one at another.
             player.burst(algorithm, &config[algorithm], 3);
             assert_eq!(player.burst(algorithm, &config[algorithm], 1)[0]["remaining"], 16);
         }
@@ -316,9 +321,12 @@ fn the_state_is_what_the_decisions_were_made_of() {
         }
         let again = player.ask("state", asked);
         for algorithm in ALGORITHMS {
-            assert_eq!(again["algorithms"][algorithm]["remaining"], 16, "looking costs nothing");
+            assert_eq!(
+                again["algorithms"][algorithm]["remaining"], 16,
+                "reading the state costs nothing"
+            );
         }
-        // Under other parameters, what was spent is the same.
+        // Other parameters do not change what was spent.
         let config: Value =
             ALGORITHMS.iter().map(|name| ((*name).to_owned(), calm(name, 30))).collect();
         let larger = player.ask("state", json!({"config": config}));
@@ -357,7 +365,7 @@ fn answers_carry_the_headers_that_a_client_would_see() {
         assert_eq!(retry, answer["retryAfter"].as_f64().map(f64::ceil));
     }
     let burst = player.send("token-bucket/burst", config.to_string());
-    assert!(header(&burst, "retry-after").is_some(), "of the last of them");
+    assert!(header(&burst, "retry-after").is_some(), "the headers describe the last request");
     let fresh = Player::new(&server).send("token-bucket/burst", r#"{"count":2}"#);
     assert_eq!(header(&fresh, "x-ratelimit-remaining").unwrap(), "8");
     assert_eq!(header(&fresh, "retry-after"), None);
@@ -374,7 +382,7 @@ fn the_playground_answers_503_without_the_store() {
         let (status, detail) = problem(player.send(path, "{}"));
         assert_eq!(status, 503, "{path}: {detail}");
     }
-    // It needs no store.
+    // A comparison needs no store.
     player.ask("compare", json!({}));
 }
 

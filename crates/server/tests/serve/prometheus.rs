@@ -1,8 +1,8 @@
-//! Reads the text format of Prometheus, strictly: what is not as it should be fails the test.
+//! A strict parser of the Prometheus text format: any deviation fails the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a server told.
+/// The metrics of a server.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// The kind of every metric.
@@ -21,7 +21,7 @@ impl Page {
     pub(crate) fn parse(text: &str) -> Page {
         let mut page = Page { kinds: BTreeMap::new(), samples: Vec::new() };
         let (mut helped, mut current) = (BTreeSet::new(), String::new());
-        assert!(text.ends_with('\n'), "the last line has no end");
+        assert!(text.ends_with('\n'), "the last line has no newline");
         for line in text.lines().filter(|line| !line.is_empty()) {
             if let Some(help) = line.strip_prefix("# HELP ") {
                 let (name, help) = help.split_once(' ').unwrap();
@@ -30,7 +30,7 @@ impl Page {
                 current = name.to_owned();
             } else if let Some(kind) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = kind.split_once(' ').unwrap();
-                assert_eq!(name, current, "its HELP comes right before: {line}");
+                assert_eq!(name, current, "TYPE does not follow its HELP: {line}");
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 assert!(page.kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{line}");
             } else {
@@ -54,7 +54,7 @@ impl Page {
         assert_eq!(series.len(), self.samples.len(), "a series is there twice");
     }
 
-    /// Buckets hold what the ones before them hold, and the last holds all.
+    /// Buckets are cumulative, and the last one holds every observation.
     fn check_histograms(&self) {
         for count in self.samples.iter().filter(|sample| self.is_count(sample)) {
             let name = count.name.strip_suffix("_count").unwrap();
@@ -82,7 +82,7 @@ impl Page {
         self.samples.iter().filter(move |sample| sample.name == name)
     }
 
-    /// The sum of all samples of that name with these labels, of which there is at least one.
+    /// The sum of all samples with this name and these labels. Panics if there is no such sample.
     pub(crate) fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |sample: &&Sample| {
             labels.iter().all(|(label, own)| sample.labels.get(*label).is_some_and(|it| it == own))
@@ -92,7 +92,7 @@ impl Page {
         samples.iter().map(|sample| sample.value).sum()
     }
 
-    /// Every series, without its number, in alphabetical order.
+    /// Every series without its value, in alphabetical order.
     pub(crate) fn series(&self) -> Vec<String> {
         let each = self.samples.iter().map(|sample| format!("{} {:?}", sample.name, sample.labels));
         let mut series: Vec<_> = each.collect();
@@ -130,7 +130,7 @@ impl Sample {
     }
 }
 
-/// Up to the quote that ends it, and what comes after.
+/// Returns the value before the closing quote, unescaped, and the text after the quote.
 fn unescape(text: &str) -> (String, &str) {
     let (mut value, mut letters) = (String::new(), text.char_indices());
     while let Some((at, letter)) = letters.next() {

@@ -1,4 +1,4 @@
-//! `GET /readyz`: whether to send requests.
+//! `GET /readyz`: whether a load balancer should send requests.
 
 use std::io::Write;
 use std::thread;
@@ -11,13 +11,13 @@ use tollgate_launcher::{Cluster, Flavour, Launch, Proxy};
 use crate::eventually::eventually;
 use crate::server::{Server, body_of};
 
-/// What `/readyz` says.
+/// The status and the body of `/readyz`.
 pub(crate) fn readyz(server: &Server) -> (u16, Value) {
     let response = server.get("/readyz").send().unwrap();
     (response.status().as_u16(), serde_json::from_str(&response.text().unwrap()).unwrap())
 }
 
-/// Waits until it is ready, or not.
+/// Waits until `/readyz` answers with a status, and returns the body.
 fn wait_for(server: &Server, status: u16) -> Value {
     eventually(&format!("readiness of {status}"), || {
         let (now, readiness) = readyz(server);
@@ -56,7 +56,7 @@ fn only_operators_see_why_the_rules_file_was_refused() {
     }
     let problem = |request: reqwest::blocking::RequestBuilder| {
         let response = request.send().unwrap();
-        assert_eq!(response.status(), 200, "older rules decide");
+        assert_eq!(response.status(), 200, "the previous rules still decide");
         body_of(response)["rules_problem"].as_str().unwrap().to_owned()
     };
     let hidden = "there is a problem with the rules; operators see it here and in the log";
@@ -90,7 +90,7 @@ fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
     redis.restart().unwrap();
     assert_eq!(wait_for(&server, 200)["store"], "reachable");
     server.wait_for_log(|log| {
-        // However often it is asked, it is said once each.
+        // More readiness requests do not log the outage again.
         readyz(&server);
         log.contains("the store answers again")
     });
@@ -182,8 +182,8 @@ fn concurrent_readiness_requests_share_one_answer() {
         });
         (rounds, asked) = (rounds + 1, proxy.scripts_passed() - before);
     }
-    // One for each round, or two; more on a machine that takes long to let all of them ask.
-    assert!(asked <= 16 * rounds, "the store was asked {asked} times");
+    // One or two store requests a round; more on a machine that takes long to start all of the threads.
+    assert!(asked <= 16 * rounds, "the store was queried {asked} times");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tollgate_launcher::{Flavour, Launch, Proxy, Server as Redis};
 
 use crate::server::Server;
 
-/// Every algorithm, each with room for 100, of which nothing comes back while a test runs.
+/// A limit of 100 for every algorithm, of which nothing is refilled while a test runs.
 const LIMITS: [(&str, &str); 6] = [
     ("fixed", "fixed-window limit=100 window=366d"),
     ("log", "sliding-window-log limit=100 window=366d"),
@@ -23,7 +23,7 @@ const LIMITS: [(&str, &str); 6] = [
 
 const SECRET: (&str, &str) = ("TOLLGATE_RECEIPT_SECRET", "known to all of these servers");
 
-/// A file of limits that no server is too slow for.
+/// Writes a file of limits.
 fn file(limits: &[(&str, &str)]) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(yaml(limits).as_bytes()).unwrap();
@@ -47,7 +47,7 @@ impl Server {
         Server::start_with(&[&["--config", path], flags].concat(), variables)
     }
 
-    /// The receipt of a charge, and what remains.
+    /// Charges a key and returns the receipt and the remaining quota.
     fn charge(&self, limit: &str, cost: u64) -> (String, u64) {
         let asked = json!({ "limit": limit, "key": "user:42", "cost": cost });
         let decision = self.check(&asked.to_string());
@@ -86,7 +86,7 @@ fn a_refund_gives_back_exactly_and_once() {
     }
 }
 
-/// As many as are there, and while receipts that were all refunded before give anything back.
+/// Returns how much the limit admits, while the test tries to refund receipts that were already refunded.
 fn admitted(server: &Server, limit: &str, old: &[String]) -> u64 {
     let asked = json!({ "limit": limit, "key": "user:42", "cost": 10 }).to_string();
     let mut old = old.iter();
@@ -102,7 +102,8 @@ fn admitted(server: &Server, limit: &str, old: &[String]) -> u64 {
     }
 }
 
-/// Charges and gives back, over and over: beside what stays, as a place in a line comes back only whole.
+/// Charges and refunds repeatedly and returns the used receipts. A first charge of 20 stays, because a place in a
+/// queue is refunded only as a whole.
 fn spent(server: &Server, limit: &str) -> Vec<String> {
     server.charge(limit, 20);
     let cycle = |_| {
@@ -164,8 +165,8 @@ fn a_server_without_refunds_notices_a_loss_of_state() {
     redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
     let until = Instant::now() + Duration::from_secs(60);
     while other.refund(&ours.charge("fixed", 1).0).0 == 409 {
-        assert!(Instant::now() < until, "it never did");
-        // Another key's worth.
+        assert!(Instant::now() < until, "the server never noticed the loss");
+        // Resets the key, so that the next charge is admitted.
         other.delete("/v1/limits/fixed/keys/user:42").send().unwrap();
     }
     let (receipt, _) = ours.charge("fixed", 1);
@@ -246,7 +247,7 @@ fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
     let (kept, gone) = (server.charge("kept", 60).0, server.charge("gone", 3).0);
     let changed = yaml(&[("kept", "fixed-window limit=50 window=366d")]);
     std::fs::write(one.path(), changed).unwrap();
-    // The file is followed.
+    // Waits until the server has reloaded the file.
     let is_gone = || {
         server.post("/v1/check", r#"{"limit":"gone","key":"a"}"#).send().unwrap().status() == 404
     };
@@ -286,7 +287,7 @@ fn a_refund_completes_when_the_client_hangs_up() {
     let server = Server::with_limits(&file, &["--store", &proxied], &[SECRET]);
     let other = Server::with_limits(&file, &["--store", &direct], &[SECRET]);
     let (receipt, _) = server.charge("fixed", 3);
-    // Long enough for the server to see the client go while the mark is on its way.
+    // Long enough for the server to notice that the client has gone while the refund mark is in flight.
     proxy.delay(|| Duration::from_millis(300));
     let passed = proxy.scripts_passed();
     let body = json!({ "receipt": receipt }).to_string();
@@ -297,13 +298,13 @@ fn a_refund_completes_when_the_client_hangs_up() {
     let mut client = TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
-    let wait = || assert!(Instant::now() < until, "it did not come to that");
+    let wait = || assert!(Instant::now() < until, "timed out");
     while proxy.scripts_passed() == passed {
         wait();
         thread::yield_now();
     }
     drop(client);
-    // What costs too much is refused and charges nothing.
+    // A cost above the limit is refused and charges nothing, so it only reads what remains.
     let look = r#"{"limit":"fixed","key":"user:42","cost":101}"#;
     while other.check(look)["remaining"] != 100 {
         wait();

@@ -1,8 +1,8 @@
-//! Envoy's rate limit service, asked by a client of its own.
+//! Envoy's rate limit service, called by a test client.
 //!
-//! - `answers`: what is told; `attributes`: what rules see of descriptors
-//! - `hostile`: what no Envoy sends; `outage`: what happens without the store
-//! - `port`: reflection, metrics, traces, closing; `raw`: a client that sends what it is told to
+//! - `answers`: the responses; `attributes`: how rules see descriptors
+//! - `hostile`: malformed and oversized requests; `outage`: decisions without the store
+//! - `port`: reflection, metrics, traces, closing; `raw`: a client that can send anything
 
 mod answers;
 mod attributes;
@@ -51,7 +51,7 @@ impl Limits {
         Limits { server: Server::start(&flags), _file: directory }
     }
 
-    /// Asks as Envoy would.
+    /// Sends a request as Envoy would.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> RateLimitResponse {
         self.try_ask(request).unwrap()
     }
@@ -61,7 +61,7 @@ impl Limits {
             .map(|answer| answer.into_inner())
     }
 
-    /// Asks about descriptors of the domain `api`.
+    /// Sends descriptors of the domain `api`.
     pub(crate) fn ask_all(&self, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
         self.ask(request(descriptors))
     }
@@ -73,7 +73,7 @@ pub(crate) async fn client(server: &Server) -> RateLimitServiceClient<Channel> {
     RateLimitServiceClient::new(endpoint.connect().await.unwrap())
 }
 
-/// Of the domain `api`.
+/// A request in the domain `api`.
 pub(crate) fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: "api".to_owned(), descriptors, hits_addend: 0 }
 }
@@ -97,12 +97,12 @@ pub(crate) fn limited(
     RateLimitDescriptor { limit, ..descriptor(entries) }
 }
 
-/// Whether each descriptor may go.
+/// The code of each descriptor.
 pub(crate) fn codes(answer: &RateLimitResponse) -> Vec<Code> {
     answer.statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// Of each descriptor.
+/// The remaining quota of each descriptor.
 pub(crate) fn remaining(answer: &RateLimitResponse) -> Vec<u32> {
     answer.statuses.iter().map(|status| status.limit_remaining).collect()
 }

@@ -1,4 +1,4 @@
-//! Starts a server on free ports, and stops it.
+//! Starts and stops a server on free ports.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
@@ -11,7 +11,7 @@ use reqwest::blocking::{Client, RequestBuilder, Response};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// A server that runs, until this is dropped.
+/// A running server, which is killed when this is dropped.
 pub(crate) struct Server {
     child: Child,
     /// `http://127.0.0.1:40123`.
@@ -24,12 +24,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// With flags beside those for free ports.
+    /// Starts a server with flags besides those for free ports.
     pub(crate) fn start(flags: &[&str]) -> Server {
         Server::start_with(flags, &[])
     }
 
-    /// And with variables of the environment.
+    /// Starts a server with flags and environment variables.
     pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Server {
         let (mut server, stderr) = Server::start_unread(flags, variables);
         let collected = Arc::clone(&server.log);
@@ -37,20 +37,20 @@ impl Server {
         server
     }
 
-    /// Whose log is read by the caller, or by nobody.
+    /// Starts a server whose log the caller may read, or leave unread.
     pub(crate) fn start_unread(
         flags: &[&str],
         variables: &[(&str, &str)],
     ) -> (Server, BufReader<ChildStderr>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
-        // So few that a machine has files for them, and nothing is said of that.
+        // So few connections that every machine has enough files for them, and the server logs no warning.
         command.args(flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
         command.envs(variables.iter().copied());
         Server::start_command(&mut command)
     }
 
-    /// As a command that a test has put together.
+    /// Starts a server with a command that the test has built.
     pub(crate) fn start_command(command: &mut Command) -> (Server, BufReader<ChildStderr>) {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -89,12 +89,12 @@ impl Server {
         Server { child, url, grpc, log: Arc::default(), reader: None, client }
     }
 
-    /// What it wrote to standard error so far.
+    /// The server's standard error so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until the log has what it should: a minute at most.
+    /// Waits until the log fulfils a condition, for a minute at most.
     pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -102,7 +102,7 @@ impl Server {
             if is_there(&log) {
                 return log;
             }
-            assert!(Instant::now() < until, "the log never had it: {log}");
+            assert!(Instant::now() < until, "timed out waiting for the log: {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -115,7 +115,7 @@ impl Server {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Waits until it is gone; what it wrote, and how it ended.
+    /// Waits until the server has ended, and returns its exit status and its log.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         if let Some(reader) = self.reader.take() {
@@ -136,13 +136,13 @@ impl Server {
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// With a body of JSON, or of what is not.
+    /// A POST with content type JSON, whatever the body is.
     pub(crate) fn post(&self, path: &str, body: impl Into<String>) -> RequestBuilder {
         let request = self.client.post(format!("{}{path}", self.url)).body(body.into());
         request.header("content-type", "application/json")
     }
 
-    /// Asks `/v1/check`, which must answer with 200.
+    /// Sends a check, which must be answered with 200.
     pub(crate) fn check(&self, body: &str) -> Value {
         let response = self.post("/v1/check", body).send().unwrap();
         let status = response.status();
@@ -159,7 +159,7 @@ impl Drop for Server {
     }
 }
 
-/// The body of an answer.
+/// Parses the body of an answer.
 pub(crate) fn body_of(response: Response) -> Value {
     let text = response.text().unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -184,7 +184,7 @@ fn listening_ports(pid: u32) -> Vec<u16> {
     table.lines().filter_map(port).collect()
 }
 
-/// From the line that says where it listens. If there is none, the server could not start.
+/// Reads the server's addresses from its log. Panics if the log ends without them, because the server did not start.
 fn addresses(stderr: &mut impl BufRead, log: &Mutex<String>) -> (String, String) {
     let mut line = String::new();
     while stderr.read_line(&mut line).unwrap() > 0 {
@@ -197,7 +197,7 @@ fn addresses(stderr: &mut impl BufRead, log: &Mutex<String>) -> (String, String)
     panic!("the server did not start: {}", log.lock().unwrap())
 }
 
-/// `tollgate 0.1.0: http://127.0.0.1:40123, gRPC 127.0.0.1:40124`, or an object with both.
+/// Parses `tollgate 0.1.0: http://127.0.0.1:40123, gRPC 127.0.0.1:40124`, or a JSON object with both addresses.
 fn parse(line: &str) -> Option<(String, String)> {
     if let Ok(object) = serde_json::from_str::<Value>(line) {
         return Some((object["http"].as_str()?.to_owned(), object["grpc"].as_str()?.to_owned()));

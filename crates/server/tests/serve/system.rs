@@ -1,4 +1,4 @@
-//! What the system gives the server: files and addresses.
+//! The files and addresses that the system gives the server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use crate::server::Server;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// More than there are files for.
+/// More connections than the server has files for.
 const CROWD: usize = 330;
 
 #[test]
@@ -65,7 +65,7 @@ fn begin_http2(address: &str) -> [u8; 9] {
     head
 }
 
-/// Asks both ports, and returns how long the answers took.
+/// Sends a request to both ports, and returns how long the answers took.
 fn ask_both_ports(server: &Server) -> Duration {
     let began = Instant::now();
     server.check(CHECK);
@@ -97,10 +97,10 @@ fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
     let (server, _log) = Server::start_unread(&["--first-byte-timeout", "1h"], &[]);
     let pid = server.pid();
     let open = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count();
-    // The server believes that it may have 4,000 connections, and has files for 20 more.
+    // The server's maximum is 4,000 connections, but it has files for only 20 more.
     let few = Rlimit { current: Some(open as u64 + 20), ..getrlimit(Resource::Nofile) };
     prlimit(Some(pid), Resource::Nofile, few).unwrap();
-    // One port at a time: each needs the files that the other one's crowd has.
+    // One port at a time, because each needs the files that the other port's crowd holds.
     for crowded in [server.url.strip_prefix("http://").unwrap(), &server.grpc] {
         let _crowd: Vec<_> = (0..60).map(|_| TcpStream::connect(crowded).unwrap()).collect();
         let took = ask_both_ports(&server);
@@ -120,7 +120,7 @@ fn all_addresses_of_ipv6_are_those_of_ipv4_too() {
             assert!(connected.is_ok(), "{to}: {connected:?}");
         }
     }
-    // Whoever comes from this machine by IPv4 is an operator as well.
+    // A client on this machine is an operator over IPv4, too.
     let port = server.url.rsplit_once(':').unwrap().1;
     let keys = format!("http://127.0.0.1:{port}/v1/limits/free/keys/user:42");
     assert_eq!(reqwest::blocking::get(keys).unwrap().status(), 200);

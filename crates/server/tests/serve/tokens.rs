@@ -23,7 +23,7 @@ const SECRET: (&str, &str) = ("JWT_SECRET", "0123456789abcdef0123456789abcdef");
 /// `{"alg":"HS256"}`.
 const HEADER: &str = "eyJhbGciOiJIUzI1NiJ9";
 
-/// `{"sub":"ada","exp":4102444800}`, and the same of bob, signed.
+/// `{"sub":"ada","exp":4102444800}` and the same for bob, signed.
 const ADA: &str =
     "eyJzdWIiOiJhZGEiLCJleHAiOjQxMDI0NDQ4MDB9.WlXhMywctNciXHyKhXzjlxB99mTy1bjEo4gA-ZF5zq4";
 const BOB: &str =
@@ -58,7 +58,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
     let page = scrape(&server);
     let rejected = |reason| page.value("tollgate_tokens_rejected_total", &[("reason", reason)]);
     assert_eq!((rejected("no_expiry"), rejected("signature")), (4.0, 0.0));
-    // Other keys for tokens are another identity, and the counts go on.
+    // A change of the token settings does not reset the counters.
     let text = std::fs::read_to_string(file.path()).unwrap();
     std::fs::write(file.path(), text.replace("jwt: {", "jwt: { audience: shop,")).unwrap();
     server.wait_for_log(|log| log.contains("rules reloaded"));
@@ -89,7 +89,7 @@ fn a_new_good_token_counts_at_an_address_that_sends_bad_ones_too() {
     };
     let of_ada: Vec<_> = (0..10).map(|_| ask(ADA)).collect();
     assert_eq!(of_ada, [200, 200, 200, 200, 200, 429, 429, 429, 429, 429]);
-    // More bad tokens than the address has verifications. They are limited by address, which has nothing left then.
+    // More bad tokens than the address has verifications. They are limited by address, whose quota is spent then.
     let signature = "A".repeat(43);
     let of_bad: Vec<_> = (0..10).map(|number| ask(&format!("bad{number}.{signature}"))).collect();
     assert_eq!(of_bad, [200, 200, 200, 200, 200, 429, 429, 429, 429, 429]);
@@ -108,7 +108,7 @@ fn publish(is_down: &Arc<AtomicBool>) -> SocketAddr {
     serve(move |stream| answer(stream, if is_down.load(Relaxed) { "503 Down" } else { "200 OK" }))
 }
 
-/// The same by TLS, with a certificate for `localhost`.
+/// Answers every request with the key set over TLS, with a certificate for `localhost`.
 fn publish_by_tls(authority: &Authority) -> SocketAddr {
     let Certified { certificate, key, .. } = authority.certify("localhost").unwrap();
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
@@ -135,7 +135,7 @@ fn answer(mut stream: impl Read + Write, status: &str) {
     let length = KEY_SET.len();
     let head =
         format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    // A client that does not trust us is gone by now.
+    // A client that does not trust the certificate has already closed the connection.
     let _ = stream.write_all((head + KEY_SET).as_bytes()).and_then(|()| stream.flush());
 }
 
@@ -176,7 +176,7 @@ fn keys_of_tokens_are_fetched_and_a_failure_is_visible() {
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
         request.header("x-forwarded-for", "203.0.113.9").send().unwrap().status().as_u16()
     };
-    // The server starts without its keys: tokens count for nothing, and requests are limited by address.
+    // The server starts without its keys: tokens are ignored, and requests are limited by address.
     let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
     assert!(log.contains("status 503") && !log.contains("hush"), "{log}");
     assert_eq!([(); 3].map(|()| ask()), [200, 200, 429]);

@@ -1,4 +1,4 @@
-//! Traces, as a collector gets them.
+//! Traces, as a collector receives them.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-/// A server that sends its traces there, and stops at once.
+/// A server that sends its traces to a collector, and stops without a drain delay.
 fn server(collector: &Collector, flags: &[&str]) -> Server {
     let always = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
     Server::start(&[&always[..], flags].concat())
@@ -217,7 +217,7 @@ fn the_standard_variables_configure_traces() {
     ];
     let server = Server::start_with(&["--drain-delay", "0s"], &variables);
     server.check(CHECK);
-    assert_eq!(collector.spans(1).len(), 1, "and not only at the end");
+    assert_eq!(collector.spans(1).len(), 1, "spans are sent before the server stops");
     let resource = collector.resource();
     assert_eq!(attribute(&resource, "service.name").as_deref(), Some("gate"));
     let (head, _) = &collector.texts()[0];
@@ -232,7 +232,7 @@ fn the_standard_variables_configure_traces() {
     assert_eq!(quiet.texts().len(), 0);
 }
 
-/// A request of which the server has the head, and waits for the body.
+/// Sends the head of a request, for whose body the server waits.
 fn begin(server: &Server) -> BufReader<TcpStream> {
     let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
@@ -268,7 +268,7 @@ fn spans_in_flight_are_sent_when_the_server_stops() {
     assert_eq!(attribute(&spans[1].attributes, "http.response.status_code"), None);
 }
 
-/// More checks than the queue of spans takes, and the end; the log.
+/// Sends more checks than the queue of spans holds, stops the server, and returns its log.
 fn without_collector(url: &str, timeout_ms: &str) -> String {
     let flags = ["--otlp-endpoint", url, "--drain-delay", "0s"];
     let timeout = ("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms);
@@ -279,7 +279,7 @@ fn without_collector(url: &str, timeout_ms: &str) -> String {
         server.check(CHECK);
         slowest = slowest.max(begun.elapsed());
     }
-    assert!(slowest < Duration::from_secs(5), "nobody waits for a collector: {slowest:?}");
+    assert!(slowest < Duration::from_secs(5), "a request waited for the collector: {slowest:?}");
     let begun = Instant::now();
     let log = stop(server);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -311,7 +311,7 @@ fn a_failing_collector_is_logged_once_and_delays_no_request() {
 fn a_silent_collector_is_logged_once_and_delays_no_request() {
     let collector = Collector::start(Manner::Silent);
     assert_told_once(&without_collector(&collector.url, "100"));
-    // The end does not wait for so long as an answer may take.
+    // The server does not wait for the collector's timeout when it stops.
     let log = without_collector(&collector.url, "60000");
     assert_eq!(log.lines().filter(|line| line.contains("traces were lost")).count(), 1, "{log}");
     assert_eq!(log.lines().count(), 7, "{log}");
@@ -345,14 +345,14 @@ fn spans_dropped_from_a_full_queue_are_counted() {
         server.check(CHECK);
     }
     let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
-    assert_eq!(lost, 90.0, "ten wait");
+    assert_eq!(lost, 90.0, "ten are in the queue");
     collector.set(Manner::Takes);
     let log = stop(server);
     let lost = log.lines().find(|line| line.contains("traces were lost")).expect(&log);
     let lost = lost.split_once("lost=").unwrap().1.split_once(' ').unwrap().0;
     let lost: usize = lost.parse().unwrap();
     assert!((50..100).contains(&lost), "{log}");
-    // The scrape is one too.
+    // The scrape is a request with a span, too.
     assert_eq!(collector.spans(1).len() + lost, 101);
 }
 

@@ -26,11 +26,11 @@ fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
     let at_ms: Vec<u64> = before.chain(after).collect();
     let rows = compared(&mut player, json!({"at_ms": at_ms}));
     let of = |field: &str| rows.iter().map(|row| row[field].clone()).collect::<Vec<_>>();
-    // A counter takes the 10 before for 9.9; by the end of it all, buckets have 0.96 back.
+    // A sliding counter weighs the 10 earlier requests as 9.9. By the end, the buckets have got 0.96 back.
     assert_eq!(of("allowed"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst"), [20, 10, 11, 10, 10, 10]);
     assert_eq!(of("worst_from_ms"), [9_500.0; 6]);
-    // Other traffic could get this much. Shaped requests go evenly whatever comes.
+    // The most that any traffic could get. Shaped requests leave at an even rate for any traffic.
     assert_eq!(of("bound"), [20, 10, 20, 19, 19, 10]);
     assert_eq!(rows[0]["limit"], "fixed-window limit=10 window=10s");
     assert_eq!(rows[4]["limit"], "leaky-bucket capacity=10 leak=1/s mode=policing");
@@ -52,14 +52,14 @@ fn shaped_requests_go_one_by_one_and_others_when_they_come() {
     let config = json!({"leaky-bucket": leaky, "token-bucket": {"maxTokens": 3, "refillRate": 2}});
     let body = json!({"config": config, "at_ms": [0, 0, 0, 0, 500], "window_ms": 1_000});
     let rows = compared(&mut player, body);
-    // The mode that is asked for comes first.
+    // The requested mode comes first.
     assert_eq!(rows[4]["goes_ms"], json!([0.0, 500.0, 1_000.0, null, 1_500.0]));
     assert_eq!((&rows[4]["worst"], &rows[4]["allowed"]), (&json!(2), &json!(4)));
     assert_eq!(rows[5]["goes_ms"], json!([0.0, 0.0, 0.0, null, 500.0]));
     assert_eq!(rows[5]["goes_ms"], rows[3]["goes_ms"], "a token bucket mirrored");
     assert_eq!(rows[5]["worst"], 4);
     assert_eq!(rows[0]["goes_ms"], json!([0.0, 0.0, 0.0, 0.0, 500.0]));
-    // Nothing is charged, and nobody is given a session.
+    // A comparison charges nothing and starts no session.
     let state = player.ask("state", json!({}));
     for algorithm in ALGORITHMS {
         assert_eq!(state["algorithms"][algorithm]["remaining"], 10);

@@ -1,4 +1,4 @@
-//! What nobody should send.
+//! Malformed and oversized requests to the playground.
 
 use reqwest::Method;
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::server::Server;
 
 const COOKIE: &str = "tollgate_session=0123456789abcdef0123456789abcdef";
 
-/// What is told of a body, as its status and its detail.
+/// Sends a body and returns the status and the detail of the answer.
 fn send(server: &Server, path: &str, content_type: Option<&str>, body: &[u8]) -> (u16, String) {
     let request = server.request(Method::POST, &format!("/api/rate-limit/{path}"));
     let request = request.header("cookie", COOKIE).body(body.to_vec());
@@ -23,7 +23,7 @@ fn send(server: &Server, path: &str, content_type: Option<&str>, body: &[u8]) ->
     (status, detail)
 }
 
-/// Values that no number of a configuration has, and what is said of them.
+/// Invalid values for a number of the configuration, and a part of the detail for each.
 const NO_NUMBERS: [(&str, &str); 15] = [
     ("-1", "too little; use "),
     ("0", "too little; use "),
@@ -53,7 +53,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
         let names =
             ["maxRequests", "windowSeconds", "maxTokens", "refillRate", "capacity", "leakRate"];
         for (nth, name) in names.into_iter().enumerate() {
-            // Whosever it is.
+            // A parameter is checked even if it belongs to another algorithm.
             let algorithm = ALGORITHMS[nth % 5];
             for (value, want) in NO_NUMBERS {
                 let place = format!("config.{name}: ");
@@ -61,7 +61,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
                 refused(algorithm, &body, &place, want);
                 refused(&format!("{algorithm}/burst"), &body, &place, want);
                 let place = format!("config.{algorithm}.{name}: ");
-                // A number out of its range is told where it would be in a request.
+                // A number out of range is reported at its place in a request for one algorithm.
                 let place = if want.contains("use") { "config." } else { &place };
                 let body = format!(r#"{{"config":{{"{algorithm}":{{"{name}":{value}}}}}}}"#);
                 refused("state", &body, place, want);
@@ -196,7 +196,7 @@ fn malformed_bodies_are_refused_and_charge_nothing() {
     assert_nothing_was_spent(&server);
 }
 
-/// By the session that sent all that was refused.
+/// Asserts that the refused requests of this session charged nothing.
 fn assert_nothing_was_spent(server: &Server) {
     let mut player = Player { server, cookie: Some(COOKIE.to_owned()) };
     let state = player.ask("state", json!({}));

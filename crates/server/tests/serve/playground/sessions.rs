@@ -1,4 +1,4 @@
-//! Whose counters are whose.
+//! Each session has its own counters.
 
 use std::thread;
 
@@ -24,7 +24,7 @@ fn spent(server: &Server, cookie: &str) -> u64 {
     10 - state["algorithms"]["token-bucket"]["remaining"].as_u64().unwrap()
 }
 
-/// How many keys of a Redis have this in their names.
+/// The number of keys of a Redis whose names contain a text.
 fn keys_with(redis: &str, text: &str) -> usize {
     let mut redis = redis::Client::open(redis).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg(format!("*{text}*")).query(&mut redis).unwrap();
@@ -101,7 +101,7 @@ fn one_session_too_many_evicts_the_least_recently_used() {
         };
         play(0);
         play(1);
-        // The first plays again, so that the second has rested longer.
+        // The first session plays again, so that the second is now the least recently used.
         play(0);
         thread::scope(|scope| {
             for part in 0..4 {
@@ -116,7 +116,11 @@ fn one_session_too_many_evicts_the_least_recently_used() {
         assert_eq!([0, 1, MAX_SESSIONS].map(|it| spent(server, &cookie(it))), [2, 0, 1]);
         if let Some(redis) = redis {
             assert_eq!(keys_with(redis, &format!("{:032x}", 1)), 0);
-            assert_eq!(keys_with(redis, "playground"), MAX_SESSIONS, "no more than that is left");
+            assert_eq!(
+                keys_with(redis, "playground"),
+                MAX_SESSIONS,
+                "the evicted session's keys are gone"
+            );
         }
     });
 }
@@ -125,7 +129,7 @@ fn one_session_too_many_evicts_the_least_recently_used() {
 fn a_hanging_redis_keeps_no_more_sessions_than_the_maximum() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = Server::start(&["--store", &redis.url(), "--store-deadline", "50ms"]);
-    // The last that is forgotten: a reset that fails does not come to it.
+    // The leaky bucket is reset last, so a reset that fails earlier does not reach it.
     let play = |number: usize| {
         let mut player = Player { server: &server, cookie: Some(cookie(number)) };
         let body = json!({"config": calm("leaky-bucket", 10)});

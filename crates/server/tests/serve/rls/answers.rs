@@ -1,4 +1,4 @@
-//! What Envoy is told.
+//! The responses to Envoy.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Limits, codes, costing, descriptor, headers, limited, metadata, remaining, request};
 use crate::metrics::scrape;
 
-/// Windows so long that none ends while a test runs, but for a second once a year.
+/// The windows end once a year, so practically never while a test runs.
 const RULES: &str = "
 limits:
   two: fixed-window limit=2 window=365d
@@ -45,7 +45,7 @@ fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
     assert!((1..=365 * 86_400).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
     assert_eq!(hourly.current_limit, limit("hourly", 3_600, Unit::Hour));
     assert_eq!(hourly.limit_remaining, 3_599);
-    // Just under a second, of which Envoy would make nothing.
+    // Just under a second, rounded up, because Envoy would round it down to 0.
     assert_eq!(hourly.duration_until_reset.as_ref().unwrap().seconds, 1);
     let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
     assert_eq!(*nothing, ok);
@@ -61,7 +61,7 @@ fn one_refusal_refuses_all_and_nothing_is_charged() {
     assert_eq!(refused.overall_code(), Code::OverLimit);
     assert_eq!(codes(&refused), [Code::Ok, Code::OverLimit]);
     assert_eq!(remaining(&refused), [8, 0]);
-    // The user has what it had.
+    // The user's quota is unchanged by the refusal.
     let user = limits.ask_all(vec![descriptor(&[("user", "a")])]);
     assert_eq!(remaining(&user), [7]);
 }
@@ -166,11 +166,18 @@ rules:
         answer.statuses[0].current_limit.clone().unwrap().name
     };
     assert_eq!(shown(&[("a", "x")]), "nine");
-    assert_eq!(shown(&[("b", "x")]), "later", "it is whole later");
+    assert_eq!(shown(&[("b", "x")]), "later", "it resets later");
     assert_eq!(shown(&[("b", "x")]), "later");
     let answer = limits.ask_all(vec![descriptor(&[("c", "x")])]);
-    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "dear", "two more of 3");
-    assert_eq!(answer.statuses[0].limit_remaining, 7, "and three more of 2 fit the other");
+    assert_eq!(
+        answer.statuses[0].current_limit.as_ref().unwrap().name,
+        "dear",
+        "it allows two more requests, of cost 3"
+    );
+    assert_eq!(
+        answer.statuses[0].limit_remaining, 7,
+        "the other rule allows three more, of cost 2"
+    );
 }
 
 #[test]
@@ -182,7 +189,7 @@ fn hits_are_of_the_request_unless_a_descriptor_has_its_own() {
     assert_eq!(remaining(&limits.ask(asked)), [7, 5]);
     let mut unset = request(vec![user("a")]);
     unset.hits_addend = 0;
-    assert_eq!(remaining(&limits.ask(unset)), [6], "0 of a request is as good as nothing");
+    assert_eq!(remaining(&limits.ask(unset)), [6], "a request's hits_addend of 0 means unset");
 }
 
 #[test]
@@ -242,7 +249,7 @@ fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
     assert!(told["ratelimit-policy"].contains("\"hourly\";q=7;w=60"), "{told:?}");
 }
 
-/// An error would let it pass.
+/// An error would make Envoy let the request pass.
 #[test]
 fn an_override_that_the_algorithm_cannot_have_is_a_refusal() {
     let rules = "
@@ -305,7 +312,7 @@ fn unmatched_descriptors_are_allowed_and_counted() {
     assert_eq!((answer.overall_code(), codes(&answer)), (Code::Ok, vec![Code::Ok]));
     assert_eq!((metadata(&answer), headers(&answer).len()), (serde_json::Value::Null, 0));
     assert_eq!(unmatched(), 3.0);
-    // One that is only watched is no unknown one.
+    // A descriptor that only a shadow rule matches is not unmatched.
     limits.ask_all(vec![descriptor(&[("vip", "a")])]);
     assert_eq!(unmatched(), 3.0);
 }

@@ -1,10 +1,10 @@
-//! What rules see of descriptors.
+//! How rules see descriptors.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use super::{Limits, codes, descriptor, remaining};
 
-/// The keys of all rules that apply to a descriptor, as an operator would find them.
+/// The names of all rules that apply to a descriptor, from the metadata of the response.
 fn applies(rules: &str, entries: &[(&str, &str)]) -> Vec<String> {
     let config = format!("limits: {{ ten: fixed-window limit=10 window=365d }}\nrules:\n{rules}");
     let limits = Limits::start(&config);
@@ -54,13 +54,13 @@ rules:
         (codes(&answer)[0], remaining(&answer)[0], answer.statuses[0].current_limit.is_some())
     };
     assert_eq!(ask("remote_address", "203.0.113.9"), (Code::Ok, 1, true));
-    assert_eq!(ask("ip", "203.0.113.9"), (Code::Ok, 0, true), "it is the same client");
+    assert_eq!(ask("ip", "203.0.113.9"), (Code::Ok, 0, true), "both entries name the same client");
     assert_eq!(ask("ip", "::ffff:203.0.113.9").0, Code::OverLimit);
     assert_eq!(ask("masked_remote_address", "203.0.113.9/32").0, Code::OverLimit);
     assert_eq!(ask("remote_address", "2001:db8:12:34::1"), (Code::Ok, 1, true));
     assert_eq!(ask("remote_address", "2001:db8:12:ff::2"), (Code::Ok, 0, true));
     assert_eq!(ask("masked_remote_address", "2001:db8:12::/64").0, Code::OverLimit);
-    // Neither an address nor a way to a fresh quota.
+    // A text that is not an address does not get a fresh quota.
     assert_eq!(ask("remote_address", "unix:/tmp/socket"), (Code::Ok, 0, false));
     assert_eq!(ask("ip", "invented-1"), (Code::Ok, 1, true));
     assert_eq!(ask("ip", "invented-2"), (Code::Ok, 0, true));
@@ -79,7 +79,7 @@ rules:
     let answer = limits.ask_all(vec![descriptor(&both)]);
     let names: Vec<_> = super::metadata(&answer)["rules"].as_array().unwrap().clone();
     assert_eq!(names.len(), 2, "{names:?}");
-    // Nothing was charged to the other.
+    // The masked address was not charged.
     let masked = limits.ask_all(vec![descriptor(&both[1..])]);
     assert_eq!(remaining(&masked), [1]);
 }
@@ -92,7 +92,7 @@ fn a_path_is_without_its_query() {
     assert_eq!(applies(rules, &[("path", "/logins")]), [""; 0]);
 }
 
-/// Otherwise whoever invents a key is not limited where Envoy does not say who it is.
+/// Otherwise a client could avoid every limit by inventing keys, if Envoy sends no address.
 #[test]
 fn invented_keys_without_an_address_share_one_quota() {
     let rules = "
@@ -133,5 +133,5 @@ rules:
     assert_eq!(names(&[("header.x-user", "root")]), [""; 0]);
     assert_eq!(names(&[("method", "GET")]), ["by-method"]);
     let method = |method| remaining(&limits.ask_all(vec![descriptor(&[("method", method)])]))[0];
-    assert_eq!((method("STEAL"), method("TAKE")), (9, 8), "all invented ones are one");
+    assert_eq!((method("STEAL"), method("TAKE")), (9, 8), "all invented methods share a quota");
 }

@@ -1,4 +1,4 @@
-//! What no Envoy sends.
+//! Requests that no Envoy sends.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -98,7 +98,7 @@ fn the_largest_legal_request_is_answered() {
     limits.ask(asked);
 }
 
-/// What is told in words is short and prints, and no client's own text is in it.
+/// Asserts that a message was refused with a short, printable text.
 fn assert_refused(came: &Came) {
     assert_eq!((came.http, came.grpc), (200, Some(INVALID_ARGUMENT)), "{came:?}");
     assert!((10..2_000).contains(&came.message.len()), "{came:?}");
@@ -121,7 +121,7 @@ fn too_long_messages_are_refused_unread() {
             assert_refused(&told);
             assert!(told.message.starts_with(want), "{told:?}");
         }
-        // One that says so, and never comes.
+        // A message of 4 MiB on a stream that does not end.
         let (sender, body) = pieces();
         sender.send(framed(&[0; 4 << 20]).into()).unwrap();
         assert_refused(&raw.ask(call(&[], body)).await);
@@ -131,7 +131,7 @@ fn too_long_messages_are_refused_unread() {
     });
 }
 
-/// Envoy lets a request pass of which it is told an error, so that no header may bring one about.
+/// Envoy lets a request pass when it gets an error, so no client header may cause one.
 #[test]
 fn the_largest_client_headers_are_decided() {
     let limits = Limits::start(RULES);
@@ -140,7 +140,7 @@ fn the_largest_client_headers_are_decided() {
         let whole = |user: &str| descriptor(&[("user", &user.repeat(60 << 10))]);
         let told = raw.ask_message(&request(vec![whole("a"); 16]).encode_to_vec()).await;
         assert_eq!(told.grpc, Some(0), "{told:?}");
-        // More than rules take at once is refused, and no error.
+        // More charges than one decision can hold are refused, without an error.
         let each: Vec<_> = (0..64).map(|at| whole(&char::from(b'0' + at).to_string())).collect();
         let told = raw.ask_message(&request(each).encode_to_vec()).await;
         assert_eq!(told.grpc, Some(0), "{told:?}");
@@ -154,7 +154,7 @@ fn malformed_messages_are_refused() {
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
         let mut raw = Raw::connect(&limits.server).await;
-        // A text that is no UTF-8: `domain` is the byte 255.
+        // Invalid UTF-8: `domain` is the byte 255.
         assert_refused(&raw.ask_message(&[0x0a, 1, 0xff]).await);
         assert_refused(&raw.ask_message(b"\x0a\x05ab").await);
         assert_refused(&raw.ask_message(&message[..message.len() - 1]).await);
@@ -165,7 +165,7 @@ fn malformed_messages_are_refused() {
         for body in [vec![], vec![0], vec![0; 4], longer, twice, promised] {
             assert_refused(&raw.ask(call(&[], whole(body))).await);
         }
-        // Its other names for the same message are as good.
+        // Other content types for the same message are accepted.
         for kind in ["application/grpc+proto", "application/grpc;charset=utf-8"] {
             let mut asked = call(&[], whole(framed(&message)));
             asked.headers_mut().insert("content-type", kind.parse().unwrap());
@@ -220,7 +220,7 @@ fn arbitrary_bytes_are_answered() {
     };
     let mut runner =
         TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
-    // Random ones; and the one that is right, with a few others in it.
+    // Random bytes, and the valid message with a few bytes changed.
     let changes = vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4);
     let cases = (vec(any::<u8>(), 0..200), changes, any::<bool>(), any::<bool>());
     let asked = runner.run(&cases, |(random, changes, is_random, is_framed)| {
@@ -245,7 +245,7 @@ fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
         let mut kept = Vec::new();
-        // 100 MiB, without the last byte of each.
+        // 100 MiB in all: 400 messages without their last byte.
         for _ in 0..2 {
             let mut raw = Raw::connect(&limits.server).await;
             for _ in 0..200 {
@@ -255,13 +255,13 @@ fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
                 kept.push((sender, tokio::spawn(raw.send(call(&[], body)))));
             }
         }
-        // Whatever is sent, it goes on, until those that found no room are told so.
+        // Small messages are answered while the server refuses the messages that it has no memory for.
         let mut raw = Raw::connect(&limits.server).await;
         while kept.iter().filter(|(_, answer)| answer.is_finished()).count() < 100 {
             assert_eq!(raw.ask_message(&message).await.grpc, Some(0));
         }
         for (_, answer) in kept.iter_mut().filter(|(_, answer)| answer.is_finished()) {
-            // Or the connection was, for a flood of small pieces.
+            // If the answer is an error, the connection was closed because of a flood of small pieces.
             if let Ok(response) = answer.await.unwrap() {
                 let told = came(response).await;
                 assert_eq!(told.grpc, Some(Code::ResourceExhausted as u16), "{told:?}");
@@ -271,7 +271,7 @@ fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
     });
 }
 
-/// Two bytes are an empty descriptor, and take much more once they are read.
+/// An empty descriptor has two bytes, and would take much more memory once decoded.
 #[test]
 fn millions_of_empty_descriptors_take_no_memory() {
     let limits = Limits::start(RULES);
@@ -292,7 +292,7 @@ fn millions_of_empty_descriptors_take_no_memory() {
     });
 }
 
-/// A server that was held up for longer than Envoy waits finds all that it was asked taken back.
+/// When a server is stopped for longer than Envoy waits, Envoy cancels every call that is open.
 #[test]
 fn all_open_calls_can_be_cancelled_at_once() {
     let limits = Limits::start(RULES);
@@ -303,7 +303,7 @@ fn all_open_calls_can_be_cancelled_at_once() {
     limits.server.signal(Signal::STOP);
     let all: Vec<u8> = (0..1_024).flat_map(|at| taken_back(2 * at + 1)).collect();
     stream.write_all(&all).unwrap();
-    // PING, and whoever is still there answers it with the same bytes.
+    // A PING, which an open connection answers with the same bytes.
     stream.write_all(b"\0\0\x08\x06\0\0\0\0\0there is").unwrap();
     limits.server.signal(Signal::CONT);
     let mut told = Vec::new();
@@ -315,7 +315,7 @@ fn all_open_calls_can_be_cancelled_at_once() {
     }
 }
 
-/// A request without a body that is taken back at once.
+/// A request without a body that is cancelled at once.
 fn taken_back(stream: u32) -> Vec<u8> {
     let id = stream.to_be_bytes();
     let head = [&[0, 0, 3, 1, 4][..], &id, &[0x83, 0x86, 0x84]].concat();
@@ -329,7 +329,7 @@ fn a_client_that_cancels_every_call_is_cut_off() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let flood: Vec<u8> = (0..200_000).flat_map(|at| taken_back(2 * at + 1)).collect();
-    // It may be cut off before all of it is sent.
+    // The server may close the connection before all bytes are sent.
     let _ = stream.write_all(&flood);
     let mut told = Vec::new();
     let _ = stream.read_to_end(&mut told);

@@ -1,4 +1,4 @@
-//! What Envoy is told without the store.
+//! The responses to Envoy without the store.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ rules:
   - { name: local, domain: api, key: [local], limit: two, on_store_failure: { local: { processes: 2 } } }
 ";
 
-/// Long, so that on a busy machine nothing is decided too late.
+/// A long deadline, so that a busy machine meets it.
 const PATIENT: [&str; 2] = ["--store-deadline", "10s"];
 
 fn redis() -> Redis {
@@ -68,7 +68,7 @@ fn without_the_store_each_rule_does_what_it_says() {
     limits.server.wait_for_log(|log| log.contains("a request failed"));
 }
 
-/// Asks with a deadline, and waits however long it takes.
+/// Sends a request with a deadline, but waits for the answer without one.
 fn ask_within(limits: &Limits, timeout: &str, name: &str) -> RateLimitResponse {
     let message = request(vec![descriptor(&[(name, "a")])]).encode_to_vec();
     let told = run(async {
@@ -104,7 +104,7 @@ fn a_callers_short_deadline_does_not_skip_the_store() {
         let labels = [("rule", "open"), ("outcome", "denied"), ("degraded", "false")];
         scrape(&limits.server).value("tollgate_decisions_total", &labels)
     };
-    // On a busy machine some come too late: nobody is answered, or all are. But they are charged.
+    // On a busy machine some calls miss the deadline and may not be answered. They are charged nevertheless.
     eventually("the store decides", || {
         run(async {
             let mut raw = Raw::connect(&limits.server).await;

@@ -1,4 +1,4 @@
-//! The service as one of those on the port.
+//! The service among the others on the gRPC port.
 
 use prost::Message;
 use rustix::process::Signal;
@@ -104,7 +104,7 @@ fn calls_are_counted_as_requests_are() {
     assert_eq!((decided("allowed"), decided("denied")), (1.0, 1.0));
     let path = super::raw::PATH;
     let log = limits.server.wait_for_log(|log| log.matches(path).count() == 3);
-    assert!(!log.contains("user"), "what a client sent is not in it: {log}");
+    assert!(!log.contains("user"), "the log has a client's text: {log}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_stopping_server_answers_calls_in_flight() {
         let (first, last) = message.split_at(7);
         sender.send(first.to_vec().into()).unwrap();
         let answer = tokio::spawn(raw.send(call(&[], body)));
-        // It is there: what came after it on this connection was answered.
+        // The server has the first call, because it answered a later one on the same connection.
         assert_eq!(raw.ask_message(b"").await.grpc, Some(3));
         limits.server.signal(Signal::TERM);
         limits.server.wait_for_log(|log| log.contains("closing: finishes what is in flight"));

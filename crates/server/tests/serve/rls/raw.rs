@@ -1,4 +1,4 @@
-//! A client that sends what it is told to, and waits as long as it likes.
+//! A client that can send any bytes, and waits without a timeout.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -16,23 +16,23 @@ use crate::server::Server;
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Cheap to clone: one connection.
+/// A connection. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Raw {
     connection: SendRequest<Pieces>,
 }
 
-/// What came of a request.
+/// The answer to a call.
 #[derive(Debug)]
 pub(crate) struct Came {
     pub(crate) http: u16,
-    /// In the headers or in the trailers.
+    /// The gRPC status, from the headers or the trailers.
     pub(crate) grpc: Option<u16>,
     pub(crate) message: String,
     pub(crate) body: Vec<u8>,
 }
 
-/// A body that comes in pieces, and ends when there is nobody to send more.
+/// A body that is sent in pieces, and ends when its sender is dropped.
 pub(crate) struct Pieces(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Pieces {
@@ -52,14 +52,14 @@ pub(crate) fn pieces() -> (mpsc::UnboundedSender<Bytes>, Pieces) {
     (sender, Pieces(receiver))
 }
 
-/// A body that is there at once, and ends.
+/// A body that is sent in one piece.
 pub(crate) fn whole(body: impl Into<Bytes>) -> Pieces {
     let (sender, pieces) = pieces();
     sender.send(body.into()).unwrap();
     pieces
 }
 
-/// A call of the service, with other headers.
+/// A call of the service, with additional headers.
 pub(crate) fn call(headers: &[(&str, &str)], body: Pieces) -> Request<Pieces> {
     let mut request = Request::post(format!("http://localhost{PATH}"))
         .header("content-type", "application/grpc")
@@ -70,7 +70,7 @@ pub(crate) fn call(headers: &[(&str, &str)], body: Pieces) -> Request<Pieces> {
     request.body(body).unwrap()
 }
 
-/// A message as it is in a body.
+/// A message with its gRPC frame header.
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap();
     [&[0], &length.to_be_bytes()[..], message].concat()
@@ -79,7 +79,7 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
 impl Raw {
     pub(crate) async fn connect(server: &Server) -> Raw {
         let stream = TcpStream::connect(&server.grpc).await.unwrap();
-        // Or a message waits until the server has acknowledged its headers: 40 ms.
+        // Otherwise a message waits 40 ms until the server has acknowledged its headers.
         stream.set_nodelay(true).unwrap();
         let (connection, driver) =
             handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -87,7 +87,7 @@ impl Raw {
         Raw { connection }
     }
 
-    /// Waits until there may be another request.
+    /// Waits until the connection can take another request.
     pub(crate) async fn connection(&mut self) {
         self.connection.ready().await.unwrap();
     }
