@@ -1,4 +1,4 @@
-//! The documents show what the command prints.
+//! The documents show the output of the command.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ struct Example {
     output: String,
 }
 
-/// The commands follow `$ `, continued by a pipe at a line's end; what they print follows them.
+/// Commands follow `$ ` and continue after a pipe at a line's end. Their output follows on the next lines.
 fn examples(document: &str) -> Vec<Example> {
     let mut examples: Vec<Example> = Vec::new();
     let blocks = document.split("```console\n").skip(1);
@@ -28,7 +28,7 @@ fn examples(document: &str) -> Vec<Example> {
     examples
 }
 
-/// The time a replay takes is the one thing that differs from run to run.
+/// Removes the time that a replay takes, which differs from run to run.
 fn without_time(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.split(", in ").next().unwrap())).collect()
 }

@@ -13,7 +13,7 @@ use crate::server::Server;
 const ALLOWED: &str = r#"{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"receipt":"r"}"#;
 const TOKEN: &str = "an-operators-token-of-32-letters";
 
-/// A server that is not asked: nobody listens there.
+/// The URL of a closed port, for commands that should not reach a server.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
 #[test]
@@ -157,13 +157,13 @@ fn a_peek_that_is_refused_says_whose_it_is() {
         );
         assert_eq!(stderr, expected);
     }
-    // To charge is for everyone: the token would not help.
+    // Any client may charge a key, so a token would not help.
     let server = Fake::answers("403 Forbidden", r#"{"detail":"a gateway says no"}"#);
     let (_, _, stderr) = run(&["check", "free", "k", "--server", &server.url]);
     assert!(!stderr.contains("TOKEN"), "{stderr}");
 }
 
-/// The name is reserved: nothing is sent.
+/// The name `tollgate.invalid` is reserved, so nothing is sent.
 #[test]
 fn a_token_leaves_this_machine_unencrypted_only_with_a_warning() {
     let peek = |server: &str| {
@@ -188,14 +188,14 @@ fn a_proxy_is_not_asked_for_this_machine() {
     let server = Fake::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", &server.url]);
     assert_eq!(ran(command.env("http_proxy", NOWHERE).env("all_proxy", NOWHERE)).0, 0);
-    // For others it is.
+    // A proxy is used for other machines.
     let proxy = Fake::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", "http://tollgate.invalid"]);
     assert_eq!(ran(command.env("http_proxy", &proxy.url)).0, 0);
     assert!(proxy.asked().starts_with("POST http://tollgate.invalid/v1/check "));
 }
 
-/// Everything that can go wrong, and what is said about it.
+/// Every failure of a check, and its message.
 #[test]
 fn failed_check_prints_the_problem_and_a_remedy() {
     let mut report = String::new();
@@ -206,7 +206,7 @@ fn failed_check_prints_the_problem_and_a_remedy() {
         let shown = if url.is_empty() { "no server" } else { url };
         report += &format!("{name}\n  {}\n", stderr.replace(shown, "<server>"));
     };
-    tell("nobody listens", NOWHERE, &[]);
+    tell("a closed port", NOWHERE, &[]);
     tell("no such host", "http://tollgate.invalid", &[]);
     tell("no URL", "localhost:8080", &[]);
     tell("nothing", "", &[]);
@@ -250,7 +250,7 @@ fn long_server_messages_are_cut() {
     assert_eq!((code, stderr.matches('x').count()), (2, 500));
 }
 
-/// A Redis that speaks TLS, of which the command sees the certificate and then that it is no Tollgate.
+/// The server is a Redis with TLS: the command checks its certificate, and then notices that it is not Tollgate.
 #[test]
 fn https_is_trusted_as_the_system_trusts() {
     let [ours, stranger] = ["trusted", "stranger"].map(|name| Authority::new(name).unwrap());
@@ -273,7 +273,7 @@ fn https_is_trusted_as_the_system_trusts() {
     assert!(stderr.contains("did not answer"), "{stderr}");
 }
 
-/// Encoded or not, a client takes them for steps up the path.
+/// HTTP clients resolve these keys as parts of the path, even if they are percent-encoded.
 #[test]
 fn a_key_that_a_url_cannot_name_is_not_peeked_at() {
     for key in [".", ".."] {
@@ -288,7 +288,7 @@ fn a_key_that_a_url_cannot_name_is_not_peeked_at() {
     }
 }
 
-/// Answers whatever it hears in HTTP, and stays until the other side is gone.
+/// Answers any bytes with plain HTTP, and keeps the connection open until the client closes it.
 fn plain_under_https() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
@@ -300,7 +300,7 @@ fn plain_under_https() -> String {
     url
 }
 
-/// One that says nothing, and one that says nothing more.
+/// One server sends nothing, the other one stops in the middle of its answer.
 #[test]
 fn an_answer_is_waited_for_ten_seconds_in_all() {
     let begins = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{";

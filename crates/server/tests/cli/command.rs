@@ -1,4 +1,4 @@
-//! Runs the command, without the variables of whoever runs the tests.
+//! Runs the command without the environment variables of the test run.
 
 use std::process::{Command, Output, Stdio};
 
@@ -8,7 +8,7 @@ pub(crate) fn tollgate(args: &[&str]) -> Command {
     command
 }
 
-/// How it ended, what it printed, and what it said on standard error.
+/// Returns the exit code, standard output and standard error.
 pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
     ran(&mut tollgate(args))
 }

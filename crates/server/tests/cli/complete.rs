@@ -11,7 +11,7 @@ fn script(shell: &str) -> String {
     script
 }
 
-/// What bash would offer after these words, the last of which is being typed.
+/// The completions that bash offers for a line of words, the last of which is being typed.
 fn bash_offers(words: &[&str]) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tollgate");
@@ -50,11 +50,11 @@ fn every_shell_has_a_script_that_knows_every_command() {
     assert!(stderr.contains("bash, elvish, fish, powershell, zsh"), "{stderr}");
 }
 
-/// The commands that `tollgate --help` lists, but `help`.
+/// The commands that `tollgate --help` lists, without `help`.
 fn commands() -> Vec<String> {
     let (_, help, _) = run(&["--help"]);
     let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    // What continues a line is indented further.
+    // A continued line is indented further.
     let names = list.lines().filter(|line| !line.starts_with("    "));
     let names = names.map(|line| line.split_whitespace().next().unwrap().to_owned());
     names.filter(|name| name != "help").collect()
@@ -83,7 +83,7 @@ fn every_command_has_a_page_that_groff_sets_without_a_warning() {
     }
 }
 
-/// The page as a terminal shows it.
+/// The manual page as a terminal shows it.
 fn set(page: &str) -> String {
     let mut groff = Command::new("groff")
         .args(["-Kutf8", "-man", "-ww", "-Tutf8", "-P-cbou"])
@@ -96,7 +96,7 @@ fn set(page: &str) -> String {
     let output = groff.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{page}");
     assert!(output.status.success());
-    // Lines are broken and filled: for words in a row it does not matter where.
+    // Line breaks and padding do not matter, so the words are joined by single spaces.
     let text = String::from_utf8(output.stdout).unwrap();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

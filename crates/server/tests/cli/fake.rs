@@ -1,4 +1,4 @@
-//! A server that answers once, with whatever a test wants, and tells what it was asked.
+//! A fake server that answers one request as a test wants, and returns that request.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,21 +11,21 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// With a status such as `200 OK`, and a body of JSON.
+    /// Answers with a status such as `200 OK` and a JSON body.
     pub(crate) fn answers(status: &str, body: &str) -> Fake {
         let length = body.len();
         Fake::sends(format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}").into())
     }
 
-    /// With bytes that need not be HTTP.
+    /// Answers with bytes that need not be HTTP.
     pub(crate) fn sends(answer: Vec<u8>) -> Fake {
         Fake::does(move |connection| {
-            // Whoever has read enough hangs up.
+            // The client may close the connection before it has read everything.
             let _ = connection.write_all(&answer);
         })
     }
 
-    /// What it does after it has read a request.
+    /// Calls `answer` after it has read a request.
     pub(crate) fn does(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -38,7 +38,7 @@ impl Fake {
         Fake { url, thread }
     }
 
-    /// The request it had: its first line and its headers, in small letters, and its body.
+    /// The request: its first line, its headers in lower case, and its body.
     pub(crate) fn asked(self) -> String {
         self.thread.join().unwrap()
     }

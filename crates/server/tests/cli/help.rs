@@ -1,4 +1,4 @@
-//! The help.
+//! `--help` and bad flags.
 
 use crate::command::{ran, run, tollgate};
 
@@ -22,7 +22,7 @@ fn help_teaches() {
     }
 }
 
-/// Whatever the environment says: secrets are not in the help, nor in an error.
+/// No value of these variables appears in the help or in an error.
 #[test]
 fn secrets_of_the_environment_are_never_printed() {
     for variable in [
@@ -34,7 +34,7 @@ fn secrets_of_the_environment_are_never_printed() {
     ] {
         let args =
             ["serve", "check", "replay", "healthy", "man"].map(|command| [command, "--help"]);
-        // A value that is refused is not repeated either. No flag of these commands is given.
+        // An error does not repeat a refused value, which here comes only from the environment.
         let args = args.into_iter().chain([["check", "free"], ["serve", "--listen=x"]]);
         for args in args {
             for value in ["hunter2", "http://user:hunter2@host", "hunter2-hunter2-hunter2\n"] {

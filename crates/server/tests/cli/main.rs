@@ -8,7 +8,7 @@ mod complete;
 mod fake;
 mod help;
 mod serve;
-// What is not used here, the tests of the server use.
+// The tests of the server use the rest of this module.
 #[allow(dead_code)]
 #[path = "../serve/server.rs"]
 mod server;

@@ -1,4 +1,4 @@
-//! How `tollgate serve` begins, or says why it does not.
+//! How `tollgate serve` starts, and its message if it does not.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -25,7 +25,7 @@ fn failed_start_prints_the_problem_and_a_remedy() {
         ("no store", &["--store", "memroy"]),
         ("a store without its scheme", &["--store", "user:hunter2@localhost"]),
         ("another scheme", &["--store", "http://user:hunter2@localhost"]),
-        ("a database that is none", &["--store", "redis://user:hunter2@localhost/one"]),
+        ("a bad database number", &["--store", "redis://user:hunter2@localhost/one"]),
         ("a bad prefix", &["--store", "redis://localhost", "--store-prefix", "{a}"]),
         ("a time without a unit", &["--drain-delay", "5"]),
         ("a size without sense", &["--max-memory", "64MB"]),
@@ -47,7 +47,7 @@ fn failed_start_prints_the_problem_and_a_remedy() {
     insta::assert_snapshot!(report);
 }
 
-/// Ports and rules come from the environment: there is no flag.
+/// Ports and rules come from the environment, without any flag.
 #[test]
 fn tollgate_alone_serves_as_the_environment_says() {
     let directory = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ fn tollgate_alone_serves_as_the_environment_says() {
     assert!(rest.contains("limits.yaml"), "{rest}");
 }
 
-/// As in `docker run tollgate --config /etc/tollgate/rules.yaml`.
+/// As `docker run tollgate --config /etc/tollgate/rules.yaml` runs the command.
 #[test]
 fn flags_alone_are_for_the_server() {
     let (code, stdout, stderr) = ran(&mut tollgate(&["--config", "none.yaml"]));
@@ -90,7 +90,7 @@ fn flags_alone_are_for_the_server() {
 
 #[test]
 fn a_flag_counts_more_than_the_environment() {
-    // Which the test's server is started with: on a free port of this machine.
+    // The test's server is started with `--listen` for a free port of this machine.
     let server = Server::start_with(&[], &[("TOLLGATE_LISTEN", "192.0.2.1:1")]);
     assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
 }

@@ -1,9 +1,9 @@
-//! What a variable may be, and what an empty one is.
+//! The values of environment variables, and empty ones.
 
 use crate::command::{ran, tollgate};
 use crate::server::Server;
 
-/// Readiness with a store that is not there.
+/// The status of `/readyz` with an unreachable store.
 fn readiness(variable: &str) -> u16 {
     let variables = [
         ("TOLLGATE_STORE", "redis+unix:///nowhere.sock"),
@@ -43,7 +43,7 @@ fn a_word_that_is_no_switch_is_refused() {
     }
 }
 
-/// `X: ${X:-}` in a compose file.
+/// A compose file sets an empty variable with `X: ${X:-}`.
 #[test]
 fn an_empty_variable_is_one_that_is_not_set() {
     let (_, help, _) = ran(&mut tollgate(&["serve", "--help"]));
@@ -63,7 +63,7 @@ fn an_empty_variable_is_one_that_is_not_set() {
     assert!(stdout.starts_with("allowed: 58 of 60 left"), "{stdout}");
 }
 
-/// Nobody means to have none, and would not see that there is none.
+/// An empty secret or store is a mistake that would otherwise go unnoticed.
 #[test]
 fn an_empty_secret_or_store_is_refused() {
     for (args, variable, flag) in [

@@ -1,4 +1,4 @@
-//! Two servers and a Redis.
+//! The compose file: two servers and a Redis.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn service(name: &str) -> Value {
     compose()["services"][name].clone()
 }
 
-/// `${NAME:-default}` as the default, and `$$` as `$`.
+/// Replaces `${NAME:-default}` by the default, and `$$` by `$`.
 fn interpolated(text: &str) -> String {
     let mut parts = text.split("${");
     let mut out = parts.next().unwrap().to_owned();
@@ -120,7 +120,7 @@ impl Redis {
         format!("{}/redis.sock", self.directory.path().display())
     }
 
-    /// As the file's healthcheck says.
+    /// Runs the file's healthcheck.
     fn is_healthy(&self) -> bool {
         let check = service("redis")["healthcheck"]["test"][1].as_str().unwrap().to_owned();
         let check = check.replace("redis-cli", &format!("redis-cli -s {}", self.socket()));
@@ -145,7 +145,8 @@ fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
         assert!(begun.elapsed() < Duration::from_secs(10), "redis-server is not healthy");
         std::thread::yield_now();
     }
-    // A machine that is busy with other tests is slow, and a failure must not be let go.
+    // A longer deadline for a machine that is busy with other tests, and fail closed, so that a failure fails the
+    // test.
     let rules = text(RULES).replacen("failure: open", "failure: closed\n  deadline: 1s", 1);
     let path = redis.directory.path().join("rules.yaml");
     std::fs::write(&path, rules).unwrap();

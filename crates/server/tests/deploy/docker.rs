@@ -1,4 +1,4 @@
-//! The image.
+//! The Dockerfile.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::files::{root, run, seconds, text, tollgate, tool};
 
-/// The rest of each line that begins with an instruction.
+/// The arguments of every use of an instruction.
 fn instructions(name: &str) -> Vec<String> {
     let text = text("Dockerfile").replace("\\\n", " ");
     let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Ports that the image has open.
+/// The ports that the image exposes.
 pub(crate) fn exposed() -> Vec<u16> {
     let ports = instructions("EXPOSE");
     ports.iter().flat_map(|line| line.split(' ')).map(|port| port.parse().unwrap()).collect()
@@ -53,7 +53,7 @@ fn image_runs_commands_that_exist() {
     assert!(is_nobody("65532"));
 }
 
-/// The engine would kill the question, and nobody knew why.
+/// Otherwise the engine would kill the health check, and its message would be lost.
 #[test]
 fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
     let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();
@@ -72,7 +72,7 @@ fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
 fn it_is_built_by_the_compiler_and_labelled_with_the_version_of_this_workspace() {
     let images = instructions("FROM");
     let rust = concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-slim-trixie AS build");
-    // The C library that it is built with must not be newer than the one it runs with.
+    // The C library of the build must not be newer than that of the image.
     assert_eq!(images, [rust, "debian:trixie-slim"]);
     let version = concat!("image.version=\"", env!("CARGO_PKG_VERSION"), "\"");
     assert!(instructions("LABEL")[0].contains(version));
@@ -80,13 +80,13 @@ fn it_is_built_by_the_compiler_and_labelled_with_the_version_of_this_workspace()
     assert!(build.contains("cargo build --release --locked -p tollgate-server"), "{build}");
 }
 
-/// What `.dockerignore` lets through is a workspace to Cargo: nothing it names is missing.
+/// The files that `.dockerignore` lets through are a complete Cargo workspace.
 #[test]
 fn the_context_has_what_it_is_built_from() {
     let context = tempfile::tempdir().unwrap();
     let ignored = text(".dockerignore");
     let mut lines = ignored.lines().filter(|line| !line.starts_with('#'));
-    assert_eq!(lines.next(), Some("*"), "but for what follows, nothing");
+    assert_eq!(lines.next(), Some("*"), "everything is excluded first");
     for path in lines.map(|line| line.strip_prefix('!').unwrap()) {
         let target = context.path().join(path);
         std::fs::create_dir_all(target.parent().unwrap()).unwrap();
@@ -96,5 +96,5 @@ fn the_context_has_what_it_is_built_from() {
     let args = ["metadata", "--offline", "--locked", "--no-deps", "--format-version=1"];
     run(Command::new(env!("CARGO")).args(args).arg("--manifest-path").arg(manifest));
     let rules = "examples/rules.yaml";
-    assert!(Path::new(&context.path().join(rules)).exists(), "the server has it built in");
+    assert!(Path::new(&context.path().join(rules)).exists(), "the server embeds this file");
 }

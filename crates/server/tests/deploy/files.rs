@@ -1,4 +1,4 @@
-//! The files, and what reads them.
+//! Reads the deployment files, and runs the tools that check them.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,7 +19,7 @@ pub(crate) fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// Runs it beside the files, and returns what it prints.
+/// Runs a command in the workspace's root, and returns its output.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.current_dir(root()).output().unwrap();
     let [stdout, stderr] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
@@ -37,7 +37,7 @@ pub(crate) fn tool(name: &str) -> Command {
     command
 }
 
-/// Its only document.
+/// The only document of the compose file.
 pub(crate) fn compose() -> &'static Value {
     static READ: LazyLock<Vec<Value>> = LazyLock::new(|| yaml(COMPOSE));
     &READ[0]
@@ -64,13 +64,13 @@ pub(crate) fn tollgate(args: &[&str]) -> Command {
     command
 }
 
-/// The words of a text that are variables of Tollgate's.
+/// The environment variables of Tollgate in a text.
 pub(crate) fn variables(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("TOLLGATE_")).map(str::to_owned).collect()
 }
 
-/// Limits and rules that `tollgate validate` has nothing to say against.
+/// Asserts that `tollgate validate` accepts limits and rules without a warning.
 pub(crate) fn assert_valid(rules: &str) {
     let mut validate = tollgate(&["validate", "-"]);
     validate.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -81,7 +81,7 @@ pub(crate) fn assert_valid(rules: &str) {
     assert!(output.status.success());
 }
 
-/// Whether a rule of theirs is decided without the store: then a server should be ready without it.
+/// Whether a rule is decided without the store. A server with such a rule should be ready without its store.
 pub(crate) fn is_any_decided_without_store(rules: &str) -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, rules).unwrap();
@@ -104,7 +104,7 @@ fn rules_are_decided_without_the_store_unless_they_say_otherwise() {
     }
 }
 
-/// `15s` in seconds, as the files here write times.
+/// Parses times such as `15s`, as the deployment files write them.
 pub(crate) fn seconds(time: &str) -> u64 {
     time.strip_suffix('s').unwrap().parse().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Three pods.
+//! The Kubernetes manifest: three pods.
 
 use serde_json::{Value, json};
 use tollgate_launcher::{Flavour, Launch};
@@ -57,7 +57,7 @@ fn its_rules_are_valid_and_where_the_server_looks_for_them() {
     assert_valid(rules["data"][file].as_str().unwrap());
     let mount = &container()["volumeMounts"][0];
     assert_eq!(mount["mountPath"], directory);
-    assert!(mount.get("subPath").is_none(), "such a mount never changes");
+    assert!(mount.get("subPath").is_none(), "a subPath mount is never updated");
     let volume = &resource("Deployment")["spec"]["template"]["spec"]["volumes"][0];
     assert_eq!(volume["name"], mount["name"]);
     assert_eq!(volume["configMap"]["name"], rules["metadata"]["name"]);
@@ -126,14 +126,14 @@ fn a_pod_that_is_stopped_is_given_the_time_to_drain_and_another_stands_in() {
     let probe = &container()["readinessProbe"];
     let unready_s =
         probe["periodSeconds"].as_u64().unwrap() * probe["failureThreshold"].as_u64().unwrap();
-    assert!(delay_s > unready_s, "probes see that it drains before it closes");
+    assert!(delay_s > unready_s, "probes must fail before the server closes");
 }
 
 #[test]
 fn a_pod_may_do_no_more_than_it_must() {
     let pod = &resource("Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
-    assert_eq!(pod["enableServiceLinks"], false, "TOLLGATE_PORT is none of ours");
+    assert_eq!(pod["enableServiceLinks"], false, "Kubernetes would set TOLLGATE_PORT");
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert!(is_nobody(&pod["securityContext"]["runAsUser"].to_string()), "as in the image");
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -149,7 +149,7 @@ fn rules() -> &'static str {
     resource("ConfigMap")["data"]["rules.yaml"].as_str().unwrap()
 }
 
-/// A server with the pods' variables, but for the rules' place, the secrets that are to be changed, and the store.
+/// A server with the pods' variables, except for the path of the rules, the placeholder secrets and the store.
 fn server(store: &str) -> Server {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
@@ -167,7 +167,7 @@ fn server(store: &str) -> Server {
     Server::start_with(&[], &variables)
 }
 
-/// As `openssl rand -hex 32` makes them.
+/// A secret as `openssl rand -hex 32` makes it.
 const REAL: &str = "8f2e1c4a6b0d9e7f3a5c8b1d4e6f0a2c7b9d1e3f5a8c0b2d4e6f8a1c3b5d7e9f";
 
 #[test]
@@ -177,7 +177,7 @@ fn no_pod_starts_with_the_secret_as_it_stands() {
         let mut serve = tollgate(&["serve"]);
         serve.envs(secrets.map(|name| (name, of(name))));
         serve.envs(changed.map(|name| (name, REAL)));
-        // It would end too, but for another reason.
+        // If the secrets were accepted, the server would end because of this path, with another message.
         serve.env("TOLLGATE_CONFIG", "/nowhere/rules.yaml");
         let output = serve.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -186,7 +186,7 @@ fn no_pod_starts_with_the_secret_as_it_stands() {
     }
 }
 
-/// Or the Service would be empty, and nobody let go.
+/// Otherwise no pod would be ready, and the Service would answer no request.
 #[test]
 fn pods_are_ready_without_the_store_if_rules_are_decided_without_it() {
     assert!(is_any_decided_without_store(rules()));
@@ -201,12 +201,12 @@ fn pods_are_ready_without_the_store_if_rules_are_decided_without_it() {
     assert_eq!((&decision["allowed"], &decision["degraded"]), (&json!(true), &json!(true)));
 }
 
-/// What is in comments, for whoever wants it.
+/// An optional resource, which the manifest has in comments.
 fn optional(kind: &str) -> String {
     let text = text(KUBERNETES);
     let documents = text.split("# ---\n").skip(1).map(|document| {
         let lines = document.lines().map_while(|line| line.strip_prefix('#'));
-        // Until the words about the next one, which are not YAML.
+        // The explanation of the next resource is not YAML.
         let lines = lines.take_while(|line| !line.starts_with(" With "));
         lines.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
     });

@@ -1,4 +1,4 @@
-//! The Dockerfile, the compose file and the Kubernetes manifest: their syntax, and whether they fit the command.
+//! The Dockerfile, the compose file and the Kubernetes manifest: their syntax, and whether they match the command.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
@@ -6,7 +6,7 @@ mod compose;
 mod docker;
 mod files;
 mod kubernetes;
-// What is not used here, the tests of the server use.
+// The tests of the server use the rest of this module.
 #[allow(dead_code)]
 #[path = "../serve/server.rs"]
 mod server;

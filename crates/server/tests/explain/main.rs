@@ -1,4 +1,4 @@
-//! `tollgate explain`, run as people run it.
+//! The command `tollgate explain`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Run where the examples are.
+/// Runs `tollgate explain` in the workspace's root, for the paths of the examples.
 fn explain(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));

@@ -41,7 +41,7 @@ impl Attack {
         Some(Attack { stream, next_id: 1 })
     }
 
-    /// Begins a call; its id.
+    /// Begins a call and returns its id.
     fn headers(&mut self, bytes: &mut Vec<u8>) -> u32 {
         let id = self.next_id;
         self.next_id += 2;
@@ -85,7 +85,7 @@ impl Attack {
     }
 }
 
-/// Makes calls and resets them, on one connection after another; how many.
+/// Makes calls and resets them, on one connection after another. Returns the number of calls.
 fn reset_for_ever(server: &Server, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     while !is_over.load(Ordering::Relaxed) {
@@ -101,7 +101,8 @@ fn reset_for_ever(server: &Server, is_over: &AtomicBool) -> u64 {
     count
 }
 
-/// Keeps connections full of unfinished calls, and opens another for each that is closed; how many there were.
+/// Keeps connections full of unfinished calls, and replaces each one that is closed. Returns the number of
+/// connections.
 fn stall_for_ever(server: &Server, connections: usize, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     let mut open: Vec<Option<Attack>> = Vec::new();
@@ -136,9 +137,9 @@ impl Drop for EndFlood<'_> {
 /// Attacks a server until the flag is set, and returns how often.
 type Attacker<'a> = &'a (dyn Fn(&Server, &AtomicBool) -> u64 + Sync);
 
-/// Runs attackers while honest clients ask, and asserts the memory during it and after it.
+/// Runs attackers while honest clients send requests, and asserts the memory during the flood and after it.
 fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Target {
-    // Two more are for the honest clients.
+    // The honest clients have two more connections.
     let ceiling_kib = ceiling_kib(connections + 2);
     let target = Target::start(&[]);
     let server = &target.server;
@@ -157,7 +158,7 @@ fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Targ
         assert_in_time("HTTP", checks.took);
         assert_in_time("gRPC", calls);
     });
-    // The connections are gone once the server has noticed.
+    // Waits until the server has closed the connections.
     let start = Instant::now();
     while target.scrape().value("tollgate_connections", &[("port", "grpc")]) > 0.0 {
         assert!(start.elapsed() < Duration::from_secs(30), "connections are left");

@@ -26,7 +26,8 @@ enum Reading {
     Always,
 }
 
-/// Sends frames again and again until the server closes the connection or the time is up; how many bytes it took.
+/// Sends frames repeatedly until the server closes the connection or the time is up. Returns how many bytes were
+/// sent.
 fn flood(server: &Server, first: &[u8], frames: &[u8], reading: Reading) -> usize {
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.write_all(&[&preface(&[])[..], first].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that make the server keep something, on many connections.
+//! Clients that make the server hold memory, on many connections.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -11,10 +11,11 @@ use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, NEXT_BLOCK, block, fr
 use crate::raw::{PATH, framed};
 use crate::server::Server;
 
-/// A setting that lets the server send no byte of an answer's message.
+/// A setting that forbids the server to send a single byte of an answer's message.
 const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 
-/// Sends what `write` makes on each of many connections, keeps them, and asserts the memory and an honest answer.
+/// Sends the bytes of `write` on many connections and keeps them open. Asserts the server's memory, and that honest
+/// clients are answered.
 fn assert_bounded(
     server: &Server,
     address: &str,
@@ -26,7 +27,7 @@ fn assert_bounded(
     for _ in 0..connections {
         let Ok(mut stream) = TcpStream::connect(address) else { continue };
         stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
-        // An error is that the server has closed the connection already.
+        // An error means that the server has already closed the connection.
         let _ = stream.write_all(&write());
         kept.push(stream);
     }

@@ -23,7 +23,7 @@ rules: [{ name: per-user, domain: api, key: [user], limit: many }]
 /// Held by the test that runs.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A server that no other test runs beside.
+/// A server for one test, while no other test runs.
 pub(crate) struct Target {
     pub(crate) server: Server,
     _file: TempDir,
@@ -51,14 +51,14 @@ impl Target {
     }
 }
 
-/// The most memory that the server may have with this many connections: the sum of docs/operations.md without keys and
+/// The most memory that the server may use with this many connections: the sum of docs/operations.md without keys and
 /// without the playground, neither of which is used here. 64 MiB for the program and its allocator, 80 for requests, 16 for
 /// pages, and 48 KiB a connection.
 pub(crate) fn ceiling_kib(connections: usize) -> u64 {
     ((64 + 80 + 16) << 10) + 48 * connections as u64
 }
 
-/// The memory that a server has now.
+/// The memory that a server uses now.
 pub(crate) fn resident_kib(server: &Server) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn message(user: &str) -> Vec<u8> {
     RateLimitRequest { domain, descriptors: vec![descriptor], hits_addend: 0 }.encode_to_vec()
 }
 
-/// Makes one call on a new connection, which must be answered.
+/// Asserts that a call on a new connection is answered.
 pub(crate) fn assert_answers(server: &Server, name: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let asked = async { Raw::connect(server).await.ask_message(&message("honest")).await };
@@ -84,17 +84,17 @@ pub(crate) fn assert_answers(server: &Server, name: &str) {
     assert_eq!(told.grpc, Some(0), "{name}: {told:?}");
 }
 
-/// How long each answer took that honest clients had, and the most memory that the server had meanwhile.
+/// How long each answer to an honest client took, and the server's peak memory during that time.
 #[derive(Default)]
 pub(crate) struct Honest {
     pub(crate) took: Vec<Duration>,
     pub(crate) most_kib: u64,
 }
 
-/// How many answers honest clients have at least.
+/// The least number of answers to honest clients.
 const MIN_ANSWERS: usize = 40;
 
-/// Checks over HTTP until a flood is over. Every answer must be right.
+/// Sends checks over HTTP for some time. Every one must be allowed.
 pub(crate) fn check_meanwhile(server: &Server, time: Duration) -> Honest {
     let mut honest = Honest::default();
     let start = Instant::now();
@@ -108,7 +108,7 @@ pub(crate) fn check_meanwhile(server: &Server, time: Duration) -> Honest {
     honest
 }
 
-/// The same over gRPC.
+/// Sends calls over gRPC for some time. Every one must be answered.
 pub(crate) fn call_meanwhile(server: &Server, time: Duration) -> Vec<Duration> {
     let message = message("honest");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

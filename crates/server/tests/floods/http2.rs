@@ -16,7 +16,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header block: a call of a path. Path and type enter the table of the connection.
+/// A header block that calls a path. The path and the content type enter the connection's HPACK table.
 pub(crate) fn block(path: &str) -> Vec<u8> {
     let literal = |name: u8, value: &[u8]| {
         let length = u8::try_from(value.len()).unwrap();
@@ -27,15 +27,15 @@ pub(crate) fn block(path: &str) -> Vec<u8> {
     [&[0x83, 0x86][..], &path, &content_type].concat()
 }
 
-/// The same block by its places in that table.
+/// The same header block, by indexes into that table.
 pub(crate) const NEXT_BLOCK: &[u8] = &[0x83, 0x86, 0xbf, 0xbe];
 
-/// Returns the preface of a connection, with settings.
+/// The preface of a connection, with settings.
 pub(crate) fn preface(settings: &[u8]) -> Vec<u8> {
     [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, settings)].concat()
 }
 
-/// The header block of the first call on a connection, or of a later one, both of Envoy's service.
+/// The header block of a call of Envoy's service: in full for the first call of a connection, else by indexes.
 pub(crate) fn block_of_call(id: u32) -> Vec<u8> {
     if id == 1 { block(PATH) } else { NEXT_BLOCK.to_vec() }
 }

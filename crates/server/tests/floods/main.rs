@@ -1,9 +1,9 @@
 //! Attacks on the server's ports: its memory stays within the documented bound, and other clients are answered.
 //!
-//! A program of its own, and one test at a time, because a flood takes every core that there is. A few seconds each;
-//! SOAK_SECONDS makes the floods of `calls` longer, with as many connections as an attacker would have.
+//! These tests are a program of their own and run one at a time, because a flood uses every core. Each takes a few
+//! seconds. SOAK_SECONDS makes the floods of `calls` longer, with as many connections as an attacker would have.
 //!
-//! - `calls`: floods of calls; `held`: clients that make the server keep something; `frames`: frames without a call
+//! - `calls`: floods of calls; `held`: clients that make the server hold memory; `frames`: frames without a call
 //! - `honest`: the server under attack, and the clients that it has to answer meanwhile
 //! - `http2`: bytes that an attacker sends
 

@@ -1,4 +1,4 @@
-//! `tollgate import`, run as people run it.
+//! The command `tollgate import`.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ fn printed(output: &Output) -> (Option<i32>, &str, &str) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// What a person sees: the rules, then what is said of them. The rules are valid, without a warning.
+/// The command's output: the rules, then the messages about them. Asserts that the rules are valid without a warning.
 fn seen(files: &[(&str, &str)]) -> String {
     let directory = directory(files);
     let names = files.iter().map(|(name, _)| *name);
@@ -61,7 +61,7 @@ fn seen(files: &[(&str, &str)]) -> String {
     format!("{stdout}---\n{stderr}exit code {}\n", code.unwrap())
 }
 
-/// The examples of envoyproxy/ratelimit's own documentation, by their numbers there.
+/// The examples in the documentation of envoyproxy/ratelimit, by their numbers there.
 #[test]
 fn its_own_examples_become_rules() {
     for (name, text) in [

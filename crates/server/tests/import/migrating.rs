@@ -1,4 +1,4 @@
-//! What docs/migrating.md says is so.
+//! The statements of docs/migrating.md.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ const DOCUMENT: &str = include_str!("../../../../docs/migrating.md");
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The files of rules.
+/// The rules files in the document.
 fn files() -> Vec<&'static str> {
     let blocks = DOCUMENT.split("```yaml\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()
@@ -31,7 +31,7 @@ fn every_file_of_rules_in_it_is_valid_without_a_warning() {
     }
 }
 
-/// An nginx on a socket of its own, which ends with it.
+/// An nginx on its own socket, which is stopped when this is dropped.
 struct Nginx(Child);
 
 impl Nginx {
@@ -89,7 +89,7 @@ fn status(socket: &Path) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// As many as nginx lets through at once: with one a minute, the time that the test takes does not matter.
+/// Both admit the same number of requests at once. At one request a minute, the duration of the test does not matter.
 #[test]
 fn a_leaky_bucket_lets_through_what_nginx_does() {
     for burst in [0, 1, 20] {

@@ -1,4 +1,4 @@
-//! The command, fed with traces.
+//! Runs the command `tollgate replay` with traces.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -24,7 +24,7 @@ pub(crate) fn replay_on(store: &str, limit: &str, trace: &[u8]) -> Output {
 pub(crate) fn feed(mut child: Child, trace: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let trace = trace.to_vec();
-    // A bad line ends the replay early: the rest of the trace then has no reader.
+    // A bad line ends the replay early, and the rest of the trace is not read.
     let writer = std::thread::spawn(move || stdin.write_all(&trace).ok());
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
@@ -59,7 +59,7 @@ impl Slowly {
         self.trace.write_all(lines.as_bytes()).unwrap();
     }
 
-    /// The next decision, waited for; empty after the last.
+    /// Waits for the next decision. Empty after the last one.
     pub(crate) fn decision(&mut self) -> String {
         let mut decision = String::new();
         self.decisions.read_line(&mut decision).unwrap();
@@ -72,7 +72,7 @@ impl Slowly {
     }
 }
 
-/// Every line is answered before the next is written, also with a blank one or half of one behind it.
+/// Asserts that every line is decided before the next is written, also if a blank line or half a line follows it.
 pub(crate) fn decides_as_it_arrives(store: &str) {
     let mut replay = Slowly::begin(store);
     replay.write("at_us,key\n");
@@ -85,7 +85,7 @@ pub(crate) fn decides_as_it_arrives(store: &str) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// A worked example as a trace, and what is to be printed.
+/// A worked example as a trace, and the decisions to be printed.
 pub(crate) struct Example {
     pub(crate) limit: String,
     pub(crate) trace: String,

@@ -1,4 +1,4 @@
-//! `tollgate replay`, run as people run it.
+//! The command `tollgate replay`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -141,7 +141,7 @@ fn bad_flags_are_refused_with_a_remedy() {
         &["replay", "--limit", BUCKET, "--store", "user:secret@localhost", "-"],
         &["replay", "--limit", BUCKET, "--store", "http://user:secret@localhost", "-"],
         &["replay", "--limit", BUCKET, "--store", "redis://user:secret@localhost/one", "-"],
-        // Nobody listens on port 1.
+        // Port 1 is closed.
         &["replay", "--limit", BUCKET, "--store", "redis://user:secret@127.0.0.1:1", "-"],
         &["replay", "--limit", BUCKET, "--store", "rediss://user:secret@127.0.0.1:1", "-"],
         &["replay", "--limit", BUCKET, "--store", "redis+unix:///no/such.sock?pass=secret", "-"],
@@ -194,18 +194,18 @@ fn a_terminal_on_standard_error_sees_how_far_it_is() {
     assert!(terminal.contains("B/s"), "a bar: {terminal}");
     assert!(terminal.contains("requests: 50000, allowed: 10"), "the summary: {terminal}");
     assert!(!watch("> /dev/null 2> /dev/null").contains("B/s"));
-    // Decisions and bar on one terminal: every decision still has a line to itself.
+    // With decisions and progress bar on one terminal, every decision still has its own line.
     let both = watch("");
     let decisions =
         both.lines().filter(|line| line.contains("at_us") && line.trim_end().ends_with('}'));
     assert_eq!(decisions.count(), 50_000);
 }
 
-/// The trace is many times larger than the memory it takes; `make soak` makes it 10 million lines.
+/// The trace is many times larger than the command's memory. `make soak` runs this with 10 million lines.
 #[test]
 fn memory_is_bounded_by_the_keys_not_the_trace() {
     let lines = std::env::var("SOAK_LINES").map_or(300_000, |lines| lines.parse().unwrap());
-    // Most of it is the program itself, unoptimized.
+    // Most of this is the unoptimized program itself.
     const MAX_RESIDENT_KIB: u64 = 24 * 1024;
     let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -236,7 +236,7 @@ fn memory_is_bounded_by_the_keys_not_the_trace() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the bytes: an exit code of 0 or 2, and a message with a line number for 2.
+    /// Any bytes end with exit code 0 or 2, and 2 comes with a message that has a line number.
     #[test]
     fn no_trace_makes_it_panic(
         has_header: bool,

@@ -11,7 +11,7 @@ fn servers() -> impl Iterator<Item = Server> {
     Flavour::ALL.into_iter().map(|flavour| Launch::new(flavour).start().unwrap())
 }
 
-/// Every key on the server, and how long it will live.
+/// Every key on the server, and its time to live in seconds.
 fn keys(server: &Server) -> Vec<(String, i64)> {
     let mut admin = redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut admin).unwrap();
@@ -69,8 +69,7 @@ fn limits() -> impl Strategy<Value = String> {
     })
 }
 
-/// Up to three batches; time stands still, goes on, jumps, and steps back, by less than 10 s and by
-/// more.
+/// Traces of up to three batches. Time stays the same, advances, jumps, or steps back by less or by more than 10 s.
 fn traces() -> impl Strategy<Value = String> {
     let steps_us = prop_oneof![
         4 => Just(0),
@@ -127,7 +126,7 @@ fn runs_do_not_see_each_other_and_leave_nothing_for_ever() {
         for (key, ttl_s) in keys {
             let run = key.strip_prefix("tollgate:replay:").unwrap().split(':').next().unwrap();
             assert!(run.len() == 16 && run.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
-            // An hour more than the 10 s after which nothing is spent, and a little.
+            // An hour more than the 10 s after which the bucket is full again, and a margin.
             assert!((3_600..3_660).contains(&ttl_s), "{key} lives for {ttl_s} s");
         }
     }
@@ -177,7 +176,7 @@ fn a_server_that_goes_away_ends_it_with_what_was_decided() {
 fn a_wrong_password_is_refused_at_once_and_not_shown() {
     for server in servers() {
         let url = server.url().replace("://", "://nobody:secret@");
-        // The trace goes on: nothing is read of it.
+        // The trace stays open, but the command does not read it.
         let mut replay = Slowly::begin(&url);
         assert_eq!(replay.decision(), "");
         let output = replay.end();

@@ -1,4 +1,4 @@
-//! Replays over TLS. What the system trusts is said in the environment of the command.
+//! Replays over TLS. The command's environment says which certificates the system trusts.
 
 use std::process::Output;
 

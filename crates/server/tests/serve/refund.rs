@@ -23,7 +23,7 @@ const LIMITS: [(&str, &str); 6] = [
 
 const SECRET: (&str, &str) = ("TOLLGATE_RECEIPT_SECRET", "known to all of these servers");
 
-/// Writes a file of limits.
+/// Writes a file of limits with a store deadline so long that a busy machine meets it.
 fn file(limits: &[(&str, &str)]) -> NamedTempFile {
     let mut file = NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(yaml(limits).as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! `tollgate validate` and `tollgate schema`, run as people run them.
+//! The commands `tollgate validate` and `tollgate schema`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ const ODD: &str =
 rules: [{ name: a, domain: d, key: [], limit: free }]
 ";
 
-/// For these tests and nothing else.
+/// A public key that only these tests use.
 const P256: &str = "\
 -----BEGIN PUBLIC KEY-----
 MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
@@ -51,7 +51,7 @@ fn tollgate(directory: &Path, args: &[&str]) -> Output {
 
 fn fed(directory: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut child = command(directory, args).spawn().unwrap();
-    // One that is too large is not read to its end.
+    // The command does not read an input that is too large to its end.
     child.stdin.take().unwrap().write_all(input).ok();
     child.wait_with_output().unwrap()
 }
@@ -168,7 +168,7 @@ fn the_tests_of_a_file_are_run() {
         "message": message, "remedy": remedy,
     });
     assert_eq!((output.status.code(), found), (Some(1), json!([problem])));
-    // The API keys of another file count too.
+    // The tests of a file also use the API keys of another file.
     let output = tollgate(files.path(), &["validate", "with_keys.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output).2);
 }
