@@ -1,4 +1,4 @@
-//! What a client meets behind any gateway that asks `/v1/authorize`.
+//! Tests for any gateway that sends requests to `/v1/authorize`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::gateway::{
 };
 use crate::server::Server;
 
-/// A kind of gateway: how it is started before a server at that port.
+/// Starts a kind of gateway in front of a server at a port.
 pub(crate) type Start = fn(u16) -> Gateway;
 
 const RULES: &str = "
@@ -95,7 +95,7 @@ pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: Start) 
     assert_eq!((&problem["status"], &problem["title"]), (&403.into(), &"Forbidden".into()));
 }
 
-/// Each of these would be a fresh quota, were it believed.
+/// Each of these headers would give the client a fresh quota if it were believed.
 pub(crate) fn spoofed_headers_change_nothing(start: Start) {
     let setting = plain(start);
     let gateway = &setting.gateway;
@@ -140,7 +140,7 @@ pub(crate) fn a_clients_query_changes_nothing(start: Start) {
     }
 }
 
-/// A service may take these for one path, and the rules do not.
+/// A service may treat these as one path, and the rules do not.
 pub(crate) fn oddly_written_paths_are_refused(start: Start) {
     let setting = plain(start);
     let status = |path: &str| {
@@ -181,7 +181,7 @@ pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
     proxy.drop_replies(u64::MAX);
     for _ in 0..5 {
         let response = gateway.get("127.0.0.2", "/open");
-        // Nothing is known, and nothing is told.
+        // Without the store the remaining quota is unknown, so there is no header.
         assert_eq!((response.status().as_u16(), header(&response, "ratelimit")), (200, ""));
     }
     let local: Vec<_> = (0..5).map(|_| gateway.status("127.0.0.2", "/local")).collect();
@@ -192,7 +192,7 @@ pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
     proxy.pass();
     eventually("the store is back", || {
         let response = gateway.get("127.0.0.5", "/closed");
-        // Spent or not: what it decides, it tells.
+        // The store decides again: the header is there whether the request is allowed or refused.
         (!header(&response, "ratelimit").is_empty()).then_some(())
     });
 }
@@ -206,14 +206,14 @@ pub(crate) fn a_shaping_limit_holds_requests_back(start: Start) {
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
-/// If the answer were delayed there, it would be late for the gateway, which would let the request pass.
+/// On these routes a delayed answer would miss the gateway's timeout, and the gateway would let the request pass.
 pub(crate) fn a_shaping_limit_refuses_on_routes_that_do_not_wait(start: Start) {
     let setting = plain(start);
     let statuses = [0; 2].map(|_| setting.gateway.status("127.0.0.2", "/even"));
     assert_eq!(statuses, [200, 429]);
 }
 
-/// The server does not read the whole head, which must not look like a server that is gone.
+/// The server does not read the whole head. The gateway must not treat this as an unreachable server.
 pub(crate) fn long_heads_are_not_let_through(start: Start) {
     let setting = plain(start);
     for (count, bytes) in [(1, 900_000), (8, 7_900), (120, 200), (900, 20)] {
@@ -230,7 +230,7 @@ pub(crate) fn long_heads_are_not_let_through(start: Start) {
     }
 }
 
-/// The gateway gives up its question, and the place in the line is another's.
+/// The gateway cancels its request, and the place in the queue becomes free.
 pub(crate) fn a_waiting_client_that_disconnects_frees_its_place(start: Start) {
     let rules = "
 identity: { trusted_proxies: [127.0.0.1] }
@@ -251,10 +251,10 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
         let request = gateway.request("127.0.0.2", Method::GET, "/reports/");
         let gone = scope.spawn(|| request.timeout(Duration::from_secs(2)).send());
         wait_until_held("1");
-        assert!(gone.join().unwrap().is_err(), "it waits for longer than its client does");
+        assert!(gone.join().unwrap().is_err(), "the wait must outlast the client's timeout");
     });
     wait_until_held("0");
-    assert!(began.elapsed() < Duration::from_secs(9), "its turn would have come: {began:?}");
+    assert!(began.elapsed() < Duration::from_secs(9), "the delay ran out: {began:?}");
 }
 
 /// Returns the statuses of a route that fails open and of one that fails closed, while the server is gone. Asserts that
@@ -295,16 +295,16 @@ pub(crate) fn while_the_server_is_frozen(start: Start) -> [u16; 2] {
     statuses
 }
 
-/// Waits until the server decides a request. A gateway may stop asking a server that has failed for a while, and on a
-/// busy machine the server may be late.
+/// Waits until the server decides a request. A gateway may avoid a server for some time after a failure, and on a
+/// busy machine the server may miss the timeout.
 fn wait_until_decided(gateway: &Gateway) {
-    eventually("the server is asked again", || {
+    eventually("the server decides again", || {
         let response = gateway.get("127.0.0.2", "/quota/b");
         (!header(&response, "ratelimit").is_empty()).then_some(())
     });
 }
 
-/// What a client meets if nobody said that the gateway may ask.
+/// Returns the status that a client gets if the gateway is not a trusted proxy.
 pub(crate) fn status_when_the_gateway_is_not_trusted(start: Start) -> u16 {
     let rules = RULES.replace("trusted_proxies: [127.0.0.1]", "trusted_proxies: [10.0.0.1]");
     let Setting { gateway, server, .. } = setting(start, &rules, &[]);
@@ -313,7 +313,7 @@ pub(crate) fn status_when_the_gateway_is_not_trusted(start: Start) -> u16 {
     status
 }
 
-/// The script of an example starts all of it, and stops all of it.
+/// The script of an example starts and stops all of its programs.
 pub(crate) fn one_command_starts_the_example(folder: &str) {
     let tollgate = crate::gateway::free_port();
     let example = Example::of(folder, tollgate);

@@ -1,4 +1,4 @@
-//! Caddy with what `forward_auth` is short for, as in examples/caddy.
+//! Caddy with the long form of `forward_auth`, as in examples/caddy.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ fn caddy(tollgate: u16) -> Gateway {
     start(tollgate, PATIENT)
 }
 
-/// The example as it stands.
+/// The example without changes.
 fn as_shipped(tollgate: u16) -> Gateway {
     start(tollgate, &[])
 }

@@ -1,7 +1,7 @@
-//! Envoy, as examples/envoy has it, on other ports.
+//! Envoy with the configuration of examples/envoy, on other ports.
 //!
 //! - `config`: the example's file, changed where a test needs it
-//! - `frames`: a client that is rude
+//! - `frames`: an HTTP/2 client that ignores the server's limits
 //! - `front`: a service, a server and an Envoy together
 //! - `process`: Envoy itself
 //! - `upstream`: the service

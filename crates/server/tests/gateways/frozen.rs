@@ -1,4 +1,4 @@
-//! A server that hangs: it accepts connections and requests, and answers none.
+//! A frozen server: it accepts connections and requests, and answers none.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -16,11 +16,11 @@ use tempfile::TempDir;
 use crate::eventually::eventually;
 use crate::server::Server;
 
-/// The addresses in the examples: of the gateway, its service, and Tollgate's two.
+/// The addresses in the examples: of the gateway, of its service, and the two of Tollgate.
 const ADDRESSES: [&str; 4] =
     ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8080", "127.0.0.1:8081"];
 
-/// A gateway that runs, until this is dropped.
+/// A running gateway, which is stopped when this is dropped.
 pub(crate) struct Gateway {
     child: Child,
     /// `http://127.0.0.1:40123`.
@@ -35,12 +35,12 @@ pub(crate) struct Example {
 }
 
 impl Example {
-    /// Of this folder, which asks Tollgate at that port.
+    /// Copies the example in a folder, with Tollgate at this port.
     pub(crate) fn of(folder: &str, tollgate: u16) -> Example {
         let mut ports = ADDRESSES.map(|_| free_port());
         ports[2] = tollgate;
         let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
-        // nginx's workers are another user's.
+        // The workers of nginx run as another user.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let example = Example { directory, ports };
         fs::create_dir(example.path(folder)).unwrap();
@@ -56,13 +56,13 @@ impl Example {
         self.directory.path().join(file)
     }
 
-    /// Its ports, as the script of an example takes them.
+    /// The ports, as variables for the script of an example.
     pub(crate) fn variables(&self) -> [(&'static str, String); ADDRESSES.len()] {
         let [own, service, http, grpc] = self.ports.map(|port| port.to_string());
         [("PORT", own), ("SERVICE_PORT", service), ("HTTP_PORT", http), ("GRPC_PORT", grpc)]
     }
 
-    /// Replaces texts of a file, each of which must be there.
+    /// Replaces texts in a file, each of which must occur in it.
     pub(crate) fn edit(&self, file: &str, changes: &[(&str, &str)]) {
         let mut text = fs::read_to_string(self.path(file)).unwrap();
         for (from, to) in changes {
@@ -80,7 +80,7 @@ impl Example {
         fs::write(self.path(file), text).unwrap();
     }
 
-    /// Runs a command of it, until it listens.
+    /// Runs a command of the example, and waits until its port listens.
     pub(crate) fn start(self, command: &mut Command) -> Gateway {
         let log = self.path("log");
         let to_log = || fs::File::options().create(true).append(true).open(&log).unwrap();
@@ -93,7 +93,7 @@ impl Example {
         for port in &self.ports[..2] {
             eventually("the gateway listens", || {
                 let ended = gateway.child.try_wait().unwrap();
-                assert!(ended.is_none(), "it did not start: {}", gateway.log());
+                assert!(ended.is_none(), "the gateway did not start: {}", gateway.log());
                 TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).ok()
             });
         }
@@ -102,12 +102,12 @@ impl Example {
 }
 
 impl Gateway {
-    /// What it wrote.
+    /// The gateway's output.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// A request of the client at this address.
+    /// A request of a client at this address.
     pub(crate) fn request(&self, client: &str, method: Method, path: &str) -> RequestBuilder {
         let client = Client::builder()
             .local_address(Some(client.parse().unwrap()))
@@ -126,17 +126,17 @@ impl Gateway {
         self.get(client, path).status().as_u16()
     }
 
-    /// As Ctrl-C would, and waits for its end.
+    /// Interrupts the gateway as Ctrl-C would, and waits until it has ended. Returns whether it succeeded.
     pub(crate) fn interrupt(mut self) -> bool {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
-        // A shell that is started with the signal ignored cannot trap it, and would be waited for for ever.
-        eventually("it ended when interrupted", || self.child.try_wait().unwrap()).success()
+        // Waits with a timeout, because a shell that was started with the signal ignored cannot trap it.
+        eventually("the interrupted gateway ends", || self.child.try_wait().unwrap()).success()
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Not by force: nginx ends its workers then.
+        // Not SIGKILL, so that nginx can end its workers.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
     }
@@ -146,7 +146,8 @@ pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// What the script of an example gives its gateway. The programs only keep it: nothing listens on these ports.
+/// The configuration that the script of an example gives its gateway. Fake programs save it, and nothing listens on
+/// the ports.
 pub(crate) fn configuration(folder: &str, variables: &[(&str, &str)]) -> String {
     let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
     let [program, kept] = [folder, "kept"].map(|name| directory.path().join(name));
@@ -162,7 +163,7 @@ pub(crate) fn configuration(folder: &str, variables: &[(&str, &str)]) -> String 
     fs::read_to_string(kept).unwrap()
 }
 
-/// A text in which the ports after this prefix are others.
+/// Replaces the ports that follow a prefix in a text.
 pub(crate) fn with_ports(text: &str, prefix: &str, moved: &[(&str, &str)]) -> String {
     let mut parts = text.split(prefix);
     let mut changed = parts.next().unwrap().to_owned();
@@ -177,17 +178,17 @@ pub(crate) fn free_port() -> u16 {
     tollgate_launcher::free_port().unwrap()
 }
 
-/// The port of a server, as its gateway needs it.
+/// The HTTP port of a server.
 pub(crate) fn port_of(server: &Server) -> u16 {
     server.url.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
-/// A header of a response; nothing if it is not there.
+/// A header of a response; empty if it is missing.
 pub(crate) fn header<'r>(response: &'r Response, name: &str) -> &'r str {
     response.headers().get(name).map_or("", |value| value.to_str().unwrap())
 }
 
-/// Nobody listens there any more.
+/// Whether the port of a URL is free again.
 pub(crate) fn is_free(url: &str) -> bool {
     TcpListener::bind(url.strip_prefix("http://").unwrap()).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Real gateways before a real server: limits are enforced through each.
+//! Limits hold behind each of several real gateways.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ mod operators;
 #[allow(dead_code)]
 #[path = "../serve/prometheus.rs"]
 mod prometheus;
-// What is not used here, the tests of the server use.
+// The tests of the server use the rest of this module.
 #[allow(dead_code)]
 #[path = "../serve/server.rs"]
 mod server;

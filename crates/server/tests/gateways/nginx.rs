@@ -12,7 +12,7 @@ fn nginx(tollgate: u16) -> Gateway {
     start(tollgate, PATIENT)
 }
 
-/// The example as it stands.
+/// The example without changes.
 fn as_shipped(tollgate: u16) -> Gateway {
     start(tollgate, &[])
 }
@@ -114,7 +114,7 @@ fn clients_cannot_ask_for_themselves() {
     assert!(!metrics.contains("tollgate_requests_total{endpoint=\"authorize\""), "{metrics}");
 }
 
-/// The path is what the client sent, whatever nginx makes of it.
+/// Rules see the path that the client sent, not the one that nginx has normalized.
 #[test]
 fn a_path_that_no_uri_has_is_decided_too() {
     use std::io::{Read, Write};
@@ -134,7 +134,7 @@ fn a_path_that_no_uri_has_is_decided_too() {
     assert_eq!(answers, ["200", "200", "200", "429"], "{}", gateway.log());
 }
 
-/// They are more than the server reads, and nginx takes them.
+/// nginx accepts more headers than the server reads.
 #[test]
 fn a_request_with_too_many_headers_is_not_let_through() {
     let setting = plain(nginx);

@@ -1,4 +1,4 @@
-//! Proxies with their own defaults before a server without an operator token: their clients are not operators.
+//! Clients of proxies with default settings are not operators of a server without an operator token.
 
 use std::fs;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::gateway::{Example, Gateway};
 use crate::server::Server;
 
-/// Passes all requests on to Tollgate, as briefly as nginx can be configured. The second port is there for the helper.
+/// The shortest configuration of nginx that passes all requests on to Tollgate. `Example` needs the second port.
 const NGINX: &str = "
 daemon off;
 pid nginx.pid;
@@ -42,7 +42,7 @@ http://127.0.0.1:SERVICE_PORT {
 /// Writes a configuration with the ports of the example.
 fn configure(example: &Example, file: &str, text: &str) {
     let mut variables = example.variables().to_vec();
-    // The longest name first: one is the end of another.
+    // The longest name first, because some names are the end of others.
     variables.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     let text =
         variables.iter().fold(text.to_owned(), |text, (name, port)| text.replace(name, port));

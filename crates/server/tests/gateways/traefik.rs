@@ -1,8 +1,8 @@
-//! What Traefik asks with examples/traefik, and what it makes of the answers: Traefik itself is not there.
+//! The requests that Traefik sends with examples/traefik, and their answers. Traefik itself does not run here.
 //!
-//! ForwardAuth sends a GET to the address with the client's headers but those of the connection, and sets
-//! `X-Forwarded-Method`, `-Proto`, `-Host`, `-Uri` and `-For` itself, as long as it does not trust the client's. A 2xx
-//! lets the request go; every other answer is the client's, with its status, headers and body.
+//! ForwardAuth sends a GET to the address with the client's headers, except for the hop-by-hop ones. It sets
+//! `X-Forwarded-Method`, `-Proto`, `-Host`, `-Uri` and `-For` itself unless it trusts the client's. A 2xx answer lets
+//! the request pass. Every other answer goes to the client, with its status, headers and body.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use reqwest::blocking::Response;
 use crate::gateway::{Example, examples, header, port_of};
 use crate::server::Server;
 
-/// The address of the middleware, as the file has it.
+/// The address of the middleware in the example's file.
 fn address(tollgate: u16) -> String {
     let example = Example::of("traefik", tollgate);
     let file = fs::read_to_string(example.path("traefik/dynamic.yaml")).unwrap();
@@ -22,7 +22,7 @@ fn address(tollgate: u16) -> String {
 fn ask(server: &Server, client: &str, uri: &str) -> Response {
     let client_of = reqwest::blocking::Client::new();
     let request = client_of.get(address(port_of(server)));
-    // What the client sent, and Traefik passes on.
+    // Headers of the client that Traefik passes on.
     let request = request.header("user-agent", "curl/8").header("x-original-uri", "/login");
     let request = request.header("x-forwarded-for", client).header("x-forwarded-method", "GET");
     let request = request.header("x-forwarded-proto", "http").header("x-forwarded-uri", uri);
@@ -44,7 +44,7 @@ fn its_questions_are_answered() {
     assert_eq!(header(&refused.unwrap(), "retry-after"), "1");
 }
 
-/// Its documentation calls them so.
+/// The fields are those of Traefik's documentation.
 #[test]
 fn its_configuration_has_the_fields_that_it_knows() {
     let example = fs::read_to_string(examples().join("traefik/dynamic.yaml")).unwrap();

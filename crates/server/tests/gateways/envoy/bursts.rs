@@ -1,4 +1,4 @@
-//! What a client might do to be late: whoever is, passes without limits.
+//! Clients that try to delay decisions beyond Envoy's timeout, after which a request passes without limits.
 
 use std::sync::Barrier;
 use std::thread;
@@ -18,8 +18,8 @@ limits: { fifty: fixed-window limit=50 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: fifty }]
 ";
 
-/// 100 are asked about, as the example has it, however many come. Not within its 20 ms, which a machine that is busy
-/// with other tests does not keep.
+/// Envoy sends 100 of the requests to the server, because the example limits the streams of a connection. The
+/// example's timeout of 20 ms is longer here, because a machine that is busy with other tests would miss it.
 #[test]
 fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
     let front = Front::start(FIFTY);
@@ -31,7 +31,7 @@ fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
     assert_eq!(["ok", "over_limit", "error"].map(|what| front.counted(what)), [50, 50, 0]);
 }
 
-/// More than Envoy keeps for a cluster of which nothing is said.
+/// More requests than Envoy's default limit for a cluster.
 #[test]
 fn bursts_that_wait_for_a_server_are_all_decided() {
     let front = Front::start(FIFTY);
@@ -52,7 +52,7 @@ fn bursts_that_wait_for_a_server_are_all_decided() {
     assert_eq!(["ok", "over_limit", "error"].map(|what| front.counted(what)), [50, 1_450, 0]);
 }
 
-/// Envoy takes back what it asked about each, on the connection on which it asks about others.
+/// Envoy cancels its calls for these requests, on the connection that it also uses for others.
 #[test]
 fn cancelled_requests_do_not_disturb_others() {
     let front = Front::start(FIFTY);
@@ -94,10 +94,10 @@ fn long_headers_from_many_connections_escape_no_limit() {
     assert_eq!((passed, front.counted("error")), (50, 0));
 }
 
-/// Until it is told to go on, the server does nothing.
+/// Stops the server until it gets SIGCONT.
 fn stop(front: &Front) {
     front.server.signal(Signal::STOP);
-    // The signal is under way; wait until it has arrived.
+    // Waits until the signal has arrived.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(front.server.pid()), options).unwrap();
 }

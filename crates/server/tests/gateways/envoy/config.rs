@@ -3,33 +3,33 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A machine that is busy with other tests must not make the server too slow.
+/// A timeout that a machine busy with other tests still meets.
 const PATIENT: &str = "timeout: 30s";
 
-/// The text of examples/envoy/envoy.yaml, with other ports and with what a test wants different.
+/// The text of examples/envoy/envoy.yaml, with other ports and the changes of a test.
 #[derive(Clone)]
 pub(crate) struct Config(String);
 
 impl Config {
-    /// As it stands, but for the ports of Envoy itself, which it takes where they are free.
+    /// The example with its timeout of 20 ms, on free ports.
     pub(crate) fn hurried() -> Config {
         let text = fs::read_to_string(examples().join("envoy.yaml")).unwrap();
         let free = "port_value: 0";
         Config(text).with("port_value: 10000", free).with("port_value: 9901", free)
     }
 
-    /// With all the time that the server wants.
+    /// The example with a long timeout, on free ports.
     pub(crate) fn new() -> Config {
         Config::hurried().with("timeout: 0.020s", PATIENT)
     }
 
-    /// With another text in the place of one that is there once.
+    /// Replaces a text that occurs exactly once.
     pub(crate) fn with(self, from: &str, to: &str) -> Config {
         assert_eq!(self.0.matches(from).count(), 1, "{from} in examples/envoy/envoy.yaml");
         Config(self.0.replace(from, to))
     }
 
-    /// With a route before the others, which asks with this list of rate limits.
+    /// Adds a route before the others, with this list of rate limits.
     pub(crate) fn route(self, path: &str, rate_limits: &str) -> Config {
         let name = "envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute";
         let list = rate_limits.trim().replace('\n', "\n                                ");
@@ -46,7 +46,7 @@ impl Config {
         self.with("routes:", &route)
     }
 
-    /// With the servers that decide, each `127.0.0.1:40124`, and the port of the service.
+    /// Sets the servers that decide, such as `127.0.0.1:40124`, and the port of the service.
     pub(crate) fn between(self, servers: &[&str], service_port: u16) -> Config {
         let endpoint = |server: &&str| {
             let port = server.rsplit_once(':').unwrap().1;
@@ -65,7 +65,7 @@ impl Config {
     }
 }
 
-/// Where the example is.
+/// The directory of the example.
 pub(crate) fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/envoy")
 }

@@ -1,4 +1,4 @@
-//! What a request spends when Envoy says so: `hits_addend`, and limits of its own.
+//! Costs and limits that Envoy sends with a request: `hits_addend` and limit overrides.
 
 use reqwest::StatusCode;
 
@@ -45,7 +45,7 @@ fn response_cost_is_charged_when_the_stream_ends() {
     let chat = |spent| front.get_as("/chat", &[(SPENT, spent)]).status();
     assert_eq!(chat("9"), OK);
     eventually("the response is charged", || (remaining(&front) == 3).then_some(()));
-    // More than is left is no charge at all.
+    // A cost above the remaining quota charges nothing.
     assert_eq!(chat("4"), OK);
     let labels = [("rule", "per-address"), ("outcome", "denied")];
     let denied = || front.metrics().value("tollgate_decisions_total", &labels);
@@ -61,7 +61,7 @@ limits: { two: token-bucket capacity=2 refill=2/m }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
-/// For `/partner` the metadata of a request has a limit of 4 an hour.
+/// Requests to `/partner` have a limit of 4 an hour in their metadata.
 fn overridden(rate_limits: &str) -> Config {
     let set = "http_filters:
                   - name: envoy.filters.http.set_metadata

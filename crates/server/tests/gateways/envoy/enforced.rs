@@ -49,7 +49,7 @@ rules:
     let front = Front::with(rules, Config::new().route("/both", descriptors), &[]);
     let ask = |tenant| front.get_as("/both", &[("x-tenant", tenant)]).status();
     assert_eq!(["a", "a", "a", "a", "b"].map(ask), [OK, OK, REFUSED, REFUSED, OK]);
-    // Three passed, and the two that a tenant's limit refused cost its address nothing.
+    // Three requests passed. The two that a tenant's limit refused cost their address nothing.
     assert_eq!(header(&front.get("/quota"), "x-ratelimit-remaining"), Some("7"));
 }
 
@@ -65,7 +65,7 @@ rules:
     );
     assert_eq!(front.statuses("/", 6), [OK; 6]);
     let answer = front.get("/");
-    assert_eq!(header(&answer, "x-ratelimit-remaining"), Some("3"), "of the rule that counts");
+    assert_eq!(header(&answer, "x-ratelimit-remaining"), Some("3"), "of the rule that is enforced");
     assert_eq!(header(&answer, "ratelimit-policy").map(|all| all.contains("planned")), Some(false));
     assert_eq!(front.counted("over_limit"), 0);
     let labels = [("domain", "envoy"), ("rule", "planned"), ("outcome", "shadow_denied")];

@@ -1,4 +1,4 @@
-//! The example: one command starts all of it, and one signal stops it.
+//! The example: one command starts its programs, and one signal stops them.
 
 use std::fs;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,12 +13,12 @@ use crate::envoy::process::program;
 use crate::eventually::eventually;
 use crate::gateway::{configuration, with_ports};
 
-/// The example, until this is dropped.
+/// The running example, which is stopped when this is dropped.
 struct Run(Child);
 
 impl Run {
     fn stop(&mut self) -> ExitStatus {
-        // An error says that it has stopped already.
+        // An error means that the example has already stopped.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         self.0.wait().unwrap()
     }
@@ -48,10 +48,10 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
         let left = header(&answer, "x-ratelimit-remaining")?;
         Some((answer.status().as_u16(), left.parse::<u64>().unwrap()))
     };
-    // Envoy may be there before the service is.
+    // Envoy may listen before the service does.
     let looked = eventually("the example answers", || left("/quota", "").filter(|it| it.0 == 200));
     assert_eq!(looked, (200, 10));
-    // Its 20 ms may pass on a busy machine: then Envoy lets a request go without headers.
+    // A busy machine may miss the timeout of 20 ms, after which Envoy lets a request pass without headers.
     let ask = |path, key| eventually("a decision in time", || left(path, key));
     assert_eq!(ask("/reports", ""), (200, 5));
     assert_eq!(ask("/", "k_123"), (200, 599));

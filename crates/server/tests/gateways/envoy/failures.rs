@@ -20,7 +20,7 @@ rules:
   - { name: closed, domain: envoy, when: { path: /closed }, key: [], limit: three, on_store_failure: closed }
 ";
 
-/// Envoy waits long enough for a machine that is busy with other tests.
+/// Envoy waits long enough for a machine that is busy with other tests, and longer than the store's deadline.
 const DEADLINE: &str = "200ms";
 const TIMEOUT: &str = "timeout: 10s";
 
@@ -46,7 +46,7 @@ fn each_policy_decides_regardless_of_envoys_failure_mode() {
     }
 }
 
-/// Nothing of the example is different but the ports.
+/// Only the ports differ from the example.
 #[test]
 fn the_20_ms_that_envoy_waits_are_met() {
     let rules = "
@@ -59,7 +59,7 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
         let labels = [("rule", "per-address"), ("degraded", "true")];
         front.metrics().value("tollgate_decisions_total", &labels)
     };
-    // A machine may leave a process waiting for longer than that: then it is not the server that was late.
+    // Retries, because a busy machine may suspend a process for longer than 20 ms.
     eventually("ten in a row are answered in time", || {
         eventually("the store decides", || {
             header(&front.get("/"), "x-ratelimit-limit").map(|_| ())
@@ -74,7 +74,7 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
     assert_eq!(front.counted("over_limit"), 0);
 }
 
-/// On the connection to the server that is open, or that Envoy has yet to open.
+/// Both on an open connection to the server, and on one that Envoy has yet to open.
 #[test]
 fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
     for (mode, want) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 503)] {

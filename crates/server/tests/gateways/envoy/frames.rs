@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that minds nobody: it opens as many streams at once as it likes, and takes them back.
+//! An HTTP/2 client that ignores the server's limits: it opens any number of streams at once, and cancels them.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read, Write};
@@ -14,12 +14,12 @@ const GOAWAY: u8 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// `GET / HTTP/2`, as HPACK has it without a table: four fields, two of which everybody knows by a number.
+/// `GET / HTTP/2` in HPACK: three fields by their index in the static table, and the authority `a`.
 const GET: &[u8] = b"\x82\x84\x86\x41\x01a";
 const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
-/// A connection on which all is sent in one piece.
+/// A connection that buffers its frames and sends them in one piece.
 pub(crate) struct Frames {
     stream: TcpStream,
     next: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// To `http://127.0.0.1:40123`.
+    /// Connects to a URL such as `http://127.0.0.1:40123`.
     pub(crate) fn connect(url: &str) -> Frames {
         let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -37,7 +37,7 @@ impl Frames {
         frames
     }
 
-    /// So many requests; their streams.
+    /// Sends `count` requests and returns their streams.
     pub(crate) fn get(&mut self, count: usize) -> HashSet<u32> {
         let mut open = || {
             let stream = self.next;
@@ -59,7 +59,7 @@ impl Frames {
         self.unsent.clear();
     }
 
-    /// Waits until all of these have an answer, or are refused unseen: how many are.
+    /// Waits until every stream is answered or refused. Returns how many got REFUSED_STREAM, so were not processed.
     pub(crate) fn refused(&self, mut of: HashSet<u32>) -> usize {
         let mut read = BufReader::new(&self.stream);
         let mut refused = 0;

@@ -1,4 +1,4 @@
-//! A service, a server and an Envoy before them.
+//! A service, a server, and an Envoy in front of the service.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::envoy::upstream::Upstream;
 use crate::prometheus::Page;
 use crate::server::Server;
 
-/// All three, until this is dropped.
+/// The three processes, which are stopped when this is dropped.
 pub(crate) struct Front {
     pub(crate) envoy: Envoy,
     pub(crate) server: Server,
@@ -21,18 +21,18 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// With rules for the domain `envoy`, and with all the time that the server wants.
+    /// Starts all three with rules for the domain `envoy` and a long timeout.
     pub(crate) fn start(rules: &str) -> Front {
         Front::with(rules, Config::new(), &[])
     }
 
-    /// With flags of the server beside.
+    /// Starts all three with another configuration of Envoy and more flags of the server.
     pub(crate) fn with(rules: &str, config: Config, flags: &[&str]) -> Front {
         let (_directory, rules) = file(rules);
         Front::before(Server::start(&[&["--config", &rules], flags].concat()), config)
     }
 
-    /// With a server that runs.
+    /// Starts Envoy and the service for a running server.
     pub(crate) fn before(server: Server, config: Config) -> Front {
         let upstream = Upstream::start();
         let envoy = Envoy::start(&config.between(&[&server.grpc], upstream.port));
@@ -43,7 +43,7 @@ impl Front {
         self.get_as(path, &[])
     }
 
-    /// With headers.
+    /// Sends a GET with headers.
     pub(crate) fn get_as(&self, path: &str, headers: &[(&str, &str)]) -> Response {
         let request = self.client.get(format!("{}{path}", self.envoy.url));
         let with = |request: reqwest::blocking::RequestBuilder, (name, value): &(&str, &str)| {
@@ -52,17 +52,17 @@ impl Front {
         headers.iter().fold(request, with).send().unwrap()
     }
 
-    /// The statuses of so many requests, one after the other.
+    /// The statuses of `count` requests, one after the other.
     pub(crate) fn statuses(&self, path: &str, count: usize) -> Vec<StatusCode> {
         (0..count).map(|_| self.get(path).status()).collect()
     }
 
-    /// What the server counts.
+    /// The server's metrics.
     pub(crate) fn metrics(&self) -> Page {
         Page::parse(&self.server.get("/metrics").send().unwrap().text().unwrap())
     }
 
-    /// What Envoy counts of the answers: `ok`, `over_limit`, `error`, `failure_mode_allowed`.
+    /// Envoy's count of one kind of answer: `ok`, `over_limit`, `error` or `failure_mode_allowed`.
     pub(crate) fn counted(&self, what: &str) -> u64 {
         self.envoy.stat(&format!("cluster.service.ratelimit.{what}"))
     }
@@ -76,7 +76,7 @@ pub(crate) fn header<'r>(response: &'r Response, name: &str) -> Option<&'r str> 
     value
 }
 
-/// Rules in a file of their own.
+/// Writes rules to a file.
 pub(crate) fn file(rules: &str) -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");

@@ -1,4 +1,4 @@
-//! Who a client is, behind Envoy.
+//! How clients are identified behind Envoy.
 
 use reqwest::StatusCode;
 use reqwest::header::HeaderValue;
@@ -14,7 +14,7 @@ limits: { two: fixed-window limit=2 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
-/// Behind one more proxy, so that a test can choose the address.
+/// An Envoy behind one more trusted proxy, so that a test can choose the client's address.
 fn behind_another() -> Config {
     let own = "use_remote_address: true";
     Config::new().with(own, &format!("{own}\n                xff_num_trusted_hops: 1"))
@@ -28,7 +28,7 @@ fn addresses_of_one_ipv6_network_are_one_client() {
     assert_eq!(of_one.map(from), [OK, OK, REFUSED]);
     assert_eq!(["2001:db8:0:200::1", "203.0.113.9"].map(from), [OK; 2]);
     assert_eq!(["203.0.113.9", "203.0.113.9", "203.0.113.10"].map(from), [OK, REFUSED, OK]);
-    // Mapped into IPv6 it is the same address.
+    // The same address mapped into IPv6.
     assert_eq!(from("::ffff:203.0.113.9"), REFUSED);
 }
 
@@ -81,7 +81,7 @@ rules:
     );
     let with = |key| front.get_as("/", &[("x-api-key", key)]).status();
     assert_eq!(["k_1"; 5].map(with), [OK, OK, OK, OK, REFUSED]);
-    // Who invents keys is an address.
+    // A client with an unknown key is limited by address.
     assert_eq!(["made", "up", "often"].map(with), [OK, OK, REFUSED]);
     assert_eq!(front.get("/").status(), REFUSED);
 }
@@ -100,7 +100,7 @@ rules: [{ name: login, domain: envoy, when: { method: GET, path: /login }, key: 
     );
 }
 
-/// Envoy sends a header's bytes on as they are. An error would let the request pass.
+/// Envoy passes a header's bytes on unchanged. An error would make Envoy let the request pass.
 #[test]
 fn bytes_that_are_no_text_escape_no_limit() {
     let front = Front::start(TWO);

@@ -22,7 +22,7 @@ rules: [{ name: each, domain: envoy, key: [ip], limit: many }]
 /// The endpoint that docs/gateways.md shows for Kubernetes.
 const NAME: &str = "tollgate-grpc.tollgate.svc.cluster.local";
 
-/// Answers every DNS question with two addresses. Returns its port. Ends with the process.
+/// Starts a DNS server that answers every question with two addresses, and returns its port. Ends with the process.
 fn start_dns() -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -47,14 +47,14 @@ fn dns_answer(question: &[u8]) -> Vec<u8> {
     answer.extend([0x81, 0x80, 0, 1, 0, 2, 0, 0, 0, 0]);
     answer.extend(&question[12..end]);
     for address in [[127, 0, 0, 1], [127, 0, 0, 2]] {
-        // The name is that at byte 12; type A, class IN, 60 s, 4 bytes.
+        // A pointer to the name at byte 12, then type A, class IN, 60 s, 4 bytes.
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
         answer.extend(address);
     }
     answer
 }
 
-/// The example with the name of a headless Service, which this resolver knows.
+/// The example with the name of a headless Service, which the test's DNS server resolves.
 fn config(dns_port: u16, grpc_port: &str) -> Config {
     let resolver = format!(
         "type: STRICT_DNS

@@ -1,4 +1,4 @@
-//! What the page shows is what the tests and the example have.
+//! docs/gateways.md agrees with the tests and the example.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::envoy::config::examples;
 
 const PAGE: &str = include_str!("../../../../../docs/gateways.md");
 
-/// The list under `rate_limits:` in the block of the page that has this text.
+/// The list under `rate_limits:` in the page's block that contains a text.
 pub(crate) fn rate_limits(with: &str) -> String {
     let blocks = PAGE.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
     let mut lists = blocks.filter_map(|block| block.strip_prefix("rate_limits:\n"));

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use crate::envoy::config::examples;
 use crate::envoy::front::Front;
 
-/// The status of a request whose path is sent as it is written here.
+/// The status of a request whose path is sent exactly as written.
 fn post(front: &Front, path: &str) -> String {
     let address = front.envoy.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -27,8 +27,8 @@ fn the_login_of_the_example_is_limited_in_every_spelling() {
     let spellings =
         ["/login", "/%6Cogin", "/a/../login", "/%2e/lo%67in", "/\\login", "/x/..//login"];
     assert_eq!(statuses(&spellings), ["429"; 6]);
-    // What might be a slash to the service is no path at all.
+    // An encoded slash or backslash is refused, because the service might decode it.
     assert_eq!(statuses(&["/%2flogin", "/x%5c..%5clogin"]), ["400"; 2]);
-    // Letters are as they are, and a service that takes these for a login needs a rule that says so.
+    // Upper case and a final slash make other paths. A service that treats them as a login needs a rule for them.
     assert_eq!(statuses(&["/LOGIN", "/login/"]), ["200"; 2]);
 }

@@ -1,4 +1,4 @@
-//! Starts an Envoy on free ports, and stops it.
+//! Starts and stops an Envoy on free ports.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use crate::envoy::config::Config;
 use crate::eventually::eventually;
 
-/// An Envoy that runs, until this is dropped.
+/// A running Envoy, which is stopped when this is dropped.
 pub(crate) struct Envoy {
     child: Child,
-    /// `http://127.0.0.1:40123`, where requests go.
+    /// The URL for requests, such as `http://127.0.0.1:40123`.
     pub(crate) url: String,
     admin: String,
     client: Client,
@@ -64,14 +64,14 @@ impl Envoy {
         envoy
     }
 
-    /// What it counts, such as `cluster.service.ratelimit.ok`; 0 until it has counted something.
+    /// A counter of Envoy, such as `cluster.service.ratelimit.ok`; 0 as long as Envoy does not list it.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let page = self.ask("/stats").unwrap();
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         line.map_or(0, |value| value.parse().unwrap())
     }
 
-    /// Its access log, and whatever else it wrote.
+    /// Waits until Envoy's output, which includes its access log, fulfils a condition.
     pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
         eventually("Envoy's log has it", || {
             Some(self.written.lock().unwrap().clone()).filter(|text| is_there(text))
@@ -96,7 +96,7 @@ impl Drop for Envoy {
     }
 }
 
-/// The one that `make envoy` installs.
+/// The Envoy that `make envoy` installs.
 pub(crate) fn program() -> PathBuf {
     let path =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.tools/envoy/envoy/_bin/envoy");

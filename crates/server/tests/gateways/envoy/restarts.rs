@@ -1,4 +1,4 @@
-//! Servers that go away and come back, behind an Envoy that stays.
+//! Servers that stop and restart behind an Envoy that keeps running.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +22,10 @@ limits: { two: fixed-window limit=2 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
-/// Many more than are asked for.
+/// A limit that the test does not reach.
 const MANY: u64 = 1_000_000;
 
-/// Where a server can come back, and how it is started.
+/// A fixed port and the flags with which a server is started again.
 struct Place {
     grpc: String,
     flags: Vec<String>,
@@ -81,7 +81,7 @@ fn requests_pass_while_the_server_hangs() {
     let front = Front::before(Server::start(&["--config", &rules]), Config::hurried());
     eventually("the limit is spent", || (front.get("/").status() == 429).then_some(()));
     front.server.signal(Signal::STOP);
-    // The signal is under way; wait until it has arrived.
+    // Waits until the signal has arrived.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(front.server.pid()), options).unwrap();
     assert_eq!(front.statuses("/", 3), [OK; 3]);
@@ -89,7 +89,8 @@ fn requests_pass_while_the_server_hangs() {
     eventually("it decides again", || (front.get("/").status() == 429).then_some(()));
 }
 
-/// Each of two is told to stop and started again, while requests go on. Every one is decided, and charged once.
+/// Two servers are stopped and started again in turn, while requests continue. Every request is decided and charged
+/// once.
 #[test]
 fn no_request_is_lost_while_servers_are_replaced_one_by_one() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();

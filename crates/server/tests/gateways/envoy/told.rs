@@ -1,4 +1,4 @@
-//! What clients and operators are told: Envoy's headers, ours, the body, and the access log.
+//! What clients and operators see: Envoy's headers, those of Tollgate, the body, and the access log.
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -15,7 +15,7 @@ rules:
   - { name: closed-area, domain: envoy, when: { path: /closed }, key: [ip], limit: block }
 ";
 
-/// `"per-address";r=2;t=20` as its parameter `r`.
+/// A parameter of a policy, such as `r` in `"per-address";r=2;t=20`.
 fn parameter(text: &str, policy: &str, name: &str) -> u64 {
     let items = text.split(", ");
     let item = items
@@ -36,7 +36,7 @@ fn envoys_headers_agree_with_ours() {
             .map(|name| header(&answer, &format!("x-ratelimit-{name}")).unwrap());
         assert_eq!(limit, "3, 3;w=60;name=\"per-address\"");
         assert_eq!(remaining, left.to_string());
-        // Envoy's own header, in seconds from now: a unit comes back in 20 s.
+        // Envoy's own header counts seconds from now. A unit is refilled in 20 s.
         let reset: u64 = reset.parse().unwrap();
         let full = (3 - left) * 20;
         assert!((full - 5..=full).contains(&reset), "{reset} with {left} left");
@@ -87,7 +87,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
     assert_eq!((&problem["status"], &problem["rule"]), (&403.into(), &"closed-area".into()));
     let log = front.envoy.wait_for_log(|log| log.contains("/closed"));
     assert!(log.contains("GET /closed 403 rule=closed-area reason=blocked"), "{log}");
-    assert_eq!(front.get("/").status(), 200, "other requests go");
+    assert_eq!(front.get("/").status(), 200, "other requests pass");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_refused_grpc_client_gets_resource_exhausted() {
     let front = Front::start(RULES);
     front.statuses("/", 3);
     let answer = front.get_as("/", &[("content-type", "application/grpc")]);
-    assert_eq!(answer.status(), 200, "of HTTP");
+    assert_eq!(answer.status(), 200, "the HTTP status of a gRPC answer");
     assert_eq!(header(&answer, "grpc-status"), Some("8"));
     assert!(header(&answer, "retry-after").is_some());
 }

@@ -1,4 +1,4 @@
-//! A service that says hello, and counts to whom.
+//! A service that answers with a greeting and counts its requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// What clients ask it to have spent, in a header that it sends back.
+/// The header in which a client says what its request costs. The service returns it in the response.
 pub(crate) const SPENT: &str = "x-spent";
 
-/// A service; its threads end with the test.
+/// A service, whose threads end with the test's process.
 pub(crate) struct Upstream {
     pub(crate) port: u16,
     served: Arc<AtomicU64>,
@@ -30,13 +30,13 @@ impl Upstream {
         Upstream { port, served }
     }
 
-    /// How many requests came through.
+    /// The number of requests that reached the service.
     pub(crate) fn served(&self) -> u64 {
         self.served.load(Ordering::SeqCst)
     }
 }
 
-/// Answers one request, which has no body. `None` when there are no more.
+/// Answers one request, which has no body. `None` when the connection has no more requests.
 fn greet(mut stream: &TcpStream, counted: &AtomicU64) -> Option<()> {
     let mut spent = String::new();
     // Headers need not be text.
