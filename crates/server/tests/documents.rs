@@ -6,19 +6,20 @@ use std::path::Path;
 use std::process::Command;
 
 /// A command of a `console` block, and the lines under it.
-struct Example {
+struct ConsoleExample {
     command: String,
     output: String,
 }
 
 /// Commands follow `$ ` and continue after a pipe at a line's end. Their output follows on the next lines.
-fn examples(document: &str) -> Vec<Example> {
-    let mut examples: Vec<Example> = Vec::new();
+fn examples(document: &str) -> Vec<ConsoleExample> {
+    let mut examples: Vec<ConsoleExample> = Vec::new();
     let blocks = document.split("```console\n").skip(1);
     for line in blocks.flat_map(|block| block.split("```").next().unwrap().lines()) {
         match (line.strip_prefix("$ "), examples.last_mut()) {
             (Some(command), _) => {
-                examples.push(Example { command: command.to_owned(), output: String::new() });
+                examples
+                    .push(ConsoleExample { command: command.to_owned(), output: String::new() });
             }
             (None, Some(last)) if last.command.ends_with('|') => last.command += line,
             (None, Some(last)) => last.output += &format!("{line}\n"),
@@ -44,9 +45,9 @@ fn every_console_example_prints_what_it_shows() {
         include_str!("../../../docs/migrating.md"),
         include_str!("../../../docs/rules.md"),
     ];
-    let examples: Vec<Example> = documents.into_iter().flat_map(examples).collect();
+    let examples: Vec<ConsoleExample> = documents.into_iter().flat_map(examples).collect();
     assert!(examples.len() > 10);
-    for Example { command, output } in examples {
+    for ConsoleExample { command, output } in examples {
         let command = command.replace("target/release/tollgate", "tollgate");
         let command = command.replace("/tmp/", &format!("{}/", directory.path().display()));
         let run = Command::new("bash")

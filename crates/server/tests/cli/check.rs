@@ -7,8 +7,8 @@ use serde_json::Value;
 use tollgate_launcher::{Authority, Flavour, Launch};
 
 use crate::command::{ran, run, tollgate};
-use crate::fake::Fake;
-use crate::server::Server;
+use crate::fake::FakeServer;
+use crate::server::ServerProcess;
 
 const ALLOWED: &str = r#"{"allowed":true,"limit":60,"remaining":59,"retry_after_us":null,"reset_after_us":1000000,"delay_us":0,"receipt":"r"}"#;
 const TOKEN: &str = "an-operators-token-of-32-letters";
@@ -18,7 +18,7 @@ const NOWHERE: &str = "http://127.0.0.1:1";
 
 #[test]
 fn the_exit_code_is_the_decision() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let check =
         |cost: &str| run(&["check", "free", "user:42", "--cost", cost, "--server", &server.url]);
     let (code, stdout, stderr) = check("5");
@@ -34,7 +34,7 @@ fn the_exit_code_is_the_decision() {
 
 #[test]
 fn an_unknown_limit_prints_the_servers_detail() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let (code, stdout, stderr) = run(&["check", "fre", "k", "--server", &server.url]);
     assert_eq!((code, stdout.as_str()), (2, ""));
     let words = "there is no limit `fre`; GET /v1/limits lists them (404 Not Found)";
@@ -44,7 +44,7 @@ fn an_unknown_limit_prints_the_servers_detail() {
 #[test]
 fn json_is_the_servers_answer_on_one_line() {
     let json = |body: &str| {
-        let server = Fake::answers("200 OK", body);
+        let server = FakeServer::answers("200 OK", body);
         run(&["check", "free", "k", "--format", "json", "--server", &server.url])
     };
     assert_eq!(json(ALLOWED), (0, format!("{ALLOWED}\n"), String::new()));
@@ -57,7 +57,7 @@ fn json_is_the_servers_answer_on_one_line() {
 
 #[test]
 fn a_check_sends_its_arguments_and_no_token() {
-    let server = Fake::answers("200 OK", ALLOWED);
+    let server = FakeServer::answers("200 OK", ALLOWED);
     let args = ["check", "--server", &server.url, "--cost", "7", "--", "free", "-k\"é\n"];
     let mut command = tollgate(&args);
     let (code, stdout, stderr) = ran(command.env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
@@ -75,7 +75,7 @@ fn a_check_sends_its_arguments_and_no_token() {
 
 #[test]
 fn a_peek_looks_at_the_key_as_an_operator() {
-    let server = Fake::answers("200 OK", ALLOWED);
+    let server = FakeServer::answers("200 OK", ALLOWED);
     let key = "a/b c%2f?#\t..é";
     let gateway = format!("{}/limits/?not=ours#nor-this", server.url);
     let args = ["check", "free", key, "--peek", "--cost", "3", "--server", &gateway];
@@ -90,7 +90,7 @@ fn a_peek_looks_at_the_key_as_an_operator() {
 
 #[test]
 fn a_peek_at_a_server_sees_what_was_charged_and_charges_nothing() {
-    let server = Server::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let key = "a/b c%2f?#\t..é";
     let check = |flags: &[&str]| {
         let args = [&["check", "login", key, "--server", &server.url], flags].concat();
@@ -121,7 +121,7 @@ rules:
     overrides: [{ key: { user: friend }, limit: allow }]
 ";
     std::fs::write(&path, rules).unwrap();
-    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", path.to_str().unwrap()]);
     let peek = |key: &str, cost: &str| {
         run(&["check", "api/each", key, "--peek", "--cost", cost, "--server", &server.url])
     };
@@ -138,7 +138,7 @@ rules:
 
 #[test]
 fn a_peek_needs_no_token_on_the_servers_own_machine() {
-    let server = Fake::answers("200 OK", ALLOWED);
+    let server = FakeServer::answers("200 OK", ALLOWED);
     assert_eq!(run(&["check", "free", "k", "--peek", "--server", &server.url]).0, 0);
     assert!(!server.asked().to_lowercase().contains("authorization"));
 }
@@ -146,7 +146,7 @@ fn a_peek_needs_no_token_on_the_servers_own_machine() {
 #[test]
 fn a_peek_that_is_refused_says_whose_it_is() {
     for status in ["401 Unauthorized", "403 Forbidden"] {
-        let server = Fake::answers(status, r#"{"detail":"for operators"}"#);
+        let server = FakeServer::answers(status, r#"{"detail":"for operators"}"#);
         let (code, stdout, stderr) =
             run(&["check", "free", "k", "--peek", "--server", &server.url]);
         assert_eq!((code, stdout.as_str()), (2, ""));
@@ -158,7 +158,7 @@ fn a_peek_that_is_refused_says_whose_it_is() {
         assert_eq!(stderr, expected);
     }
     // Any client may charge a key, so a token would not help.
-    let server = Fake::answers("403 Forbidden", r#"{"detail":"a gateway says no"}"#);
+    let server = FakeServer::answers("403 Forbidden", r#"{"detail":"a gateway says no"}"#);
     let (_, _, stderr) = run(&["check", "free", "k", "--server", &server.url]);
     assert!(!stderr.contains("TOKEN"), "{stderr}");
 }
@@ -185,11 +185,11 @@ fn a_token_leaves_this_machine_unencrypted_only_with_a_warning() {
 
 #[test]
 fn a_proxy_is_not_asked_for_this_machine() {
-    let server = Fake::answers("200 OK", ALLOWED);
+    let server = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", &server.url]);
     assert_eq!(ran(command.env("http_proxy", NOWHERE).env("all_proxy", NOWHERE)).0, 0);
     // A proxy is used for other machines.
-    let proxy = Fake::answers("200 OK", ALLOWED);
+    let proxy = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", "http://tollgate.invalid"]);
     assert_eq!(ran(command.env("http_proxy", &proxy.url)).0, 0);
     assert!(proxy.asked().starts_with("POST http://tollgate.invalid/v1/check "));
@@ -219,25 +219,31 @@ fn failed_check_prints_the_problem_and_a_remedy() {
     tell("a token that is short", NOWHERE, &["--peek", "--operator-token", "hunter2"]);
     tell("a token of two lines", NOWHERE, &["--peek", "--operator-token", &format!("{TOKEN}\nx")]);
 
-    let mut answered = |name: &str, server: Fake| tell(name, &server.url, &[]);
-    answered("a page", Fake::answers("200 OK", "<html>"));
-    answered("JSON of others", Fake::answers("200 OK", r#"{"allowed":"yes"}"#));
-    answered("another 404", Fake::answers("404 Not Found", "not found"));
-    answered("a failed store", Fake::answers("503 Service Unavailable", r#"{"detail":"closed"}"#));
-    answered("a redirect", Fake::answers("302 Found\r\nlocation: http://elsewhere", ""));
+    let mut answered = |name: &str, server: FakeServer| tell(name, &server.url, &[]);
+    answered("a page", FakeServer::answers("200 OK", "<html>"));
+    answered("JSON of others", FakeServer::answers("200 OK", r#"{"allowed":"yes"}"#));
+    answered("another 404", FakeServer::answers("404 Not Found", "not found"));
+    answered(
+        "a failed store",
+        FakeServer::answers("503 Service Unavailable", r#"{"detail":"closed"}"#),
+    );
+    answered("a redirect", FakeServer::answers("302 Found\r\nlocation: http://elsewhere", ""));
     let escapes = "{\"detail\":\"a\\u001b[31mb\\u009bc\"}";
-    answered("terminal escapes", Fake::answers("400 Bad Request", escapes));
-    answered("not UTF-8", Fake::sends(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n\xff".into()));
+    answered("terminal escapes", FakeServer::answers("400 Bad Request", escapes));
+    answered(
+        "not UTF-8",
+        FakeServer::sends(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n\xff".into()),
+    );
     let padded = format!("{ALLOWED}{}", " ".repeat(70_000));
-    answered("too much", Fake::answers("200 OK", &padded));
+    answered("too much", FakeServer::answers("200 OK", &padded));
     let endless = b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n".to_vec();
-    answered("without an end", Fake::sends([endless, vec![b' '; 1 << 20]].concat()));
+    answered("without an end", FakeServer::sends([endless, vec![b' '; 1 << 20]].concat()));
     answered(
         "half an answer",
-        Fake::sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()),
+        FakeServer::sends(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".into()),
     );
-    answered("not HTTP", Fake::sends(b"SSH-2.0-OpenSSH_9.2\r\n".into()));
-    answered("nothing at all", Fake::sends(Vec::new()));
+    answered("not HTTP", FakeServer::sends(b"SSH-2.0-OpenSSH_9.2\r\n".into()));
+    answered("nothing at all", FakeServer::sends(Vec::new()));
     assert!(!report.contains("hunter2") && !report.contains(TOKEN));
     insta::assert_snapshot!(report);
 }
@@ -245,7 +251,7 @@ fn failed_check_prints_the_problem_and_a_remedy() {
 #[test]
 fn long_server_messages_are_cut() {
     let detail = format!(r#"{{"detail":"{}"}}"#, "x".repeat(10_000));
-    let server = Fake::answers("400 Bad Request", &detail);
+    let server = FakeServer::answers("400 Bad Request", &detail);
     let (code, _, stderr) = run(&["check", "free", "k", "--server", &server.url]);
     assert_eq!((code, stderr.matches('x').count()), (2, 500));
 }
@@ -306,7 +312,7 @@ fn an_answer_is_waited_for_ten_seconds_in_all() {
     let begins = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{";
     let waiters = [&[][..], begins].map(|begin| {
         std::thread::spawn(move || {
-            let server = Fake::does(move |connection| {
+            let server = FakeServer::does(move |connection| {
                 connection.write_all(begin).unwrap();
                 let _ = std::io::copy(connection, &mut std::io::sink());
             });
@@ -323,10 +329,10 @@ fn an_answer_is_waited_for_ten_seconds_in_all() {
 #[test]
 fn healthy_is_an_exit_code_for_container_engines() {
     let healthy = |server: &str| run(&["healthy", "--server", server]);
-    let server = Fake::answers("200 OK", "ok");
+    let server = FakeServer::answers("200 OK", "ok");
     assert_eq!(healthy(&server.url), (0, String::new(), String::new()));
     assert!(server.asked().starts_with("GET /healthz HTTP/1.1\r\n"));
-    assert_eq!(healthy(&Fake::answers("503 Service Unavailable", "").url).0, 1);
+    assert_eq!(healthy(&FakeServer::answers("503 Service Unavailable", "").url).0, 1);
     let (code, stdout, stderr) = healthy(NOWHERE);
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("cannot be reached"), "{stderr}");

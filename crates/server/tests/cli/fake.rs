@@ -4,29 +4,31 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
-pub(crate) struct Fake {
+pub(crate) struct FakeServer {
     /// `http://127.0.0.1:40123`.
     pub(crate) url: String,
     thread: JoinHandle<String>,
 }
 
-impl Fake {
+impl FakeServer {
     /// Answers with a status such as `200 OK` and a JSON body.
-    pub(crate) fn answers(status: &str, body: &str) -> Fake {
+    pub(crate) fn answers(status: &str, body: &str) -> FakeServer {
         let length = body.len();
-        Fake::sends(format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}").into())
+        FakeServer::sends(
+            format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}").into(),
+        )
     }
 
     /// Answers with bytes that need not be HTTP.
-    pub(crate) fn sends(answer: Vec<u8>) -> Fake {
-        Fake::does(move |connection| {
+    pub(crate) fn sends(answer: Vec<u8>) -> FakeServer {
+        FakeServer::does(move |connection| {
             // The client may close the connection before it has read everything.
             let _ = connection.write_all(&answer);
         })
     }
 
     /// Calls `answer` after it has read a request.
-    pub(crate) fn does(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> Fake {
+    pub(crate) fn does(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
@@ -35,7 +37,7 @@ impl Fake {
             answer(&mut connection);
             request
         });
-        Fake { url, thread }
+        FakeServer { url, thread }
     }
 
     /// The request: its first line, its headers in lower case, and its body.

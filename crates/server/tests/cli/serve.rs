@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use crate::command::{ran, tollgate};
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 #[test]
 fn failed_start_prints_the_problem_and_a_remedy() {
@@ -91,6 +91,6 @@ fn flags_alone_are_for_the_server() {
 #[test]
 fn a_flag_counts_more_than_the_environment() {
     // The test's server is started with `--listen` for a free port of this machine.
-    let server = Server::start_with(&[], &[("TOLLGATE_LISTEN", "192.0.2.1:1")]);
+    let server = ServerProcess::start_with(&[], &[("TOLLGATE_LISTEN", "192.0.2.1:1")]);
     assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
 }

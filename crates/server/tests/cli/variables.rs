@@ -1,7 +1,7 @@
 //! The values of environment variables, and empty ones.
 
 use crate::command::{ran, tollgate};
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// The status of `/readyz` with an unreachable store.
 fn readiness(variable: &str) -> u16 {
@@ -9,7 +9,7 @@ fn readiness(variable: &str) -> u16 {
         ("TOLLGATE_STORE", "redis+unix:///nowhere.sock"),
         ("TOLLGATE_READY_WITHOUT_STORE", variable),
     ];
-    let server = Server::start_with(&[], &variables);
+    let server = ServerProcess::start_with(&[], &variables);
     server.get("/readyz").send().unwrap().status().as_u16()
 }
 
@@ -52,7 +52,7 @@ fn an_empty_variable_is_one_that_is_not_set() {
     let never = ["TOLLGATE_STORE", "TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
     let empty: Vec<_> = variables.filter(|it| !never.contains(it)).map(|it| (it, "")).collect();
     assert!(empty.len() > 12, "{empty:?}");
-    let server = Server::start_with(&[], &empty);
+    let server = ServerProcess::start_with(&[], &empty);
     assert_eq!(server.check(r#"{"limit":"free","key":"user:42"}"#)["remaining"], 59);
     server.wait_for_log(|log| log.contains("memory, at most 64 MiB"));
 

@@ -10,7 +10,7 @@ use crate::docker::exposed;
 use crate::files::{
     COMPOSE, assert_valid, compose, is_any_decided_without_store, root, run, seconds, text, tool,
 };
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const RULES: &str = "examples/compose/rules/rules.yaml";
 
@@ -93,13 +93,13 @@ fn a_server_that_is_stopped_is_given_the_time_to_drain() {
 }
 
 /// The Redis of the file, started by its own script on a socket.
-struct Redis {
+struct ComposeRedis {
     child: Child,
     directory: TempDir,
 }
 
-impl Redis {
-    fn start() -> Redis {
+impl ComposeRedis {
+    fn start() -> ComposeRedis {
         let redis = service("redis");
         assert_eq!(redis["entrypoint"], serde_json::json!(["sh", "-c"]));
         let directory = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ impl Redis {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        Redis { child, directory }
+        ComposeRedis { child, directory }
     }
 
     fn socket(&self) -> String {
@@ -130,7 +130,7 @@ impl Redis {
     }
 }
 
-impl Drop for Redis {
+impl Drop for ComposeRedis {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -139,7 +139,7 @@ impl Drop for Redis {
 
 #[test]
 fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
-    let redis = Redis::start();
+    let redis = ComposeRedis::start();
     let begun = Instant::now();
     while !redis.is_healthy() {
         assert!(begun.elapsed() < Duration::from_secs(10), "redis-server is not healthy");
@@ -164,8 +164,8 @@ fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
         }
     }
     let variables: Vec<_> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    let servers = [(); 2].map(|()| Server::start_with(&[], &variables));
-    let check = |server: &Server| server.check(r#"{"limit":"login","key":"user:42"}"#);
+    let servers = [(); 2].map(|()| ServerProcess::start_with(&[], &variables));
+    let check = |server: &ServerProcess| server.check(r#"{"limit":"login","key":"user:42"}"#);
     let remaining = servers.each_ref().map(|server| check(server)["remaining"].clone());
     assert_eq!(remaining, [4, 3]);
 }

@@ -8,7 +8,7 @@ use crate::files::{
     KUBERNETES, assert_valid, is_any_decided_without_store, kubernetes, run, seconds, text,
     tollgate, tool, yaml,
 };
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 fn resource(kind: &str) -> &'static Value {
     let found = kubernetes().iter().find(|it| it["kind"] == kind);
@@ -150,7 +150,7 @@ fn rules() -> &'static str {
 }
 
 /// A server with the pods' variables, except for the path of the rules, the placeholder secrets and the store.
-fn server(store: &str) -> Server {
+fn server(store: &str) -> ServerProcess {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     std::fs::write(&path, rules()).unwrap();
@@ -164,7 +164,7 @@ fn server(store: &str) -> Server {
         }
     }
     let variables: Vec<_> = environment.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-    Server::start_with(&[], &variables)
+    ServerProcess::start_with(&[], &variables)
 }
 
 /// A secret as `openssl rand -hex 32` makes it.

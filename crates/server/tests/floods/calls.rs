@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::honest::{
-    Target, assert_answers, assert_in_time, call_meanwhile, ceiling_kib, check_meanwhile,
+    FloodTarget, assert_answers, assert_in_time, call_meanwhile, ceiling_kib, check_meanwhile,
     resident_kib,
 };
 use crate::http2::{DATA, END_HEADERS, HEADERS, RST_STREAM, block_of_call, frame, preface};
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// How long a flood lasts, and how many connections it has of every kind.
 struct Scale {
@@ -33,7 +33,7 @@ struct Attack {
 }
 
 impl Attack {
-    fn start(server: &Server) -> Option<Attack> {
+    fn start(server: &ServerProcess) -> Option<Attack> {
         let mut stream = TcpStream::connect(&server.grpc).ok()?;
         stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -86,7 +86,7 @@ impl Attack {
 }
 
 /// Makes calls and resets them, on one connection after another. Returns the number of calls.
-fn reset_for_ever(server: &Server, is_over: &AtomicBool) -> u64 {
+fn reset_for_ever(server: &ServerProcess, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     while !is_over.load(Ordering::Relaxed) {
         let Some(mut attack) = Attack::start(server) else { continue };
@@ -103,7 +103,7 @@ fn reset_for_ever(server: &Server, is_over: &AtomicBool) -> u64 {
 
 /// Keeps connections full of unfinished calls, and replaces each one that is closed. Returns the number of
 /// connections.
-fn stall_for_ever(server: &Server, connections: usize, is_over: &AtomicBool) -> u64 {
+fn stall_for_ever(server: &ServerProcess, connections: usize, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     let mut open: Vec<Option<Attack>> = Vec::new();
     open.resize_with(connections, || None);
@@ -135,13 +135,13 @@ impl Drop for EndFlood<'_> {
 }
 
 /// Attacks a server until the flag is set, and returns how often.
-type Attacker<'a> = &'a (dyn Fn(&Server, &AtomicBool) -> u64 + Sync);
+type Attacker<'a> = &'a (dyn Fn(&ServerProcess, &AtomicBool) -> u64 + Sync);
 
 /// Runs attackers while honest clients send requests, and asserts the memory during the flood and after it.
-fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> Target {
+fn flood(attackers: &[Attacker<'_>], Scale { time, connections }: Scale) -> FloodTarget {
     // The honest clients have two more connections.
     let ceiling_kib = ceiling_kib(connections + 2);
-    let target = Target::start(&[]);
+    let target = FloodTarget::start(&[]);
     let server = &target.server;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -183,8 +183,9 @@ fn a_reset_flood_is_cut_off_within_the_memory_bound() {
 #[test]
 fn a_flood_of_unfinished_calls_stays_within_the_memory_bound() {
     let connections = scale().connections;
-    let stall =
-        move |server: &Server, is_over: &AtomicBool| stall_for_ever(server, connections, is_over);
+    let stall = move |server: &ServerProcess, is_over: &AtomicBool| {
+        stall_for_ever(server, connections, is_over)
+    };
     let target = flood(&[&stall], scale());
     assert!(target.closed("memory") > 0.0);
 }
@@ -192,8 +193,9 @@ fn a_flood_of_unfinished_calls_stays_within_the_memory_bound() {
 #[test]
 fn both_floods_at_once_stay_within_the_memory_bound() {
     let connections = scale().connections;
-    let stall =
-        move |server: &Server, is_over: &AtomicBool| stall_for_ever(server, connections, is_over);
+    let stall = move |server: &ServerProcess, is_over: &AtomicBool| {
+        stall_for_ever(server, connections, is_over)
+    };
     let target = flood(&[&stall, &reset_for_ever], scale());
     assert_answers(&target.server, "after both floods");
 }

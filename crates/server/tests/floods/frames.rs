@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::honest::{Target, resident_kib};
+use crate::honest::{FloodTarget, resident_kib};
 use crate::http2::{CONTINUATION, DATA, END_HEADERS, HEADERS, SETTINGS, block, frame, preface};
 use crate::raw::PATH;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const PRIORITY: u8 = 2;
 const PING: u8 = 6;
@@ -21,14 +21,14 @@ const TIME: Duration = Duration::from_millis(300);
 const MAX_GROWTH_KIB: u64 = 16 << 10;
 
 #[derive(Clone, Copy)]
-enum Reading {
+enum AnswerReading {
     Never,
     Always,
 }
 
 /// Sends frames repeatedly until the server closes the connection or the time is up. Returns how many bytes were
 /// sent.
-fn flood(server: &Server, first: &[u8], frames: &[u8], reading: Reading) -> usize {
+fn flood(server: &ServerProcess, first: &[u8], frames: &[u8], reading: AnswerReading) -> usize {
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.write_all(&[&preface(&[])[..], first].concat()).unwrap();
     stream.set_nonblocking(true).unwrap();
@@ -39,7 +39,7 @@ fn flood(server: &Server, first: &[u8], frames: &[u8], reading: Reading) -> usiz
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
             Err(_) => break,
         }
-        if let Reading::Always = reading {
+        if let AnswerReading::Always = reading {
             let _ = stream.read(&mut [0; 64 << 10]);
         }
     }
@@ -48,21 +48,21 @@ fn flood(server: &Server, first: &[u8], frames: &[u8], reading: Reading) -> usiz
 
 #[test]
 fn frames_that_carry_no_call_take_no_memory() {
-    let target = Target::start(&[]);
+    let target = FloodTarget::start(&[]);
     let server = &target.server;
     let call = frame(HEADERS, END_HEADERS, 1, &block(PATH));
     let open_block = frame(HEADERS, 0, 1, &[0x83]);
-    let cases: [(&str, &[u8], Vec<u8>, Reading); 10] = [
-        ("PING, unread", &[], frame(PING, 0, 0, b"12345678"), Reading::Never),
-        ("PING", &[], frame(PING, 0, 0, b"12345678"), Reading::Always),
-        ("SETTINGS, unread", &[], frame(SETTINGS, 0, 0, b""), Reading::Never),
-        ("SETTINGS", &[], frame(SETTINGS, 0, 0, b""), Reading::Always),
-        ("WINDOW_UPDATE", &[], frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]), Reading::Never),
-        ("PRIORITY", &[], frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 0]), Reading::Never),
-        ("an unknown frame", &[], frame(UNKNOWN, 0, 1, &[0; 100]), Reading::Never),
-        ("empty DATA", &call, frame(DATA, 0, 1, b""), Reading::Always),
-        ("DATA of one byte", &call, frame(DATA, 0, 1, b"x"), Reading::Always),
-        ("CONTINUATION", &open_block, frame(CONTINUATION, 0, 1, b""), Reading::Always),
+    let cases: [(&str, &[u8], Vec<u8>, AnswerReading); 10] = [
+        ("PING, unread", &[], frame(PING, 0, 0, b"12345678"), AnswerReading::Never),
+        ("PING", &[], frame(PING, 0, 0, b"12345678"), AnswerReading::Always),
+        ("SETTINGS, unread", &[], frame(SETTINGS, 0, 0, b""), AnswerReading::Never),
+        ("SETTINGS", &[], frame(SETTINGS, 0, 0, b""), AnswerReading::Always),
+        ("WINDOW_UPDATE", &[], frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]), AnswerReading::Never),
+        ("PRIORITY", &[], frame(PRIORITY, 0, 1, &[0, 0, 0, 3, 0]), AnswerReading::Never),
+        ("an unknown frame", &[], frame(UNKNOWN, 0, 1, &[0; 100]), AnswerReading::Never),
+        ("empty DATA", &call, frame(DATA, 0, 1, b""), AnswerReading::Always),
+        ("DATA of one byte", &call, frame(DATA, 0, 1, b"x"), AnswerReading::Always),
+        ("CONTINUATION", &open_block, frame(CONTINUATION, 0, 1, b""), AnswerReading::Always),
     ];
     let before_kib = resident_kib(server);
     for (name, first, one, reading) in cases {

@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::honest::{
-    Target, assert_answers, assert_in_time, ceiling_kib, check_meanwhile, message,
+    FloodTarget, assert_answers, assert_in_time, ceiling_kib, check_meanwhile, message,
 };
 use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, NEXT_BLOCK, block, frame, preface};
 use crate::raw::{PATH, framed};
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A setting that forbids the server to send a single byte of an answer's message.
 const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
@@ -17,7 +17,7 @@ const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 /// Sends the bytes of `write` on many connections and keeps them open. Asserts the server's memory, and that honest
 /// clients are answered.
 fn assert_bounded(
-    server: &Server,
+    server: &ServerProcess,
     address: &str,
     connections: usize,
     write: impl Fn() -> Vec<u8>,
@@ -51,7 +51,7 @@ fn calls(settings: &[u8], path: &str, count: u32, message: &[u8]) -> Vec<u8> {
 
 #[test]
 fn header_blocks_that_do_not_end_stay_within_the_memory_bound() {
-    let target = Target::start(&[]);
+    let target = FloodTarget::start(&[]);
     // 2,000 headers `accept: ` of one byte each, in a block that does not end.
     let open = [&[0x83, 0x86][..], &[0x80 | 19; 2_000]].concat();
     let open = [calls(&[], PATH, 0, &[]), frame(HEADERS, 0, 1, &open)].concat();
@@ -61,21 +61,21 @@ fn header_blocks_that_do_not_end_stay_within_the_memory_bound() {
 
 #[test]
 fn answers_that_are_not_read_stay_within_the_memory_bound() {
-    let target = Target::start(&[]);
+    let target = FloodTarget::start(&[]);
     let asked = calls(NO_WINDOW, PATH, 1_000, &framed(&message("a")));
     assert_bounded(&target.server, &target.server.grpc, 100, || asked.clone(), "unread answers");
 }
 
 #[test]
 fn watches_of_health_stay_within_the_memory_bound() {
-    let target = Target::start(&[]);
+    let target = FloodTarget::start(&[]);
     let watches = calls(&[], "/grpc.health.v1.Health/Watch", 1_000, &framed(b""));
     assert_bounded(&target.server, &target.server.grpc, 50, || watches.clone(), "watches");
 }
 
 #[test]
 fn long_heads_that_do_not_end_stay_within_the_memory_bound() {
-    let target = Target::start(&["--request-timeout", "1m"]);
+    let target = FloodTarget::start(&["--request-timeout", "1m"]);
     let head = format!("GET / HTTP/1.1\r\nx: {}", "x".repeat(32_000)).into_bytes();
     let address = target.server.url.strip_prefix("http://").unwrap();
     assert_bounded(&target.server, address, 2_500, || head.clone(), "long heads");

@@ -10,8 +10,8 @@ use prost::Message;
 use tempfile::TempDir;
 
 use crate::prometheus::Page;
-use crate::raw::Raw;
-use crate::server::Server;
+use crate::raw::RawClient;
+use crate::server::ServerProcess;
 
 const RULES: &str = "
 limits:
@@ -24,20 +24,20 @@ rules: [{ name: per-user, domain: api, key: [user], limit: many }]
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A server for one test, while no other test runs.
-pub(crate) struct Target {
-    pub(crate) server: Server,
+pub(crate) struct FloodTarget {
+    pub(crate) server: ServerProcess,
     _file: TempDir,
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Target {
-    pub(crate) fn start(flags: &[&str]) -> Target {
+impl FloodTarget {
+    pub(crate) fn start(flags: &[&str]) -> FloodTarget {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rules.yaml");
         std::fs::write(&path, RULES).unwrap();
         let flags = [&["--config", path.to_str().unwrap()], flags].concat();
-        Target { server: Server::start(&flags), _file: directory, _alone: alone }
+        FloodTarget { server: ServerProcess::start(&flags), _file: directory, _alone: alone }
     }
 
     pub(crate) fn scrape(&self) -> Page {
@@ -59,7 +59,7 @@ pub(crate) fn ceiling_kib(connections: usize) -> u64 {
 }
 
 /// The memory that a server uses now.
-pub(crate) fn resident_kib(server: &Server) -> u64 {
+pub(crate) fn resident_kib(server: &ServerProcess) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -75,9 +75,9 @@ pub(crate) fn message(user: &str) -> Vec<u8> {
 }
 
 /// Asserts that a call on a new connection is answered.
-pub(crate) fn assert_answers(server: &Server, name: &str) {
+pub(crate) fn assert_answers(server: &ServerProcess, name: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let asked = async { Raw::connect(server).await.ask_message(&message("honest")).await };
+    let asked = async { RawClient::connect(server).await.ask_message(&message("honest")).await };
     let asked =
         runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), asked).await });
     let told = asked.unwrap();
@@ -86,7 +86,7 @@ pub(crate) fn assert_answers(server: &Server, name: &str) {
 
 /// How long each answer to an honest client took, and the server's peak memory during that time.
 #[derive(Default)]
-pub(crate) struct Honest {
+pub(crate) struct HonestLoad {
     pub(crate) took: Vec<Duration>,
     pub(crate) most_kib: u64,
 }
@@ -95,8 +95,8 @@ pub(crate) struct Honest {
 const MIN_ANSWERS: usize = 40;
 
 /// Sends checks over HTTP for some time. Every one must be allowed.
-pub(crate) fn check_meanwhile(server: &Server, time: Duration) -> Honest {
-    let mut honest = Honest::default();
+pub(crate) fn check_meanwhile(server: &ServerProcess, time: Duration) -> HonestLoad {
+    let mut honest = HonestLoad::default();
     let start = Instant::now();
     while start.elapsed() < time || honest.took.len() < MIN_ANSWERS {
         let asked = Instant::now();
@@ -109,11 +109,11 @@ pub(crate) fn check_meanwhile(server: &Server, time: Duration) -> Honest {
 }
 
 /// Sends calls over gRPC for some time. Every one must be answered.
-pub(crate) fn call_meanwhile(server: &Server, time: Duration) -> Vec<Duration> {
+pub(crate) fn call_meanwhile(server: &ServerProcess, time: Duration) -> Vec<Duration> {
     let message = message("honest");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut raw = Raw::connect(server).await;
+        let mut raw = RawClient::connect(server).await;
         let (mut took, start) = (Vec::new(), Instant::now());
         while start.elapsed() < time || took.len() < MIN_ANSWERS {
             let asked = Instant::now();

@@ -12,14 +12,14 @@ use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
-use crate::frozen::{Frozen, prompt_status};
+use crate::frozen::{FrozenServer, prompt_status};
 use crate::gateway::{
-    Example, Gateway, configuration, examples, header, is_free, port_of, with_ports,
+    Gateway, GatewayExample, configuration, examples, header, is_free, port_of, with_ports,
 };
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// Starts a kind of gateway in front of a server at a port.
-pub(crate) type Start = fn(u16) -> Gateway;
+pub(crate) type StartGateway = fn(u16) -> Gateway;
 
 const RULES: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
@@ -37,24 +37,25 @@ rules:
 ";
 
 pub(crate) struct Setting {
-    pub(crate) server: Server,
+    pub(crate) server: ServerProcess,
     pub(crate) gateway: Gateway,
     _rules: NamedTempFile,
 }
 
-pub(crate) fn setting(start: Start, rules: &str, flags: &[&str]) -> Setting {
+pub(crate) fn setting(start: StartGateway, rules: &str, flags: &[&str]) -> Setting {
     let file = NamedTempFile::with_suffix_in(".yaml", env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(file.path(), rules).unwrap();
-    let server = Server::start(&[&["--config", file.path().to_str().unwrap()], flags].concat());
+    let server =
+        ServerProcess::start(&[&["--config", file.path().to_str().unwrap()], flags].concat());
     let gateway = start(port_of(&server));
     Setting { server, gateway, _rules: file }
 }
 
-pub(crate) fn plain(start: Start) -> Setting {
+pub(crate) fn plain(start: StartGateway) -> Setting {
     setting(start, RULES, &[])
 }
 
-pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: Start) {
+pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     for left in ["2", "1", "0"] {
@@ -96,7 +97,7 @@ pub(crate) fn each_client_has_its_own_quota_and_sees_what_is_left(start: Start) 
 }
 
 /// Each of these headers would give the client a fresh quota if it were believed.
-pub(crate) fn spoofed_headers_change_nothing(start: Start) {
+pub(crate) fn spoofed_headers_change_nothing(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let spoofed = |number: usize| {
@@ -120,7 +121,7 @@ pub(crate) fn spoofed_headers_change_nothing(start: Start) {
 }
 
 /// Caddy sends the client's query to the server. Each of these would change an answer if the server read it.
-pub(crate) fn a_clients_query_changes_nothing(start: Start) {
+pub(crate) fn a_clients_query_changes_nothing(start: StartGateway) {
     let setting = plain(start);
     let queries = [
         "domain=web",
@@ -141,7 +142,7 @@ pub(crate) fn a_clients_query_changes_nothing(start: Start) {
 }
 
 /// A service may treat these as one path, and the rules do not.
-pub(crate) fn oddly_written_paths_are_refused(start: Start) {
+pub(crate) fn oddly_written_paths_are_refused(start: StartGateway) {
     let setting = plain(start);
     let status = |path: &str| {
         let address = setting.gateway.url.strip_prefix("http://").unwrap();
@@ -173,7 +174,7 @@ pub(crate) fn oddly_written_paths_are_refused(start: Start) {
     }
 }
 
-pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
+pub(crate) fn a_stalled_store_does_what_each_rule_says(start: StartGateway) {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let Setting { gateway, server: _server, .. } =
@@ -197,7 +198,7 @@ pub(crate) fn a_stalled_store_does_what_each_rule_says(start: Start) {
     });
 }
 
-pub(crate) fn a_shaping_limit_holds_requests_back(start: Start) {
+pub(crate) fn a_shaping_limit_holds_requests_back(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let began = Instant::now();
@@ -207,14 +208,14 @@ pub(crate) fn a_shaping_limit_holds_requests_back(start: Start) {
 }
 
 /// On these routes a delayed answer would miss the gateway's timeout, and the gateway would let the request pass.
-pub(crate) fn a_shaping_limit_refuses_on_routes_that_do_not_wait(start: Start) {
+pub(crate) fn a_shaping_limit_refuses_on_routes_that_do_not_wait(start: StartGateway) {
     let setting = plain(start);
     let statuses = [0; 2].map(|_| setting.gateway.status("127.0.0.2", "/even"));
     assert_eq!(statuses, [200, 429]);
 }
 
 /// The server does not read the whole head. The gateway must not treat this as an unreachable server.
-pub(crate) fn long_heads_are_not_let_through(start: Start) {
+pub(crate) fn long_heads_are_not_let_through(start: StartGateway) {
     let setting = plain(start);
     for (count, bytes) in [(1, 900_000), (8, 7_900), (120, 200), (900, 20)] {
         let value = "a".repeat(bytes);
@@ -231,7 +232,7 @@ pub(crate) fn long_heads_are_not_let_through(start: Start) {
 }
 
 /// The gateway cancels its request, and the place in the queue becomes free.
-pub(crate) fn a_waiting_client_that_disconnects_frees_its_place(start: Start) {
+pub(crate) fn a_waiting_client_that_disconnects_frees_its_place(start: StartGateway) {
     let rules = "
 identity: { trusted_proxies: [127.0.0.1] }
 limits: { slow: leaky-bucket capacity=2 leak=0.1/s mode=shaping }
@@ -259,7 +260,7 @@ rules: [{ name: slow, domain: web, key: [ip], limit: slow }]
 
 /// Returns the statuses of a route that fails open and of one that fails closed, while the server is gone. Asserts that
 /// limits hold when the server is back.
-pub(crate) fn while_the_server_is_gone(start: Start) -> [u16; 2] {
+pub(crate) fn while_the_server_is_gone(start: StartGateway) -> [u16; 2] {
     let Setting { gateway, server, _rules } = plain(start);
     assert_eq!(gateway.status("127.0.0.2", "/quota/a"), 200);
     let address = server.url.strip_prefix("http://").unwrap().to_owned();
@@ -269,7 +270,7 @@ pub(crate) fn while_the_server_is_gone(start: Start) -> [u16; 2] {
     let statuses = [response.status().as_u16(), gateway.status("127.0.0.2", "/login")];
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", &address, "--grpc-listen", "127.0.0.1:0", "--config"]);
-    let (_server, _log) = Server::start_command(command.arg(_rules.path()).env_clear());
+    let (_server, _log) = ServerProcess::start_command(command.arg(_rules.path()).env_clear());
     wait_until_decided(&gateway);
     for left in ["2", "1", "0"] {
         let response = gateway.get("127.0.0.2", "/quota/a");
@@ -284,10 +285,10 @@ pub(crate) fn while_the_server_is_gone(start: Start) -> [u16; 2] {
 
 /// Returns the statuses of a route that fails open and of one that fails closed, while the server is frozen. Asserts
 /// that the server decides again when it is resumed.
-pub(crate) fn while_the_server_is_frozen(start: Start) -> [u16; 2] {
+pub(crate) fn while_the_server_is_frozen(start: StartGateway) -> [u16; 2] {
     let Setting { gateway, server, .. } = plain(start);
     wait_until_decided(&gateway);
-    let frozen = Frozen::new(&server);
+    let frozen = FrozenServer::new(&server);
     let statuses =
         ["/quota/a", "/login"].map(|path| prompt_status(|| gateway.get("127.0.0.2", path)));
     drop(frozen);
@@ -305,7 +306,7 @@ fn wait_until_decided(gateway: &Gateway) {
 }
 
 /// Returns the status that a client gets if the gateway is not a trusted proxy.
-pub(crate) fn status_when_the_gateway_is_not_trusted(start: Start) -> u16 {
+pub(crate) fn status_when_the_gateway_is_not_trusted(start: StartGateway) -> u16 {
     let rules = RULES.replace("trusted_proxies: [127.0.0.1]", "trusted_proxies: [10.0.0.1]");
     let Setting { gateway, server, .. } = setting(start, &rules, &[]);
     let status = gateway.status("127.0.0.2", "/quota/a");
@@ -316,7 +317,7 @@ pub(crate) fn status_when_the_gateway_is_not_trusted(start: Start) -> u16 {
 /// The script of an example starts and stops all of its programs.
 pub(crate) fn one_command_starts_the_example(folder: &str) {
     let tollgate = crate::gateway::free_port();
-    let example = Example::of(folder, tollgate);
+    let example = GatewayExample::of(folder, tollgate);
     let mut command = Command::new("bash");
     command.arg(examples().join(folder).join("run")).envs(example.variables());
     command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"));

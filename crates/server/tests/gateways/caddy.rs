@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use crate::behaviour;
-use crate::gateway::{Example, Gateway, examples};
+use crate::gateway::{Gateway, GatewayExample, examples};
 
 /// The example, with enough time for a machine that is busy with other tests.
 fn caddy(tollgate: u16) -> Gateway {
@@ -23,7 +23,7 @@ const PATIENT: &[(&str, &str)] = &[
 ];
 
 fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
-    let example = Example::of("caddy", tollgate);
+    let example = GatewayExample::of("caddy", tollgate);
     example.edit("caddy/Caddyfile", changes);
     run(example)
 }
@@ -39,7 +39,7 @@ fn patient_short_form(tollgate: u16) -> Gateway {
 }
 
 fn start_short_form(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
-    let example = Example::of("caddy", tollgate);
+    let example = GatewayExample::of("caddy", tollgate);
     let guide = fs::read_to_string(examples().join("../docs/gateways.md")).unwrap();
     let short = guide.split("```\n").find(|block| block.starts_with("forward_auth ")).unwrap();
     let [own, service, ..] = example.variables().map(|(_, port)| port);
@@ -54,7 +54,7 @@ fn start_short_form(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
     run(example)
 }
 
-fn run(example: Example) -> Gateway {
+fn run(example: GatewayExample) -> Gateway {
     let mut command = Command::new("caddy");
     command
         .args(["run", "--adapter", "caddyfile", "--config"])

@@ -19,6 +19,6 @@ mod names;
 mod page;
 mod paths;
 mod process;
+mod responses;
 mod restarts;
-mod told;
 mod upstream;

@@ -8,7 +8,7 @@ use reqwest::blocking::Response;
 use rustix::process::Signal;
 
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A request must be answered in this time. The timeouts of the examples are 250 ms at most.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -17,22 +17,22 @@ const PROMPT: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 8;
 
 /// A stopped server. Runs again when this is dropped.
-pub(crate) struct Frozen<'s>(&'s Server);
+pub(crate) struct FrozenServer<'s>(&'s ServerProcess);
 
-impl<'s> Frozen<'s> {
+impl<'s> FrozenServer<'s> {
     /// Stops every thread of the server.
-    pub(crate) fn new(server: &'s Server) -> Frozen<'s> {
+    pub(crate) fn new(server: &'s ServerProcess) -> FrozenServer<'s> {
         server.signal(Signal::STOP);
         let tasks = format!("/proc/{}/task", server.pid().as_raw_nonzero());
         eventually("the server is stopped", || {
             let mut tasks = fs::read_dir(&tasks).unwrap();
             tasks.all(|task| is_stopped(&task.unwrap().path().join("stat"))).then_some(())
         });
-        Frozen(server)
+        FrozenServer(server)
     }
 }
 
-impl Drop for Frozen<'_> {
+impl Drop for FrozenServer<'_> {
     fn drop(&mut self) {
         self.0.signal(Signal::CONT);
     }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// The addresses in the examples: of the gateway, of its service, and the two of Tollgate.
 const ADDRESSES: [&str; 4] =
@@ -29,20 +29,20 @@ pub(crate) struct Gateway {
 }
 
 /// A copy of the examples, with other ports.
-pub(crate) struct Example {
+pub(crate) struct GatewayExample {
     directory: TempDir,
     ports: [u16; ADDRESSES.len()],
 }
 
-impl Example {
+impl GatewayExample {
     /// Copies the example in a folder, with Tollgate at this port.
-    pub(crate) fn of(folder: &str, tollgate: u16) -> Example {
+    pub(crate) fn of(folder: &str, tollgate: u16) -> GatewayExample {
         let mut ports = ADDRESSES.map(|_| free_port());
         ports[2] = tollgate;
         let directory = TempDir::with_prefix("tollgate-gateways-").unwrap();
         // The workers of nginx run as another user.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let example = Example { directory, ports };
+        let example = GatewayExample { directory, ports };
         fs::create_dir(example.path(folder)).unwrap();
         example.copy("forward-auth.yaml");
         for entry in fs::read_dir(examples().join(folder)).unwrap() {
@@ -179,7 +179,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// The HTTP port of a server.
-pub(crate) fn port_of(server: &Server) -> u16 {
+pub(crate) fn port_of(server: &ServerProcess) -> u16 {
     server.url.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use reqwest::Method;
 
 use crate::behaviour::{self, Setting, plain};
-use crate::gateway::{Example, Gateway};
+use crate::gateway::{Gateway, GatewayExample};
 
 /// The example, with enough time for a machine that is busy with other tests.
 fn nginx(tollgate: u16) -> Gateway {
@@ -24,7 +24,7 @@ const PATIENT: &[(&str, &str)] = &[
 ];
 
 fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
-    let example = Example::of("nginx", tollgate);
+    let example = GatewayExample::of("nginx", tollgate);
     example.edit("nginx/nginx.conf", changes);
     let mut command = Command::new("nginx");
     command.arg("-p").arg(example.path("")).arg("-c").arg(example.path("nginx/nginx.conf"));

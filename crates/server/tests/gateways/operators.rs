@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Command;
 
-use crate::gateway::{Example, Gateway};
-use crate::server::Server;
+use crate::gateway::{Gateway, GatewayExample};
+use crate::server::ServerProcess;
 
 /// The shortest configuration of nginx that passes all requests on to Tollgate. `Example` needs the second port.
 const NGINX: &str = "
@@ -40,7 +40,7 @@ http://127.0.0.1:SERVICE_PORT {
 ";
 
 /// Writes a configuration with the ports of the example.
-fn configure(example: &Example, file: &str, text: &str) {
+fn configure(example: &GatewayExample, file: &str, text: &str) {
     let mut variables = example.variables().to_vec();
     // The longest name first, because some names are the end of others.
     variables.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
@@ -50,7 +50,7 @@ fn configure(example: &Example, file: &str, text: &str) {
 }
 
 fn nginx(tollgate: u16) -> Gateway {
-    let example = Example::of("nginx", tollgate);
+    let example = GatewayExample::of("nginx", tollgate);
     configure(&example, "nginx/nginx.conf", NGINX);
     let mut command = Command::new("nginx");
     command.arg("-p").arg(example.path("")).arg("-c").arg(example.path("nginx/nginx.conf"));
@@ -58,7 +58,7 @@ fn nginx(tollgate: u16) -> Gateway {
 }
 
 fn caddy(tollgate: u16) -> Gateway {
-    let example = Example::of("caddy", tollgate);
+    let example = GatewayExample::of("caddy", tollgate);
     configure(&example, "caddy/Caddyfile", CADDY);
     let mut command = Command::new("caddy");
     command
@@ -70,7 +70,7 @@ fn caddy(tollgate: u16) -> Gateway {
 
 #[test]
 fn clients_of_nginx_and_caddy_are_not_operators() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let port = server.url.rsplit_once(':').unwrap().1.parse().unwrap();
     for start in [nginx, caddy] {
         let gateway = start(port);

@@ -8,18 +8,18 @@ use std::fs;
 
 use reqwest::blocking::Response;
 
-use crate::gateway::{Example, examples, header, port_of};
-use crate::server::Server;
+use crate::gateway::{GatewayExample, examples, header, port_of};
+use crate::server::ServerProcess;
 
 /// The address of the middleware in the example's file.
 fn address(tollgate: u16) -> String {
-    let example = Example::of("traefik", tollgate);
+    let example = GatewayExample::of("traefik", tollgate);
     let file = fs::read_to_string(example.path("traefik/dynamic.yaml")).unwrap();
     let line = file.lines().find_map(|line| line.trim().strip_prefix("address: "));
     line.unwrap().to_owned()
 }
 
-fn ask(server: &Server, client: &str, uri: &str) -> Response {
+fn ask(server: &ServerProcess, client: &str, uri: &str) -> Response {
     let client_of = reqwest::blocking::Client::new();
     let request = client_of.get(address(port_of(server)));
     // Headers of the client that Traefik passes on.
@@ -32,7 +32,7 @@ fn ask(server: &Server, client: &str, uri: &str) -> Response {
 #[test]
 fn its_questions_are_answered() {
     let rules = examples().join("forward-auth.yaml");
-    let server = Server::start(&["--config", rules.to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", rules.to_str().unwrap()]);
     for left in ["4", "3", "2"] {
         let response = ask(&server, "203.0.113.9", "/?page=1");
         assert_eq!(response.status(), 200);
@@ -44,7 +44,7 @@ fn its_questions_are_answered() {
     assert_eq!(header(&refused.unwrap(), "retry-after"), "1");
 }
 
-/// The fields are those of Traefik's documentation.
+/// The names are from Traefik's documentation.
 #[test]
 fn its_configuration_has_the_fields_that_it_knows() {
     let example = fs::read_to_string(examples().join("traefik/dynamic.yaml")).unwrap();

@@ -1,4 +1,4 @@
-// The page for everybody: by keyboard, with a screen reader, on a phone, dark and light, with less motion.
+// Accessibility: keyboard, screen reader, phone, dark and light colours, reduced motion.
 
 import assert from "node:assert/strict";
 import { before } from "node:test";
@@ -15,7 +15,7 @@ const BUCKET = CARDS.find(({ id }) => id === "token-bucket");
 const TABS = ["Playground", "Compare", "Operations"];
 const PHONE = { viewport: { width: 375, height: 700 }, isMobile: true, hasTouch: true };
 
-/** What has the focus: its name as people know it, or its id. */
+/** The focused element, by its id or its text. */
 const focused = ({ page }) => page.evaluate(() => document.activeElement.id || document.activeElement.textContent.trim());
 
 async function assertNothingFound(visit, what) {
@@ -32,10 +32,10 @@ on("Tab goes through the page in the order in which it is read", async (visit) =
   assert.deepEqual(passed, ["Skip to the content", "tab-playground", "send-all", "burst-all", "reset", "Send Request", "Burst 10", "fixed-window-maxRequests", "fixed-window-windowSeconds"]);
 });
 
-on("whoever skips to the content stays in the view", async (visit) => {
+on("the link to the content keeps the selected tab", async (visit) => {
   const skip = visit.page.getByRole("link", { name: "Skip to the content" });
   await skip.focus();
-  await eventually(async () => assert.ok((await skip.boundingBox()).x >= 0, "it is seen"));
+  await eventually(async () => assert.ok((await skip.boundingBox()).x >= 0, "the link is visible"));
   await visit.page.keyboard.press("Enter");
   await eventually(async () => assert.equal(await focused(visit), "content"));
   assert.equal(await visit.tab("Compare").getAttribute("aria-selected"), "true");
@@ -111,7 +111,7 @@ on("nothing is wider than the narrowest phone", async (visit) => {
   }
 }, { ...PHONE, viewport: { width: 320, height: 600 } });
 
-/** When a picture is drawn anew, in milliseconds from one to the next; not counting what an answer of the server's lets it draw. */
+/** The milliseconds between `count` redraws of a card's picture. */
 function redraws(card, count) {
   return card.picture.evaluate((svg, count) => new Promise((resolve) => {
     const times = [];
@@ -132,14 +132,14 @@ on("pictures are drawn often, and a refusal shakes its card", async (visit) => {
   await eventually(async () => assert.notEqual(await card.element.evaluate((own) => getComputedStyle(own).animationName), "none"));
 }, { reducedMotion: "no-preference" });
 
-on("those who want less motion get it", async (visit) => {
+on("reduced motion stops animations and slows redraws", async (visit) => {
   const card = new Card(visit, BUCKET);
   await card.set({ maxTokens: 1, ...BUCKET.slow });
   await card.burst();
   await card.element.and(visit.page.locator(".refused")).waitFor();
   const moving = await visit.page.evaluate(() => document.getAnimations().length);
   assert.equal(moving, 0);
-  // The clock draws twice a second at most, and answers once a second.
+  // The clock redraws at most twice a second, and answers of the server once a second.
   const steps = await redraws(card, 6);
   const seconds = steps.reduce((sum, step) => sum + step, 0) / 1000;
   assert.ok(seconds > 1.5, `6 in ${seconds} s`);

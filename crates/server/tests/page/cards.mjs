@@ -1,8 +1,8 @@
-// The cards of the playground, as tests find them.
+// Finds and uses the cards of the playground.
 
 import assert from "node:assert/strict";
 
-/** With parameters so slow that nothing comes back during a test: `size` names the one that says how many fit. */
+/** `slow` are parameters with which nothing is refilled during a test. `size` names the parameter that sets the limit. */
 export const CARDS = [
   { id: "fixed-window", title: "Fixed window", size: "maxRequests", slow: { windowSeconds: 3600 } },
   { id: "sliding-window-log", title: "Sliding window log", size: "maxRequests", slow: { windowSeconds: 3600 } },
@@ -28,12 +28,12 @@ export class Card {
     return this.element.locator(`#${this.id}-${parameter}`);
   }
 
-  /** `remaining` beside the title; `verdict`, `left` and `retry` under it. */
+  /** A text of the card: `remaining` beside the title; `verdict`, `left` and `retry` under it. */
   field(name) {
     return this.element.locator(`[data-field=${name}]`);
   }
 
-  /** Sets parameters as a person does, until the page has asked how things stand with them. */
+  /** Types parameters, and waits until the page has read the state for them. */
   async set(parameters) {
     for (const [name, value] of Object.entries(parameters)) {
       if ((await this.input(name).inputValue()) === String(value)) continue;
@@ -53,7 +53,7 @@ export class Card {
     return this.visit.answerTo(`${this.path}/burst`, () => this.burstButton.click());
   }
 
-  /** The headers that are shown, by their names. */
+  /** The shown headers, by name. */
   async shownHeaders() {
     return Object.fromEntries(await this.headers.evaluateAll((all) => all.map((own) => [own.dataset.header, own.textContent])));
   }
@@ -64,7 +64,7 @@ export class Card {
   }
 }
 
-/** Each text that an element has until it has this one, in order. */
+/** The texts of an element, in order, until one matches `last`. */
 export function textsUntil(locator, last) {
   return locator.evaluate((element, last) => new Promise((resolve) => {
     const texts = [element.textContent];
@@ -77,7 +77,7 @@ export function textsUntil(locator, last) {
   }), last.source);
 }
 
-/** `1.2 s` and `340 ms`, in seconds. */
+/** Parses a duration such as `1.2 s` or `340 ms` into seconds. */
 export function secondsIn(text) {
   const [, number, unit] = /([\d.]+) (ms|s|min|h)\b/.exec(text) ?? assert.fail(`no duration in ${text}`);
   return Number(number) * { ms: 0.001, s: 1, min: 60, h: 3600 }[unit];

@@ -1,4 +1,4 @@
-// Compare: each kind of traffic, and that table and picture show what the API answers.
+// Compare: every kind of traffic; table and picture show the API's answers.
 
 import assert from "node:assert/strict";
 import { before } from "node:test";
@@ -9,7 +9,7 @@ import { visits } from "./visits.mjs";
 let server;
 before(async () => { server = await Server.start(); });
 
-/** A test that begins when the page has shown what it asks by itself: what it asks after that is the test's. */
+/** A test that starts after the page has shown its first comparison, so that all later requests come from the test. */
 const on = (name, body, options = {}) => visits(name, () => server, { path: "/#compare", ...options }, async (visit) => {
   await eventually(async () => assert.equal(Object.keys(await rows(visit)).length, TITLES.length));
   await body(visit);
@@ -26,28 +26,28 @@ const parts = ({ page }) => ({
   problem: page.locator("#compare").getByRole("alert"),
 });
 
-/** The rows of the table: a title, how many of how many, the most in this trace, the bound, the limit. */
+/** The rows of the table by title: how many requests were allowed, the most in this trace, the bound, the limit. */
 async function rows(visit) {
   const all = await parts(visit).table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.children].map((cell) => cell.textContent)));
   return Object.fromEntries(all.map(([title, allowed, worst, bound, limit]) => [title, { allowed, worst: Number(worst), bound: Number(bound), limit }]));
 }
 
-/** That the table and the picture show this answer. */
+/** Asserts that the table and the picture show an answer. */
 async function assertShown(visit, { sent, json }, { arePiled = false } = {}) {
   const count = sent.at_ms.length;
   const wanted = json.map(({ allowed, worst, bound, limit }, at) => [TITLES[at], { allowed: `${allowed} of ${count}`, worst, bound, limit }]);
   await eventually(async () => assert.deepEqual(await rows(visit), Object.fromEntries(wanted)));
   const words = await parts(visit).picture.getAttribute("aria-label");
   for (const [title, { allowed, worst, bound }] of wanted) assert.ok(words.includes(`${title}: ${allowed} allowed, most in this trace ${worst} in ${sent.window_ms / 1000} s, proven bound ${bound}`), words);
-  // Where too many come at once they cannot be told apart.
+  // Too many requests at once are drawn as bars instead of dots.
   if (arePiled) return assert.ok(await parts(visit).picture.locator("rect.yes").count() > 0);
-  // Shaped requests that go after the end are not on the picture.
+  // Shaped requests that leave after the end are not in the picture.
   const shown = json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms !== null && ms <= 3 * sent.window_ms).length;
   assert.equal(await parts(visit).picture.locator("circle").count(), shown);
   assert.equal(await parts(visit).picture.locator("path.no").count(), json.flatMap(({ goes_ms: goes }) => goes).filter((ms) => ms === null).length);
 }
 
-/** Waits for the answer to what `act` lets the page send. */
+/** Returns the answer to the request that the page sends because of `act`. */
 const answer = (visit, act, isWanted) => visit.answerTo(PATH, act, isWanted);
 
 on("a burst across a boundary passes the fixed window twice over, and the log once", async (visit) => {
@@ -60,7 +60,7 @@ on("a burst across a boundary passes the fixed window twice over, and the log on
   const texts = await parts(visit).picture.locator("text").allTextContents();
   assert.equal(texts.filter((text) => text === "20 in 10 s").length, 1, `${texts}`);
   assert.ok(texts.filter((text) => text === "10 in 10 s").length >= 1, `${texts}`);
-  // A bucket could let more go than in this trace.
+  // A bucket could let more requests pass than in this trace.
   assert.deepEqual(TITLES.map((title) => shown[title].bound), [20, 10, 20, 19, 19, 10]);
   assert.deepEqual(texts.filter((text) => text.startsWith("bound: ")), [20, 10, 20, 19, 19, 10].map((bound) => `bound: ${bound}`));
   assert.ok(texts.includes("most in this trace") && !texts.includes("at worst"), `${texts}`);
@@ -84,7 +84,7 @@ on("traffic is chosen by keyboard alone", async (visit) => {
   await assertShown(visit, await answer(visit, () => visit.page.keyboard.press("Enter"), ({ at_ms: times }) => times.length === 4));
 });
 
-on("typed traffic is sent as it is meant", async (visit) => {
+on("typed traffic is parsed and sent", async (visit) => {
   const { typed, pattern, problem } = parts(visit);
   for (const [text, times] of [["2 0.2*3, 1.25", [200, 200, 200, 1250, 2000]], ["30", [30000]], ["0x2 0×1 1.5 * 2", [0, 0, 0, 1500, 1500]], ["", []]]) {
     await typed.fill(text);
@@ -96,7 +96,7 @@ on("typed traffic is sent as it is meant", async (visit) => {
   }
 });
 
-on("traffic that is none is told, and nothing is sent", async (visit) => {
+on("malformed traffic is reported, and nothing is sent", async (visit) => {
   const { typed, problem } = parts(visit);
   const asked = [];
   visit.page.on("request", (request) => request.url().endsWith(PATH) && asked.push(request.postDataJSON()));
@@ -109,16 +109,16 @@ on("traffic that is none is told, and nothing is sent", async (visit) => {
   await typed.fill("1*2000");
   await assertShown(visit, await answer(visit, () => typed.press("Enter")), { arePiled: true });
   assert.equal(await typed.getAttribute("aria-invalid"), "false");
-  assert.equal(asked.length, 1, "what was good");
+  assert.equal(asked.length, 1, "only the valid traffic was sent");
 });
 
 on("traffic is drawn with the mouse", async (visit) => {
   const { picture, typed, pattern } = parts(visit);
-  // It may be drawn anew at this very moment.
+  // Retried, because the picture may be redrawn at this moment.
   const ground = await eventually(async () => (await picture.locator(".ground").boundingBox()) ?? assert.fail("no ground"));
   const at = (share, height) => [ground.x + share * ground.width, ground.y + (1 - height) * ground.height];
   const { mouse } = visit.page;
-  // It begins on what is there: ten on each side of the boundary.
+  // Drawing adds to the traffic that is there: ten requests on each side of the boundary.
   await mouse.move(...at(0.252, 0.5));
   const first = await answer(visit, () => mouse.down());
   await mouse.up();
@@ -138,11 +138,11 @@ on("traffic is drawn with the mouse", async (visit) => {
   const dragged = await answer(visit, () => mouse.move(...at(0.505, 1)), ({ at_ms: times }) => times.length === 144);
   assert.equal(dragged.sent.at_ms[132], 15_000);
   await mouse.up();
-  await eventually(async () => assert.deepEqual(await picture.locator(".ground").boundingBox(), ground, "what is drawn on stays where it is"));
+  await eventually(async () => assert.deepEqual(await picture.locator(".ground").boundingBox(), ground, "the drawing area does not move"));
   await assertShown(visit, dragged);
   await mouse.move(...at(0.75, 1));
   await mouse.move(...at(0.252, 0));
-  // Down to the ground, it is taken away; what the mouse did in between was not drawn.
+  // A click at the bottom removes requests. Moves without a pressed button draw nothing.
   const less = await answer(visit, () => mouse.down());
   await mouse.up();
   assert.deepEqual([less.sent.at_ms.length, less.sent.at_ms[0]], [138, 8_000]);
@@ -166,7 +166,7 @@ on("traffic is drawn with a finger, and the page stays where it is", async (visi
   await assertShown(visit, drawn);
 }, { viewport: { width: 375, height: 800 }, isMobile: true, hasTouch: true });
 
-on("limits of any time are compared from the beginning of a window", async (visit) => {
+on("traffic starts at the beginning of a window, whatever its length", async (visit) => {
   const [limit, seconds] = ["all allow", "every … seconds"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
   for (const [count, every] of [[5, 7], [10, 59], [100, 60], [1, 1]]) {
     await limit.fill(String(count));
@@ -176,7 +176,7 @@ on("limits of any time are compared from the beginning of a window", async (visi
   }
 });
 
-on("what all allow can be changed", async (visit) => {
+on("the limit of all algorithms can be changed", async (visit) => {
   const [limit, seconds] = ["all allow", "every … seconds"].map((name) => visit.page.locator("#compare").getByRole("spinbutton", { name }));
   await limit.fill("5");
   await answer(visit, () => limit.press("Enter"));

@@ -1,4 +1,4 @@
-// Starts servers, a Redis and a browser, and ends them. A page that complains fails its test.
+// Starts and stops servers, a Redis and a browser. A page that reports a problem fails its test.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -14,7 +14,7 @@ const ROOT = fileURLToPath(new URL("../../../..", import.meta.url));
 const CHROMIUM = "/usr/bin/chromium";
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 
-/** The longest that a condition takes to come true. */
+/** A condition that takes longer to come true has failed. */
 const WAIT_MS = 10_000;
 
 const packaged = createRequire(join(ROOT, ".tools/page/node_modules/of-the-tests.js"));
@@ -27,7 +27,7 @@ function needed(name) {
   }
 }
 
-/** What is to be ended with this process. */
+/** The processes to kill when this process ends. */
 const started = [];
 const directory = mkdtempSync(join(tmpdir(), "tollgate-page-"));
 process.on("exit", () => {
@@ -36,7 +36,7 @@ process.on("exit", () => {
 });
 process.once("SIGTERM", () => process.exit(1));
 
-/** A path in a directory that goes with this process. */
+/** A path in a directory that is deleted when this process ends. */
 export const scratch = (name) => join(directory, name);
 
 function start(command, args, env = {}) {
@@ -56,12 +56,12 @@ export class Server {
     return server;
   }
 
-  /** Once more, where it was before. */
+  /** Starts the server, the second time at the same address. */
   async run() {
     const binary = resolve(process.env.TOLLGATE ?? join(ROOT, "target/debug/tollgate"));
     assert.ok(existsSync(binary), `${binary} is missing: build it, or say in TOLLGATE where it is`);
     const args = ["serve", "--listen", this.address, "--grpc-listen", "127.0.0.1:0", ...this.flags];
-    // So few connections that a machine has files for them, and nothing is said of that.
+    // So few connections that every machine has enough files for them, and the server logs no warning.
     this.child = start(binary, args, { TOLLGATE_MAX_CONNECTIONS: "1000", ...this.env });
     this.url = await new Promise((resolve, reject) => {
       let log = "";
@@ -75,7 +75,7 @@ export class Server {
     this.address = new URL(this.url).host;
   }
 
-  /** At once, as one that is lost. */
+  /** Kills the server without a drain. */
   async stop() {
     this.child.kill("SIGKILL");
     await this.child.gone;
@@ -100,7 +100,7 @@ export class Redis {
     return redis;
   }
 
-  /** Once more, where it was before, and empty. */
+  /** Starts an empty Redis, the second time at the same path. */
   async run() {
     this.child = start("redis-server", ["--port", "0", "--unixsocket", this.path, "--save", ""], { PATH: process.env.PATH });
     const failed = new Promise((_, reject) => this.child.once("error", (error) => reject(new Error(`redis-server: ${error.message}; run \`make servers\``))));
@@ -119,7 +119,7 @@ function connects(path) {
   });
 }
 
-/** Tries until it does not throw; then what it gave. */
+/** Calls `attempt` until it does not throw, and returns its result. */
 export async function eventually(attempt, what = "it") {
   const until = performance.now() + WAIT_MS;
   for (;;) {
@@ -134,25 +134,25 @@ export async function eventually(attempt, what = "it") {
 
 let browser;
 
-/** The one browser of a file of tests. */
+/** The browser that all tests of a file share. */
 export async function chromium() {
   assert.ok(existsSync(CHROMIUM), `${CHROMIUM} is missing: run \`make browser\``);
   browser ??= packaged(needed("playwright-core")).chromium.launch({ executablePath: CHROMIUM, args: FLAGS });
   return browser;
 }
 
-/** Closes the browser and ends all that runs. */
+/** Closes the browser and kills all processes. */
 export async function end() {
   await (await browser)?.close();
   for (const child of started) child.kill("SIGKILL");
   await Promise.all(started.map((child) => child.gone));
 }
 
-/** A browser's window on a page that is watched, with cookies of its own. */
+/** A browser window with its own cookies, whose page's problems are recorded. */
 export class Visit {
   /**
-   * `path` is where on the server; the rest are options of Playwright's, such as `colorScheme`. With less motion, unless
-   * said otherwise: without a graphics card, drawing takes all the time there is.
+   * Opens `path` on the server. The other options are Playwright's, such as `colorScheme`. Motion is reduced by default,
+   * because without a graphics card drawing uses all of the CPU time.
    */
   static async open(server, { path = "/", ...options } = {}) {
     const visit = new Visit();
@@ -167,7 +167,7 @@ export class Visit {
     return visit;
   }
 
-  /** Waits until the page has heard of the server. */
+  /** Waits until the page has reached the server. */
   async connected() {
     await this.page.locator("#store", { hasText: /^(counters|connected)/ }).waitFor({ state: "attached" });
   }
@@ -188,7 +188,7 @@ export class Visit {
       window.reportedByPolicy(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile ?? ""}:${event.lineNumber}`);
     }));
     await page.addInitScript(() => {
-      // How many questions are not answered and shown: what a page does with an answer it does before its next task.
+      // The number of requests whose answers are not shown yet. The page shows an answer before its next task.
       window.asking = 0;
       const [ask, read] = [window.fetch, Response.prototype.text];
       const counted = (promise) => promise.finally(() => setTimeout(() => { window.asking -= 1; }));
@@ -203,7 +203,7 @@ export class Visit {
     });
   }
 
-  /** Loads the page again; what it was waiting for is not answered any more. */
+  /** Reloads the page. Requests that this aborts are not problems. */
   async reload() {
     this.isLeaving = true;
     await this.page.reload();
@@ -211,21 +211,21 @@ export class Visit {
     await this.connected();
   }
 
-  /** Lets the page complain of what is like this. */
+  /** Expects problems that match these patterns. */
   expect(...patterns) {
     this.expected.push(...patterns);
   }
 
-  /** Fails if the page complained, save of what was to be expected; that must have been there. */
+  /** Fails if the page had an unexpected problem, or if an expected one is missing. */
   assertCalm() {
     const isExpected = (problem) => this.expected.some((pattern) => pattern.test(problem));
-    assert.deepEqual(this.problems.filter((problem) => !isExpected(problem)), [], "the page complained");
-    for (const pattern of this.expected) assert.ok(this.problems.some((problem) => pattern.test(problem)), `nothing of ${pattern}`);
+    assert.deepEqual(this.problems.filter((problem) => !isExpected(problem)), [], "the page had problems");
+    for (const pattern of this.expected) assert.ok(this.problems.some((problem) => pattern.test(problem)), `no problem matches ${pattern}`);
   }
 
   /**
-   * Does something, and gives the answer to what the page asks then, of this path and what is wanted: not to what it
-   * asked before. By then the page shows it.
+   * Runs `act` and returns the answer to the next request for this path that `isWanted` accepts. Earlier requests do not
+   * count. The page shows the answer by then.
    */
   async answerTo(path, act, isWanted = () => true) {
     const isIt = (request) => new URL(request.url()).pathname === path && isWanted(request.postDataJSON());
@@ -236,7 +236,7 @@ export class Visit {
     return { sent: request.postDataJSON(), json: await response.json(), headers: await response.allHeaders() };
   }
 
-  /** What the API says of the same session. */
+  /** The state of the same session according to the API. */
   async state(config = {}) {
     const response = await this.context.request.post(`${this.server.url}/api/rate-limit/state`, { data: { config } });
     assert.equal(response.status(), 200, await response.text());
@@ -252,7 +252,7 @@ export class Visit {
   }
 }
 
-/** What an accessibility checker finds, as texts. */
+/** The problems that the accessibility checker axe finds. */
 export async function axe({ page }) {
   const source = readFileSync(needed("axe-core"), "utf8");
   await page.evaluate(source);

@@ -1,4 +1,4 @@
-//! The page in a real browser: `*.test.mjs`, which node runs and `harness.mjs` helps.
+//! The page in a real browser: node runs `*.test.mjs` with the help of `harness.mjs`.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian has it; `harness.mjs` starts the same.
+/// Debian's path of Chromium, which `harness.mjs` starts.
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// One file after another: they share two cores with their browsers, and some of them look at the time.
+/// Runs one file after another, because tests and browsers share two cores, and some tests measure time.
 #[test]
 fn the_page_does_in_a_browser_what_its_tests_say() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
@@ -28,7 +28,7 @@ fn the_page_does_in_a_browser_what_its_tests_say() {
         let said = [run.stdout, run.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert!(run.status.success(), "{said}");
-        // A file that node does not take for a test passes as well.
+        // A file in which node finds no tests passes, too, so the number of tests must not be 0.
         assert!(said.contains("pass ") && !said.contains("pass 0"), "{said}");
         println!("{said}");
     }

@@ -1,4 +1,4 @@
-// Operations: who sees it, and that it tells of rules, rates, the refused and the store.
+// Operations: access to it; rules, rates, refused keys and the store.
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
@@ -20,7 +20,7 @@ rules:
   - { name: watched, domain: api, key: [ip], limit: once, shadow: true }
 `;
 const TOKEN = "0123456789abcdef0123456789abcdef";
-/** What would be markup, what turns text round, and what an input field leaves out. */
+/** Markup, a character that reverses text, a newline that an input field would drop, and a backslash. */
 const KEY = "<script>alert(1)</script>\u202e\n\\";
 const SHOWN_KEY = "<script>alert(1)</script>\\u{202e}\\u{a}\\\\";
 
@@ -48,7 +48,7 @@ const check = (server) => server.ask("POST", "/v1/check", { domain: "api", attri
 async function row(visit, name) {
   const rows = table(visit, /^Rules and limits/).getByRole("row");
   const cells = rows.filter({ has: visit.page.getByRole("cell", { name, exact: true }) }).getByRole("cell");
-  // Of rates, without how many there were in all.
+  // A rate's cell also has a total, which is left out here.
   return cells.evaluateAll((cells) => cells.map((cell) => (cell.querySelector(".number")?.firstChild ?? cell).textContent));
 }
 
@@ -88,7 +88,7 @@ on("a key of a tiered rule is shown under each limit, and which one refused it",
   assert.equal(await visit.page.getByRole("meter").count(), 2);
 });
 
-on("a blocked client is among the refused", () => local, async (visit) => {
+on("a blocked client is listed as refused", () => local, async (visit) => {
   for (let at = 0; at < 3; at += 1) await local.ask("POST", "/v1/check", { domain: "web", attributes: { ip: "203.0.113.66" } });
   const own = table(visit, "Most refused lately").getByRole("row").filter({ hasText: "ip=203.0.113.66" });
   await own.waitFor();
@@ -97,7 +97,7 @@ on("a blocked client is among the refused", () => local, async (visit) => {
   await visit.page.locator("[data-field=lookup]").filter({ hasText: /^blocked: this rule refuses every request/ }).waitFor();
 });
 
-on("rates move with what is decided", () => local, async (visit) => {
+on("rates follow the decisions", () => local, async (visit) => {
   await eventually(async () => assert.equal((await row(visit, "api/per-client"))[2], "0.0"));
   const decided = async () => {
     for (let at = 0; at < 5; at += 1) await check(local);
@@ -111,12 +111,12 @@ on("rates move with what is decided", () => local, async (visit) => {
     await check(local);
     assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed [1-9]/);
   });
-  await eventually(async () => assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed 0\.0/, "and come to rest"));
+  await eventually(async () => assert.match(await rates.getByRole("img").getAttribute("aria-label"), /now allowed 0\.0/, "the rate returns to 0"));
   const { json } = await local.ask("GET", "/v1/operations");
   await table(visit, /^Rules and limits/).getByText(`${json.rules.find(({ name }) => name === "api/per-client").allowed} in all`).waitFor();
 });
 
-on("whoever is refused most is shown as text, looked up and reset", () => local, async (visit) => {
+on("the most refused key is shown as text, looked up and reset", () => local, async (visit) => {
   const ask = () => local.ask("POST", "/v1/check", { limit: "once", key: KEY });
   for (let at = 0; at < 3; at += 1) await ask();
   const refused = table(visit, "Most refused lately");
@@ -129,13 +129,13 @@ on("whoever is refused most is shown as text, looked up and reset", () => local,
   const told = visit.page.locator("[data-field=lookup]");
   await told.filter({ hasText: /^0 of 1 remain; refused for 60 min/ }).waitFor();
   await visit.page.getByRole("button", { name: "Reset this key" }).click();
-  assert.equal((await ask()).json.allowed, false, "it is asked once more");
+  assert.equal((await ask()).json.allowed, false, "the page asks for a confirmation first");
   await visit.page.getByRole("button", { name: "Sure? Reset it" }).click();
   await told.filter({ hasText: /forgotten/ }).waitFor();
   assert.equal((await ask()).json.allowed, true);
 });
 
-on("of API keys a part is shown, and yet each is looked up as it is", () => local, async (visit) => {
+on("API keys are shown in part and looked up in full", () => local, async (visit) => {
   const keys = ["api_key=abcdSECRET1", "api_key=abcdSECRET2"];
   for (const key of keys) for (let at = 0; at < 4; at += 1) await local.ask("POST", "/v1/check", { limit: "once", key });
   const buttons = visit.page.getByRole("button", { name: "Look up api_key=abcd…" });
@@ -147,10 +147,10 @@ on("of API keys a part is shown, and yet each is looked up as it is", () => loca
   assert.ok(!(await visit.page.content()).includes("SECRET"));
   assert.ok(!(await visit.page.getByRole("textbox", { name: "key", exact: true }).inputValue()).includes("SECRET"));
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
-  await eventually(() => assert.equal(looked.at(-1), looked.at(-2), "what was looked up is looked up again"));
+  await eventually(() => assert.equal(looked.at(-1), looked.at(-2), "the same key is looked up again"));
 });
 
-on("any key can be looked up, and what is unknown is told", () => local, async (visit) => {
+on("any key can be looked up, and an unknown limit is reported", () => local, async (visit) => {
   const [by, key] = ["rule or limit", "key"].map((name) => visit.page.getByRole("textbox", { name, exact: true }));
   const told = visit.page.locator("[data-field=lookup]");
   const asked = [];
@@ -171,7 +171,7 @@ on("any key can be looked up, and what is unknown is told", () => local, async (
   await by.fill("nothing");
   await key.press("Enter");
   await told.filter({ hasText: /nothing/ }).waitFor();
-  assert.equal(asked.length, 4, "a field that is empty sends nothing");
+  assert.equal(asked.length, 4, "an empty field sends nothing");
   visit.expect(/console: .*404.*\/v1\/limits\/nothing\/keys/);
 });
 
@@ -179,7 +179,7 @@ on("a server with a token shows nothing without it", () => guarded, async (visit
   const field = visit.page.getByLabel("operators' token");
   await field.waitFor();
   assert.equal(await table(visit, /^Rules and limits/).count(), 0);
-  assert.equal(await visit.page.locator("#operations").getByRole("alert").count(), 0, "nothing was wrong so far");
+  assert.equal(await visit.page.locator("#operations").getByRole("alert").count(), 0, "no token has been refused yet");
   await field.fill("wrong");
   await field.press("Enter");
   await visit.page.getByText("that is not the token").waitFor();
@@ -190,7 +190,7 @@ on("a server with a token shows nothing without it", () => guarded, async (visit
   await eventually(async () => assert.equal(await field.count() && (await field.isVisible()), false));
   assert.equal(await visit.page.getByText("that is not the token").isVisible(), false);
   const kept = await visit.page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href, document.getElementById("token").value]));
-  assert.ok(!kept.includes(TOKEN), "the page keeps it nowhere");
+  assert.ok(!kept.includes(TOKEN), "the page does not store the token");
   await visit.page.getByRole("textbox", { name: "rule or limit" }).fill("once");
   await visit.page.getByRole("textbox", { name: "key", exact: true }).fill("a");
   await visit.page.getByRole("button", { name: "Look up", exact: true }).click();
@@ -204,7 +204,7 @@ on("without a playground there is Operations alone", () => closed, async (visit)
   assert.equal(await visit.page.getByRole("button", { name: "Send Request" }).count(), 0);
 });
 
-visits("who may see nothing is told so", () => closed, {}, async (visit) => {
+visits("a visitor without access to any view sees a notice", () => closed, {}, async (visit) => {
   await visit.page.route("**/page/server.json", (route) => route.fulfill({ json: { playground: false, operations: "no", store: "memory" } }));
   await visit.reload();
   await visit.page.getByText("There is nothing to play with on this server").waitFor();
@@ -217,7 +217,7 @@ visits("without a playground Operations comes first", () => closed, {}, async (v
   assert.equal(await visit.tab("Operations").getAttribute("aria-selected"), "true");
 });
 
-on("a store that is away is told, and that it is back", () => onRedis, async (visit) => {
+on("an outage of the store and its end are shown", () => onRedis, async (visit) => {
   const store = facts(visit).locator("div").filter({ hasText: "redis.sock" });
   await store.filter({ hasText: "breaker closed" }).waitFor();
   await redis.stop();

@@ -1,4 +1,5 @@
-// Pictures tell what the server decides, whatever was changed before: no browser, only the page's own drawing.
+// Pictures agree with the server's decisions after any change of parameters. Runs the page's drawing code without a
+// browser.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -14,7 +15,7 @@ let server;
 before(async () => { server = await Server.start(); });
 after(end);
 
-/** Numbers that look random, and are the same each time. */
+/** Pseudorandom numbers from 0 to 1, the same on every run. */
 function* numbers(seed) {
   for (let state = seed; ; ) {
     state = (state * 1_664_525 + 1_013_904_223) % 2 ** 32;
@@ -24,7 +25,7 @@ function* numbers(seed) {
 
 const pick = (random, all) => all[Math.floor(random.next().value * all.length)];
 
-/** Parameters of an algorithm: those that somebody may type. */
+/** Random valid parameters of an algorithm. */
 function parameters(random, { id }) {
   const size = pick(random, [1, 3, 10, 21, 50]);
   const seconds = pick(random, [0.1, 0.123456789, 2.05, 4.1, 10, 60]);
@@ -47,7 +48,7 @@ async function session() {
 }
 
 for (const own of CARDS) {
-  test(`what a picture says is left is what remains: ${own.title}`, async () => {
+  test(`a picture shows the remaining quota: ${own.title}`, async () => {
     const random = numbers(own.title.length);
     for (let round = 0; round < 12; round += 1) {
       const ask = await session();

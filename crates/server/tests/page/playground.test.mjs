@@ -1,4 +1,4 @@
-// The playground: every button and field of every card, and that cards say what the API says.
+// The playground: every button and field of every card; cards show the API's answers.
 
 import assert from "node:assert/strict";
 import { before } from "node:test";
@@ -14,7 +14,7 @@ const MOVING = { reducedMotion: "no-preference" };
 
 const TOLD = ["ratelimit-policy", "ratelimit", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/** That a card says what the server answered, and how the session stands since. */
+/** Asserts that a card shows an answer, and the state of the session after it. */
 async function assertAgrees(visit, card, { sent, json, headers }, told) {
   const last = [json].flat().at(-1);
   await eventually(async () => {
@@ -27,7 +27,7 @@ async function assertAgrees(visit, card, { sent, json, headers }, told) {
   });
 }
 
-/** The same on every card, in one window. */
+/** Runs the same test on every card, in one window. */
 const onEach = (name, body) => on(name, async (visit) => {
   for (const own of CARDS) await body(visit, new Card(visit, own), own);
 });
@@ -43,7 +43,7 @@ onEach("a request is shown as the API answers it", async (visit, card, { slow, i
   assert.equal(await card.field("status").textContent(), "200 OK", id);
 });
 
-onEach("a burst shows who goes and who does not, and a refusal for how long", async (visit, card, { slow, size, id }) => {
+onEach("a burst shows which requests are allowed, and a refusal shows its wait", async (visit, card, { slow, size, id }) => {
   await card.set({ [size]: 4, ...slow });
   const burst = await card.burst();
   assert.equal(burst.sent.count, 10);
@@ -56,7 +56,7 @@ onEach("a burst shows who goes and who does not, and a refusal for how long", as
   const refused = await card.send();
   assert.equal(refused.json.allowed, false, id);
   await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Refused", id));
-  assert.equal(await card.dots.count(), 0, "the dots are those of a burst");
+  assert.equal(await card.dots.count(), 0, "only a burst has dots");
   assert.equal(await card.field("status").textContent(), "429 Too Many Requests", id);
   const { retryAfter } = refused.json;
   const shown = secondsIn(await card.field("retry").textContent());
@@ -65,7 +65,7 @@ onEach("a burst shows who goes and who does not, and a refusal for how long", as
   await assertAgrees(visit, card, refused, [...TOLD, "retry-after"]);
 });
 
-onEach("parameters that are changed are those of the picture at once, and are sent", async (visit, card, { slow, size, id }) => {
+onEach("changed parameters are drawn at once, and sent", async (visit, card, { slow, size, id }) => {
   const chosen = { [size]: 7, ...Object.fromEntries(Object.keys(slow).map((name) => [name, 120])) };
   await card.set(chosen);
   await eventually(async () => assert.equal(await card.field("remaining").textContent(), "7 of 7 left", id));
@@ -74,11 +74,11 @@ onEach("parameters that are changed are those of the picture at once, and are se
   assert.deepEqual((await card.burst()).sent, { config: { ...chosen, ...mode }, count: 10 });
 });
 
-on("pictures move with time alone, and say in words what they show", async (visit) => {
+on("pictures move without new answers, and describe themselves in words", async (visit) => {
   const cards = CARDS.map((own) => new Card(visit, own));
   for (const card of cards) await card.burst();
   for (const card of cards) await eventually(async () => assert.match(await card.picture.getAttribute("aria-label"), /^[\d.]+ (of|before)/, card.id));
-  // The server says nothing more.
+  // From now on the page gets no more answers.
   const held = [];
   await visit.page.route("**/api/rate-limit/state", (route) => held.push(route));
   await eventually(() => assert.ok(held.length > 0));
@@ -88,7 +88,7 @@ on("pictures move with time alone, and say in words what they show", async (visi
   for (const route of held) await route.continue();
 }, MOVING);
 
-onEach("parameters that cannot be are told, and nothing is sent", async (visit, card, { slow, size, id }) => {
+onEach("invalid parameters are reported, and nothing is sent", async (visit, card, { slow, size, id }) => {
   const asked = [];
   visit.page.on("request", (request) => request.url().includes(card.path) && asked.push(request.postDataJSON()));
   const [other] = Object.keys(slow);
@@ -104,7 +104,7 @@ onEach("parameters that cannot be are told, and nothing is sent", async (visit, 
   await card.send();
   await eventually(async () => assert.equal(await card.problem.count(), 0));
   assert.equal(await card.input(other).getAttribute("aria-invalid"), "false", id);
-  assert.equal(asked.length, 1, "what was good");
+  assert.equal(asked.length, 1, "only the valid parameters were sent");
 });
 
 on("a bucket refills on the page as it does on the server", async (visit) => {
@@ -121,7 +121,7 @@ on("a bucket refills on the page as it does on the server", async (visit) => {
   }
 }, MOVING);
 
-on("how long to wait counts down to now, and then it is allowed", async (visit) => {
+on("the wait counts down to now, and then a request is allowed", async (visit) => {
   const card = new Card(visit, CARDS[3]);
   await card.set({ maxTokens: 1, refillRate: 1 });
   const { json } = await card.burst();
@@ -129,7 +129,7 @@ on("how long to wait counts down to now, and then it is allowed", async (visit) 
   assert.match(texts.pop(), /try again now/);
   const seconds = texts.map(secondsIn);
   assert.ok(seconds.length > 5, `it counts: ${texts}`);
-  assert.deepEqual(seconds, [...seconds].sort((one, other) => other - one), "it only ever goes down");
+  assert.deepEqual(seconds, [...seconds].sort((one, other) => other - one), "the wait never grows");
   assert.ok(seconds[0] <= json.at(-1).retryAfter + 0.001, `${seconds[0]}`);
   assert.equal((await card.send()).json.allowed, true);
 }, MOVING);
@@ -140,7 +140,7 @@ on("a shaped burst waits its turn, and leaves one by one", async (visit) => {
   const { json } = await card.burst();
   const delays = json.map(({ delay }) => delay);
   assert.deepEqual([delays[0], ...delays.slice(6)], [0, null, null, null, null]);
-  // Half a second for each before it, less what the bucket leaks between the first and the last of them.
+  // Half a second for each earlier request, less what the bucket leaks between the first and the last of them.
   delays.slice(1, 6).forEach((delay, at) => assert.ok(delay <= (at + 1) / 2 && delay > at / 2, `${delays}`));
   const queued = () => card.picture.evaluate((svg) => new Promise((resolve) => {
     const counts = [];
@@ -157,7 +157,7 @@ on("a shaped burst waits its turn, and leaves one by one", async (visit) => {
   assert.deepEqual(counts, Array.from({ length: counts[0] + 1 }, (_, at) => counts[0] - at), "one by one");
 }, MOVING);
 
-on("a shaped request says when it goes, and that it has gone", async (visit) => {
+on("a shaped request shows when it leaves, and that it has left", async (visit) => {
   const card = new Card(visit, CARDS[4]);
   await card.set({ mode: "shaping", leakRate: 2 });
   assert.equal((await card.send()).json.delay, 0);
@@ -167,12 +167,12 @@ on("a shaped request says when it goes, and that it has gone", async (visit) => 
   assert.equal(await card.field("verdict").textContent(), "Allowed, later");
   const texts = await textsUntil(card.field("retry"), /gone/);
   assert.ok(secondsIn(texts[0]) <= json.delay + 0.001, texts[0]);
-  // The mode's switch goes back as well.
+  // The mode can be switched back.
   await card.set({ mode: "policing" });
   assert.equal((await card.send()).json.delay, null);
 }, MOVING);
 
-on("whoever clicks quickly is answered as often", async (visit) => {
+on("every one of many quick clicks is answered", async (visit) => {
   const card = new Card(visit, CARDS[0]);
   await card.set(CARDS[0].slow);
   const answered = [];
@@ -182,7 +182,7 @@ on("whoever clicks quickly is answered as often", async (visit) => {
   await eventually(async () => assert.equal(await card.left(), 3));
 });
 
-on("what was spent under other parameters decides until it has left, and the card says so", async (visit) => {
+on("a limit of earlier parameters decides until its charges expire, and the card says so", async (visit) => {
   const card = new Card(visit, CARDS[1]);
   await card.set(CARDS[1].slow);
   await card.burst();
@@ -195,7 +195,7 @@ on("what was spent under other parameters decides until it has left, and the car
   assert.equal(await card.field("carried").textContent(), "");
 });
 
-on("parameters outlive a reload, as what was spent does", async (visit) => {
+on("parameters and counters outlive a reload", async (visit) => {
   const card = new Card(visit, CARDS[4]);
   await card.set({ mode: "shaping", capacity: 4, leakRate: 0.01 });
   await card.burst();
@@ -206,7 +206,7 @@ on("parameters outlive a reload, as what was spent does", async (visit) => {
   await card.picture.and(visit.page.getByRole("img", { name: "3 ahead of the next, room for 0 of 4" })).waitFor();
 });
 
-on("what is for all cards goes to each of them", async (visit) => {
+on("buttons for all cards send to each of them", async (visit) => {
   const asked = [];
   visit.page.on("response", (response) => {
     const [, id, burst] = /rate-limit\/([a-z]+-[a-z-]+)(\/burst)?$/.exec(response.url()) ?? [];
@@ -220,7 +220,7 @@ on("what is for all cards goes to each of them", async (visit) => {
   }
 });
 
-on("Reset All Counters forgets all that was spent, on every card", async (visit) => {
+on("Reset All Counters resets every card", async (visit) => {
   for (const own of CARDS) {
     const card = new Card(visit, own);
     await card.set(own.slow);
@@ -231,7 +231,7 @@ on("Reset All Counters forgets all that was spent, on every card", async (visit)
   for (const own of CARDS) {
     const card = new Card(visit, own);
     await eventually(async () => assert.equal(await card.left(), 10, own.id));
-    assert.equal(await card.field("verdict").textContent(), "Nothing was sent yet.", "what was answered is gone, too");
+    assert.equal(await card.field("verdict").textContent(), "Nothing was sent yet.", "the last answer is gone, too");
     assert.equal((await visit.state()).algorithms[own.id].remaining, 10);
   }
 });

@@ -1,4 +1,4 @@
-// The page and its server: sessions, the server's loss and return, what is kept, and counters on Redis.
+// The page and its server: sessions, outages of the server, caching, and counters on Redis.
 
 import assert from "node:assert/strict";
 import { before } from "node:test";
@@ -26,7 +26,7 @@ visits("two sessions do not see each other", () => server, {}, async (visit) => 
     assert.equal((await others.send()).json.remaining, 9);
     assert.equal((await own.send()).json.allowed, false);
     await other.reload();
-    assert.equal((await other.state()).algorithms["token-bucket"].remaining, 9, "and a session outlives a reload");
+    assert.equal((await other.state()).algorithms["token-bucket"].remaining, 9, "a session outlives a reload");
     await eventually(async () => assert.equal(await others.left(), 9));
     other.assertCalm();
   } finally {
@@ -34,7 +34,7 @@ visits("two sessions do not see each other", () => server, {}, async (visit) => 
   }
 });
 
-visits("a server that is lost is told at once, and the page goes on when it is back", () => lost, {}, async (visit) => {
+visits("an outage of the server is shown at once, and the page recovers", () => lost, {}, async (visit) => {
   const card = new Card(visit, BUCKET);
   const banner = visit.page.locator("#lost");
   await card.set(BUCKET.slow);
@@ -44,19 +44,19 @@ visits("a server that is lost is told at once, and the page goes on when it is b
   await lost.stop();
   const at = performance.now();
   await banner.filter({ hasText: "does not answer" }).waitFor();
-  assert.ok(performance.now() - at < 5000, "nobody has done anything");
+  assert.ok(performance.now() - at < 5000, "the outage is shown without a click");
   await card.sendButton.click();
   await card.problem.filter({ hasText: "does not answer" }).waitFor();
 
   await lost.run();
   await eventually(async () => assert.equal(await banner.isVisible(), false));
-  await eventually(async () => assert.equal(await visit.page.getByText("does not answer").count(), 0, "nor does a card say so"));
-  // What is in memory goes with the server.
+  await eventually(async () => assert.equal(await visit.page.getByText("does not answer").count(), 0, "no card shows the outage any more"));
+  // Counters in memory are lost with the server.
   assert.equal((await card.send()).json.remaining, 9);
   await eventually(async () => assert.equal(await card.field("verdict").textContent(), "Allowed"));
 });
 
-visits("who answers for a server that is away is not taken for it", () => server, {}, async (visit) => {
+visits("a gateway's error page is not taken for an answer of the server", () => server, {}, async (visit) => {
   const banner = visit.page.locator("#lost");
   visit.expect(/console: .*502/);
   await visit.page.route("**/api/**", (route) => route.fulfill({ status: 502, contentType: "text/html", body: "<h1>Bad Gateway</h1>" }));
@@ -65,7 +65,7 @@ visits("who answers for a server that is away is not taken for it", () => server
   await eventually(async () => assert.equal(await banner.isVisible(), false));
 });
 
-visits("nothing is shown before it is known what may be", () => server, {}, async (visit) => {
+visits("no tab is shown before the page knows which the server has", () => server, {}, async (visit) => {
   let answer;
   await visit.page.route("**/page/server.json", (route) => { answer = () => route.continue(); });
   visit.isLeaving = true;
@@ -78,7 +78,7 @@ visits("nothing is shown before it is known what may be", () => server, {}, asyn
   assert.deepEqual(await visit.page.getByRole("tab").allTextContents(), ["Playground", "Compare", "Operations"]);
 });
 
-visits("traffic that found no server is sent again when there is one", () => lost, { path: "/#compare" }, async (visit) => {
+visits("traffic is sent again when the server is back", () => lost, { path: "/#compare" }, async (visit) => {
   const problem = visit.page.locator("#compare").getByRole("alert");
   visit.expect(...REFUSED);
   await visit.page.getByRole("img", { name: /Fixed window: 20 of 20/ }).waitFor();
@@ -91,7 +91,7 @@ visits("traffic that found no server is sent again when there is one", () => los
   assert.equal(await problem.count(), 0);
 });
 
-visits("a page is not sent again to those who have it", () => server, {}, async (visit) => {
+visits("cached files are not sent again", () => server, {}, async (visit) => {
   const cdp = await visit.context.newCDPSession(visit.page);
   await cdp.send("Network.enable");
   const [paths, statuses] = [new Map(), new Map()];
@@ -105,7 +105,7 @@ visits("a page is not sent again to those who have it", () => server, {}, async 
   });
 });
 
-visits("an address names its view", () => server, { path: "/#operations" }, async (visit) => {
+visits("the address selects the view", () => server, { path: "/#operations" }, async (visit) => {
   const go = (hash) => visit.page.evaluate((hash) => { location.hash = hash; }, hash);
   for (const [hash, name] of [["#operations", "Operations"], ["#compare", "Compare"], ["#elsewhere", "Compare"], ["#playground", "Playground"]]) {
     await go(hash);
@@ -113,10 +113,10 @@ visits("an address names its view", () => server, { path: "/#operations" }, asyn
     assert.deepEqual(await visit.page.getByRole("tabpanel").evaluateAll((panels) => panels.map((panel) => panel.id)), [name.toLowerCase()]);
   }
   await visit.tab("Compare").click();
-  assert.equal(new URL(visit.page.url()).hash, "#compare", "and the address follows");
+  assert.equal(new URL(visit.page.url()).hash, "#compare", "a click changes the address");
 });
 
-visits("all of it works on Redis as well", () => onRedis, {}, async (visit) => {
+visits("the page works with counters on Redis", () => onRedis, {}, async (visit) => {
   await visit.page.getByText("counters on Redis").waitFor();
   for (const own of CARDS) {
     const card = new Card(visit, own);

@@ -1,4 +1,4 @@
-// Takes pictures of the page for the documents: `node screenshots.mjs docs/pictures`.
+// Takes screenshots of the page for the documents: `node screenshots.mjs docs/pictures`.
 
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
@@ -12,7 +12,7 @@ if (!directory) throw new Error("no directory for the pictures; give one: node s
 const DESKTOP = { viewport: { width: 1280, height: 1000 } };
 const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, isMobile: true, hasTouch: true };
 
-/** Some allowed, some refused, a queue: every card has something to tell. */
+/** Sends requests until the cards show allowed and refused requests and a queue. */
 async function play(visit) {
   const [fixed, log, counter, tokens, leaky] = CARDS.map((own) => new Card(visit, own));
   await leaky.set({ mode: "shaping" });
@@ -21,7 +21,7 @@ async function play(visit) {
     for (let count = 0; count < 3; count += 1) await card.send();
     await card.burst();
   }
-  // The log's entries move away, buckets refill, the queue begins to leave.
+  // Meanwhile the log's entries age, buckets refill, and the queue starts to drain.
   await visit.page.waitForTimeout(1500);
   for (const card of [counter, log]) await card.send();
   await fixed.burst();
@@ -31,7 +31,7 @@ async function play(visit) {
     scrollTo(0, 0);
   });
   await visit.page.mouse.move(0, 0);
-  // The shaking of what was refused has an end.
+  // Waits until the animation of refused cards has ended.
   await visit.page.waitForTimeout(500);
 }
 

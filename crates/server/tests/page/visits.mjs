@@ -8,7 +8,7 @@ const LONGEST_MS = 60_000;
 
 after(end);
 
-/** A test with a window on the page, which must not complain. `server` is a function: servers start before tests do. */
+/** A test with a window on the page, which must have no problems. `server` is a function, because servers start later. */
 export function visits(name, server, options, body) {
   test(name, { timeout: LONGEST_MS }, async () => {
     const visit = await Visit.open(server(), options);

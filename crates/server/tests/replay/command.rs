@@ -40,19 +40,19 @@ pub(crate) fn stderr(output: &Output) -> &str {
 }
 
 /// A trace that is being written while it is replayed.
-pub(crate) struct Slowly {
+pub(crate) struct GrowingTrace {
     child: Child,
     trace: ChildStdin,
     decisions: BufReader<ChildStdout>,
 }
 
-impl Slowly {
-    pub(crate) fn begin(store: &str) -> Slowly {
+impl GrowingTrace {
+    pub(crate) fn begin(store: &str) -> GrowingTrace {
         let args = ["replay", "--limit", BUCKET, "--store", store, "-"];
         let mut child = tollgate(&args).spawn().unwrap();
         let trace = child.stdin.take().unwrap();
         let decisions = BufReader::new(child.stdout.take().unwrap());
-        Slowly { child, trace, decisions }
+        GrowingTrace { child, trace, decisions }
     }
 
     pub(crate) fn write(&mut self, lines: &str) {
@@ -74,7 +74,7 @@ impl Slowly {
 
 /// Asserts that every line is decided before the next is written, also if a blank line or half a line follows it.
 pub(crate) fn decides_as_it_arrives(store: &str) {
-    let mut replay = Slowly::begin(store);
+    let mut replay = GrowingTrace::begin(store);
     replay.write("at_us,key\n");
     for (at_us, lines) in ["0,a\n", "1,a\n\n", "\r\n2,a\n \n\n3", ",a\n"].into_iter().enumerate() {
         replay.write(lines);
@@ -86,19 +86,19 @@ pub(crate) fn decides_as_it_arrives(store: &str) {
 }
 
 /// A worked example as a trace, and the decisions to be printed.
-pub(crate) struct Example {
+pub(crate) struct WorkedTrace {
     pub(crate) limit: String,
     pub(crate) trace: String,
     pub(crate) decisions: String,
 }
 
-pub(crate) fn examples() -> Vec<Example> {
+pub(crate) fn examples() -> Vec<WorkedTrace> {
     let data = include_str!("../../../core/tests/behaviour/data/worked-examples.json");
     let data: serde_json::Value = serde_json::from_str(data).unwrap();
     data["examples"].as_array().unwrap().iter().map(example).collect()
 }
 
-fn example(example: &serde_json::Value) -> Example {
+fn example(example: &serde_json::Value) -> WorkedTrace {
     let limit = example["limit"].as_str().unwrap().to_owned();
     let size: u64 = limit.split(['=', ' ']).nth(2).unwrap().parse().unwrap();
     let mut trace = String::from("at_us,key,cost\n");
@@ -113,5 +113,5 @@ fn example(example: &serde_json::Value) -> Example {
         );
         decisions += "\n";
     }
-    Example { limit, trace, decisions }
+    WorkedTrace { limit, trace, decisions }
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use command::{
-    BUCKET, Example, decides_as_it_arrives, examples, feed, replay, stderr, stdout, tollgate,
+    BUCKET, WorkedTrace, decides_as_it_arrives, examples, feed, replay, stderr, stdout, tollgate,
 };
 
 #[test]
@@ -34,7 +34,7 @@ fn prints_one_decision_a_line_as_documented() {
 
 #[test]
 fn reproduces_the_worked_examples() {
-    for Example { limit, trace, decisions } in examples() {
+    for WorkedTrace { limit, trace, decisions } in examples() {
         assert_eq!(stdout(&replay(&limit, trace.as_bytes())), decisions, "{limit}");
     }
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use tollgate_launcher::{Cluster, Flavour, Launch, Server};
 
 use crate::command::{
-    BUCKET, Example, Slowly, decides_as_it_arrives, examples, replay, replay_on, stderr, stdout,
+    BUCKET, GrowingTrace, WorkedTrace, decides_as_it_arrives, examples, replay, replay_on, stderr,
+    stdout,
 };
 
 fn servers() -> impl Iterator<Item = Server> {
@@ -23,7 +24,7 @@ fn keys(server: &Server) -> Vec<(String, i64)> {
 #[test]
 fn reproduces_the_worked_examples() {
     for server in servers() {
-        for Example { limit, trace, decisions } in examples() {
+        for WorkedTrace { limit, trace, decisions } in examples() {
             for url in [server.url(), server.unix_url()] {
                 let output = replay_on(&url, &limit, trace.as_bytes());
                 assert_eq!(stdout(&output), decisions, "{limit}: {}", stderr(&output));
@@ -38,7 +39,7 @@ fn reproduces_the_worked_examples_on_a_cluster_and_on_shards() {
     let shards: Vec<Server> = servers().collect();
     let addrs: Vec<String> = shards.iter().map(|server| server.addr().to_string()).collect();
     for url in [cluster.url(), format!("redis+shards://{}", addrs.join(","))] {
-        for Example { limit, trace, decisions } in examples() {
+        for WorkedTrace { limit, trace, decisions } in examples() {
             let output = replay_on(&url, &limit, trace.as_bytes());
             assert_eq!(stdout(&output), decisions, "{limit}: {}", stderr(&output));
         }
@@ -158,7 +159,7 @@ fn a_bad_line_leaves_what_came_before_it_decided_and_nothing_after_it() {
 #[test]
 fn a_server_that_goes_away_ends_it_with_what_was_decided() {
     for server in servers() {
-        let (mut replay, addr) = (Slowly::begin(&server.url()), server.addr().to_string());
+        let (mut replay, addr) = (GrowingTrace::begin(&server.url()), server.addr().to_string());
         replay.write("at_us,key\n0,a\n");
         assert!(replay.decision().starts_with(r#"{"at_us":0,"#));
         drop(server);
@@ -177,7 +178,7 @@ fn a_wrong_password_is_refused_at_once_and_not_shown() {
     for server in servers() {
         let url = server.url().replace("://", "://nobody:secret@");
         // The trace stays open, but the command does not read it.
-        let mut replay = Slowly::begin(&url);
+        let mut replay = GrowingTrace::begin(&url);
         assert_eq!(replay.decision(), "");
         let output = replay.end();
         let message = stderr(&output);

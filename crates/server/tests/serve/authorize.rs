@@ -16,7 +16,7 @@ use crate::check::{problem, rules};
 use crate::eventually::eventually;
 use crate::metrics::scrape;
 use crate::openapi::valid;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 /// Allows a client three requests a day for each path, and one login.
 const RULES: &str = "
@@ -30,13 +30,13 @@ rules:
   - { name: closed-area, domain: web, when: { path: /closed }, key: [], limit: block }
 ";
 
-fn server(text: &str) -> (Server, NamedTempFile) {
+fn server(text: &str) -> (ServerProcess, NamedTempFile) {
     let file = rules(text);
-    (Server::start(&["--config", file.path().to_str().unwrap()]), file)
+    (ServerProcess::start(&["--config", file.path().to_str().unwrap()]), file)
 }
 
 /// A request to `/v1/authorize` as Caddy and Traefik send it.
-fn ask(server: &Server, path: &str, method: &str, uri: &str) -> RequestBuilder {
+fn ask(server: &ServerProcess, path: &str, method: &str, uri: &str) -> RequestBuilder {
     let request = server.get(&format!("/v1/authorize{path}"));
     let request = request.header("x-forwarded-method", method).header("x-forwarded-uri", uri);
     request.header("x-forwarded-for", "203.0.113.9").header("x-forwarded-host", "shop.example")
@@ -261,7 +261,7 @@ fn a_bad_authorize_request_is_refused_with_a_reason() {
     assert_eq!(status_of_paths(&server), 200, "nothing was charged");
 }
 
-fn status_of_paths(server: &Server) -> u16 {
+fn status_of_paths(server: &ServerProcess) -> u16 {
     (0..3).map(|_| status(ask(server, "", "GET", "/"))).max().unwrap()
 }
 
@@ -333,7 +333,7 @@ fn a_domain_in_the_path_is_percent_decoded() {
 }
 
 /// The status of a request whose path is sent exactly as written.
-fn raw_status(server: &Server, path: &str) -> u16 {
+fn raw_status(server: &ServerProcess, path: &str) -> u16 {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
         "GET /v1/authorize{path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
@@ -357,7 +357,7 @@ fn clients_are_identified_as_configured() {
          - { name: each, domain: web, key: [{ first_of: [api_key, ip] }], limit: { by: tier, tiers: { pro: two }, default: one } }",
     );
     let secret = ("JWT_SECRET", "0123456789abcdef0123456789abcdef");
-    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[secret]);
+    let server = ServerProcess::start_with(&["--config", file.path().to_str().unwrap()], &[secret]);
     let with_key = |key: &str| status(ask(&server, "", "GET", "/").header("x-api-key", key));
     assert_eq!([with_key("k_1"), with_key("k_1"), with_key("k_1")], [200, 200, 429]);
     assert_eq!(with_key("invented"), 200, "an unknown key is limited by address");
@@ -398,7 +398,7 @@ fn a_store_that_fails_does_what_the_rule_says() {
          - { name: closed, domain: closed, key: [], limit: one, on_store_failure: closed }",
     );
     let path = file.path().to_str().unwrap();
-    let server = Server::start(&["--config", path, "--store", &proxy.url()]);
+    let server = ServerProcess::start(&["--config", path, "--store", &proxy.url()]);
     // The store stalls: it accepts requests and answers none.
     proxy.drop_replies(u64::MAX);
     let ask = |path: &str| ask(&server, path, "GET", "/").send().unwrap();
@@ -437,7 +437,7 @@ fn a_shaping_limit_holds_the_answer_back() {
 }
 
 /// Sends requests of a client that may wait for a minute, on a connection of their own. The answers are not read.
-fn send(server: &Server, client: &str, count: usize) -> TcpStream {
+fn send(server: &ServerProcess, client: &str, count: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let question = format!(
         "GET /v1/authorize/web/max_wait_us=60000000 HTTP/1.1\r\nhost: a\r\nx-forwarded-method: GET\r\n\
@@ -447,7 +447,7 @@ fn send(server: &Server, client: &str, count: usize) -> TcpStream {
     stream
 }
 
-fn wait_until_held(server: &Server, count: u32) {
+fn wait_until_held(server: &ServerProcess, count: u32) {
     eventually("so many are held", || {
         let held = scrape(server).value("tollgate_authorize_held", &[]);
         (held == f64::from(count)).then_some(())
@@ -459,7 +459,7 @@ fn a_waiting_request_frees_its_place_when_it_disconnects() {
     let (server, _file) = server(&SHAPED.replace("leak=1/s", "leak=1/m").replace("=5", "=2"));
     let began = Instant::now();
     for _ in 0..3 {
-        // Of two requests the first is answered at once and the second has to wait.
+        // The first of the two requests is answered at once, and the second has to wait.
         let waits = send(&server, "203.0.113.9", 2);
         wait_until_held(&server, 1);
         assert_eq!(
@@ -477,7 +477,7 @@ fn a_waiting_request_frees_its_place_when_it_disconnects() {
 fn a_stopping_server_answers_delayed_requests_at_once() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=2/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--drain-delay", "0s"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);
     let answers = thread::scope(|scope| {
         let wait = |setting| {
@@ -506,7 +506,7 @@ fn a_stopping_server_answers_delayed_requests_at_once() {
 fn the_number_of_delayed_requests_is_bounded() {
     let file = rules(&SHAPED.replace("leak=1/s", "leak=1/m"));
     let flags = ["--config", file.path().to_str().unwrap(), "--max-connections", "4"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     let one = send(&server, "203.0.113.1", 2);
     wait_until_held(&server, 1);
     let two = send(&server, "203.0.113.2", 2);

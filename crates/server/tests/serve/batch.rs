@@ -7,9 +7,9 @@ use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::check::{problem, rules, slow};
 use crate::openapi::valid;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
-fn batch(server: &Server, body: &Value) -> Vec<Value> {
+fn batch(server: &ServerProcess, body: &Value) -> Vec<Value> {
     let response = server.post("/v1/check/batch", body.to_string()).send().unwrap();
     assert_eq!(response.status(), 200);
     let answers = body_of(response);
@@ -89,7 +89,7 @@ fn a_batch_sends_many_checks_to_the_store_at_once() {
          limits: { few: sliding-window-log limit=5 window=1h }\nrules: []",
     );
     let config = file.path().to_str().unwrap();
-    let server = Server::start(&["--config", config, "--store", &proxy.url()]);
+    let server = ServerProcess::start(&["--config", config, "--store", &proxy.url()]);
     server.check(r#"{"limit":"few","key":"warm"}"#);
     let before = proxy.scripts_passed();
     let keys = (0..200).map(|number| json!({"limit": "few", "key": format!("k{}", number % 2)}));
@@ -117,7 +117,7 @@ fn a_check_that_the_store_fails_is_a_problem_of_its_own() {
          \x20 - { name: b, domain: b, key: [], limit: closed, on_store_failure: closed }",
     );
     let server =
-        Server::start(&["--config", file.path().to_str().unwrap(), "--store", &redis.url()]);
+        ServerProcess::start(&["--config", file.path().to_str().unwrap(), "--store", &redis.url()]);
     redis.kill();
     let body = json!([{"domain": "a"}, {"domain": "b"}, {"domain": "a"}]);
     let answers = batch(&server, &body);
@@ -145,7 +145,7 @@ fn a_long_batch_on_a_slow_store_is_decided_to_its_last() {
     let file = rules("limits: { few: sliding-window-log limit=5 window=366d }\nrules: []");
     let (path, store) = (file.path().to_str().unwrap(), proxy.url());
     let flags = ["--config", path, "--store", &store, "--store-deadline", "400ms"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     // Each check has its own key, because a remembered refusal needs no store.
     let key = |number: usize| json!({"limit": "few", "key": format!("user:{number}"), "cost": 5});
     let body: Vec<_> = (0..1_000).map(key).collect();

@@ -13,7 +13,7 @@ use tollgate_launcher::{Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
 use crate::openapi::valid;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 /// Returns the status and the detail of a problem.
 pub(crate) fn problem(response: Response) -> (u16, String) {
@@ -25,7 +25,7 @@ pub(crate) fn problem(response: Response) -> (u16, String) {
     (status, problem["detail"].as_str().unwrap().to_owned())
 }
 
-fn check(server: &Server, body: Value) -> Value {
+fn check(server: &ServerProcess, body: Value) -> Value {
     let answer = server.check(&body.to_string());
     valid("CheckAnswer", &answer);
     answer
@@ -33,7 +33,7 @@ fn check(server: &Server, body: Value) -> Value {
 
 #[test]
 fn a_server_without_arguments_decides() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let decision = server.check(r#"{"limit":"free","key":"user:42","cost":5}"#);
     assert_eq!(decision["allowed"], true);
     assert_eq!(decision["remaining"], 55);
@@ -65,7 +65,7 @@ fn a_caller_says_how_long_it_would_wait() {
         "limits: { mail: leaky-bucket capacity=10 leak=1/h mode=shaping }\n\
          rules: [{ name: r, domain: d, key: [], limit: mail }]",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let mail = |max_wait_us: Value| {
         let mut body = json!({"limit": "mail", "key": ""});
         if !max_wait_us.is_null() {
@@ -138,7 +138,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
     let text = "limits: { two: fixed-window limit=2 window=366d }\n\
                 rules: [{ name: r, domain: d, key: [ip], limit: two }]";
     let file = rules(text);
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let body = json!({"attributes": {"ip": "203.0.113.9"}});
     assert_eq!(check(&server, body.clone())["rules"][0]["rule"], "r");
     let named = json!({"domain": "d", "attributes": {"ip": "203.0.113.9"}});
@@ -149,7 +149,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
     let several = text.replace("}]", "}, { name: s, domain: e, key: [ip], limit: two }]");
     for text in [&*several, "rules: []"] {
         let file = rules(text);
-        let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+        let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
         let (status, detail) = problem(server.post("/v1/check", body.to_string()).send().unwrap());
         assert_eq!(status, 400, "{text}");
         for remedy in [r#"name one: {"domain":"api", …}"#, "if there are no rules, add some"] {
@@ -182,14 +182,14 @@ fn requests_are_allowed_when_no_rule_applies() {
     let file = rules(
         "limits: { a: fixed-window limit=1 window=1h }\nrules: [{ name: r, domain: d, key: [user], limit: a }]",
     );
-    let own = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let own = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let answer = check(&own, json!({"domain": "d"}));
     assert_eq!((&answer["allowed"], &answer["rules"]), (&json!(true), &json!([])));
     assert_eq!((&answer["limit"], &answer["remaining"]), (&Value::Null, &Value::Null));
 }
 
 /// Returns what is left of the quota that a request spends, which shows which quota that is.
-fn left(server: &Server, body: Value) -> u64 {
+fn left(server: &ServerProcess, body: Value) -> u64 {
     check(server, body)["rules"][0]["remaining"].as_u64().unwrap()
 }
 
@@ -215,7 +215,7 @@ fn requests_without_an_address_share_one_quota() {
     let file = rules(
         "limits: { a: fixed-window limit=10 window=366d }\nrules: [{ name: r, domain: d, key: [ip], limit: a }]",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let none = json!({"domain": "d"});
     let said = json!({"domain": "d", "said": {"ip": "203.0.113.9"}});
     let verified = json!({"domain": "d", "verified": {"api_key": "k_1"}});
@@ -231,7 +231,7 @@ fn client_headers_and_unknown_methods_make_no_key() {
          rules:\n\
          - { name: r, domain: d, key: [{ first_of: [header.x-user, method, ip] }], limit: a }",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let ask = |attributes: Value| json!({"domain": "d", "attributes": attributes});
     for (user, method, want) in [("a", "STEAL", 9), ("b", "STEAL2", 8)] {
         assert_eq!(left(&server, ask(json!({"header.x-user": user, "method": method}))), want);
@@ -285,7 +285,7 @@ fn addresses_are_grouped_as_the_middleware_does() {
         "identity: { ipv6_prefix: 64 }\nlimits: { a: fixed-window limit=9 window=1h }\n\
          rules: [{ name: r, domain: api, key: [ip], limit: a }]",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let ask = |ip: &str| left(&server, json!({"domain": "api", "attributes": {"ip": ip}}));
     assert_eq!(ask("2001:db8:12:3401::1"), 8);
     assert_eq!(ask("2001:db8:12:3402::1"), 8);
@@ -299,7 +299,7 @@ fn said_attributes_match_rules_and_make_no_keys() {
          rules:\n  - { name: r, domain: d, when: { header.x-a: b }, key: [ip], limit: a }\n\
          \x20 - { name: s, domain: d, key: [header.x-a], limit: a }",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let body = json!({"domain": "d", "attributes": {"ip": "::1"}, "said": {"header.x-a": "b"}});
     let answer = check(&server, body);
     let names: Vec<_> = answer["rules"].as_array().unwrap().iter().map(|it| &it["rule"]).collect();
@@ -426,7 +426,7 @@ fn answers_have_no_keys_of_clients() {
 }
 
 /// A server with the example's rules at rates so low that no quota is refilled while a test runs.
-pub(crate) fn slow() -> Server {
+pub(crate) fn slow() -> ServerProcess {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
         let example = include_str!("../../../../examples/rules.yaml");
         let mut slow = example.replace("refill=200/s", "refill=1/d");
@@ -439,7 +439,7 @@ pub(crate) fn slow() -> Server {
         std::fs::rename(new, &path).unwrap();
         path
     });
-    Server::start(&["--config", PATH.to_str().unwrap()])
+    ServerProcess::start(&["--config", PATH.to_str().unwrap()])
 }
 
 /// Writes rules to a temporary file.
@@ -458,7 +458,7 @@ fn half_closed_clients_are_answered_and_lost_clients_counted() {
     let file = rules("limits: { few: fixed-window limit=5 window=366d }\nrules: []");
     let (path, store) = (file.path().to_str().unwrap(), proxy.url());
     let flags = ["--config", path, "--store", &store, "--store-deadline", "10s"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     let ask = || {
         let body = r#"{"limit":"few","key":"a"}"#;
         let head = "POST /v1/check HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n";

@@ -12,13 +12,13 @@ use prost::Message;
 
 /// How a collector answers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum CollectorMode {
     Takes,
     /// Answers with status 500.
     Fails,
     /// Never answers.
     Silent,
-    /// Answers once another manner is set.
+    /// Answers once another mode is set.
     Later,
 }
 
@@ -26,49 +26,49 @@ pub(crate) enum Manner {
 pub(crate) struct Collector {
     /// `http://127.0.0.1:40125`.
     pub(crate) url: String,
-    taken: Arc<Taken>,
+    received: Arc<ReceivedRequests>,
 }
 
 #[derive(Default)]
-struct Taken {
-    requests: Mutex<Vec<Request>>,
-    came: Condvar,
-    manner: Mutex<Option<Manner>>,
+struct ReceivedRequests {
+    requests: Mutex<Vec<ExportRequest>>,
+    arrived: Condvar,
+    mode: Mutex<Option<CollectorMode>>,
     changed: Condvar,
 }
 
 #[derive(Clone)]
-struct Request {
+struct ExportRequest {
     head: String,
     body: Vec<u8>,
 }
 
 impl Collector {
-    pub(crate) fn start(manner: Manner) -> Collector {
+    pub(crate) fn start(mode: CollectorMode) -> Collector {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let taken = Arc::<Taken>::default();
-        *taken.manner.lock().unwrap() = Some(manner);
-        let shared = Arc::clone(&taken);
+        let received = Arc::<ReceivedRequests>::default();
+        *received.mode.lock().unwrap() = Some(mode);
+        let shared = Arc::clone(&received);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let taken = Arc::clone(&shared);
-                std::thread::spawn(move || taken.serve(&stream));
+                let received = Arc::clone(&shared);
+                std::thread::spawn(move || received.serve(&stream));
             }
         });
-        Collector { url, taken }
+        Collector { url, received }
     }
 
     /// Changes how requests are answered from now on.
-    pub(crate) fn set(&self, manner: Manner) {
-        *self.taken.manner.lock().unwrap() = Some(manner);
-        self.taken.changed.notify_all();
+    pub(crate) fn set(&self, mode: CollectorMode) {
+        *self.received.mode.lock().unwrap() = Some(mode);
+        self.received.changed.notify_all();
     }
 
     /// Waits until at least `count` spans have come, and returns all of them.
     pub(crate) fn spans(&self, count: usize) -> Vec<Span> {
         let until = Instant::now() + Duration::from_secs(60);
-        let mut requests = self.taken.requests.lock().unwrap();
+        let mut requests = self.received.requests.lock().unwrap();
         loop {
             let spans: Vec<_> = requests.iter().flat_map(spans).collect();
             if spans.len() >= count {
@@ -76,38 +76,38 @@ impl Collector {
             }
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "{} of {count} spans came", spans.len());
-            requests = self.taken.came.wait_timeout(requests, left).unwrap().0;
+            requests = self.received.arrived.wait_timeout(requests, left).unwrap().0;
         }
     }
 
     /// The resource attributes of the first request.
     pub(crate) fn resource(&self) -> Vec<KeyValue> {
-        let requests = self.taken.requests.lock().unwrap();
+        let requests = self.received.requests.lock().unwrap();
         let decoded = ExportTraceServiceRequest::decode(requests[0].body.as_slice()).unwrap();
         decoded.resource_spans[0].resource.clone().unwrap().attributes
     }
 
     /// The heads and bodies of the requests, with invalid UTF-8 replaced.
     pub(crate) fn texts(&self) -> Vec<(String, String)> {
-        let requests = self.taken.requests.lock().unwrap();
-        let text = |request: &Request| {
+        let requests = self.received.requests.lock().unwrap();
+        let text = |request: &ExportRequest| {
             (request.head.clone(), String::from_utf8_lossy(&request.body).into_owned())
         };
         requests.iter().map(text).collect()
     }
 }
 
-impl Taken {
+impl ReceivedRequests {
     fn serve(&self, stream: &TcpStream) {
         let mut reader = BufReader::new(stream);
         while let Some(request) = read(&mut reader) {
-            let status = match self.manner() {
-                Manner::Fails => "500 Oh",
-                Manner::Takes | Manner::Later => {
+            let status = match self.mode() {
+                CollectorMode::Fails => "500 Oh",
+                CollectorMode::Takes | CollectorMode::Later => {
                     self.keep(request);
                     "200 OK"
                 }
-                Manner::Silent => {
+                CollectorMode::Silent => {
                     // Reads until the client gives up waiting and closes the connection.
                     let _ = reader.read_to_end(&mut Vec::new());
                     return;
@@ -120,20 +120,20 @@ impl Taken {
         }
     }
 
-    /// Waits until the manner is not `Later`, and returns it.
-    fn manner(&self) -> Manner {
-        let is_later = |manner: &mut Option<Manner>| *manner == Some(Manner::Later);
-        let manner = self.manner.lock().unwrap();
-        self.changed.wait_while(manner, is_later).unwrap().unwrap()
+    /// Waits until the mode is not `Later`, and returns it.
+    fn mode(&self) -> CollectorMode {
+        let is_later = |mode: &mut Option<CollectorMode>| *mode == Some(CollectorMode::Later);
+        let mode = self.mode.lock().unwrap();
+        self.changed.wait_while(mode, is_later).unwrap().unwrap()
     }
 
-    fn keep(&self, request: Request) {
+    fn keep(&self, request: ExportRequest) {
         self.requests.lock().unwrap().push(request);
-        self.came.notify_all();
+        self.arrived.notify_all();
     }
 }
 
-fn read(reader: &mut impl BufRead) -> Option<Request> {
+fn read(reader: &mut impl BufRead) -> Option<ExportRequest> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if reader.read_line(&mut head).ok()? == 0 {
@@ -146,10 +146,10 @@ fn read(reader: &mut impl BufRead) -> Option<Request> {
     })?;
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(Request { head, body })
+    Some(ExportRequest { head, body })
 }
 
-fn spans(request: &Request) -> Vec<Span> {
+fn spans(request: &ExportRequest) -> Vec<Span> {
     let decoded = ExportTraceServiceRequest::decode(request.body.as_slice()).unwrap();
     let scopes = decoded.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
     scopes.flat_map(|scope| scope.spans).collect()

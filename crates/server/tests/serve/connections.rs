@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, prlimit, setrlimit};
 
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A read that takes longer has failed, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
-fn connect(server: &Server) -> TcpStream {
+fn connect(server: &ServerProcess) -> TcpStream {
     let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -54,13 +54,13 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-fn whole_log(server: Server) -> String {
+fn whole_log(server: ServerProcess) -> String {
     server.signal(Signal::KILL);
     server.wait().1
 }
 
 /// Reads a line of `/proc/PID/status`, such as `VmRSS` (memory now) or `VmHWM` (peak memory).
-fn memory_kib(server: &Server, name: &str) -> u64 {
+fn memory_kib(server: &ServerProcess, name: &str) -> u64 {
     let pid = server.pid().as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -79,7 +79,7 @@ fn the_bounds_are_those_of_the_flags() {
         ),
     ];
     for (flags, sent, bound) in cases {
-        let server = Server::start(flags);
+        let server = ServerProcess::start(flags);
         // Taken before connecting, because the server's clock may start before `connect` returns.
         let start = Instant::now();
         let mut stream = connect(&server);
@@ -93,7 +93,7 @@ fn the_bounds_are_those_of_the_flags() {
 
 #[test]
 fn the_most_connections_are_those_of_the_flag() {
-    let server = Server::start(&["--max-connections", "1"]);
+    let server = ServerProcess::start(&["--max-connections", "1"]);
     let mut first = connect(&server);
     check(&mut first);
     check(&mut connect(&server));
@@ -105,7 +105,7 @@ fn the_most_connections_are_those_of_the_flag() {
 
 #[test]
 fn more_connections_than_the_system_allows_are_warned_of_once() {
-    let server = Server::start(&["--max-connections", "4000000000"]);
+    let server = ServerProcess::start(&["--max-connections", "4000000000"]);
     server.check(CHECK);
     let log = whole_log(server);
     assert_eq!(log.matches("--max-connections 4000000000: ").count(), 1, "{log}");
@@ -113,7 +113,7 @@ fn more_connections_than_the_system_allows_are_warned_of_once() {
 
 #[test]
 fn heads_that_are_too_large_are_answered_with_431() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let one_large = format!("x: {}\r\n", "x".repeat(1 << 20));
     let just_too_large = format!("x: {}\r\n", "x".repeat(32 * 1024));
     let too_many = "x: y\r\n".repeat(101);
@@ -134,7 +134,7 @@ fn heads_that_are_too_large_are_answered_with_431() {
 
 #[test]
 fn requests_without_exactly_one_valid_host_are_answered_with_400() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let problems = [
         ("", "no Host header"),
         ("host: a\r\nhost: a\r\n", "more than one Host header"),
@@ -186,7 +186,7 @@ fn chunked(size: &str) -> String {
 
 #[test]
 fn a_check_may_come_in_chunks() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let mut stream = connect(&server);
     stream
         .write_all(&post("connection: close\r\ntransfer-encoding: chunked", &chunked("20")))
@@ -199,7 +199,7 @@ fn a_check_may_come_in_chunks() {
 /// answer to the second one.
 #[test]
 fn a_request_with_chunks_and_a_length_is_the_last_of_its_connection() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for headers in [
         "transfer-encoding: chunked\r\ncontent-length: 32",
         "content-length: 32\r\ntransfer-encoding: chunked",
@@ -215,7 +215,7 @@ fn a_request_with_chunks_and_a_length_is_the_last_of_its_connection() {
 
 #[test]
 fn malformed_http_is_answered_with_400_or_closed() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let trailer = format!("\r\n0\r\nx: {}\r\n", "x".repeat(100_000));
     let hostile: &[Vec<u8>] = &[
         b"GET\r\n\r\n".to_vec(),
@@ -268,7 +268,7 @@ fn malformed_http_is_answered_with_400_or_closed() {
 #[test]
 fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() {
     // Silent connections end only by eviction.
-    let server = Server::start(&["--first-byte-timeout", "1h"]);
+    let server = ServerProcess::start(&["--first-byte-timeout", "1h"]);
     let pid = server.pid();
     let limit_files = |current| {
         let limit = Rlimit { current: Some(current), ..getrlimit(Resource::Nofile) };
@@ -303,7 +303,7 @@ fn clients_are_served_in_turn_when_files_run_out_and_the_server_does_not_spin() 
 
 #[test]
 fn stalled_clients_do_not_block_known_or_new_clients() {
-    let server = Server::start(&["--max-connections", "50"]);
+    let server = ServerProcess::start(&["--max-connections", "50"]);
     let mut kept: Vec<_> = (0..5).map(|_| connect(&server)).collect();
     kept.iter_mut().for_each(check);
     let begin = |_| {
@@ -331,7 +331,7 @@ fn two_thousand_silent_or_slow_clients_do_not_delay_others() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let bound = Duration::from_secs(3);
-    let server = Server::start(&["--first-byte-timeout", "3s", "--request-timeout", "3s"]);
+    let server = ServerProcess::start(&["--first-byte-timeout", "3s", "--request-timeout", "3s"]);
     let mut kept = connect(&server);
     check(&mut kept);
     let before_kib = memory_kib(&server, "VmRSS");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// Separates the outputs of two commands.
 const SEPARATOR: char = '\u{1e}';
@@ -45,7 +45,7 @@ fn an_ellipsis_stands_for_anything() {
 /// Commands follow `$ `, and their output follows on the next lines.
 #[test]
 fn every_command_of_the_guide_prints_what_it_shows() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let bin = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let guide = include_str!("../../../../docs/server.md");

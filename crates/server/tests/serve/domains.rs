@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use crate::eventually::eventually;
 use crate::metrics::scrape;
 use crate::readiness::readyz;
-use crate::rls::{Limits, descriptor, request};
-use crate::server::Server;
+use crate::rls::{RlsServer, descriptor, request};
+use crate::server::ServerProcess;
 
 fn rules(domain: &str) -> String {
     format!(
@@ -26,11 +26,11 @@ fn file(text: &str) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-fn has_problem(server: &Server) -> bool {
+fn has_problem(server: &ServerProcess) -> bool {
     scrape(server).value("tollgate_rules_problem", &[]) == 1.0
 }
 
-fn problem(server: &Server) -> Option<String> {
+fn problem(server: &ServerProcess) -> Option<String> {
     readyz(server).1["rules_problem"].as_str().map(str::to_owned)
 }
 
@@ -39,7 +39,7 @@ const CHECK: &str = r#"{"domain":"api","attributes":{"user":"a"}}"#;
 #[test]
 fn a_reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
     let (_directory, path) = file(&rules("api"));
-    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", path.to_str().unwrap()]);
     assert_eq!(server.check(CHECK)["allowed"], true);
     assert!(!has_problem(&server));
 
@@ -58,7 +58,7 @@ fn a_reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
 
 #[test]
 fn a_domain_that_envoy_names_and_that_has_no_rules_is_a_problem() {
-    let limits = Limits::start(&rules("web"));
+    let limits = RlsServer::start(&rules("web"));
     assert_eq!(problem(&limits.server), None);
     limits.ask(request(vec![descriptor(&[("user", "a")])]));
     let missing = problem(&limits.server).unwrap();
@@ -73,7 +73,7 @@ fn a_domain_that_envoy_names_and_that_has_no_rules_is_a_problem() {
 fn a_required_domain_stays() {
     let (_directory, path) = file(&rules("api"));
     let flags = ["--config", path.to_str().unwrap(), "--require-domain", "api"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     fs::write(&path, rules("apis")).unwrap();
     let refused = eventually("the file is refused", || problem(&server));
     assert!(refused.starts_with("no rules for domain `api`"), "{refused}");

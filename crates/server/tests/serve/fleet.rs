@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use tollgate_launcher::{Flavour, Launch};
 
 use crate::eventually::eventually;
-use crate::kept::Kept;
+use crate::kept_connection::KeptConnection;
 use crate::readiness::readyz;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const THREADS: usize = 8;
 
@@ -53,22 +53,22 @@ impl Fleet {
     }
 
     /// Starts a server with a store deadline that a machine busy with other tests still meets.
-    fn start(&self) -> Server {
+    fn start(&self) -> ServerProcess {
         let store = ["--store", &self.redis.url(), "--store-deadline", "20s"];
         let others = ["--config", &self.config, "--drain-delay", "1s"];
-        Server::start(&[store, others].concat())
+        ServerProcess::start(&[store, others].concat())
     }
 }
 
 /// Returns how often each body is allowed when all threads send it at the same time, `times_each` times each.
-fn allowed(servers: &[Server], bodies: &[String], times_each: usize) -> Vec<u64> {
+fn allowed(servers: &[ServerProcess], bodies: &[String], times_each: usize) -> Vec<u64> {
     let allowed: Vec<AtomicU64> = bodies.iter().map(|_| AtomicU64::new(0)).collect();
     let together = Barrier::new(THREADS);
     thread::scope(|scope| {
         for number in 0..THREADS {
             let (allowed, together) = (&allowed, &together);
             scope.spawn(move || {
-                let mut kept = Kept::open(&servers[number % servers.len()].url).unwrap();
+                let mut kept = KeptConnection::open(&servers[number % servers.len()].url).unwrap();
                 for (body, allowed) in bodies.iter().zip(allowed) {
                     together.wait();
                     for _ in 0..times_each / THREADS {
@@ -87,7 +87,7 @@ fn allowed(servers: &[Server], bodies: &[String], times_each: usize) -> Vec<u64>
 #[test]
 fn three_servers_admit_exactly_the_limit_together_whatever_the_algorithm() {
     let fleet = Fleet::new();
-    let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+    let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
     let limits = ["fixed", "log", "counter", "token", "policing", "shaping"];
     let body = |limit| format!(r#"{{"limit":"{limit}","key":"user:42"}}"#);
     assert_eq!(allowed(&servers, &limits.map(body), 400), [300; 6]);
@@ -96,7 +96,7 @@ fn three_servers_admit_exactly_the_limit_together_whatever_the_algorithm() {
 #[test]
 fn three_servers_admit_exactly_the_tightest_of_several_rules() {
     let fleet = Fleet::new();
-    let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+    let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
     let clients = ["a", "b", "c", "d"];
     let body = |client| format!(r#"{{"domain":"api","attributes":{{"client":"{client}"}}}}"#);
     // The first three clients spend the shared limit, so the fourth gets nothing. Their denials took nothing of it.
@@ -107,7 +107,7 @@ fn three_servers_admit_exactly_the_tightest_of_several_rules() {
 fn quotas_outlive_a_server_on_redis_and_not_in_memory() {
     let fleet = Fleet::new();
     let body = r#"{"limit":"token","key":"user:42"}"#;
-    let in_memory = || Server::start(&["--config", &fleet.config, "--drain-delay", "0s"]);
+    let in_memory = || ServerProcess::start(&["--config", &fleet.config, "--drain-delay", "0s"]);
     for remaining in [299, 298] {
         let server = fleet.start();
         assert_eq!(server.check(body)["remaining"], remaining);
@@ -119,18 +119,18 @@ fn quotas_outlive_a_server_on_redis_and_not_in_memory() {
 /// A load balancer that knows which of its servers are ready.
 #[derive(Default)]
 struct Balancer {
-    servers: RwLock<Vec<Arc<Known>>>,
+    servers: RwLock<Vec<Arc<BalancedServer>>>,
     is_over: AtomicBool,
 }
 
-struct Known {
+struct BalancedServer {
     url: String,
     is_ready: AtomicBool,
 }
 
 impl Balancer {
-    fn add(&self, server: &Server) {
-        let known = Known { url: server.url.clone(), is_ready: AtomicBool::new(false) };
+    fn add(&self, server: &ServerProcess) {
+        let known = BalancedServer { url: server.url.clone(), is_ready: AtomicBool::new(false) };
         self.servers.write().unwrap().push(Arc::new(known));
         eventually("the balancer finds it ready", || self.has_ready(&server.url).then_some(()));
     }
@@ -142,7 +142,7 @@ impl Balancer {
     }
 
     /// The servers that are ready.
-    fn ready(&self) -> Vec<Arc<Known>> {
+    fn ready(&self) -> Vec<Arc<BalancedServer>> {
         let servers = self.servers.read().unwrap();
         let ready = servers.iter().filter(|known| known.is_ready.load(Ordering::SeqCst));
         ready.cloned().collect()
@@ -165,13 +165,14 @@ impl Balancer {
     /// Sends requests to the servers in turn until the test is over and the limit is spent. Every request must be
     /// answered. Returns how many were allowed.
     fn load(&self, body: &str) -> u64 {
-        let mut kept: HashMap<String, Kept> = HashMap::new();
+        let mut kept: HashMap<String, KeptConnection> = HashMap::new();
         let mut allowed = 0;
         for turn in 0.. {
             let ready = self.ready();
             assert!(!ready.is_empty(), "no server is ready");
             let url = &ready[turn % ready.len()].url;
-            let mut connection = kept.remove(url).unwrap_or_else(|| Kept::open(url).unwrap());
+            let mut connection =
+                kept.remove(url).unwrap_or_else(|| KeptConnection::open(url).unwrap());
             let answer = connection.check(body).unwrap();
             assert_eq!(answer.status, 200, "{}", answer.body);
             if !answer.is_last {
@@ -194,9 +195,9 @@ fn a_rolling_restart_under_load_loses_nothing() {
     let body = r#"{"limit":"rolling","key":"user:42"}"#;
     thread::scope(|scope| {
         // Ends the other threads when dropped, also if the test fails.
-        let over = Over(&balancer);
+        let over = EndLoad(&balancer);
         scope.spawn(|| balancer.poll());
-        let servers: Vec<Server> = (0..3).map(|_| fleet.start()).collect();
+        let servers: Vec<ServerProcess> = (0..3).map(|_| fleet.start()).collect();
         servers.iter().for_each(|server| balancer.add(server));
         let loads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| balancer.load(body))).collect();
         let mut replacements = Vec::new();
@@ -217,9 +218,9 @@ fn a_rolling_restart_under_load_loses_nothing() {
 }
 
 /// Ends a balancer's threads when dropped.
-struct Over<'a>(&'a Balancer);
+struct EndLoad<'a>(&'a Balancer);
 
-impl Drop for Over<'_> {
+impl Drop for EndLoad<'_> {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::SeqCst);
     }

@@ -15,29 +15,29 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::lifecycle::plain;
 use crate::metrics::scrape;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// The preface of an HTTP/2 connection, followed by an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-type Client = HealthClient<Channel>;
+type HealthCheckClient = HealthClient<Channel>;
 
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.unwrap() })
 }
 
-async fn client(server: &Server) -> Client {
+async fn client(server: &ServerProcess) -> HealthCheckClient {
     let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
     HealthClient::new(endpoint.connect().await.unwrap())
 }
 
-async fn check(client: &mut Client, service: &str) -> Result<ServingStatus, Code> {
+async fn check(client: &mut HealthCheckClient, service: &str) -> Result<ServingStatus, Code> {
     let asked = client.check(HealthCheckRequest { service: service.to_owned() }).await;
     asked.map(|answer| answer.into_inner().status()).map_err(|status| status.code())
 }
 
-async fn watch(client: &mut Client, service: &str) -> Streaming<HealthCheckResponse> {
+async fn watch(client: &mut HealthCheckClient, service: &str) -> Streaming<HealthCheckResponse> {
     let asked = HealthCheckRequest { service: service.to_owned() };
     client.watch(asked).await.unwrap().into_inner()
 }
@@ -49,7 +49,7 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> Option<ServingStat
 
 #[test]
 fn health_is_reported_for_the_server_and_its_services() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     run(async {
         let mut client = client(&server).await;
         for service in ["", "tollgate", "envoy.service.ratelimit.v3.RateLimitService"] {
@@ -63,7 +63,7 @@ fn health_is_reported_for_the_server_and_its_services() {
 
 #[test]
 fn health_is_not_serving_when_the_server_stops() {
-    let server = Server::start(&["--drain-delay", "1m"]);
+    let server = ServerProcess::start(&["--drain-delay", "1m"]);
     run(async {
         let mut client = client(&server).await;
         let mut watched = Vec::new();
@@ -83,8 +83,8 @@ fn health_is_not_serving_when_the_server_stops() {
 #[test]
 fn health_is_not_serving_without_the_store_unless_allowed() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let strict = Server::start(&["--store", &redis.url()]);
-    let relaxed = Server::start(&["--store", &redis.url(), "--ready-without-store"]);
+    let strict = ServerProcess::start(&["--store", &redis.url()]);
+    let relaxed = ServerProcess::start(&["--store", &redis.url(), "--ready-without-store"]);
     run(async {
         let mut client = client(&strict).await;
         let mut streams = [watch(&mut client, "").await, watch(&mut client, "tollgate").await];
@@ -111,7 +111,7 @@ fn health_is_not_serving_without_the_store_unless_allowed() {
 #[test]
 fn health_watches_end_when_the_server_stops() {
     let began = Instant::now();
-    let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
     run(async {
         let mut client = client(&server).await;
         let mut streams = [watch(&mut client, "").await, watch(&mut client, "tollgate").await];
@@ -138,7 +138,7 @@ fn read_to_the_end(mut stream: TcpStream) {
 
 #[test]
 fn silent_and_dribbling_connections_are_closed() {
-    let server = Server::start(&["--first-byte-timeout", "200ms"]);
+    let server = ServerProcess::start(&["--first-byte-timeout", "200ms"]);
     for sent in [0, 1, PREFACE.len() - 10] {
         let mut stream = TcpStream::connect(&server.grpc).unwrap();
         stream.write_all(&PREFACE[..sent]).unwrap();
@@ -152,7 +152,7 @@ fn silent_and_dribbling_connections_are_closed() {
 
 #[test]
 fn an_established_connection_may_be_silent() {
-    let server = Server::start(&["--first-byte-timeout", "100ms"]);
+    let server = ServerProcess::start(&["--first-byte-timeout", "100ms"]);
     run(async {
         let mut client = client(&server).await;
         assert_eq!(check(&mut client, "").await, Ok(ServingStatus::Serving));
@@ -165,7 +165,7 @@ fn an_established_connection_may_be_silent() {
 
 #[test]
 fn health_watchers_do_not_block_new_clients() {
-    let server = Server::start(&["--max-connections", "5"]);
+    let server = ServerProcess::start(&["--max-connections", "5"]);
     run(async {
         let mut watchers = Vec::new();
         for _ in 0..5 {
@@ -198,7 +198,7 @@ fn health_watchers_do_not_block_new_clients() {
 
 #[test]
 fn stalled_handshakes_do_not_block_other_clients() {
-    let server = Server::start(&["--max-connections", "10", "--first-byte-timeout", "1m"]);
+    let server = ServerProcess::start(&["--max-connections", "10", "--first-byte-timeout", "1m"]);
     run(async {
         let mut kept = client(&server).await;
         assert_eq!(check(&mut kept, "").await, Ok(ServingStatus::Serving));
@@ -217,7 +217,7 @@ fn stalled_handshakes_do_not_block_other_clients() {
 
 #[test]
 fn a_silent_connection_is_closed_and_counted() {
-    let server = Server::start(&["--first-byte-timeout", "100ms"]);
+    let server = ServerProcess::start(&["--first-byte-timeout", "100ms"]);
     read_to_the_end(TcpStream::connect(&server.grpc).unwrap());
     let late = [("port", "grpc"), ("reason", "first_byte")];
     assert_eq!(scrape(&server).value("tollgate_connections_closed_total", &late), 1.0);
@@ -226,7 +226,7 @@ fn a_silent_connection_is_closed_and_counted() {
 
 #[test]
 fn the_servers_settings_bound_what_clients_send() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let mut stream = TcpStream::connect(&server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     stream.write_all(PREFACE).unwrap();

@@ -7,15 +7,15 @@ use std::time::Duration;
 use reqwest::blocking::Client;
 
 use crate::check::problem;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
-fn send(server: &Server, path: &str, body: &[u8]) -> (u16, String) {
+fn send(server: &ServerProcess, path: &str, body: &[u8]) -> (u16, String) {
     let request = Client::new().post(format!("{}{path}", server.url)).body(body.to_vec());
     problem(request.header("content-type", "application/json").send().unwrap())
 }
 
 /// Asserts that the server still decides.
-fn assert_decides(server: &Server) {
+fn assert_decides(server: &ServerProcess) {
     let decision = server.check(r#"{"limit":"free","key":"honest"}"#);
     assert_eq!(decision["allowed"], true);
     assert!(decision["remaining"].as_u64().unwrap() >= 50);
@@ -23,7 +23,7 @@ fn assert_decides(server: &Server) {
 
 #[test]
 fn malformed_checks_are_400_with_a_reason() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let deep = [b"[".repeat(10_000), b"]".repeat(10_000)].concat();
     let deep_object = [b"{\"a\":".repeat(10_000), b"1".to_vec(), b"}".repeat(10_000)].concat();
     let within = |value: &[u8]| [br#"{"limit":"free","key":"a","cost":"#, value, b"}"].concat();
@@ -92,7 +92,7 @@ fn malformed_checks_are_400_with_a_reason() {
 
 #[test]
 fn bad_batches_are_refused_for_each_check_or_as_a_whole() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let deep = "[".repeat(10_000) + &"]".repeat(10_000);
     let body = format!(r#"[{deep},{{"limit":"free","key":"a"}},{{"limit":{deep},"key":"a"}}]"#);
     let response = server.post("/v1/check/batch", body).send().unwrap();
@@ -108,7 +108,7 @@ fn bad_batches_are_refused_for_each_check_or_as_a_whole() {
 
 #[test]
 fn any_text_is_a_key() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let long = "k".repeat(60_000);
     let keys = ["", "\0", "a\0b", "\u{10ffff}", "{}:*\r\n", "..", long.as_str()];
     for key in keys {
@@ -120,14 +120,14 @@ fn any_text_is_a_key() {
 }
 
 /// The server's peak memory so far.
-fn peak_kib(server: &Server) -> u64 {
+fn peak_kib(server: &ServerProcess) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-fn connect(server: &Server, head: &str) -> TcpStream {
+fn connect(server: &ServerProcess, head: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -145,7 +145,7 @@ fn first_line(stream: &mut TcpStream) -> String {
 
 #[test]
 fn a_body_with_too_long_a_length_is_not_read() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (path, length) in [
         ("/v1/check", 100 << 20),
         ("/v1/check", (64 << 10) + 1),
@@ -168,7 +168,7 @@ fn a_body_with_too_long_a_length_is_not_read() {
 
 #[test]
 fn a_body_without_end_is_cut_off_and_takes_no_memory() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     assert_decides(&server);
     let before = peak_kib(&server);
     for path in ["/v1/check", "/v1/check/batch"] {
@@ -191,7 +191,7 @@ fn a_body_without_end_is_cut_off_and_takes_no_memory() {
 
 #[test]
 fn a_truncated_body_is_refused_and_the_server_still_decides() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for _ in 0..20 {
         let head = "POST /v1/check HTTP/1.1\r\nContent-Length: 40\r\n";
         let mut stream = connect(&server, head);
@@ -217,7 +217,7 @@ fn a_truncated_body_is_refused_and_the_server_still_decides() {
 
 #[test]
 fn a_get_is_answered_before_its_body_arrives() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let mut stream = connect(&server, "GET /v1/limits HTTP/1.1\r\nContent-Length: 104857600\r\n");
     assert_eq!(first_line(&mut stream), "HTTP/1.1 200 OK");
 }

@@ -11,9 +11,9 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::eventually::eventually;
-use crate::kept::{Kept, head_of_check};
+use crate::kept_connection::{KeptConnection, head_of_check};
 use crate::readiness::readyz;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const BODY: &str = r#"{"limit":"free","key":"user:42"}"#;
 
@@ -25,8 +25,8 @@ pub(crate) fn plain(log: &str) -> String {
 }
 
 /// Sends half of a check, for the rest of which the server waits.
-fn half_a_check(server: &Server) -> Kept {
-    let mut kept = Kept::open(&server.url).unwrap();
+fn half_a_check(server: &ServerProcess) -> KeptConnection {
+    let mut kept = KeptConnection::open(&server.url).unwrap();
     kept.send(&format!("{}expect: 100-continue\r\n\r\n", head_of_check(BODY.len()))).unwrap();
     // The server sends this once it reads the body.
     assert_eq!(kept.answer().unwrap().status, 100);
@@ -34,7 +34,7 @@ fn half_a_check(server: &Server) -> Kept {
     kept
 }
 
-fn wait_until_refused(server: &Server) {
+fn wait_until_refused(server: &ServerProcess) {
     let address = server.url.trim_start_matches("http://");
     eventually("new connections are refused", || {
         let refused = TcpStream::connect(address).err()?;
@@ -45,7 +45,7 @@ fn wait_until_refused(server: &Server) {
 #[test]
 fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
     let began = Instant::now();
-    let server = Server::start(&["--drain-delay", "1m"]);
+    let server = ServerProcess::start(&["--drain-delay", "1m"]);
     server.signal(Signal::TERM);
     let readiness = eventually("it is not ready", || {
         let (status, readiness) = readyz(&server);
@@ -71,7 +71,7 @@ fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
 
 #[test]
 fn requests_in_flight_are_answered_while_new_connections_are_refused() {
-    let server = Server::start(&["--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s"]);
     let mut kept = half_a_check(&server);
     server.signal(Signal::TERM);
     wait_until_refused(&server);
@@ -92,8 +92,8 @@ fn requests_in_flight_are_answered_while_new_connections_are_refused() {
 #[test]
 fn an_idle_connection_does_not_delay_the_stop() {
     let began = Instant::now();
-    let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
-    let mut kept = Kept::open(&server.url).unwrap();
+    let server = ServerProcess::start(&["--drain-delay", "0s", "--drain-timeout", "1m"]);
+    let mut kept = KeptConnection::open(&server.url).unwrap();
     assert_eq!(kept.check(BODY).unwrap().status, 200);
     server.signal(Signal::INT);
     let (status, log) = server.wait();
@@ -103,7 +103,7 @@ fn an_idle_connection_does_not_delay_the_stop() {
 
 #[test]
 fn requests_that_outlast_the_drain_timeout_are_cut() {
-    let server = Server::start(&["--drain-delay", "0s", "--drain-timeout", "100ms"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s", "--drain-timeout", "100ms"]);
     let mut kept = half_a_check(&server);
     server.signal(Signal::TERM);
     let (status, log) = server.wait();
@@ -113,16 +113,16 @@ fn requests_that_outlast_the_drain_timeout_are_cut() {
 }
 
 /// A file of limits in its own directory.
-struct File {
+struct LimitsFile {
     path: PathBuf,
     _directory: TempDir,
 }
 
-impl File {
-    fn new(limits: &str) -> File {
+impl LimitsFile {
+    fn new(limits: &str) -> LimitsFile {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
-        let file = File { path, _directory: directory };
+        let file = LimitsFile { path, _directory: directory };
         file.write(limits);
         file
     }
@@ -139,14 +139,14 @@ impl File {
 const TEN: &str = "limits: { free: token-bucket capacity=10 refill=1/d }";
 const TWENTY: &str = "limits: { free: token-bucket capacity=20 refill=1/d }";
 
-fn generation(server: &Server) -> u64 {
+fn generation(server: &ServerProcess) -> u64 {
     readyz(server).1["generation"].as_u64().unwrap()
 }
 
 #[test]
 fn every_hangup_is_one_reload() {
-    let file = File::new(TEN);
-    let server = Server::start(&["--config", file.path(), "--drain-delay", "0s"]);
+    let file = LimitsFile::new(TEN);
+    let server = ServerProcess::start(&["--config", file.path(), "--drain-delay", "0s"]);
     for reloads in 1..=3 {
         assert_eq!(generation(&server), reloads);
         server.signal(Signal::HUP);
@@ -159,7 +159,7 @@ fn every_hangup_is_one_reload() {
 
 #[test]
 fn a_hangup_without_a_file_is_logged() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     server.signal(Signal::HUP);
     eventually("it says so", || server.log().contains("there is no file to reload").then_some(()));
     assert_eq!(readyz(&server).0, 200);
@@ -167,8 +167,8 @@ fn a_hangup_without_a_file_is_logged() {
 
 #[test]
 fn a_file_that_changes_is_followed_and_a_bad_one_changes_nothing() {
-    let file = File::new(TEN);
-    let server = Server::start(&["--config", file.path()]);
+    let file = LimitsFile::new(TEN);
+    let server = ServerProcess::start(&["--config", file.path()]);
     assert_eq!(server.check(BODY)["remaining"], 9);
 
     file.write(TWENTY);
@@ -210,7 +210,8 @@ fn refused(flags: &[&str]) -> String {
 
 #[test]
 fn a_bad_file_at_the_start_is_refused_with_all_that_is_wrong() {
-    let file = File::new("limits:\n  free: token-bucket capacity=0 refill=1/d\n  pro: nonsense\n");
+    let file =
+        LimitsFile::new("limits:\n  free: token-bucket capacity=0 refill=1/d\n  pro: nonsense\n");
     let error = refused(&["--config", file.path()]);
     assert!(error.contains("limits.yaml:2:"), "{error}");
     assert!(error.contains("limits.yaml:3:") && error.contains("2 errors"), "{error}");
@@ -246,7 +247,7 @@ fn a_bad_store_url_is_refused_without_its_password() {
 
 #[test]
 fn the_first_lines_name_the_store_and_the_rules() {
-    let server = Server::start(&["--max-memory", "2MiB", "--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--max-memory", "2MiB", "--drain-delay", "0s"]);
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
     assert!(log.contains("\nstore: memory, at most 2 MiB\n"), "{log}");
@@ -258,7 +259,7 @@ fn the_first_lines_name_the_store_and_the_rules() {
 fn a_store_of_many_servers_names_some() {
     let servers: Vec<String> = (1..=9).map(|port| format!("127.0.0.1:{port}")).collect();
     let store = format!("redis+shards://{}", servers.join(","));
-    let server = Server::start(&["--store", &store, "--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--store", &store, "--drain-delay", "0s"]);
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
     let line = format!("\nstore: redis at {} and 1 more\n", servers[..8].join(", "));

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use crate::check::problem;
 use crate::openapi::valid;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
-fn get(server: &Server, path: &str, schema: &str) -> Value {
+fn get(server: &ServerProcess, path: &str, schema: &str) -> Value {
     let response = server.get(path).send().unwrap();
     assert_eq!(response.status(), 200, "{path}");
     let answer = body_of(response);
@@ -16,7 +16,7 @@ fn get(server: &Server, path: &str, schema: &str) -> Value {
 
 #[test]
 fn limits_are_listed_with_their_bounds() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let all = get(&server, "/v1/limits", "Limits");
     let names: Vec<_> = all["limits"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
     assert_eq!(names, ["enterprise", "everyone", "free", "login", "partner", "pro"]);
@@ -38,7 +38,7 @@ fn a_rule_has_all_the_limits_that_it_may_spend() {
          rules:\n\
          - { name: each, domain: api, key: [ip], limit: { by: tier, tiers: { pro: pro, staff: allow }, default: free } }",
     );
-    let server = Server::start(&["--config", file.path().to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", file.path().to_str().unwrap()]);
     let rule = get(&server, "/v1/limits/api%2Feach", "RuleLimits");
     assert_eq!((&rule["rule"], &rule["shadow"]), (&json!("api/each"), &json!(false)));
     let bound = json!({"interval_us": 1_000_000, "max": 2, "formula": "limit * (ceil((t - 1) / window) + 1)"});
@@ -65,7 +65,7 @@ fn a_rule_has_all_the_limits_that_it_may_spend() {
 
 #[test]
 fn a_peek_charges_nothing() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     for _ in 0..2 {
         let peek = get(&server, "/v1/limits/login/keys/a", "Decision");
@@ -79,7 +79,7 @@ fn a_peek_charges_nothing() {
 
 #[test]
 fn the_charges_of_a_log_are_listed_on_demand() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     server.check(r#"{"limit":"login","key":"a","cost":2}"#);
     server.check(r#"{"limit":"login","key":"a"}"#);
     let peek = get(&server, "/v1/limits/login/keys/a?entries=true&cost=2", "Decision");
@@ -95,7 +95,7 @@ fn the_charges_of_a_log_are_listed_on_demand() {
 
 #[test]
 fn a_reset_forgets_a_key_and_no_other() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for key in ["a", "b"] {
         server.check(&json!({"limit": "login", "key": key, "cost": 5}).to_string());
     }
@@ -112,7 +112,7 @@ fn a_reset_forgets_a_key_and_no_other() {
 
 #[test]
 fn keys_come_percent_encoded() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (key, path) in [
         ("tenant/7", "tenant%2F7"),
         ("tenant/7/", "tenant%2f7%2F"),
@@ -132,7 +132,7 @@ fn keys_come_percent_encoded() {
 
 #[test]
 fn bad_paths_are_refused_with_a_reason() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (path, status, want) in [
         ("/v1/limits/%ff", 400, "no UTF-8"),
         ("/v1/limits/free/keys/%ff", 400, "no UTF-8"),
@@ -158,7 +158,7 @@ fn bad_paths_are_refused_with_a_reason() {
 
 #[test]
 fn a_wrong_method_is_405_and_names_the_allowed_ones() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (path, method, want) in [
         ("/v1/check", "GET", "POST"),
         ("/v1/check/batch", "PUT", "POST"),
@@ -187,7 +187,7 @@ fn keys_on_redis_can_be_peeked_and_reset() {
          limits: { few: sliding-window-log limit=5 window=1h }\nrules: []",
     );
     let config = file.path().to_str().unwrap();
-    let server = Server::start(&["--config", config, "--store", &redis.url()]);
+    let server = ServerProcess::start(&["--config", config, "--store", &redis.url()]);
     server.check(r#"{"limit":"few","key":"a/b","cost":3}"#);
     let path = "/v1/limits/few/keys/a%2Fb";
     let peek = get(&server, &format!("{path}?entries=true"), "Decision");

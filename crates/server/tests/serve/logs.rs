@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tollgate_launcher::{Flavour, Launch};
 
-use crate::collector::{Collector, Manner};
+use crate::collector::{Collector, CollectorMode};
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// The most verbose filter, for every crate.
 const ALL: &str = "trace,axum=trace,hyper=trace,hyper_util=trace,notify=trace,opentelemetry=trace,\
@@ -32,7 +32,7 @@ fn count(log: &str, text: &str) -> usize {
 }
 
 /// Stops a server and returns its log.
-fn stop(server: Server) -> String {
+fn stop(server: ServerProcess) -> String {
     server.signal(Signal::TERM);
     let (status, log) = server.wait();
     assert!(status.success(), "{status}: {log}");
@@ -41,7 +41,7 @@ fn stop(server: Server) -> String {
 
 #[test]
 fn a_server_says_where_it_listens_in_three_lines() {
-    let server = Server::start(&["--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s"]);
     let log = stop(server);
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0].starts_with("tollgate ") && lines[0].contains(": http://127.0.0.1:"));
@@ -56,7 +56,7 @@ fn a_server_says_where_it_listens_in_three_lines() {
 #[test]
 fn json_is_one_object_a_line_and_the_start_is_one_of_them() {
     let flags = ["--log-format", "json", "--log", ALL, "--drain-delay", "0s"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     server.check(CHECK);
     let (http, grpc) = (server.url.clone(), server.grpc.clone());
     let log = stop(server);
@@ -89,10 +89,10 @@ rules:
 fn refusals_are_logged_with_rule_limit_and_key_when_asked_for() {
     let (_file, path) = config(REFUSING);
     let flags = ["--config", &path, "--log-refusals", "1000/s", "--log-format", "json"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     let pro = r#"{"domain":"api","verified":{"api_key":"k_secret","tier":"pro"},"cost":2}"#;
     server.check(pro);
-    let refusals = |server: &Server| -> Vec<Value> {
+    let refusals = |server: &ServerProcess| -> Vec<Value> {
         let log = server.log();
         let objects = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         objects.filter(|object| object["message"] == "refused").collect()
@@ -119,7 +119,7 @@ fn refusals_are_logged_with_rule_limit_and_key_when_asked_for() {
 fn refusals_between_two_lines_are_counted() {
     let (_file, path) = config(REFUSING);
     let server =
-        Server::start(&["--config", &path, "--log-refusals", "1/m", "--drain-delay", "0s"]);
+        ServerProcess::start(&["--config", &path, "--log-refusals", "1/m", "--drain-delay", "0s"]);
     for _ in 0..50 {
         server.check(r#"{"limit":"one","key":"a"}"#);
     }
@@ -130,7 +130,7 @@ fn refusals_between_two_lines_are_counted() {
 
 #[test]
 fn a_reset_is_logged_with_its_key_escaped() {
-    let server = Server::start(&["--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s"]);
     for key in ["api_key=k_secret", "user%0A%1B%5B31m"] {
         let path = format!("/v1/limits/login/keys/{key}");
         assert_eq!(server.delete(&path).send().unwrap().status(), 204);
@@ -147,7 +147,7 @@ fn a_reset_is_logged_with_its_key_escaped() {
 
 #[test]
 fn a_thousand_denials_leave_no_line() {
-    let server = Server::start(&["--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--drain-delay", "0s"]);
     let body = r#"{"limit":"login","key":"a","cost":6}"#;
     for _ in 0..1_000 {
         assert_eq!(server.check(body)["allowed"], false);
@@ -159,10 +159,10 @@ fn a_thousand_denials_leave_no_line() {
 #[test]
 fn other_crates_are_logged_when_the_filter_names_them() {
     // The exporter of traces logs much at level `trace`.
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let start = |filter| {
         let flags = ["--log", filter, "--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
-        let server = Server::start(&flags);
+        let server = ServerProcess::start(&flags);
         server.check(CHECK);
         stop(server)
     };
@@ -199,7 +199,7 @@ fn a_bad_filter_is_an_error_that_names_the_flag_and_the_remedy() {
 fn an_outage_of_the_store_is_two_lines() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
-    let server = Server::start(&["--store", &url, "--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--store", &url, "--drain-delay", "0s"]);
     let address = redis.addr().to_string();
     assert_eq!(server.check(CHECK)["allowed"], true);
     redis.kill();
@@ -236,7 +236,7 @@ fn failed_requests_are_logged_once_a_second_and_all_counted() {
     let text = "defaults: { on_store_failure: closed }\nlimits: { free: token-bucket capacity=60 refill=1/s }\nrules: []\n";
     let (_file, path) = config(text);
     let flags = ["--store", &url, "--config", &path, "--log-format", "json", "--drain-delay", "0s"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     let begun = Instant::now();
     for _ in 0..300 {
         assert_eq!(server.post("/v1/check", CHECK).send().unwrap().status(), 503);
@@ -271,7 +271,7 @@ fn secrets_are_in_no_log() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let (_file, path) =
         config("limits: { free: token-bucket capacity=60 refill=1/s }\nrules: []\n");
-    let collector = Collector::start(Manner::Fails);
+    let collector = Collector::start(CollectorMode::Fails);
     let store = format!("redis://hidden-user:hidden-password@{}", redis.addr());
     let variables = [
         ("TOLLGATE_OPERATOR_TOKEN", "hidden-operator-token"),
@@ -284,7 +284,7 @@ fn secrets_are_in_no_log() {
     for format in ["text", "json"] {
         let flags = ["--log", ALL, "--log-format", format, "--config", &path];
         let flags = [&flags[..], &["--drain-delay", "0s"]].concat();
-        let server = Server::start_with(&flags, &variables);
+        let server = ServerProcess::start_with(&flags, &variables);
         let authorized = server.post("/v1/check", CHECK).bearer_auth("hidden-operator-token");
         let answer = authorized.send().unwrap().text().unwrap();
         let log = server.wait_for_log(|log| {
@@ -324,7 +324,7 @@ fn client_text_is_escaped_in_the_log() {
     let known = format!("{{\"limit\":\"free\",\"key\":{}}}", Value::from(hostile));
     for format in ["text", "json"] {
         let flags = ["--log", ALL, "--log-format", format, "--drain-delay", "0s"];
-        let server = Server::start(&flags);
+        let server = ServerProcess::start(&flags);
         assert_eq!(server.post("/v1/check", body.as_str()).send().unwrap().status(), 404);
         server.check(&known);
         server.post("/v1/check", hostile).send().unwrap();
@@ -350,7 +350,8 @@ fn client_text_is_escaped_in_the_log() {
 
 #[test]
 fn a_server_whose_log_is_closed_still_answers() {
-    let (server, stderr) = Server::start_unread(&["--log", "debug", "--drain-delay", "0s"], &[]);
+    let (server, stderr) =
+        ServerProcess::start_unread(&["--log", "debug", "--drain-delay", "0s"], &[]);
     drop(stderr);
     for _ in 0..100 {
         server.check(CHECK);
@@ -362,7 +363,7 @@ fn a_server_whose_log_is_closed_still_answers() {
 #[test]
 fn lines_dropped_from_a_full_log_buffer_are_counted() {
     let flags = ["--log", "debug", "--log-format", "json", "--drain-delay", "0s"];
-    let (server, mut stderr) = Server::start_unread(&flags, &[]);
+    let (server, mut stderr) = ServerProcess::start_unread(&flags, &[]);
     // With more than 150 bytes a line, this exceeds a pipe's buffer and 1 MiB together.
     let requests = 4 * 2_000;
     std::thread::scope(|scope| {
@@ -388,7 +389,7 @@ fn lines_dropped_from_a_full_log_buffer_are_counted() {
 
 #[test]
 fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
-    let server = Server::start_logging_to("/dev/full");
+    let server = ServerProcess::start_logging_to("/dev/full");
     // At level `debug` each request is one line, and the start is three lines.
     for _ in 0..20 {
         server.check(CHECK);
@@ -404,7 +405,7 @@ fn lines_that_cannot_be_written_are_counted_and_requests_are_still_answered() {
 
 #[test]
 fn a_server_whose_log_is_not_read_still_answers_and_stops() {
-    let (server, stderr) = Server::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
+    let (server, stderr) = ServerProcess::start_unread(&["--log", ALL, "--drain-delay", "0s"], &[]);
     let long = "a".repeat(1_000);
     // More than a pipe's buffer holds, so that writing the rest would block.
     for _ in 0..300 {

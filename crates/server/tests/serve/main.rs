@@ -13,7 +13,7 @@ mod eventually;
 mod fleet;
 mod grpc;
 mod hostile;
-mod kept;
+mod kept_connection;
 mod lifecycle;
 mod limits;
 mod logs;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CEILING_KIB: u64 = 160 << 10;
 
 /// The server's peak memory, from `/proc/PID/status`.
-pub(crate) fn peak_kib(server: &Server) -> u64 {
+pub(crate) fn peak_kib(server: &ServerProcess) -> u64 {
     let path = format!("/proc/{}/status", server.pid().as_raw_nonzero());
     let status = std::fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -23,7 +23,7 @@ pub(crate) fn peak_kib(server: &Server) -> u64 {
 }
 
 /// Sends a batch without its last `without` bytes.
-fn send(server: &Server, body: &[u8], without: usize) -> TcpStream {
+fn send(server: &ServerProcess, body: &[u8], without: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -37,7 +37,7 @@ fn send(server: &Server, body: &[u8], without: usize) -> TcpStream {
     stream
 }
 
-/// What the server has sent so far; empty if it still waits.
+/// Returns the bytes that the server has sent so far; empty if it still waits.
 fn answered(stream: &mut TcpStream) -> String {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = [0; 4096];
@@ -48,7 +48,7 @@ fn answered(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes[..count]).into_owned()
 }
 
-fn assert_decides_at_once(server: &Server) {
+fn assert_decides_at_once(server: &ServerProcess) {
     for _ in 0..10 {
         let start = Instant::now();
         let decision = server.check(r#"{"limit":"partner","key":"honest"}"#);
@@ -59,7 +59,7 @@ fn assert_decides_at_once(server: &Server) {
 
 #[test]
 fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
-    let server = Server::start(&["--request-timeout", "1m"]);
+    let server = ServerProcess::start(&["--request-timeout", "1m"]);
     let body = vec![b' '; 1 << 20];
     let mut unfinished: Vec<_> = (0..300).map(|_| send(&server, &body, 1)).collect();
     assert_decides_at_once(&server);
@@ -95,7 +95,7 @@ fn unfinished_bodies_take_bounded_memory_and_delay_no_small_check() {
 }
 
 /// Sends a whole body and returns the start of the answer.
-fn send_and_read(server: &Server, body: &[u8]) -> String {
+fn send_and_read(server: &ServerProcess, body: &[u8]) -> String {
     let mut stream = send(server, body, 0);
     let mut bytes = [0; 64];
     let count = stream.read(&mut bytes).unwrap();
@@ -114,11 +114,11 @@ fn many_rules(count: usize) -> tempfile::TempDir {
     directory
 }
 
-fn start_with_rules(count: usize) -> (Server, tempfile::TempDir) {
+fn start_with_rules(count: usize) -> (ServerProcess, tempfile::TempDir) {
     let directory = many_rules(count);
     let path = directory.path().join("limits.yaml");
     let flags = ["--config", path.to_str().unwrap(), "--idle-timeout", "1m"];
-    (Server::start(&flags), directory)
+    (ServerProcess::start(&flags), directory)
 }
 
 fn thousand() -> String {
@@ -181,7 +181,7 @@ fn keys_that_no_longer_fit_are_logged_once_and_counted() {
     let mut file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     file.write_all(rules.as_bytes()).unwrap();
     let flags = ["--config", file.path().to_str().unwrap(), "--max-memory", "1MiB"];
-    let server = Server::start(&flags);
+    let server = ServerProcess::start(&flags);
     let invent_keys = |limit: &str, batches: std::ops::Range<u32>| {
         for batch in batches {
             let checks =

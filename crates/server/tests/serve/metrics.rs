@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tollgate_launcher::{Flavour, Launch};
 
 use crate::prometheus::Page;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A server that takes longer to notice a change has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ rules:
   - { name: dropped, domain: api, key: [], limit: other }
 ";
 
-pub(crate) fn scrape(server: &Server) -> Page {
+pub(crate) fn scrape(server: &ServerProcess) -> Page {
     let response = server.get("/metrics").send().unwrap();
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "text/plain; version=0.0.4");
@@ -32,7 +32,7 @@ pub(crate) fn scrape(server: &Server) -> Page {
 }
 
 /// Scrapes the metrics until they fulfil a condition.
-fn until(server: &Server, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
+fn until(server: &ServerProcess, what: &str, holds: impl Fn(&Page) -> bool) -> Page {
     let began = Instant::now();
     loop {
         let page = scrape(server);
@@ -80,7 +80,7 @@ fn decided(page: &Page, limit: &str) -> [u64; 5] {
 #[test]
 fn every_metric_is_there_with_its_meaning_and_kind() {
     let store = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &store.url()]);
+    let server = ServerProcess::start(&["--store", &store.url()]);
     server.check(r#"{"limit":"free","key":"a"}"#);
     // A request is counted after its answer, so the second scrape counts the first.
     scrape(&server);
@@ -146,7 +146,7 @@ fn every_metric_is_there_with_its_meaning_and_kind() {
 
 #[test]
 fn numbers_of_the_process_are_its_own() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let page = scrape(&server);
     let pid = server.pid().as_raw_pid();
     let megabytes = page.value("process_resident_memory_bytes", &[]) / f64::from(1 << 20);
@@ -182,9 +182,9 @@ fn every_check_of_a_limit_is_in_one_outcome() {
         let rules = rules.to_str().unwrap().to_owned();
         ["--store".to_owned(), store.url(), "--config".to_owned(), rules]
     };
-    let start = |flags: [String; 4]| Server::start(&flags.each_ref().map(String::as_str));
+    let start = |flags: [String; 4]| ServerProcess::start(&flags.each_ref().map(String::as_str));
     let (open, closed) = (start(flags(&rules)), start(flags(&closed)));
-    let check = |server: &Server, key: &str, times: usize| {
+    let check = |server: &ServerProcess, key: &str, times: usize| {
         for _ in 0..times {
             let body = format!(r#"{{"limit":"two","key":"{key}"}}"#);
             server.post("/v1/check", body).send().unwrap();
@@ -220,7 +220,7 @@ fn every_check_of_a_limit_is_in_one_outcome() {
 #[test]
 fn checks_in_memory_are_exact() {
     let (_directory, rules) = file(RULES);
-    let server = Server::start(&["--config", rules.to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", rules.to_str().unwrap()]);
     for key in ["a", "a", "a", "a", "b"] {
         server.check(&format!(r#"{{"limit":"two","key":"{key}"}}"#));
     }
@@ -244,7 +244,7 @@ fn checks_in_memory_are_exact() {
 
 #[test]
 fn invented_names_add_no_series() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     // The first requests create one series of each kind.
     let methods =
         ["GET", "POST", "INVENTED"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
@@ -277,7 +277,7 @@ fn invented_names_add_no_series() {
 #[test]
 fn reloads_are_counted_and_removed_rules_have_no_series() {
     let (_directory, path) = file(RULES);
-    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    let server = ServerProcess::start(&["--config", path.to_str().unwrap()]);
     server.check(r#"{"limit":"two","key":"a"}"#);
     server.check(r#"{"limit":"other","key":"a"}"#);
     let reloads =
@@ -310,19 +310,20 @@ fn reloads_are_counted_and_removed_rules_have_no_series() {
 fn servers_with_the_same_rules_have_the_same_hash() {
     let (_directory, one) = file(RULES);
     let (_other_directory, other) = file(RULES);
-    let server = |path: &PathBuf| Server::start(&["--config", path.to_str().unwrap()]);
+    let server = |path: &PathBuf| ServerProcess::start(&["--config", path.to_str().unwrap()]);
     let (one, other) = (server(&one), server(&other));
     let hash_of = hash(&scrape(&one));
     assert_eq!(hash_of, hash(&scrape(&other)));
     assert_eq!(crate::readiness::readyz(&one).1["hash"], hash_of.as_str());
-    let example = [Server::start(&[]), Server::start(&[])].map(|server| hash(&scrape(&server)));
+    let example =
+        [ServerProcess::start(&[]), ServerProcess::start(&[])].map(|server| hash(&scrape(&server)));
     assert_eq!(example[0], example[1]);
     assert_ne!(example[0], "0000000000000000");
 }
 
 #[test]
 fn ceilings_are_exported() {
-    let server = Server::start(&["--max-connections", "123", "--max-memory", "3MiB"]);
+    let server = ServerProcess::start(&["--max-connections", "123", "--max-memory", "3MiB"]);
     let page = scrape(&server);
     assert_eq!(page.value("tollgate_max_connections", &[]), 123.0);
     assert_eq!(page.value("tollgate_key_bytes_max", &[]), f64::from(3 << 20));
@@ -331,7 +332,7 @@ fn ceilings_are_exported() {
 
 #[test]
 fn a_draining_server_is_visible_in_its_metrics() {
-    let server = Server::start(&["--drain-delay", "20s"]);
+    let server = ServerProcess::start(&["--drain-delay", "20s"]);
     assert_eq!(scrape(&server).value("tollgate_draining", &[]), 0.0);
     server.signal(Signal::TERM);
     let page = until(&server, "draining", |page| page.value("tollgate_draining", &[]) == 1.0);
@@ -339,7 +340,7 @@ fn a_draining_server_is_visible_in_its_metrics() {
 }
 
 /// Sends `times` requests on one connection, in groups of 1,000. Each is answered with 404.
-fn ask(server: &Server, times: usize) {
+fn ask(server: &ServerProcess, times: usize) {
     const AT_ONCE: usize = 1_000;
     let address = server.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -361,7 +362,7 @@ fn ask(server: &Server, times: usize) {
     }
 }
 
-fn resident_bytes(server: &Server) -> u64 {
+fn resident_bytes(server: &ServerProcess) -> u64 {
     let status = format!("/proc/{}/status", server.pid().as_raw_pid());
     let status = std::fs::read_to_string(status).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -370,7 +371,7 @@ fn resident_bytes(server: &Server) -> u64 {
 
 #[test]
 fn unscraped_metrics_take_no_more_memory() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     ask(&server, 64_000);
     let before = resident_bytes(&server);
     ask(&server, 320_000);

@@ -7,8 +7,8 @@ use tollgate_launcher::{Flavour, Launch};
 
 use crate::metrics::scrape;
 use crate::prometheus::Page;
-use crate::rls::{Limits, descriptor};
-use crate::server::Server;
+use crate::rls::{RlsServer, descriptor};
+use crate::server::ServerProcess;
 
 const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json");
 const MANUAL: &str = include_str!("../../../../docs/operations.md");
@@ -18,14 +18,14 @@ const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
 const ADDED: [&str; 3] = ["instance", "job", "le"];
 
 /// The values of every label of every metric.
-type Told = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+type LabelValues = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
-fn told() -> Told {
+fn label_values() -> LabelValues {
     let store = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &store.url()]);
+    let server = ServerProcess::start(&["--store", &store.url()]);
     server.check(r#"{"limit":"free","key":"a"}"#);
     let page: Page = scrape(&server);
-    let mut told = Told::new();
+    let mut told = LabelValues::new();
     for sample in page.samples {
         let labels = told.entry(sample.name).or_default();
         for (label, value) in sample.labels {
@@ -37,7 +37,7 @@ fn told() -> Told {
 
 /// A metric in an expression, and the labels that select its series.
 #[derive(Debug, PartialEq)]
-struct Asked {
+struct MetricQuery {
     metric: String,
     /// `outcome`, `=`, `denied`.
     by: Vec<(String, String, String)>,
@@ -48,7 +48,7 @@ fn is_word(letter: char) -> bool {
 }
 
 /// The metrics in an expression: words that begin with `tollgate_` or `process_`.
-fn asked(expression: &str) -> Vec<Asked> {
+fn metric_queries(expression: &str) -> Vec<MetricQuery> {
     let mut found = Vec::new();
     let mut rest = expression;
     while let Some(start) = rest.find(is_word) {
@@ -59,7 +59,7 @@ fn asked(expression: &str) -> Vec<Asked> {
         if word.starts_with("tollgate_") || word.starts_with("process_") {
             let by =
                 after.strip_prefix('{').map(|inner| matchers(inner.split_once('}').unwrap().0));
-            found.push(Asked { metric: word.to_owned(), by: by.unwrap_or_default() });
+            found.push(MetricQuery { metric: word.to_owned(), by: by.unwrap_or_default() });
         }
         if let Some(inner) = rest.strip_prefix('{') {
             rest = inner.split_once('}').unwrap().1;
@@ -98,11 +98,11 @@ fn shown(text: &str) -> Vec<String> {
     labels.map(|part| part.strip_prefix("$labels.").unwrap_or(part).to_owned()).collect()
 }
 
-fn check(told: &Told, expression: &str, texts: &[&str]) {
-    let metrics = asked(expression);
+fn check(told: &LabelValues, expression: &str, texts: &[&str]) {
+    let metrics = metric_queries(expression);
     assert!(!metrics.is_empty(), "no metric in: {expression}");
     let mut labels: BTreeSet<&str> = ADDED.into();
-    for Asked { metric, by } in &metrics {
+    for MetricQuery { metric, by } in &metrics {
         let own = told.get(metric).unwrap_or_else(|| panic!("no {metric}: {expression}"));
         labels.extend(own.keys().map(String::as_str));
         for (label, operator, value) in by {
@@ -138,14 +138,14 @@ fn objects<'v>(value: &'v Value, found: &mut Vec<&'v serde_json::Map<String, Val
 #[test]
 fn the_dashboard_queries_metrics_that_exist() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let (told, mut all) = (told(), Vec::new());
+    let (told, mut all) = (label_values(), Vec::new());
     objects(&dashboard, &mut all);
     let mut used = BTreeSet::new();
     let mut count = 0;
     for target in all.iter().filter(|object| object.contains_key("expr")) {
         let expression = target["expr"].as_str().unwrap();
         check(&told, expression, &[target["legendFormat"].as_str().unwrap()]);
-        used.extend(asked(expression).into_iter().map(|asked| asked.metric));
+        used.extend(metric_queries(expression).into_iter().map(|asked| asked.metric));
         count += 1;
     }
     assert!(count >= 20, "{count}");
@@ -165,7 +165,7 @@ fn the_dashboard_can_be_imported_with_any_data_source() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     assert!(variables.iter().any(|of| of["name"] == "datasource" && of["type"] == "datasource"));
-    let (told, mut all) = (told(), Vec::new());
+    let (told, mut all) = (label_values(), Vec::new());
     for variable in variables.iter().filter(|of| of["type"] == "query") {
         let query = variable["query"]["query"].as_str().unwrap();
         let (expression, label) = query.rsplit_once(", ").unwrap();
@@ -198,7 +198,7 @@ fn the_dashboard_can_be_imported_with_any_data_source() {
 
 #[test]
 fn alerts_query_metrics_that_exist() {
-    let (told, mut names) = (told(), BTreeSet::new());
+    let (told, mut names) = (label_values(), BTreeSet::new());
     for alert in ALERTS.split("- alert: ").skip(1) {
         let name = alert.lines().next().unwrap();
         assert!(names.insert(name), "{name} is there twice");
@@ -217,8 +217,8 @@ fn expression_of(alert: &str) -> &'static str {
 }
 
 /// How many requests the first metric of an expression counts.
-fn counted(server: &Server, expression: &str) -> f64 {
-    let Asked { metric, by } = asked(expression).remove(0);
+fn counted(server: &ServerProcess, expression: &str) -> f64 {
+    let MetricQuery { metric, by } = metric_queries(expression).remove(0);
     // A histogram's count is its largest bucket.
     let metric = metric.replace("_bucket", "_count");
     let is_chosen = |labels: &BTreeMap<String, String>| {
@@ -237,7 +237,7 @@ fn counted(server: &Server, expression: &str) -> f64 {
 fn alerts_on_requests_count_every_way_in_which_decisions_are_requested() {
     let rules = "identity: { trusted_proxies: [127.0.0.1] }\nlimits: { free: fixed-window limit=9 window=1d }\n\
                  rules: [{ name: all, domain: api, key: [ip], limit: free }]";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let server = &limits.server;
     let check = || drop(server.check(r#"{"limit":"free","key":"a"}"#));
     let batch = || {
@@ -299,12 +299,12 @@ fn an_expression_is_read_as_it_is_meant() {
     let expression = r#"sum by (a) (rate(tollgate_x_total{a="b", c!~"d|e"}[5m])) / process_y > 3"#;
     let by =
         |label: &str, operator: &str, value: &str| (label.into(), operator.into(), value.into());
-    let x = Asked {
+    let x = MetricQuery {
         metric: "tollgate_x_total".into(),
         by: vec![by("a", "=", "b"), by("c", "!~", "d|e")],
     };
-    let y = Asked { metric: "process_y".into(), by: Vec::new() };
-    assert_eq!(asked(expression), [x, y]);
+    let y = MetricQuery { metric: "process_y".into(), by: Vec::new() };
+    assert_eq!(metric_queries(expression), [x, y]);
     assert_eq!(grouped(expression), ["a"]);
     assert_eq!(shown("{{a}} {{ $labels.b }} {{ $value | humanize }}"), ["a", "b"]);
 }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::eventually::eventually;
 use crate::grpc::run;
 use crate::rls::{client, descriptor, request};
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const RULES: &str = "
 identity: { trusted_proxies: [127.0.0.1] }
@@ -26,27 +26,27 @@ rules:
       - { key: { ip: 203.0.113.9 }, limit: many }
 ";
 
-fn start() -> (Server, TempDir) {
+fn start() -> (ServerProcess, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     fs::write(&path, RULES).unwrap();
     let networks = "198.51.100.0/24 # an office\n2001:db8:0:1::/64\n2001:db8::1\n";
     fs::write(directory.path().join("blocked.txt"), networks).unwrap();
-    (Server::start(&["--config", path.to_str().unwrap()]), directory)
+    (ServerProcess::start(&["--config", path.to_str().unwrap()]), directory)
 }
 
-fn authorized(server: &Server, ip: &str) -> bool {
+fn authorized(server: &ServerProcess, ip: &str) -> bool {
     let request = server.get("/v1/authorize").header("x-forwarded-for", ip);
     let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
     request.send().unwrap().status() == 200
 }
 
-fn checked(server: &Server, ip: &str) -> bool {
+fn checked(server: &ServerProcess, ip: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"ip": ip}});
     server.check(&body.to_string())["allowed"].as_bool().unwrap()
 }
 
-fn allowed_by_envoy(server: &Server, key: &str, value: &str) -> bool {
+fn allowed_by_envoy(server: &ServerProcess, key: &str, value: &str) -> bool {
     let request = request(vec![descriptor(&[(key, value)])]);
     let answer = run(async { client(server).await.should_rate_limit(request).await });
     answer.unwrap().into_inner().overall_code() == Code::Ok

@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     body_of(server.get("/openapi.json").send().unwrap())
 });
 
@@ -93,7 +93,7 @@ fn bodies_are_bounded_and_closed() {
 
 #[test]
 fn examples_are_what_they_are_examples_of_and_work() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (path, of) in [("/v1/check", "CheckRequest"), ("/v1/check/batch", "BatchRequest")] {
         let body = &DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"];
         let named = body["examples"].as_object().into_iter().flatten().map(|(_, it)| &it["value"]);
@@ -144,7 +144,7 @@ fn schemathesis_finds_nothing() {
     let st = root.join(".tools/schemathesis/bin/st");
     assert!(st.exists(), "{} is not there; run `make schemathesis`", st.display());
     let token = "0123456789abcdef0123456789abcdef";
-    let server = Server::start(&["--operator-token", token]);
+    let server = ServerProcess::start(&["--operator-token", token]);
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("schemathesis.toml"), SETTINGS).unwrap();
     // One worker, because Python cannot parse its own source in two threads at a time.

@@ -6,8 +6,8 @@ use tollgate_launcher::{Flavour, Launch};
 use crate::check::problem;
 use crate::eventually::eventually;
 use crate::openapi::valid;
-use crate::rls::{Limits, descriptor};
-use crate::server::{Server, body_of};
+use crate::rls::{RlsServer, descriptor};
+use crate::server::{ServerProcess, body_of};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -23,7 +23,7 @@ rules:
   - { name: nobody, domain: api, when: { path: /closed }, key: [], limit: block }
 ";
 
-fn operations(server: &Server) -> Value {
+fn operations(server: &ServerProcess) -> Value {
     let response = server.get("/v1/operations").send().unwrap();
     assert_eq!(response.status(), 200);
     let operations = body_of(response);
@@ -49,18 +49,18 @@ fn of<'o>(operations: &'o Value, kind: &str, name: &str) -> &'o Value {
 
 #[test]
 fn counts_include_decisions_of_every_interface() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let fresh = operations(&limits.server);
     assert_eq!((&fresh["store"], &fresh["servers"]), (&json!("memory"), &json!([])));
     assert_counts(&limits);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
-    assert_counts(&Limits::start_with(
+    assert_counts(&RlsServer::start_with(
         RULES,
         &["--store", &redis.url(), "--store-deadline", "20s"],
     ));
 }
 
-fn assert_counts(limits: &Limits) {
+fn assert_counts(limits: &RlsServer) {
     let server = &limits.server;
     let fresh = operations(server);
     assert_eq!((&fresh["readiness"]["ready"], &fresh["refused"]), (&json!(true), &json!([])));
@@ -121,7 +121,7 @@ fn assert_counts(limits: &Limits) {
 fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
-        let limits = Limits::start_with(RULES, flags);
+        let limits = RlsServer::start_with(RULES, flags);
         let server = &limits.server;
         for user in ["a/b", "c"] {
             for _ in 0..4 {
@@ -151,7 +151,7 @@ fn keys_of_rules_are_peeked_and_reset_by_their_listed_names() {
 }
 
 /// Reads the state of a rule's key.
-fn looked(server: &Server, path: &str) -> Value {
+fn looked(server: &ServerProcess, path: &str) -> Value {
     let answer = body_of(server.get(path).send().unwrap());
     valid("RuleKey", &answer);
     answer
@@ -175,7 +175,7 @@ rules:
 
 #[test]
 fn a_key_that_a_rule_cannot_have_is_refused() {
-    let limits = Limits::start(TIERED);
+    let limits = RlsServer::start(TIERED);
     let server = &limits.server;
     for key in ["a", "ip=a", "user", "user=a,ip=b", ""] {
         let path = format!("/v1/limits/api%2Fper-client/keys/{key}");
@@ -190,7 +190,7 @@ fn a_key_that_a_rule_cannot_have_is_refused() {
 #[test]
 fn a_key_is_not_shown_when_the_store_fails() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let limits = Limits::start_with(TIERED, &["--store", &redis.url()]);
+    let limits = RlsServer::start_with(TIERED, &["--store", &redis.url()]);
     redis.kill();
     for path in ["/v1/limits/free/keys/a", "/v1/limits/api%2Fper-client/keys/user=a"] {
         assert_eq!(limits.server.get(path).send().unwrap().status(), 503, "{path}");
@@ -201,7 +201,7 @@ fn a_key_is_not_shown_when_the_store_fails() {
 fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     for flags in [&[][..], &["--store", &redis.url(), "--store-deadline", "20s"]] {
-        let limits = Limits::start_with(TIERED, flags);
+        let limits = RlsServer::start_with(TIERED, flags);
         let server = &limits.server;
         let check = |cost: u64| {
             let body = json!({"domain": "api", "cost": cost, "attributes": {"user": "a"}});
@@ -245,7 +245,7 @@ fn a_key_of_a_tiered_rule_is_shown_under_every_limit_that_it_may_spend() {
 
 #[test]
 fn a_key_with_an_override_is_shown_under_that_alone() {
-    let limits = Limits::start(TIERED);
+    let limits = RlsServer::start(TIERED);
     let server = &limits.server;
     let key = |user: &str| looked(server, &format!("/v1/limits/api%2Fper-client/keys/user={user}"));
     let partner = key("partner");
@@ -261,7 +261,7 @@ fn a_key_with_an_override_is_shown_under_that_alone() {
 
 #[test]
 fn a_blocked_client_is_listed_as_refused() {
-    let limits = Limits::start(TIERED);
+    let limits = RlsServer::start(TIERED);
     let server = &limits.server;
     let closed = json!({"domain": "api", "attributes": {"user": "a", "path": "/closed"}});
     for _ in 0..3 {
@@ -281,7 +281,7 @@ fn a_blocked_client_is_listed_as_refused() {
 
 #[test]
 fn a_rule_is_listed_with_all_that_it_may_spend() {
-    let limits = Limits::start(TIERED);
+    let limits = RlsServer::start(TIERED);
     let now = operations(&limits.server);
     let own = of(&now, "rules", "api/per-client")["limits"].as_array().unwrap().clone();
     let names: Vec<_> = own.iter().map(|own| &own["limit_name"]).collect();
@@ -291,7 +291,7 @@ fn a_rule_is_listed_with_all_that_it_may_spend() {
 
 #[test]
 fn keys_are_listed_as_json_and_long_ones_are_cut() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let server = &limits.server;
     let refuse = |key: &str| {
         for _ in 0..2 {
@@ -318,7 +318,7 @@ fn keys_are_listed_as_json_and_long_ones_are_cut() {
 
 #[test]
 fn only_operators_see_it() {
-    let server = Server::start(&["--operator-token", TOKEN]);
+    let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let ask = || server.get("/v1/operations");
     assert_eq!(ask().bearer_auth(TOKEN).send().unwrap().status(), 200);
     for request in [ask(), ask().bearer_auth(&TOKEN[1..])] {
@@ -326,7 +326,7 @@ fn only_operators_see_it() {
         assert_eq!(response.headers()["www-authenticate"], "Bearer");
         assert_eq!(problem(response).0, 401);
     }
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let ask = || server.get("/v1/operations");
     assert_eq!(ask().send().unwrap().status(), 200);
     for (name, value) in [
@@ -341,7 +341,7 @@ fn only_operators_see_it() {
 #[test]
 fn a_stores_outage_and_its_return_are_visible() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let limits = Limits::start_with(RULES, &["--store", &redis.url()]);
+    let limits = RlsServer::start_with(RULES, &["--store", &redis.url()]);
     let server = &limits.server;
     let breaker = || operations(server)["servers"][0]["breaker"].as_str().unwrap().to_owned();
     let healthy = operations(server);

@@ -1,4 +1,4 @@
-//! Which clients may read and reset keys.
+//! Access to keys: only operators may read and reset them.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use reqwest::blocking::{Client, RequestBuilder};
 
 use crate::check::problem;
 use crate::eventually::eventually;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
 fn with_a_token_only_clients_that_send_it_are_operators() {
-    let server = Server::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     server.check(r#"{"limit":"login","key":"a","cost":5}"#);
     let ways = |authorization: &str| {
         let paths = ["/v1/limits/login/keys/a", "/v1/limits/login/keys/"];
@@ -46,7 +46,7 @@ fn with_a_token_only_clients_that_send_it_are_operators() {
 
 #[test]
 fn an_operator_with_a_token_may_be_anywhere() {
-    let server = Server::start(&["--operator-token", TOKEN]);
+    let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let request = server.get("/v1/limits/login/keys/a").bearer_auth(TOKEN);
     let request = request.header("host", "tollgate.example").header("x-forwarded-for", "10.0.0.1");
     assert_eq!(request.send().unwrap().status(), 200);
@@ -54,7 +54,7 @@ fn an_operator_with_a_token_may_be_anywhere() {
 
 #[test]
 fn without_a_token_only_this_machine_is_an_operator_and_only_for_itself() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let peek = || server.get("/v1/limits/login/keys/a");
     assert_eq!(peek().send().unwrap().status(), 200);
     assert_eq!(peek().header("host", "localhost:1").send().unwrap().status(), 200);
@@ -87,7 +87,7 @@ fn client_at(address: [u8; 4]) -> Client {
 }
 
 /// Reads a key with a token; returns the status.
-fn peek_with(client: &Client, server: &Server, token: &str, from: Option<&str>) -> u16 {
+fn peek_with(client: &Client, server: &ServerProcess, token: &str, from: Option<&str>) -> u16 {
     let request = client.get(format!("{}/v1/limits/login/keys/a", server.url)).bearer_auth(token);
     let request = match from {
         Some(from) => request.header("x-forwarded-for", from),
@@ -106,7 +106,7 @@ fn peek_with(client: &Client, server: &Server, token: &str, from: Option<&str>) 
 
 #[test]
 fn wrong_operator_tokens_are_slowed_counted_and_logged() {
-    let server = Server::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let guesser = client_at([127, 0, 0, 1]);
     let guess = |number| peek_with(&guesser, &server, &format!("a guess {number}"), None);
     let statuses: Vec<_> = (0..200).map(guess).collect();
@@ -139,7 +139,7 @@ fn a_guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy
                 identity: { trusted_proxies: [127.0.0.1] }\n";
     rules.write_all(text.as_bytes()).unwrap();
     let flags = ["--config", rules.path().to_str().unwrap()];
-    let server = Server::start_with(&flags, &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
+    let server = ServerProcess::start_with(&flags, &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let proxy = client_at([127, 0, 0, 1]);
     let guess = |_| peek_with(&proxy, &server, "a guess", Some("198.51.100.1"));
     assert!((0..100).map(guess).any(|status| status == 429));
@@ -149,7 +149,7 @@ fn a_guesser_behind_a_trusted_proxy_does_not_lock_out_other_clients_of_the_proxy
 
 #[test]
 fn checks_and_limits_are_for_everybody() {
-    let server = Server::start(&["--operator-token", TOKEN]);
+    let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let check = server.post("/v1/check", r#"{"limit":"free","key":"a"}"#);
     assert_eq!(check.header("host", "tollgate.example").send().unwrap().status(), 200);
     for path in ["/v1/limits", "/v1/limits/free", "/openapi.json"] {

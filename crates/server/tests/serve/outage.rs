@@ -1,4 +1,4 @@
-//! What operators see of an unreachable store, and of a store that answers and decides nothing.
+//! Metrics, readiness and logs when the store is unreachable, and when it answers but decides nothing.
 
 use std::fs;
 use std::thread;
@@ -10,7 +10,7 @@ use crate::eventually::eventually;
 use crate::lifecycle::plain;
 use crate::metrics::scrape;
 use crate::readiness::readyz;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
@@ -18,7 +18,7 @@ const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 /// when it ends. Probes are not counted.
 const OWN: u64 = 2;
 
-fn is_closed(server: &Server) -> bool {
+fn is_closed(server: &ServerProcess) -> bool {
     scrape(server).value("tollgate_store_breaker", &[("state", "closed")]) == 1.0
 }
 
@@ -29,7 +29,7 @@ fn lines<'l>(log: &'l str, text: &str) -> Vec<&'l str> {
 #[test]
 fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url()]);
+    let server = ServerProcess::start(&["--store", &redis.url()]);
     assert!(is_closed(&server));
     redis.kill();
     eventually("the breaker opens", || {
@@ -52,7 +52,7 @@ fn a_breaker_is_not_closed_at_every_scrape_of_an_outage() {
 #[test]
 fn an_idle_server_logs_when_its_store_fails_and_returns() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url()]);
+    let server = ServerProcess::start(&["--store", &redis.url()]);
     assert_eq!(scrape(&server).value("tollgate_ready", &[]), 1.0);
     redis.kill();
     server.wait_for_log(|log| log.contains("the store fails"));
@@ -75,7 +75,7 @@ fn an_idle_server_logs_when_its_store_fails_and_returns() {
 #[test]
 fn errors_of_the_store_are_of_requests_and_never_fewer_than_before() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url()]);
+    let server = ServerProcess::start(&["--store", &redis.url()]);
     assert_eq!(readyz(&server).0, 200);
     let errors = || {
         let page = scrape(&server);
@@ -105,7 +105,8 @@ fn a_store_that_refuses_every_write_fails() {
     fs::write(&rules, "limits: { free: token-bucket capacity=60 refill=1/s }").unwrap();
     // A long deadline, so that a busy machine meets it.
     let flags = ["--store", &redis.url(), "--store-deadline", "5s"];
-    let server = Server::start(&[&flags[..], &["--config", rules.to_str().unwrap()]].concat());
+    let server =
+        ServerProcess::start(&[&flags[..], &["--config", rules.to_str().unwrap()]].concat());
     for _ in 0..10 {
         assert_eq!(server.check(CHECK)["degraded"], true);
     }

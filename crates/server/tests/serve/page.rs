@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::check::problem;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 /// The files to which a file of the page refers: `src="…"`, `href="…"`, `from "./…"`, `import("./…")`.
 fn referred(path: &str, text: &str) -> BTreeSet<String> {
@@ -34,7 +34,7 @@ fn referred(path: &str, text: &str) -> BTreeSet<String> {
 }
 
 /// Every file of the page, by its path.
-fn files(server: &Server) -> BTreeMap<String, String> {
+fn files(server: &ServerProcess) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
     let mut next = BTreeSet::from(["/".to_owned()]);
     while let Some(path) = next.pop_first() {
@@ -52,7 +52,7 @@ fn files(server: &Server) -> BTreeMap<String, String> {
 
 #[test]
 fn every_file_is_served_and_together_they_are_small() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let files = files(&server);
     assert!(files.contains_key("/page/main.js") && files.contains_key("/page/style.css"));
     let directory = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/web")).unwrap();
@@ -84,7 +84,7 @@ fn every_file_is_served_and_together_they_are_small() {
 
 #[test]
 fn files_are_kept_compressed_and_of_their_type() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for (path, text) in files(&server) {
         let content_type = match path.rsplit('.').next().unwrap() {
             "/" => "text/html; charset=utf-8",
@@ -149,7 +149,7 @@ fn files_are_kept_compressed_and_of_their_type() {
 
 #[test]
 fn the_page_knows_what_it_may_show() {
-    let told = |server: &Server, headers: &[(&str, &str)]| {
+    let told = |server: &ServerProcess, headers: &[(&str, &str)]| {
         let request = server.get("/page/server.json");
         let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));
         let response = request.send().unwrap();
@@ -159,7 +159,7 @@ fn the_page_knows_what_it_may_show() {
         );
         body_of(response)
     };
-    let here = Server::start(&[]);
+    let here = ServerProcess::start(&[]);
     assert_eq!(
         told(&here, &[]),
         json!({"playground": true, "operations": "yes", "store": "memory"})
@@ -167,7 +167,7 @@ fn the_page_knows_what_it_may_show() {
     for stranger in [("x-forwarded-for", "203.0.113.9"), ("host", "rebound.example")] {
         assert_eq!(told(&here, &[stranger])["operations"], "no", "{stranger:?}");
     }
-    let closed = Server::start(&["--no-playground", "--operator-token", "0123456789abcdef"]);
+    let closed = ServerProcess::start(&["--no-playground", "--operator-token", "0123456789abcdef"]);
     let want = json!({"playground": false, "operations": "token", "store": "memory"});
     assert_eq!(told(&closed, &[]), want);
     assert_eq!(told(&closed, &[("x-forwarded-for", "203.0.113.9")]), want);

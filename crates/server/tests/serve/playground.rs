@@ -16,7 +16,7 @@ use tollgate_launcher::{Flavour, Launch};
 
 use crate::check::problem;
 use crate::openapi::valid;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 const ALGORITHMS: [&str; 5] = [
     "fixed-window",
@@ -29,26 +29,26 @@ const ALGORITHMS: [&str; 5] = [
 const FIRST: &str = r#"{"allowed":true,"remaining":9,"limit":10,"retryAfter":null,"delay":null}"#;
 
 /// Runs a test in memory and on a Redis, whose URL it gets.
-fn on_each_store(test: impl Fn(&Server, Option<&str>)) {
-    test(&Server::start(&[]), None);
+fn on_each_store(test: impl Fn(&ServerProcess, Option<&str>)) {
+    test(&ServerProcess::start(&[]), None);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     test(&on_redis(&redis.url()), Some(&redis.url()));
 }
 
 /// Starts a server with a store deadline that a machine busy with other tests still meets.
-fn on_redis(url: &str) -> Server {
-    Server::start(&["--store", url, "--store-deadline", "20s"])
+fn on_redis(url: &str) -> ServerProcess {
+    ServerProcess::start(&["--store", url, "--store-deadline", "20s"])
 }
 
 /// A client that keeps its cookie.
-struct Player<'a> {
-    server: &'a Server,
+struct PlaygroundClient<'a> {
+    server: &'a ServerProcess,
     cookie: Option<String>,
 }
 
-impl<'a> Player<'a> {
-    fn new(server: &'a Server) -> Player<'a> {
-        Player { server, cookie: None }
+impl<'a> PlaygroundClient<'a> {
+    fn new(server: &'a ServerProcess) -> PlaygroundClient<'a> {
+        PlaygroundClient { server, cookie: None }
     }
 
     fn send(&mut self, path: &str, body: impl Into<String>) -> Response {
@@ -150,10 +150,10 @@ fn clients_of_the_tutorial_work_unchanged() {
         });
         for algorithm in ALGORITHMS {
             for config in [calm(algorithm, 3), of_all.clone()] {
-                let mut player = Player::new(server);
+                let mut player = PlaygroundClient::new(server);
                 let answer = player.ask(algorithm, json!({"config": config}));
                 assert_eq!((&answer["limit"], &answer["remaining"]), (&json!(3), &json!(2)));
-                assert_eq!(Player::new(server).burst(algorithm, &config, 5).len(), 5);
+                assert_eq!(PlaygroundClient::new(server).burst(algorithm, &config, 5).len(), 5);
             }
         }
         assert_eq!(post("reset").send().unwrap().text().unwrap(), r#"{"ok":true}"#);
@@ -169,7 +169,7 @@ fn a_burst_spends_the_limit_and_then_says_when_to_come_back() {
     on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = calm(algorithm, 10);
-            let mut player = Player::new(server);
+            let mut player = PlaygroundClient::new(server);
             let answers = player.burst(algorithm, &config, 12);
             for (nth, answer) in answers.iter().enumerate() {
                 assert_eq!(answer["allowed"], nth < 10, "{algorithm} {nth}");
@@ -201,7 +201,7 @@ fn a_request_is_allowed_after_its_retry_time() {
                 "leaky-bucket" => json!({"capacity": 2, "leakRate": 10}),
                 _ => json!({"maxRequests": 2, "windowSeconds": 0.2}),
             };
-            let mut player = Player::new(server);
+            let mut player = PlaygroundClient::new(server);
             // A burst has one time stamp, so that the third request is refused on any machine.
             let answers = player.burst(algorithm, &config, 3);
             let wait = answers[2]["retryAfter"].as_f64().unwrap();
@@ -220,7 +220,7 @@ fn a_request_is_allowed_after_its_retry_time() {
 fn shaped_requests_wait_their_turn_one_after_the_other() {
     on_each_store(|server, _| {
         let config = json!({"capacity": 4, "leakRate": 0.01, "mode": "shaping"});
-        let answers = Player::new(server).burst("leaky-bucket", &config, 5);
+        let answers = PlaygroundClient::new(server).burst("leaky-bucket", &config, 5);
         for (nth, answer) in answers[..4].iter().enumerate() {
             assert_eq!(answer["allowed"], true);
             assert_eq!(answer["retryAfter"], Value::Null);
@@ -238,7 +238,7 @@ fn shaped_requests_wait_their_turn_one_after_the_other() {
 fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_spent() {
     on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
-            let mut player = Player::new(server);
+            let mut player = PlaygroundClient::new(server);
             assert_eq!(player.burst(algorithm, &calm(algorithm, 10), 11)[10]["allowed"], false);
             let more = player.ask(algorithm, json!({"config": calm(algorithm, 20)}));
             assert_eq!(
@@ -268,7 +268,7 @@ fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_s
                 }
             }
         }
-        let mut player = Player::new(server);
+        let mut player = PlaygroundClient::new(server);
         let (policing, mut shaping) = (calm("leaky-bucket", 10), calm("leaky-bucket", 10));
         shaping["mode"] = json!("shaping");
         player.burst("leaky-bucket", &policing, 3);
@@ -280,7 +280,7 @@ fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_s
 #[test]
 fn the_state_is_what_the_decisions_were_made_of() {
     on_each_store(|server, redis| {
-        let mut player = Player::new(server);
+        let mut player = PlaygroundClient::new(server);
         let config: Value =
             ALGORITHMS.iter().map(|name| ((*name).to_owned(), calm(name, 20))).collect();
         let asked = json!({"config": config});
@@ -344,8 +344,8 @@ fn the_state_is_what_the_decisions_were_made_of() {
 
 #[test]
 fn answers_carry_the_headers_that_a_client_would_see() {
-    let server = Server::start(&[]);
-    let mut player = Player::new(&server);
+    let server = ServerProcess::start(&[]);
+    let mut player = PlaygroundClient::new(&server);
     let config = json!({"config": {"maxTokens": 2, "refillRate": 0.5}});
     let header = |response: &Response, name: &str| {
         response.headers().get(name).map(|value| value.to_str().unwrap().to_owned())
@@ -366,7 +366,7 @@ fn answers_carry_the_headers_that_a_client_would_see() {
     }
     let burst = player.send("token-bucket/burst", config.to_string());
     assert!(header(&burst, "retry-after").is_some(), "the headers describe the last request");
-    let fresh = Player::new(&server).send("token-bucket/burst", r#"{"count":2}"#);
+    let fresh = PlaygroundClient::new(&server).send("token-bucket/burst", r#"{"count":2}"#);
     assert_eq!(header(&fresh, "x-ratelimit-remaining").unwrap(), "8");
     assert_eq!(header(&fresh, "retry-after"), None);
 }
@@ -375,7 +375,7 @@ fn answers_carry_the_headers_that_a_client_would_see() {
 fn the_playground_answers_503_without_the_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = on_redis(&redis.url());
-    let mut player = Player::new(&server);
+    let mut player = PlaygroundClient::new(&server);
     player.ask("token-bucket", json!({}));
     redis.kill();
     for path in ["token-bucket", "token-bucket/burst", "reset", "state"] {
@@ -388,14 +388,14 @@ fn the_playground_answers_503_without_the_store() {
 
 #[test]
 fn it_can_be_switched_off() {
-    let server = Server::start(&["--no-playground"]);
+    let server = ServerProcess::start(&["--no-playground"]);
     for path in ["token-bucket", "token-bucket/burst", "nope", "reset", "state", "compare"] {
-        let (status, detail) = problem(Player::new(&server).send(path, "{}"));
+        let (status, detail) = problem(PlaygroundClient::new(&server).send(path, "{}"));
         assert_eq!(status, 404, "{path}");
         assert!(detail.contains("--no-playground"), "{detail}");
     }
     for body in ["", "x", "[]", "{\"config\":1}"] {
-        assert_eq!(problem(Player::new(&server).send("compare", body)).0, 404, "{body}");
+        assert_eq!(problem(PlaygroundClient::new(&server).send("compare", body)).0, 404, "{body}");
     }
     assert_eq!(server.get("/").send().unwrap().status(), 200);
     assert_eq!(server.get("/v1/operations").send().unwrap().status(), 200);
@@ -403,9 +403,9 @@ fn it_can_be_switched_off() {
 
 #[test]
 fn the_playground_uses_no_keys_of_the_store() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     for algorithm in ALGORITHMS {
-        Player::new(&server).burst(algorithm, &calm(algorithm, 10), 3);
+        PlaygroundClient::new(&server).burst(algorithm, &calm(algorithm, 10), 3);
     }
     let metrics = server.get("/metrics").send().unwrap().text().unwrap();
     assert!(metrics.contains("\ntollgate_keys 0\n"), "{metrics}");
@@ -414,7 +414,7 @@ fn the_playground_uses_no_keys_of_the_store() {
 #[test]
 fn all_players_together_take_a_bounded_share_of_a_redis() {
     on_each_store(|server, redis| {
-        let mut player = Player::new(server);
+        let mut player = PlaygroundClient::new(server);
         let body = json!({"config": calm("token-bucket", 1), "count": 50}).to_string();
         let refused = (0..400).map(|_| player.send("token-bucket/burst", body.clone()));
         let refused = refused.into_iter().find(|response| response.status() == 429);

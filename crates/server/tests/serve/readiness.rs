@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use tollgate_launcher::{Cluster, Flavour, Launch, Proxy};
 
 use crate::eventually::eventually;
-use crate::server::{Server, body_of};
+use crate::server::{ServerProcess, body_of};
 
 /// The status and the body of `/readyz`.
-pub(crate) fn readyz(server: &Server) -> (u16, Value) {
+pub(crate) fn readyz(server: &ServerProcess) -> (u16, Value) {
     let response = server.get("/readyz").send().unwrap();
     (response.status().as_u16(), serde_json::from_str(&response.text().unwrap()).unwrap())
 }
 
 /// Waits until `/readyz` answers with a status, and returns the body.
-fn wait_for(server: &Server, status: u16) -> Value {
+fn wait_for(server: &ServerProcess, status: u16) -> Value {
     eventually(&format!("readiness of {status}"), || {
         let (now, readiness) = readyz(server);
         (now == status).then_some(readiness)
@@ -27,7 +27,7 @@ fn wait_for(server: &Server, status: u16) -> Value {
 
 #[test]
 fn memory_is_always_ready() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let hash = readyz(&server).1["hash"].clone();
     let digits = hash.as_str().unwrap();
     assert!(digits.len() == 16 && digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{hash}");
@@ -47,7 +47,8 @@ fn only_operators_see_why_the_rules_file_was_refused() {
     writeln!(file, "limits: {{ free: token-bucket capacity=10 refill=1/d }}").unwrap();
     let path = file.path().to_str().unwrap().to_owned();
     let name = file.path().file_name().unwrap().to_str().unwrap().to_owned();
-    let start = |variables: &[(&str, &str)]| Server::start_with(&["--config", &path], variables);
+    let start =
+        |variables: &[(&str, &str)]| ServerProcess::start_with(&["--config", &path], variables);
     let with_token = start(&[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let without_token = start(&[]);
     writeln!(file, "a_misspelt_section: 1").unwrap();
@@ -78,7 +79,7 @@ fn only_operators_see_why_the_rules_file_was_refused() {
 #[test]
 fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url(), "--drain-delay", "0s"]);
+    let server = ServerProcess::start(&["--store", &redis.url(), "--drain-delay", "0s"]);
     assert_eq!(wait_for(&server, 200)["store"], "reachable");
     redis.kill();
     let began = Instant::now();
@@ -104,7 +105,7 @@ fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
 #[test]
 fn a_stalled_store_makes_it_unready_until_it_answers() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url()]);
+    let server = ServerProcess::start(&["--store", &redis.url()]);
     wait_for(&server, 200);
     redis.freeze();
     wait_for(&server, 503);
@@ -116,7 +117,7 @@ fn a_stalled_store_makes_it_unready_until_it_answers() {
 fn it_starts_without_its_store_and_says_so() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     redis.kill();
-    let server = Server::start(&["--store", &redis.url()]);
+    let server = ServerProcess::start(&["--store", &redis.url()]);
     assert_eq!(readyz(&server).0, 503);
     let log = server.wait_for_log(|log| log.contains("the store "));
     assert!(log.contains("the store fails"), "{log}");
@@ -129,7 +130,7 @@ fn it_starts_without_its_store_and_says_so() {
 #[test]
 fn it_may_be_ready_without_its_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url(), "--ready-without-store"]);
+    let server = ServerProcess::start(&["--store", &redis.url(), "--ready-without-store"]);
     redis.kill();
     let readiness = eventually("the store is seen to be gone", || {
         let (status, readiness) = readyz(&server);
@@ -144,7 +145,7 @@ fn one_shard_that_is_gone_makes_it_unready_until_it_is_back() {
     let launch = || Launch::new(Flavour::Redis).start().unwrap();
     let (one, mut other) = (launch(), launch());
     let store = format!("redis+shards://{},{}", one.addr(), other.addr());
-    let server = Server::start(&["--store", &store]);
+    let server = ServerProcess::start(&["--store", &store]);
     wait_for(&server, 200);
     other.kill();
     wait_for(&server, 503);
@@ -155,7 +156,7 @@ fn one_shard_that_is_gone_makes_it_unready_until_it_is_back() {
 #[test]
 fn a_cluster_in_which_a_replica_took_over_is_reached_again() {
     let mut cluster = Cluster::start(Flavour::Redis, 3, 1).unwrap();
-    let server = Server::start(&["--store", &cluster.url()]);
+    let server = ServerProcess::start(&["--store", &cluster.url()]);
     wait_for(&server, 200);
     let primary = cluster.primaries().unwrap()[0];
     let replica = cluster.replicas_of(primary).unwrap()[0];
@@ -169,7 +170,7 @@ fn a_cluster_in_which_a_replica_took_over_is_reached_again() {
 fn concurrent_readiness_requests_share_one_answer() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
-    let server = Server::start(&["--store", &proxy.url(), "--store-deadline", "5s"]);
+    let server = ServerProcess::start(&["--store", &proxy.url(), "--store-deadline", "5s"]);
     wait_for(&server, 200);
     proxy.delay(|| Duration::from_millis(50));
     let before = proxy.scripts_passed();
@@ -192,7 +193,7 @@ fn the_address_of_a_store_is_logged_without_its_password() {
     let redis = Launch::new(Flavour::Redis).config("user", user).start().unwrap();
     let url = format!("redis://geheimrat:geheim@{}", redis.addr());
     let variables = [("TOLLGATE_STORE", &*url), ("TOLLGATE_LOG", "trace")];
-    let server = Server::start_with(&["--drain-delay", "0s"], &variables);
+    let server = ServerProcess::start_with(&["--drain-delay", "0s"], &variables);
     wait_for(&server, 200);
     server.check(r#"{"limit":"free","key":"a"}"#);
     server.signal(Signal::TERM);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tollgate_launcher::{Flavour, Launch, Proxy, Server as Redis};
 
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A limit of 100 for every algorithm, of which nothing is refilled while a test runs.
 const LIMITS: [(&str, &str); 6] = [
@@ -41,10 +41,14 @@ fn launch() -> Redis {
     Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"))
 }
 
-impl Server {
-    fn with_limits(file: &NamedTempFile, flags: &[&str], variables: &[(&str, &str)]) -> Server {
+impl ServerProcess {
+    fn with_limits(
+        file: &NamedTempFile,
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> ServerProcess {
         let path = file.path().to_str().unwrap();
-        Server::start_with(&[&["--config", path], flags].concat(), variables)
+        ServerProcess::start_with(&[&["--config", path], flags].concat(), variables)
     }
 
     /// Charges a key and returns the receipt and the remaining quota.
@@ -69,7 +73,7 @@ impl Server {
 #[test]
 fn a_refund_gives_back_exactly_and_once() {
     let file = file(&LIMITS);
-    let server = Server::with_limits(&file, &[], &[]);
+    let server = ServerProcess::with_limits(&file, &[], &[]);
     for (limit, _) in LIMITS {
         let (_, remaining) = server.charge(limit, 30);
         assert_eq!(remaining, 70, "{limit}");
@@ -87,7 +91,7 @@ fn a_refund_gives_back_exactly_and_once() {
 }
 
 /// Returns how much the limit admits, while the test tries to refund receipts that were already refunded.
-fn admitted(server: &Server, limit: &str, old: &[String]) -> u64 {
+fn admitted(server: &ServerProcess, limit: &str, old: &[String]) -> u64 {
     let asked = json!({ "limit": limit, "key": "user:42", "cost": 10 }).to_string();
     let mut old = old.iter();
     let mut admitted = 0;
@@ -104,7 +108,7 @@ fn admitted(server: &Server, limit: &str, old: &[String]) -> u64 {
 
 /// Charges and refunds repeatedly and returns the used receipts. A first charge of 20 stays, because a place in a
 /// queue is refunded only as a whole.
-fn spent(server: &Server, limit: &str) -> Vec<String> {
+fn spent(server: &ServerProcess, limit: &str) -> Vec<String> {
     server.charge(limit, 20);
     let cycle = |_| {
         let (receipt, _) = server.charge(limit, 10);
@@ -118,7 +122,7 @@ fn spent(server: &Server, limit: &str) -> Vec<String> {
 fn each_loss_of_a_redis_admits_one_more_burst_at_most() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
-    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let start = || ServerProcess::with_limits(&file, &["--store", &url], &[SECRET]);
     let mut admin = redis::Client::open(redis.unix_url()).unwrap().get_connection().unwrap();
     for with_a_restart in [false, true] {
         let mut server = start();
@@ -144,7 +148,7 @@ fn each_loss_of_a_redis_admits_one_more_burst_at_most() {
 #[test]
 fn each_restart_in_memory_admits_one_more_burst_at_most() {
     let file = file(&LIMITS);
-    let start = || Server::with_limits(&file, &[], &[SECRET]);
+    let start = || ServerProcess::with_limits(&file, &[], &[SECRET]);
     let server = start();
     let old = LIMITS.map(|(limit, _)| spent(&server, limit));
     drop(server);
@@ -159,7 +163,7 @@ fn each_restart_in_memory_admits_one_more_burst_at_most() {
 fn a_server_without_refunds_notices_a_loss_of_state() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
-    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let start = || ServerProcess::with_limits(&file, &["--store", &url], &[SECRET]);
     let (ours, other) = (start(), start());
     let mut admin = redis::Client::open(redis.unix_url()).unwrap().get_connection().unwrap();
     redis::cmd("FLUSHALL").exec(&mut admin).unwrap();
@@ -176,7 +180,7 @@ fn a_server_without_refunds_notices_a_loss_of_state() {
 #[test]
 fn a_refusal_has_no_receipt() {
     let file = file(&LIMITS);
-    let server = Server::with_limits(&file, &[], &[]);
+    let server = ServerProcess::with_limits(&file, &[], &[]);
     let decision = server.check(r#"{"limit":"fixed","key":"a","cost":101}"#);
     assert_eq!((&decision["allowed"], &decision["receipt"]), (&json!(false), &Value::Null));
     let long = json!({ "limit": "fixed", "key": "k".repeat(4_000) });
@@ -187,8 +191,8 @@ fn a_refusal_has_no_receipt() {
 #[test]
 fn forged_receipts_are_refused_in_the_same_words() {
     let file = file(&LIMITS);
-    let server = Server::with_limits(&file, &[], &[SECRET]);
-    let other = Server::with_limits(&file, &[], &[]);
+    let server = ServerProcess::with_limits(&file, &[], &[SECRET]);
+    let other = ServerProcess::with_limits(&file, &[], &[]);
     let (receipt, _) = server.charge("fixed", 3);
     let of_another = other.charge("fixed", 3).0;
     let forged = [
@@ -218,7 +222,7 @@ fn forged_receipts_are_refused_in_the_same_words() {
 fn concurrent_refunds_of_one_receipt_refund_once() {
     let redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
-    let start = || Server::with_limits(&file, &["--store", &url], &[SECRET]);
+    let start = || ServerProcess::with_limits(&file, &["--store", &url], &[SECRET]);
     let servers = [start(), start()];
     for (limit, _) in LIMITS {
         let [one, other] = &servers;
@@ -243,7 +247,7 @@ fn concurrent_refunds_of_one_receipt_refund_once() {
 #[test]
 fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
     let one = file(&[("kept", "fixed-window limit=100 window=366d"), ("gone", LIMITS[0].1)]);
-    let server = Server::with_limits(&one, &[], &[]);
+    let server = ServerProcess::with_limits(&one, &[], &[]);
     let (kept, gone) = (server.charge("kept", 60).0, server.charge("gone", 3).0);
     let changed = yaml(&[("kept", "fixed-window limit=50 window=366d")]);
     std::fs::write(one.path(), changed).unwrap();
@@ -266,7 +270,7 @@ fn refunds_of_removed_limits_fail_and_of_changed_limits_succeed() {
 fn a_refund_without_the_store_says_when_to_retry() {
     let mut redis = launch();
     let (file, url) = (file(&LIMITS), redis.url());
-    let server = Server::with_limits(&file, &["--store", &url], &[]);
+    let server = ServerProcess::with_limits(&file, &["--store", &url], &[]);
     let (receipt, _) = server.charge("fixed", 3);
     redis.kill();
     let body = json!({ "receipt": receipt }).to_string();
@@ -284,8 +288,8 @@ fn a_refund_completes_when_the_client_hangs_up() {
     let redis = launch();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let (file, proxied, direct) = (file(&LIMITS), proxy.url(), redis.url());
-    let server = Server::with_limits(&file, &["--store", &proxied], &[SECRET]);
-    let other = Server::with_limits(&file, &["--store", &direct], &[SECRET]);
+    let server = ServerProcess::with_limits(&file, &["--store", &proxied], &[SECRET]);
+    let other = ServerProcess::with_limits(&file, &["--store", &direct], &[SECRET]);
     let (receipt, _) = server.charge("fixed", 3);
     // Long enough for the server to notice that the client has gone while the refund mark is in flight.
     proxy.delay(|| Duration::from_millis(300));

@@ -30,25 +30,25 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::grpc::run;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// A server with rules of its own.
-pub(crate) struct Limits {
-    pub(crate) server: Server,
+pub(crate) struct RlsServer {
+    pub(crate) server: ServerProcess,
     _file: TempDir,
 }
 
-impl Limits {
-    pub(crate) fn start(rules: &str) -> Limits {
-        Limits::start_with(rules, &[])
+impl RlsServer {
+    pub(crate) fn start(rules: &str) -> RlsServer {
+        RlsServer::start_with(rules, &[])
     }
 
-    pub(crate) fn start_with(rules: &str, flags: &[&str]) -> Limits {
+    pub(crate) fn start_with(rules: &str, flags: &[&str]) -> RlsServer {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rules.yaml");
         fs::write(&path, rules).unwrap();
         let flags = [&["--config", path.to_str().unwrap()], flags].concat();
-        Limits { server: Server::start(&flags), _file: directory }
+        RlsServer { server: ServerProcess::start(&flags), _file: directory }
     }
 
     /// Sends a request as Envoy would.
@@ -67,7 +67,7 @@ impl Limits {
     }
 }
 
-pub(crate) async fn client(server: &Server) -> RateLimitServiceClient<Channel> {
+pub(crate) async fn client(server: &ServerProcess) -> RateLimitServiceClient<Channel> {
     let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
     let endpoint = endpoint.timeout(Duration::from_secs(30));
     RateLimitServiceClient::new(endpoint.connect().await.unwrap())

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A running server, which is killed when this is dropped.
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     /// `http://127.0.0.1:40123`.
     pub(crate) url: String,
@@ -23,15 +23,15 @@ pub(crate) struct Server {
     client: Client,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts a server with flags besides those for free ports.
-    pub(crate) fn start(flags: &[&str]) -> Server {
-        Server::start_with(flags, &[])
+    pub(crate) fn start(flags: &[&str]) -> ServerProcess {
+        ServerProcess::start_with(flags, &[])
     }
 
     /// Starts a server with flags and environment variables.
-    pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Server {
-        let (mut server, stderr) = Server::start_unread(flags, variables);
+    pub(crate) fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> ServerProcess {
+        let (mut server, stderr) = ServerProcess::start_unread(flags, variables);
         let collected = Arc::clone(&server.log);
         server.reader = Some(std::thread::spawn(move || collect(stderr, &collected)));
         server
@@ -41,29 +41,29 @@ impl Server {
     pub(crate) fn start_unread(
         flags: &[&str],
         variables: &[(&str, &str)],
-    ) -> (Server, BufReader<ChildStderr>) {
+    ) -> (ServerProcess, BufReader<ChildStderr>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
         // So few connections that every machine has enough files for them, and the server logs no warning.
         command.args(flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
         command.envs(variables.iter().copied());
-        Server::start_command(&mut command)
+        ServerProcess::start_command(&mut command)
     }
 
     /// Starts a server with a command that the test has built.
-    pub(crate) fn start_command(command: &mut Command) -> (Server, BufReader<ChildStderr>) {
+    pub(crate) fn start_command(command: &mut Command) -> (ServerProcess, BufReader<ChildStderr>) {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let log = Arc::new(Mutex::new(String::new()));
         let (url, grpc) = addresses(&mut stderr, &log);
         let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
-        (Server { child, url, grpc, log, reader: None, client }, stderr)
+        (ServerProcess { child, url, grpc, log, reader: None, client }, stderr)
     }
 
     /// Starts a server that logs to a file or device, such as `/dev/full`. Its ports are read from `/proc`, because
     /// it may not be able to log them.
-    pub(crate) fn start_logging_to(log: &str) -> Server {
+    pub(crate) fn start_logging_to(log: &str) -> ServerProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
         command.env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000").env("TOLLGATE_LOG", "debug");
@@ -86,7 +86,7 @@ impl Server {
         };
         let (http, grpc) = if speaks_http(&one) { (one, other) } else { (other, one) };
         let (url, grpc) = (format!("http://127.0.0.1:{http}"), format!("127.0.0.1:{grpc}"));
-        Server { child, url, grpc, log: Arc::default(), reader: None, client }
+        ServerProcess { child, url, grpc, log: Arc::default(), reader: None, client }
     }
 
     /// The server's standard error so far.
@@ -152,7 +152,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use tollgate_launcher::{Flavour, Launch};
 
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
@@ -27,7 +27,7 @@ fn without_files_for_all_clients_there_are_still_some_for_the_store() {
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
     // Silent connections stay until they are evicted.
     command.args(["--first-byte-timeout", "1h", "--store-deadline", "1s", "--store", &redis.url()]);
-    let (server, mut log) = Server::start_command(&mut command);
+    let (server, mut log) = ServerProcess::start_command(&mut command);
     let http = server.url.strip_prefix("http://").unwrap();
     let idle = |address: &str| TcpStream::connect(address).unwrap();
     let crowd: Vec<_> = (0..CROWD).flat_map(|_| [idle(http), idle(&server.grpc)]).collect();
@@ -66,7 +66,7 @@ fn begin_http2(address: &str) -> [u8; 9] {
 }
 
 /// Sends a request to both ports, and returns how long the answers took.
-fn ask_both_ports(server: &Server) -> Duration {
+fn ask_both_ports(server: &ServerProcess) -> Duration {
     let began = Instant::now();
     server.check(CHECK);
     assert_eq!(begin_http2(&server.grpc)[3], 4, "the first frame is SETTINGS");
@@ -74,7 +74,7 @@ fn ask_both_ports(server: &Server) -> Duration {
 }
 
 /// Connects to both ports, and sends nothing.
-fn silent_crowd(server: &Server, each: usize) -> Vec<TcpStream> {
+fn silent_crowd(server: &ServerProcess, each: usize) -> Vec<TcpStream> {
     let http = server.url.strip_prefix("http://").unwrap();
     let ports = [http, &*server.grpc];
     (0..each).flat_map(|_| ports.map(|port| TcpStream::connect(port).unwrap())).collect()
@@ -86,7 +86,7 @@ fn a_silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
     command.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"]);
     command.args(["--first-byte-timeout", "1h"]);
-    let (server, _log) = Server::start_command(&mut command);
+    let (server, _log) = ServerProcess::start_command(&mut command);
     let _crowd = silent_crowd(&server, 100);
     let took = ask_both_ports(&server);
     assert!(took < HONEST_WAIT, "{took:?}");
@@ -94,7 +94,7 @@ fn a_silent_crowd_does_not_lock_out_clients_of_a_server_with_64_files() {
 
 #[test]
 fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
-    let (server, _log) = Server::start_unread(&["--first-byte-timeout", "1h"], &[]);
+    let (server, _log) = ServerProcess::start_unread(&["--first-byte-timeout", "1h"], &[]);
     let pid = server.pid();
     let open = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().count();
     // The server's maximum is 4,000 connections, but it has files for only 20 more.
@@ -112,7 +112,7 @@ fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
 fn all_addresses_of_ipv6_are_those_of_ipv4_too() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "[::]:0", "--grpc-listen", "[::]:0"]).env_clear();
-    let (server, _log) = Server::start_command(&mut command);
+    let (server, _log) = ServerProcess::start_command(&mut command);
     for address in [server.url.strip_prefix("http://").unwrap(), &server.grpc] {
         let port = address.parse::<SocketAddr>().unwrap().port();
         for to in [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()] {

@@ -15,7 +15,7 @@ use tollgate_launcher::{Authority, Certified};
 use crate::check::rules;
 use crate::metrics::scrape;
 use crate::readiness::readyz;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// Signs the tokens below, by HS256.
 const SECRET: (&str, &str) = ("JWT_SECRET", "0123456789abcdef0123456789abcdef");
@@ -42,7 +42,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
          rules:\n\
          - { name: each, domain: web, key: [{ first_of: [jwt.sub, ip] }], limit: two }",
     );
-    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[SECRET]);
+    let server = ServerProcess::start_with(&["--config", file.path().to_str().unwrap()], &[SECRET]);
     let ask = |token: &str, address: &str| {
         let request = server.get("/v1/authorize").bearer_auth(format!("{HEADER}.{token}"));
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
@@ -80,7 +80,7 @@ fn a_new_good_token_counts_at_an_address_that_sends_bad_ones_too() {
          rules:\n\
          - { name: each, domain: web, key: [{ first_of: [jwt.sub, ip] }], limit: five }",
     );
-    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[SECRET]);
+    let server = ServerProcess::start_with(&["--config", file.path().to_str().unwrap()], &[SECRET]);
     let ask = |token: &str| {
         let request = server.get("/v1/authorize").bearer_auth(format!("{HEADER}.{token}"));
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");
@@ -151,9 +151,10 @@ fn keys_of_tokens_come_by_tls_from_issuers_that_the_system_trusts() {
         issuer.port()
     ));
     let flags = ["--config", file.path().to_str().unwrap()];
-    let server = Server::start_with(&flags, &[("SSL_CERT_FILE", trusted.path().to_str().unwrap())]);
+    let server =
+        ServerProcess::start_with(&flags, &[("SSL_CERT_FILE", trusted.path().to_str().unwrap())]);
     server.wait_for_log(|log| log.contains("keys of tokens fetched"));
-    let server = Server::start_with(&flags, &[]);
+    let server = ServerProcess::start_with(&flags, &[]);
     let log = server.wait_for_log(|log| log.contains("keys of tokens not fetched"));
     assert!(log.contains("invalid peer certificate"), "{log}");
 }
@@ -170,7 +171,7 @@ fn keys_of_tokens_are_fetched_and_a_failure_is_visible() {
          rules:\n\
          - {{ name: each, domain: web, key: [{{ first_of: [jwt.sub, ip] }}], limit: two }}"
     ));
-    let server = Server::start_with(&["--config", file.path().to_str().unwrap()], &[]);
+    let server = ServerProcess::start_with(&["--config", file.path().to_str().unwrap()], &[]);
     let ask = || {
         let request = server.get("/v1/authorize").bearer_auth(OF_KEY_SET);
         let request = request.header("x-forwarded-method", "GET").header("x-forwarded-uri", "/");

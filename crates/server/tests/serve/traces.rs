@@ -9,20 +9,20 @@ use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind, status::Status
 use rustix::process::Signal;
 use tollgate_launcher::{Flavour, Launch};
 
-use crate::collector::{Collector, Manner, attribute};
-use crate::server::Server;
+use crate::collector::{Collector, CollectorMode, attribute};
+use crate::server::ServerProcess;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 
 /// A server that sends its traces to a collector, and stops without a drain delay.
-fn server(collector: &Collector, flags: &[&str]) -> Server {
+fn server(collector: &Collector, flags: &[&str]) -> ServerProcess {
     let always = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
-    Server::start(&[&always[..], flags].concat())
+    ServerProcess::start(&[&always[..], flags].concat())
 }
 
-fn stop(server: Server) -> String {
+fn stop(server: ServerProcess) -> String {
     server.signal(Signal::TERM);
     let (status, log) = server.wait();
     assert!(status.success(), "{status}: {log}");
@@ -48,7 +48,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 
 #[test]
 fn a_request_is_a_span_with_its_decision() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
     server.check(CHECK);
     assert_eq!(server.check(r#"{"limit":"login","key":"a","cost":6}"#)["allowed"], false);
@@ -92,7 +92,7 @@ fn a_proxys_request_is_a_span_with_its_rule() {
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          rules: [{ name: none, domain: web, when: { path: /closed }, key: [], limit: block }]",
     );
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &["--config", file.path().to_str().unwrap()]);
     let asked = server.get("/v1/authorize").header("x-forwarded-method", "PUT");
     assert_eq!(asked.header("x-forwarded-uri", "/closed").send().unwrap().status(), 403);
@@ -113,7 +113,7 @@ fn a_proxys_request_is_a_span_with_its_rule() {
 
 #[test]
 fn the_caller_s_trace_is_the_parent_and_says_whether_it_is_recorded() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
     let said = |traceparent: &str| {
         let request = server.post("/v1/check", CHECK).header("traceparent", traceparent);
@@ -131,7 +131,7 @@ fn the_caller_s_trace_is_the_parent_and_says_whether_it_is_recorded() {
 
 #[test]
 fn spans_contain_no_client_text() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
     let sent = [
         server.post("/v1/check", r#"{"limit":"free","key":"invented"}"#),
@@ -166,7 +166,7 @@ fn spans_contain_no_client_text() {
 
 #[test]
 fn waiting_for_redis_is_a_span_of_its_own_and_a_failure_is_an_error() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
@@ -194,7 +194,7 @@ fn waiting_for_redis_is_a_span_of_its_own_and_a_failure_is_an_error() {
 
 #[test]
 fn a_decision_without_the_store_is_degraded() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let url = format!("redis://{}", redis.addr());
     drop(redis);
@@ -208,14 +208,14 @@ fn a_decision_without_the_store_is_degraded() {
 
 #[test]
 fn the_standard_variables_configure_traces() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.url),
         ("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one"),
         ("OTEL_SERVICE_NAME", "gate"),
         ("OTEL_BSP_SCHEDULE_DELAY", "10"),
     ];
-    let server = Server::start_with(&["--drain-delay", "0s"], &variables);
+    let server = ServerProcess::start_with(&["--drain-delay", "0s"], &variables);
     server.check(CHECK);
     assert_eq!(collector.spans(1).len(), 1, "spans are sent before the server stops");
     let resource = collector.resource();
@@ -224,16 +224,16 @@ fn the_standard_variables_configure_traces() {
     assert!(head.to_lowercase().contains("x-tenant: one"), "{head}");
     drop(server);
 
-    let quiet = Collector::start(Manner::Takes);
+    let quiet = Collector::start(CollectorMode::Takes);
     let sampler = [("OTEL_TRACES_SAMPLER", "always_off"), ("TOLLGATE_OTLP_ENDPOINT", &*quiet.url)];
-    let server = Server::start_with(&["--drain-delay", "0s"], &sampler);
+    let server = ServerProcess::start_with(&["--drain-delay", "0s"], &sampler);
     server.check(CHECK);
     stop(server);
     assert_eq!(quiet.texts().len(), 0);
 }
 
 /// Sends the head of a request, for whose body the server waits.
-fn begin(server: &Server) -> BufReader<TcpStream> {
+fn begin(server: &ServerProcess) -> BufReader<TcpStream> {
     let stream = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).unwrap();
     let head = format!(
         "POST /v1/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
@@ -250,7 +250,7 @@ fn begin(server: &Server) -> BufReader<TcpStream> {
 
 #[test]
 fn spans_in_flight_are_sent_when_the_server_stops() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let finished = server(&collector, &[]);
     let mut request = begin(&finished);
     finished.signal(Signal::TERM);
@@ -272,7 +272,7 @@ fn spans_in_flight_are_sent_when_the_server_stops() {
 fn without_collector(url: &str, timeout_ms: &str) -> String {
     let flags = ["--otlp-endpoint", url, "--drain-delay", "0s"];
     let timeout = ("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms);
-    let server = Server::start_with(&flags, &[("OTEL_BSP_SCHEDULE_DELAY", "50"), timeout]);
+    let server = ServerProcess::start_with(&flags, &[("OTEL_BSP_SCHEDULE_DELAY", "50"), timeout]);
     let mut slowest = Duration::ZERO;
     for _ in 0..2_500 {
         let begun = Instant::now();
@@ -304,12 +304,12 @@ fn an_unreachable_collector_is_logged_once_and_delays_no_request() {
 
 #[test]
 fn a_failing_collector_is_logged_once_and_delays_no_request() {
-    assert_told_once(&without_collector(&Collector::start(Manner::Fails).url, "10000"));
+    assert_told_once(&without_collector(&Collector::start(CollectorMode::Fails).url, "10000"));
 }
 
 #[test]
 fn a_silent_collector_is_logged_once_and_delays_no_request() {
-    let collector = Collector::start(Manner::Silent);
+    let collector = Collector::start(CollectorMode::Silent);
     assert_told_once(&without_collector(&collector.url, "100"));
     // The server does not wait for the collector's timeout when it stops.
     let log = without_collector(&collector.url, "60000");
@@ -319,12 +319,12 @@ fn a_silent_collector_is_logged_once_and_delays_no_request() {
 
 #[test]
 fn a_collectors_return_is_logged() {
-    let collector = Collector::start(Manner::Fails);
+    let collector = Collector::start(CollectorMode::Fails);
     let variables = [("OTEL_BSP_SCHEDULE_DELAY", "10"), ("TOLLGATE_OTLP_ENDPOINT", &collector.url)];
-    let server = Server::start_with(&["--drain-delay", "0s"], &variables);
+    let server = ServerProcess::start_with(&["--drain-delay", "0s"], &variables);
     server.check(CHECK);
     server.wait_for_log(|log| log.contains("traces are not delivered"));
-    collector.set(Manner::Takes);
+    collector.set(CollectorMode::Takes);
     server.check(CHECK);
     assert_eq!(collector.spans(1).len(), 1);
     let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
@@ -338,15 +338,15 @@ fn a_collectors_return_is_logged() {
 
 #[test]
 fn spans_dropped_from_a_full_queue_are_counted() {
-    let collector = Collector::start(Manner::Later);
+    let collector = Collector::start(CollectorMode::Later);
     let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("TOLLGATE_OTLP_ENDPOINT", &collector.url)];
-    let server = Server::start_with(&["--drain-delay", "0s"], &variables);
+    let server = ServerProcess::start_with(&["--drain-delay", "0s"], &variables);
     for _ in 0..100 {
         server.check(CHECK);
     }
     let lost = crate::metrics::scrape(&server).value("tollgate_spans_lost_total", &[]);
     assert_eq!(lost, 90.0, "ten are in the queue");
-    collector.set(Manner::Takes);
+    collector.set(CollectorMode::Takes);
     let log = stop(server);
     let lost = log.lines().find(|line| line.contains("traces were lost")).expect(&log);
     let lost = lost.split_once("lost=").unwrap().1.split_once(' ').unwrap().0;

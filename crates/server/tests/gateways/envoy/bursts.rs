@@ -8,7 +8,7 @@ use reqwest::blocking::Client;
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::envoy::frames::Frames;
-use crate::envoy::front::Front;
+use crate::envoy::front::EnvoyFront;
 use crate::eventually::eventually;
 
 const CONNECTIONS: usize = 16;
@@ -22,7 +22,7 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: fifty }]
 /// example's timeout of 20 ms is longer here, because a machine that is busy with other tests would miss it.
 #[test]
 fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
-    let front = Front::start(FIFTY);
+    let front = EnvoyFront::start(FIFTY);
     let mut client = Frames::connect(&front.envoy.url);
     let streams = client.get(400);
     client.send();
@@ -34,7 +34,7 @@ fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
 /// More requests than Envoy's default limit for a cluster.
 #[test]
 fn bursts_that_wait_for_a_server_are_all_decided() {
-    let front = Front::start(FIFTY);
+    let front = EnvoyFront::start(FIFTY);
     stop(&front);
     let clients: Vec<_> = (0..15)
         .map(|_| {
@@ -55,7 +55,7 @@ fn bursts_that_wait_for_a_server_are_all_decided() {
 /// Envoy cancels its calls for these requests, on the connection that it also uses for others.
 #[test]
 fn cancelled_requests_do_not_disturb_others() {
-    let front = Front::start(FIFTY);
+    let front = EnvoyFront::start(FIFTY);
     assert_eq!(front.get("/").status(), StatusCode::OK);
     stop(&front);
     let clients: Vec<_> = (0..60)
@@ -78,7 +78,7 @@ fn cancelled_requests_do_not_disturb_others() {
 
 #[test]
 fn long_headers_from_many_connections_escape_no_limit() {
-    let front = Front::start(FIFTY);
+    let front = EnvoyFront::start(FIFTY);
     let long = "k".repeat(58_000);
     let together = Barrier::new(CONNECTIONS);
     let passed: usize = thread::scope(|scope| {
@@ -95,13 +95,13 @@ fn long_headers_from_many_connections_escape_no_limit() {
 }
 
 /// Stops the server until it gets SIGCONT.
-fn stop(front: &Front) {
+fn stop(front: &EnvoyFront) {
     front.server.signal(Signal::STOP);
     // Waits until the signal has arrived.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(front.server.pid()), options).unwrap();
 }
 
-fn wait_for(front: &Front, stat: &str, count: u64) {
+fn wait_for(front: &EnvoyFront, stat: &str, count: u64) {
     eventually(stat, || (front.envoy.stat(stat) >= count).then_some(()));
 }

@@ -8,29 +8,29 @@ const PATIENT: &str = "timeout: 30s";
 
 /// The text of examples/envoy/envoy.yaml, with other ports and the changes of a test.
 #[derive(Clone)]
-pub(crate) struct Config(String);
+pub(crate) struct EnvoyConfig(String);
 
-impl Config {
+impl EnvoyConfig {
     /// The example with its timeout of 20 ms, on free ports.
-    pub(crate) fn hurried() -> Config {
+    pub(crate) fn hurried() -> EnvoyConfig {
         let text = fs::read_to_string(examples().join("envoy.yaml")).unwrap();
         let free = "port_value: 0";
-        Config(text).with("port_value: 10000", free).with("port_value: 9901", free)
+        EnvoyConfig(text).with("port_value: 10000", free).with("port_value: 9901", free)
     }
 
     /// The example with a long timeout, on free ports.
-    pub(crate) fn new() -> Config {
-        Config::hurried().with("timeout: 0.020s", PATIENT)
+    pub(crate) fn new() -> EnvoyConfig {
+        EnvoyConfig::hurried().with("timeout: 0.020s", PATIENT)
     }
 
     /// Replaces a text that occurs exactly once.
-    pub(crate) fn with(self, from: &str, to: &str) -> Config {
+    pub(crate) fn with(self, from: &str, to: &str) -> EnvoyConfig {
         assert_eq!(self.0.matches(from).count(), 1, "{from} in examples/envoy/envoy.yaml");
-        Config(self.0.replace(from, to))
+        EnvoyConfig(self.0.replace(from, to))
     }
 
     /// Adds a route before the others, with this list of rate limits.
-    pub(crate) fn route(self, path: &str, rate_limits: &str) -> Config {
+    pub(crate) fn route(self, path: &str, rate_limits: &str) -> EnvoyConfig {
         let name = "envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute";
         let list = rate_limits.trim().replace('\n', "\n                                ");
         let route = format!(
@@ -47,7 +47,7 @@ impl Config {
     }
 
     /// Sets the servers that decide, such as `127.0.0.1:40124`, and the port of the service.
-    pub(crate) fn between(self, servers: &[&str], service_port: u16) -> Config {
+    pub(crate) fn between(self, servers: &[&str], service_port: u16) -> EnvoyConfig {
         let endpoint = |server: &&str| {
             let port = server.rsplit_once(':').unwrap().1;
             format!(

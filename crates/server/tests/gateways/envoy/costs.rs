@@ -2,8 +2,8 @@
 
 use reqwest::StatusCode;
 
-use crate::envoy::config::Config;
-use crate::envoy::front::{Front, header};
+use crate::envoy::config::EnvoyConfig;
+use crate::envoy::front::{EnvoyFront, header};
 use crate::envoy::page::rate_limits;
 use crate::envoy::upstream::SPENT;
 use crate::eventually::eventually;
@@ -16,13 +16,13 @@ limits: { twelve: fixed-window limit=12 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: twelve }]
 ";
 
-fn remaining(front: &Front) -> u64 {
+fn remaining(front: &EnvoyFront) -> u64 {
     header(&front.get("/quota"), "x-ratelimit-remaining").unwrap().parse().unwrap()
 }
 
 #[test]
 fn hits_addend_is_the_cost() {
-    let front = Front::start(TWELVE);
+    let front = EnvoyFront::start(TWELVE);
     assert_eq!(front.statuses("/reports", 3), [OK, OK, REFUSED]);
     assert_eq!(remaining(&front), 2, "a refusal costs nothing");
     assert_eq!(front.statuses("/", 3), [OK, OK, REFUSED]);
@@ -30,7 +30,7 @@ fn hits_addend_is_the_cost() {
 
 #[test]
 fn hits_addend_of_zero_looks() {
-    let front = Front::start(TWELVE);
+    let front = EnvoyFront::start(TWELVE);
     assert_eq!(front.statuses("/quota", 30), [OK; 30]);
     assert_eq!(remaining(&front), 12);
     front.statuses("/", 12);
@@ -40,8 +40,8 @@ fn hits_addend_of_zero_looks() {
 
 #[test]
 fn response_cost_is_charged_when_the_stream_ends() {
-    let config = Config::new().route("/chat", &rate_limits("apply_on_stream_done"));
-    let front = Front::with(TWELVE, config, &[]);
+    let config = EnvoyConfig::new().route("/chat", &rate_limits("apply_on_stream_done"));
+    let front = EnvoyFront::with(TWELVE, config, &[]);
     let chat = |spent| front.get_as("/chat", &[(SPENT, spent)]).status();
     assert_eq!(chat("9"), OK);
     eventually("the response is charged", || (remaining(&front) == 3).then_some(()));
@@ -62,21 +62,21 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
 /// Requests to `/partner` have a limit of 4 an hour in their metadata.
-fn overridden(rate_limits: &str) -> Config {
+fn overridden(rate_limits: &str) -> EnvoyConfig {
     let set = "http_filters:
                   - name: envoy.filters.http.set_metadata
                     typed_config:
-                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+                      \"@type\": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.EnvoyConfig
                       metadata:
                         - metadata_namespace: plan
                           value: { limit: { requests_per_unit: 4, unit: HOUR } }";
-    Config::new().with("http_filters:", set).route("/partner", rate_limits)
+    EnvoyConfig::new().with("http_filters:", set).route("/partner", rate_limits)
 }
 
 #[test]
 fn a_limit_of_the_request_takes_the_place_of_the_rules_numbers() {
     for limit in ["dynamic_metadata", "requests_per_unit: 4"] {
-        let front = Front::with(TWO_A_MINUTE, overridden(&rate_limits(limit)), &[]);
+        let front = EnvoyFront::with(TWO_A_MINUTE, overridden(&rate_limits(limit)), &[]);
         let answer = front.get("/partner");
         assert_eq!(header(&answer, "x-ratelimit-remaining"), Some("3"), "{limit}");
         let told = header(&answer, "x-ratelimit-limit");
@@ -88,7 +88,7 @@ fn a_limit_of_the_request_takes_the_place_of_the_rules_numbers() {
 
 #[test]
 fn spent_quota_stays_spent_under_an_overridden_limit() {
-    let front = Front::with(TWO_A_MINUTE, overridden(&rate_limits("dynamic_metadata")), &[]);
+    let front = EnvoyFront::with(TWO_A_MINUTE, overridden(&rate_limits("dynamic_metadata")), &[]);
     assert_eq!(front.statuses("/", 3), [OK, OK, REFUSED]);
     assert_eq!(front.statuses("/partner", 3), [OK, OK, REFUSED]);
 }
@@ -99,7 +99,7 @@ fn a_limit_of_the_request_changes_nothing_where_no_rule_applies() {
 limits: { two: token-bucket capacity=2 refill=2/m }
 rules: [{ name: admin, domain: envoy, when: { path: /admin }, key: [ip], limit: two }]
 ";
-    let front = Front::with(rules, overridden(&rate_limits("dynamic_metadata")), &[]);
+    let front = EnvoyFront::with(rules, overridden(&rate_limits("dynamic_metadata")), &[]);
     assert_eq!(front.statuses("/partner", 6), [OK; 6]);
     assert_eq!(header(&front.get("/partner"), "x-ratelimit-limit"), None);
 }

@@ -5,8 +5,8 @@ use std::thread;
 
 use reqwest::StatusCode;
 
-use crate::envoy::config::Config;
-use crate::envoy::front::{Front, header};
+use crate::envoy::config::EnvoyConfig;
+use crate::envoy::front::{EnvoyFront, header};
 
 const THREADS: usize = 8;
 const OK: StatusCode = StatusCode::OK;
@@ -14,7 +14,7 @@ const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 #[test]
 fn concurrent_clients_pass_exactly_the_limit() {
-    let front = Front::start(
+    let front = EnvoyFront::start(
         "
 limits: { fifty: fixed-window limit=50 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: fifty }]
@@ -46,7 +46,7 @@ rules:
   - { name: per-address, domain: envoy, key: [ip], limit: ten }
   - { name: per-tenant, domain: envoy, key: [tenant], limit: two }
 ";
-    let front = Front::with(rules, Config::new().route("/both", descriptors), &[]);
+    let front = EnvoyFront::with(rules, EnvoyConfig::new().route("/both", descriptors), &[]);
     let ask = |tenant| front.get_as("/both", &[("x-tenant", tenant)]).status();
     assert_eq!(["a", "a", "a", "a", "b"].map(ask), [OK, OK, REFUSED, REFUSED, OK]);
     // Three requests passed. The two that a tenant's limit refused cost their address nothing.
@@ -55,7 +55,7 @@ rules:
 
 #[test]
 fn a_shadow_rule_refuses_nothing_and_is_counted() {
-    let front = Front::start(
+    let front = EnvoyFront::start(
         "
 limits: { two: fixed-window limit=2 window=366d, ten: fixed-window limit=10 window=366d }
 rules:
@@ -78,9 +78,9 @@ fn unmatched_requests_pass_and_are_counted() {
 limits: { none: fixed-window limit=1 window=366d }
 rules: [{ name: admin, domain: envoy, when: { path: /admin }, key: [], limit: none }]
 ";
-    let elsewhere = Config::new().with("domain: envoy", "domain: elsewhere");
-    for (config, unmatched) in [(Config::new(), 2.0), (elsewhere, 4.0)] {
-        let front = Front::with(rules, config, &[]);
+    let elsewhere = EnvoyConfig::new().with("domain: envoy", "domain: elsewhere");
+    for (config, unmatched) in [(EnvoyConfig::new(), 2.0), (elsewhere, 4.0)] {
+        let front = EnvoyFront::with(rules, config, &[]);
         front.statuses("/admin", 2);
         assert_eq!(front.statuses("/", 2), [OK; 2]);
         let answer = front.get("/");

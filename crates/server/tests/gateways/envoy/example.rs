@@ -14,9 +14,9 @@ use crate::eventually::eventually;
 use crate::gateway::{configuration, with_ports};
 
 /// The running example, which is stopped when this is dropped.
-struct Run(Child);
+struct RunningExample(Child);
 
-impl Run {
+impl RunningExample {
     fn stop(&mut self) -> ExitStatus {
         // An error means that the example has already stopped.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
@@ -24,7 +24,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for RunningExample {
     fn drop(&mut self) {
         self.stop();
     }
@@ -38,7 +38,7 @@ fn one_command_starts_the_example_and_one_signal_stops_it() {
     command.envs(ports.iter().map(|(name, port)| (name, port)));
     command.env("ENVOY", program()).env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut run = Run(command.spawn().unwrap());
+    let mut run = RunningExample(command.spawn().unwrap());
     let url = format!("http://127.0.0.1:{}", ports[0].1);
     let client = Client::new();
     let get =

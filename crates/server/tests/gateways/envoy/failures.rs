@@ -4,10 +4,10 @@
 use reqwest::StatusCode;
 use tollgate_launcher::{Flavour, Launch};
 
-use crate::envoy::config::Config;
-use crate::envoy::front::{Front, header};
+use crate::envoy::config::EnvoyConfig;
+use crate::envoy::front::{EnvoyFront, header};
 use crate::eventually::eventually;
-use crate::frozen::{Frozen, prompt_status};
+use crate::frozen::{FrozenServer, prompt_status};
 
 const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -28,11 +28,11 @@ const TIMEOUT: &str = "timeout: 10s";
 fn each_policy_decides_regardless_of_envoys_failure_mode() {
     for mode in ["failure_mode_deny: false", "failure_mode_deny: true"] {
         let redis = Launch::new(Flavour::Redis).start().unwrap();
-        let config = Config::hurried()
+        let config = EnvoyConfig::hurried()
             .with("timeout: 0.020s", TIMEOUT)
             .with("failure_mode_deny: false", mode);
         let flags = ["--store", &redis.url(), "--store-deadline", DEADLINE];
-        let front = Front::with(RULES, config, &flags);
+        let front = EnvoyFront::with(RULES, config, &flags);
         assert_eq!(front.get("/closed").status(), OK, "{mode}");
         redis.freeze();
         assert_eq!(front.statuses("/open", 6), [OK; 6], "{mode}");
@@ -54,7 +54,7 @@ limits: { many: fixed-window limit=1000000 window=366d }
 rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
 ";
     let redis = Launch::new(Flavour::Redis).start().unwrap();
-    let front = Front::with(rules, Config::hurried(), &["--store", &redis.url()]);
+    let front = EnvoyFront::with(rules, EnvoyConfig::hurried(), &["--store", &redis.url()]);
     let degraded = || {
         let labels = [("rule", "per-address"), ("degraded", "true")];
         front.metrics().value("tollgate_decisions_total", &labels)
@@ -79,12 +79,12 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: many }]
 fn requests_pass_or_fail_promptly_when_the_server_is_frozen() {
     for (mode, want) in [("failure_mode_deny: false", 200), ("failure_mode_deny: true", 503)] {
         for has_asked in [true, false] {
-            let config = Config::hurried().with("failure_mode_deny: false", mode);
-            let front = Front::with(RULES, config, &[]);
+            let config = EnvoyConfig::hurried().with("failure_mode_deny: false", mode);
+            let front = EnvoyFront::with(RULES, config, &[]);
             if has_asked {
                 front.get("/open");
             }
-            let frozen = Frozen::new(&front.server);
+            let frozen = FrozenServer::new(&front.server);
             assert_eq!(prompt_status(|| front.get("/open")), want, "{mode}, {has_asked}");
             drop(frozen);
             eventually("the server decides again", || {

@@ -6,37 +6,37 @@ use reqwest::StatusCode;
 use reqwest::blocking::{Client, Response};
 use tempfile::TempDir;
 
-use crate::envoy::config::Config;
+use crate::envoy::config::EnvoyConfig;
 use crate::envoy::process::Envoy;
 use crate::envoy::upstream::Upstream;
 use crate::prometheus::Page;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// The three processes, which are stopped when this is dropped.
-pub(crate) struct Front {
+pub(crate) struct EnvoyFront {
     pub(crate) envoy: Envoy,
-    pub(crate) server: Server,
+    pub(crate) server: ServerProcess,
     pub(crate) upstream: Upstream,
     pub(crate) client: Client,
 }
 
-impl Front {
+impl EnvoyFront {
     /// Starts all three with rules for the domain `envoy` and a long timeout.
-    pub(crate) fn start(rules: &str) -> Front {
-        Front::with(rules, Config::new(), &[])
+    pub(crate) fn start(rules: &str) -> EnvoyFront {
+        EnvoyFront::with(rules, EnvoyConfig::new(), &[])
     }
 
     /// Starts all three with another configuration of Envoy and more flags of the server.
-    pub(crate) fn with(rules: &str, config: Config, flags: &[&str]) -> Front {
+    pub(crate) fn with(rules: &str, config: EnvoyConfig, flags: &[&str]) -> EnvoyFront {
         let (_directory, rules) = file(rules);
-        Front::before(Server::start(&[&["--config", &rules], flags].concat()), config)
+        EnvoyFront::before(ServerProcess::start(&[&["--config", &rules], flags].concat()), config)
     }
 
     /// Starts Envoy and the service for a running server.
-    pub(crate) fn before(server: Server, config: Config) -> Front {
+    pub(crate) fn before(server: ServerProcess, config: EnvoyConfig) -> EnvoyFront {
         let upstream = Upstream::start();
         let envoy = Envoy::start(&config.between(&[&server.grpc], upstream.port));
-        Front { envoy, server, upstream, client: Client::new() }
+        EnvoyFront { envoy, server, upstream, client: Client::new() }
     }
 
     pub(crate) fn get(&self, path: &str) -> Response {

@@ -3,8 +3,8 @@
 use reqwest::StatusCode;
 use reqwest::header::HeaderValue;
 
-use crate::envoy::config::Config;
-use crate::envoy::front::Front;
+use crate::envoy::config::EnvoyConfig;
+use crate::envoy::front::EnvoyFront;
 
 const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -15,14 +15,14 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 ";
 
 /// An Envoy behind one more trusted proxy, so that a test can choose the client's address.
-fn behind_another() -> Config {
+fn behind_another() -> EnvoyConfig {
     let own = "use_remote_address: true";
-    Config::new().with(own, &format!("{own}\n                xff_num_trusted_hops: 1"))
+    EnvoyConfig::new().with(own, &format!("{own}\n                xff_num_trusted_hops: 1"))
 }
 
 #[test]
 fn addresses_of_one_ipv6_network_are_one_client() {
-    let front = Front::with(TWO, behind_another(), &[]);
+    let front = EnvoyFront::with(TWO, behind_another(), &[]);
     let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
     let of_one = ["2001:db8:0:100::1", "2001:db8:0:1ff::2", "2001:db8:0:123::3"];
     assert_eq!(of_one.map(from), [OK, OK, REFUSED]);
@@ -35,7 +35,7 @@ fn addresses_of_one_ipv6_network_are_one_client() {
 #[test]
 fn a_masked_address_is_one_client() {
     let masked = "- actions: [{ masked_remote_address: { v4_prefix_mask_len: 24 } }]";
-    let front = Front::with(TWO, behind_another().route("/masked", masked), &[]);
+    let front = EnvoyFront::with(TWO, behind_another().route("/masked", masked), &[]);
     let from = |address| front.get_as("/masked", &[("x-forwarded-for", address)]).status();
     assert_eq!(["203.0.113.9", "203.0.113.10", "203.0.113.11"].map(from), [OK, OK, REFUSED]);
     assert_eq!(from("203.0.114.9"), OK);
@@ -51,8 +51,11 @@ rules:
 ";
     let twice = "- actions: [{ generic_key: { descriptor_value: a } }, { generic_key: { descriptor_value: b } }]";
     let shaped = "- actions: [{ remote_address: {} }, { generic_key: { descriptor_key: plan, descriptor_value: x } }]";
-    let front =
-        Front::with(rules, Config::new().route("/twice", twice).route("/shaped", shaped), &[]);
+    let front = EnvoyFront::with(
+        rules,
+        EnvoyConfig::new().route("/twice", twice).route("/shaped", shaped),
+        &[],
+    );
     for path in ["/twice", "/shaped"] {
         assert_eq!(front.statuses(path, 2), [OK, REFUSED], "{path}");
     }
@@ -61,14 +64,14 @@ rules:
 
 #[test]
 fn the_client_does_not_choose_its_address() {
-    let front = Front::start(TWO);
+    let front = EnvoyFront::start(TWO);
     let from = |address| front.get_as("/", &[("x-forwarded-for", address)]).status();
     assert_eq!(["203.0.113.1", "203.0.113.2", "203.0.113.3"].map(from), [OK, OK, REFUSED]);
 }
 
 #[test]
 fn a_key_counts_if_the_table_knows_it() {
-    let front = Front::start(
+    let front = EnvoyFront::start(
         "
 limits: { two: fixed-window limit=2 window=366d, four: fixed-window limit=4 window=366d }
 api_keys: { k_1: pro }
@@ -88,7 +91,7 @@ rules:
 
 #[test]
 fn a_path_has_no_query() {
-    let front = Front::start(
+    let front = EnvoyFront::start(
         "
 limits: { one: fixed-window limit=1 window=366d }
 rules: [{ name: login, domain: envoy, when: { method: GET, path: /login }, key: [ip], limit: one }]
@@ -103,7 +106,7 @@ rules: [{ name: login, domain: envoy, when: { method: GET, path: /login }, key: 
 /// Envoy passes a header's bytes on unchanged. An error would make Envoy let the request pass.
 #[test]
 fn bytes_that_are_no_text_escape_no_limit() {
-    let front = Front::start(TWO);
+    let front = EnvoyFront::start(TWO);
     let with = |key: &[u8]| {
         let key = HeaderValue::from_bytes(key).unwrap();
         front.client.get(&front.envoy.url).header("x-api-key", key).send().unwrap().status()
@@ -115,7 +118,7 @@ fn bytes_that_are_no_text_escape_no_limit() {
 
 #[test]
 fn a_header_as_long_as_envoy_takes_escapes_no_limit() {
-    let front = Front::start(TWO);
+    let front = EnvoyFront::start(TWO);
     let long = "k".repeat(55_000);
     let paths = ["/", &format!("/{long}"), &format!("/?{long}")];
     let statuses = paths.map(|path| front.get_as(path, &[]).status());

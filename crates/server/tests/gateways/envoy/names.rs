@@ -6,13 +6,13 @@ use std::thread;
 
 use reqwest::blocking::Client;
 
-use crate::envoy::config::Config;
+use crate::envoy::config::EnvoyConfig;
 use crate::envoy::front::file;
 use crate::envoy::process::Envoy;
 use crate::envoy::upstream::Upstream;
 use crate::eventually::eventually;
 use crate::prometheus::Page;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const RULES: &str = "
 limits: { many: fixed-window limit=1000000 window=366d }
@@ -55,7 +55,7 @@ fn dns_answer(question: &[u8]) -> Vec<u8> {
 }
 
 /// The example with the name of a headless Service, which the test's DNS server resolves.
-fn config(dns_port: u16, grpc_port: &str) -> Config {
+fn config(dns_port: u16, grpc_port: &str) -> EnvoyConfig {
     let resolver = format!(
         "type: STRICT_DNS
       dns_lookup_family: V4_ONLY
@@ -67,7 +67,7 @@ fn config(dns_port: u16, grpc_port: &str) -> Config {
           dns_resolver_options: {{ no_default_search_domain: true }}"
     );
     let endpoint = format!("address: {NAME}, port_value: {grpc_port}");
-    Config::new()
+    EnvoyConfig::new()
         .with("type: STRICT_DNS", &resolver)
         .with("address: 127.0.0.1, port_value: 8081", &endpoint)
 }
@@ -75,12 +75,12 @@ fn config(dns_port: u16, grpc_port: &str) -> Config {
 #[test]
 fn every_server_behind_a_name_gets_requests() {
     let (_directory, rules) = file(RULES);
-    let one = Server::start(&["--config", &rules]);
+    let one = ServerProcess::start(&["--config", &rules]);
     let port = one.grpc.rsplit_once(':').unwrap().1;
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen"]);
     command.arg(format!("127.0.0.2:{port}")).args(["--config", &rules]).env_clear();
-    let (other, _log) = Server::start_command(&mut command);
+    let (other, _log) = ServerProcess::start_command(&mut command);
     let upstream = Upstream::start();
     let config = config(start_dns(), port)
         .with("port_value: 8082", &format!("port_value: {}", upstream.port));

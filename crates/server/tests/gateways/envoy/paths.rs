@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::envoy::config::examples;
-use crate::envoy::front::Front;
+use crate::envoy::front::EnvoyFront;
 
 /// The status of a request whose path is sent exactly as written.
-fn post(front: &Front, path: &str) -> String {
+fn post(front: &EnvoyFront, path: &str) -> String {
     let address = front.envoy.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
@@ -21,7 +21,7 @@ fn post(front: &Front, path: &str) -> String {
 #[test]
 fn the_login_of_the_example_is_limited_in_every_spelling() {
     let rules = fs::read_to_string(examples().join("rules.yaml")).unwrap();
-    let front = Front::start(&rules);
+    let front = EnvoyFront::start(&rules);
     let statuses = |paths: &[&str]| paths.iter().map(|path| post(&front, path)).collect::<Vec<_>>();
     assert_eq!(statuses(&["/%6cogin", "/./login", "//login?a=/./b"]), ["200"; 3]);
     let spellings =

@@ -12,7 +12,7 @@ use reqwest::blocking::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::envoy::config::Config;
+use crate::envoy::config::EnvoyConfig;
 use crate::eventually::eventually;
 
 /// A running Envoy, which is stopped when this is dropped.
@@ -27,7 +27,7 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    pub(crate) fn start(config: &Config) -> Envoy {
+    pub(crate) fn start(config: &EnvoyConfig) -> Envoy {
         let directory = tempfile::tempdir().unwrap();
         let [file, address] = ["envoy.yaml", "admin"].map(|name| directory.path().join(name));
         fs::write(&file, config.text()).unwrap();

@@ -8,12 +8,12 @@ use reqwest::StatusCode;
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tollgate_launcher::{Flavour, Launch, free_port};
 
-use crate::envoy::config::Config;
-use crate::envoy::front::{Front, file, header};
+use crate::envoy::config::EnvoyConfig;
+use crate::envoy::front::{EnvoyFront, file, header};
 use crate::envoy::process::Envoy;
 use crate::envoy::upstream::Upstream;
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const OK: StatusCode = StatusCode::OK;
 
@@ -26,29 +26,29 @@ rules: [{ name: per-address, domain: envoy, key: [ip], limit: two }]
 const MANY: u64 = 1_000_000;
 
 /// A fixed port and the flags with which a server is started again.
-struct Place {
+struct RestartableServer {
     grpc: String,
     flags: Vec<String>,
 }
 
-impl Place {
-    fn new(flags: &[&str]) -> Place {
+impl RestartableServer {
+    fn new(flags: &[&str]) -> RestartableServer {
         let grpc = format!("127.0.0.1:{}", free_port().unwrap());
-        Place { grpc, flags: flags.iter().map(|flag| (*flag).to_owned()).collect() }
+        RestartableServer { grpc, flags: flags.iter().map(|flag| (*flag).to_owned()).collect() }
     }
 
-    fn start(&self) -> Server {
+    fn start(&self) -> ServerProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--grpc-listen", &self.grpc]);
         command.args(&self.flags).env_clear().env("TOLLGATE_MAX_CONNECTIONS", "4000");
-        Server::start_command(&mut command).0
+        ServerProcess::start_command(&mut command).0
     }
 }
 
-fn kill_and_restart(config: Config, while_away: StatusCode) -> Front {
+fn kill_and_restart(config: EnvoyConfig, while_away: StatusCode) -> EnvoyFront {
     let (_directory, rules) = file(TWO);
-    let place = Place::new(&["--config", &rules]);
-    let mut front = Front::before(place.start(), config);
+    let place = RestartableServer::new(&["--config", &rules]);
+    let mut front = EnvoyFront::before(place.start(), config);
     assert_eq!(front.statuses("/", 3), [OK, OK, StatusCode::TOO_MANY_REQUESTS]);
     front.server.signal(Signal::KILL);
     eventually("its going is noticed", || {
@@ -62,14 +62,14 @@ fn kill_and_restart(config: Config, while_away: StatusCode) -> Front {
 
 #[test]
 fn without_a_server_requests_pass_until_it_is_back() {
-    let front = kill_and_restart(Config::new(), OK);
+    let front = kill_and_restart(EnvoyConfig::new(), OK);
     assert!(front.counted("error") >= 4);
     assert_eq!(front.counted("failure_mode_allowed"), front.counted("error"));
 }
 
 #[test]
 fn without_a_server_requests_fail_until_it_is_back_when_failure_mode_is_deny() {
-    let careful = Config::new().with("failure_mode_deny: false", "failure_mode_deny: true");
+    let careful = EnvoyConfig::new().with("failure_mode_deny: false", "failure_mode_deny: true");
     let front = kill_and_restart(careful, StatusCode::SERVICE_UNAVAILABLE);
     assert!(front.counted("error") >= 4);
     assert_eq!(front.counted("failure_mode_allowed"), 0);
@@ -78,7 +78,8 @@ fn without_a_server_requests_fail_until_it_is_back_when_failure_mode_is_deny() {
 #[test]
 fn requests_pass_while_the_server_hangs() {
     let (_directory, rules) = file(TWO);
-    let front = Front::before(Server::start(&["--config", &rules]), Config::hurried());
+    let front =
+        EnvoyFront::before(ServerProcess::start(&["--config", &rules]), EnvoyConfig::hurried());
     eventually("the limit is spent", || (front.get("/").status() == 429).then_some(()));
     front.server.signal(Signal::STOP);
     // Waits until the signal has arrived.
@@ -102,10 +103,11 @@ rules: [{{ name: per-address, domain: envoy, key: [ip], limit: many, on_store_fa
     ));
     let flags = ["--config", &rules, "--store", &redis.url(), "--store-deadline", "20s"];
     let flags = [&flags[..], &["--drain-delay", "3s"]].concat();
-    let places = [(); 2].map(|()| Place::new(&flags));
+    let places = [(); 2].map(|()| RestartableServer::new(&flags));
     let mut servers = places.each_ref().map(|place| Some(place.start()));
     let upstream = Upstream::start();
-    let config = Config::new().between(&places.each_ref().map(|place| &*place.grpc), upstream.port);
+    let config =
+        EnvoyConfig::new().between(&places.each_ref().map(|place| &*place.grpc), upstream.port);
     let envoy = Envoy::start(&config);
     let is_over = AtomicBool::new(false);
     let asked: u64 = thread::scope(|scope| {

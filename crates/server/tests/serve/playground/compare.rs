@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{ALGORITHMS, Player};
+use super::{ALGORITHMS, PlaygroundClient};
 use crate::check::problem;
 use crate::openapi::valid;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
-fn compared(player: &mut Player<'_>, body: Value) -> Vec<Value> {
+fn compared(player: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
     let rows = player.ask("compare", body);
     let rows = rows.as_array().unwrap().clone();
     rows.iter().for_each(|row| valid("Compared", row));
@@ -19,8 +19,8 @@ fn compared(player: &mut Player<'_>, body: Value) -> Vec<Value> {
 
 #[test]
 fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
-    let server = Server::start(&[]);
-    let mut player = Player::new(&server);
+    let server = ServerProcess::start(&[]);
+    let mut player = PlaygroundClient::new(&server);
     let before = (0..10).map(|nth| 9_500 + 40 * nth);
     let after = (0..10).map(|nth| 10_100 + 40 * nth);
     let at_ms: Vec<u64> = before.chain(after).collect();
@@ -46,8 +46,8 @@ fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
 
 #[test]
 fn shaped_requests_go_one_by_one_and_others_when_they_come() {
-    let server = Server::start(&[]);
-    let mut player = Player::new(&server);
+    let server = ServerProcess::start(&[]);
+    let mut player = PlaygroundClient::new(&server);
     let leaky = json!({"capacity": 3, "leakRate": 2, "mode": "shaping"});
     let config = json!({"leaky-bucket": leaky, "token-bucket": {"maxTokens": 3, "refillRate": 2}});
     let body = json!({"config": config, "at_ms": [0, 0, 0, 0, 500], "window_ms": 1_000});
@@ -64,13 +64,15 @@ fn shaped_requests_go_one_by_one_and_others_when_they_come() {
     for algorithm in ALGORITHMS {
         assert_eq!(state["algorithms"][algorithm]["remaining"], 10);
     }
-    assert!(!Player::new(&server).send("compare", "").headers().contains_key("set-cookie"));
+    assert!(
+        !PlaygroundClient::new(&server).send("compare", "").headers().contains_key("set-cookie")
+    );
 }
 
 #[test]
 fn traffic_is_bounded() {
-    let server = Server::start(&[]);
-    let mut player = Player::new(&server);
+    let server = ServerProcess::start(&[]);
+    let mut player = PlaygroundClient::new(&server);
     let most = vec![3_600_000; 2_000];
     let configs: Value = ALGORITHMS.iter().map(|name| ((*name).to_owned(), json!({}))).collect();
     let rows =

@@ -3,14 +3,19 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::{ALGORITHMS, Player, on_each_store};
+use super::{ALGORITHMS, PlaygroundClient, on_each_store};
 use crate::check::problem;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const COOKIE: &str = "tollgate_session=0123456789abcdef0123456789abcdef";
 
 /// Sends a body and returns the status and the detail of the answer.
-fn send(server: &Server, path: &str, content_type: Option<&str>, body: &[u8]) -> (u16, String) {
+fn send(
+    server: &ServerProcess,
+    path: &str,
+    content_type: Option<&str>,
+    body: &[u8],
+) -> (u16, String) {
     let request = server.request(Method::POST, &format!("/api/rate-limit/{path}"));
     let request = request.header("cookie", COOKIE).body(body.to_vec());
     let request = match content_type {
@@ -135,7 +140,7 @@ fn bad_parameters_are_400_with_a_reason_and_charge_nothing() {
 
 #[test]
 fn malformed_bodies_are_refused_and_charge_nothing() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let json = Some("application/json");
     let deep = [&b"{\"config\":"[..], &b"[".repeat(8_000), &b"]".repeat(8_000), b"}"].concat();
     let deep_object =
@@ -174,7 +179,7 @@ fn malformed_bodies_are_refused_and_charge_nothing() {
             let shown = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
             assert_eq!(told, status, "{path} {content_type:?} {shown}: {detail}");
         }
-        let mut player = Player { server: &server, cookie: Some(format!("{COOKIE}0")) };
+        let mut player = PlaygroundClient { server: &server, cookie: Some(format!("{COOKIE}0")) };
         let longest = player.send(path, String::from_utf8(long(most)).unwrap());
         assert_eq!(longest.status(), 200, "{path}");
     }
@@ -197,8 +202,8 @@ fn malformed_bodies_are_refused_and_charge_nothing() {
 }
 
 /// Asserts that the refused requests of this session charged nothing.
-fn assert_nothing_was_spent(server: &Server) {
-    let mut player = Player { server, cookie: Some(COOKIE.to_owned()) };
+fn assert_nothing_was_spent(server: &ServerProcess) {
+    let mut player = PlaygroundClient { server, cookie: Some(COOKIE.to_owned()) };
     let state = player.ask("state", json!({}));
     for algorithm in ALGORITHMS {
         assert_eq!(state["algorithms"][algorithm]["remaining"], 10, "{algorithm}");

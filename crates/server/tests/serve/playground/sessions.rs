@@ -5,9 +5,9 @@ use std::thread;
 use serde_json::json;
 use tollgate_launcher::{Flavour, Launch};
 
-use super::{FIRST, Player, calm, on_each_store, on_redis};
+use super::{FIRST, PlaygroundClient, calm, on_each_store, on_redis};
 use crate::eventually::eventually;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 /// How many sessions a server remembers.
 const MAX_SESSIONS: usize = 1_024;
@@ -17,8 +17,8 @@ fn cookie(number: usize) -> String {
     format!("tollgate_session={number:032x}")
 }
 
-fn spent(server: &Server, cookie: &str) -> u64 {
-    let mut player = Player { server, cookie: Some(cookie.to_owned()) };
+fn spent(server: &ServerProcess, cookie: &str) -> u64 {
+    let mut player = PlaygroundClient { server, cookie: Some(cookie.to_owned()) };
     let config = json!({"token-bucket": calm("token-bucket", 10)});
     let state = player.ask("state", json!({"config": config}));
     10 - state["algorithms"]["token-bucket"]["remaining"].as_u64().unwrap()
@@ -33,10 +33,10 @@ fn keys_with(redis: &str, text: &str) -> usize {
 
 #[test]
 fn a_client_without_a_session_is_given_one() {
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     let mut ids = Vec::new();
     for path in ["token-bucket", "token-bucket/burst", "state", "reset"] {
-        let mut player = Player::new(&server);
+        let mut player = PlaygroundClient::new(&server);
         let response = player.send(path, "");
         assert_eq!(response.headers().get_all("set-cookie").iter().count(), 1, "{path}");
         let cookie = response.headers()["set-cookie"].to_str().unwrap();
@@ -50,19 +50,19 @@ fn a_client_without_a_session_is_given_one() {
         assert!(!again.headers().contains_key("set-cookie"), "{path}: it has one");
     }
     for wrong in ["tollgate_session=1", "tollgate_session=x; a=b", "other=1", "tollgate_session"] {
-        let mut player = Player { server: &server, cookie: Some(wrong.to_owned()) };
+        let mut player = PlaygroundClient { server: &server, cookie: Some(wrong.to_owned()) };
         let response = player.send("token-bucket", "");
         assert!(response.headers().contains_key("set-cookie"), "{wrong}");
         assert_eq!(response.text().unwrap(), FIRST, "{wrong}");
     }
-    let refused = Player::new(&server).send("token-bucket", r#"{"config":1}"#);
+    let refused = PlaygroundClient::new(&server).send("token-bucket", r#"{"config":1}"#);
     assert!(!refused.headers().contains_key("set-cookie"), "nothing began");
 }
 
 #[test]
 fn sessions_do_not_see_each_other() {
     on_each_store(|server, _| {
-        let (mut one, mut other) = (Player::new(server), Player::new(server));
+        let (mut one, mut other) = (PlaygroundClient::new(server), PlaygroundClient::new(server));
         for (first, second) in [(9, 9), (8, 8)] {
             let body = json!({"config": calm("token-bucket", 10)});
             assert_eq!(one.ask("token-bucket", body.clone())["remaining"], first);
@@ -80,7 +80,7 @@ fn sessions_do_not_see_each_other() {
 fn servers_on_one_redis_share_a_session() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let servers = [on_redis(&redis.url()), on_redis(&redis.url())];
-    let mut player = Player::new(&servers[0]);
+    let mut player = PlaygroundClient::new(&servers[0]);
     for (nth, remaining) in [9, 8, 7, 6].into_iter().enumerate() {
         player.server = &servers[nth % 2];
         let body = json!({"config": calm("sliding-window-log", 10)});
@@ -96,7 +96,7 @@ fn servers_on_one_redis_share_a_session() {
 fn one_session_too_many_evicts_the_least_recently_used() {
     on_each_store(|server, redis| {
         let play = |number: usize| {
-            let mut player = Player { server, cookie: Some(cookie(number)) };
+            let mut player = PlaygroundClient { server, cookie: Some(cookie(number)) };
             player.ask("token-bucket", json!({"config": calm("token-bucket", 10)}));
         };
         play(0);
@@ -128,10 +128,10 @@ fn one_session_too_many_evicts_the_least_recently_used() {
 #[test]
 fn a_hanging_redis_keeps_no_more_sessions_than_the_maximum() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
-    let server = Server::start(&["--store", &redis.url(), "--store-deadline", "50ms"]);
+    let server = ServerProcess::start(&["--store", &redis.url(), "--store-deadline", "50ms"]);
     // The leaky bucket is reset last, so a reset that fails earlier does not reach it.
     let play = |number: usize| {
-        let mut player = Player { server: &server, cookie: Some(cookie(number)) };
+        let mut player = PlaygroundClient { server: &server, cookie: Some(cookie(number)) };
         let body = json!({"config": calm("leaky-bucket", 10)});
         player.send("leaky-bucket", body.to_string()).status().as_u16()
     };

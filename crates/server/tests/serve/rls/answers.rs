@@ -7,7 +7,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use serde_json::json;
 
-use super::{Limits, codes, costing, descriptor, headers, limited, metadata, remaining, request};
+use super::{
+    RlsServer, codes, costing, descriptor, headers, limited, metadata, remaining, request,
+};
 use crate::metrics::scrape;
 
 /// The windows end once a year, so practically never while a test runs.
@@ -27,7 +29,7 @@ rules:
 
 #[test]
 fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let answer = limits.ask_all(vec![
         descriptor(&[("user", "a")]),
         descriptor(&[("hourly", "a")]),
@@ -53,7 +55,7 @@ fn a_status_has_the_limit_the_remaining_quota_and_the_reset_time() {
 
 #[test]
 fn one_refusal_refuses_all_and_nothing_is_charged() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let both = || vec![descriptor(&[("user", "a")]), descriptor(&[("team", "t")])];
     limits.ask_all(both());
     limits.ask_all(both());
@@ -68,7 +70,7 @@ fn one_refusal_refuses_all_and_nothing_is_charged() {
 
 #[test]
 fn a_refusal_has_headers_and_a_body_for_the_client() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let team = || vec![costing(2, &[("team", "t")])];
     let allowed = limits.ask_all(team());
     let told = headers(&allowed);
@@ -94,7 +96,7 @@ fn a_refusal_has_headers_and_a_body_for_the_client() {
 
 #[test]
 fn rules_are_named_in_metadata_and_shadow_rules_only_there() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let user = || vec![descriptor(&[("user", "a")])];
     let rule = |name, shadow, allowed, remaining: f64| json!({"name": name, "shadow": shadow, "allowed": allowed, "remaining": remaining});
     let answer = limits.ask_all(user());
@@ -119,14 +121,14 @@ fn metadata_lists_no_more_than_sixteen_rules() {
     for number in 0..20 {
         rules += &format!("  - {{ name: rule-{number}, domain: api, key: [user], limit: ten }}\n");
     }
-    let answer = Limits::start(&rules).ask_all(vec![descriptor(&[("user", "a")])]);
+    let answer = RlsServer::start(&rules).ask_all(vec![descriptor(&[("user", "a")])]);
     assert_eq!(metadata(&answer)["rules"].as_array().unwrap().len(), 16);
     assert_eq!(headers(&answer)["ratelimit"].split(", ").count(), 8);
 }
 
 #[test]
 fn a_rule_that_allows_or_blocks_shows_no_limit() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let vip = limits.ask_all(vec![descriptor(&[("vip", "a")])]);
     assert_eq!((vip.overall_code(), &vip.statuses[0].current_limit), (Code::Ok, &None));
     assert_eq!(headers(&vip).len(), 0);
@@ -160,7 +162,7 @@ rules:
   - { name: dear, domain: api, key: [c], limit: ten, cost: 3 }
   - { name: cheap, domain: api, key: [c], limit: nine, cost: 2 }
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let shown = |entries: &[(&str, &str)]| {
         let answer = limits.ask_all(vec![descriptor(entries)]);
         answer.statuses[0].current_limit.clone().unwrap().name
@@ -182,7 +184,7 @@ rules:
 
 #[test]
 fn hits_are_of_the_request_unless_a_descriptor_has_its_own() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let user = |name| descriptor(&[("user", name)]);
     let mut asked = request(vec![user("a"), costing(5, &[("user", "b")])]);
     asked.hits_addend = 3;
@@ -198,14 +200,14 @@ fn a_rule_says_what_a_request_costs_if_envoy_does_not() {
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: dear, domain: api, key: [user], limit: ten, cost: 4 }]
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     assert_eq!(remaining(&limits.ask_all(vec![descriptor(&[("user", "a")])])), [6]);
     assert_eq!(remaining(&limits.ask_all(vec![costing(1, &[("user", "a")])])), [5]);
 }
 
 #[test]
 fn zero_hits_only_peek() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let look = || vec![costing(0, &[("team", "t")])];
     assert_eq!(remaining(&limits.ask_all(look())), [2]);
     let charged = limits.ask_all(vec![descriptor(&[("team", "t")])]);
@@ -219,7 +221,7 @@ fn zero_hits_only_peek() {
 
 #[test]
 fn a_peek_among_charges_refuses_all_or_none() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let both = || vec![costing(0, &[("team", "t")]), descriptor(&[("user", "a")])];
     assert_eq!(remaining(&limits.ask_all(both())), [2, 9]);
     limits.ask_all(vec![costing(2, &[("team", "t")])]);
@@ -230,7 +232,7 @@ fn a_peek_among_charges_refuses_all_or_none() {
 
 #[test]
 fn an_override_changes_the_numbers_of_a_limit_and_not_its_algorithm() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let answer = limits.ask_all(vec![
         limited(40, RateLimitUnit::Day, &[("user", "a")]),
         limited(7, RateLimitUnit::Minute, &[("hourly", "a")]),
@@ -256,7 +258,7 @@ fn an_override_that_the_algorithm_cannot_have_is_a_refusal() {
 limits: { log: sliding-window-log limit=10 window=1h }
 rules: [{ name: logged, domain: api, key: [user], limit: log }]
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let answer = limits.ask_all(vec![limited(1_000_000, RateLimitUnit::Second, &[("user", "a")])]);
     assert_eq!(codes(&answer), [Code::OverLimit]);
     assert_eq!(headers(&answer)["x-tollgate-reason"], "undecided");
@@ -269,7 +271,7 @@ fn a_rule_that_applies_twice_is_listed_once_as_the_tightest() {
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: per-user, domain: api, key: [user], limit: ten }]
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let answer = limits.ask_all(vec![costing(2, &[("user", "a")]), costing(7, &[("user", "b")])]);
     assert_eq!(remaining(&answer), [8, 3]);
     assert_eq!(headers(&answer)["ratelimit-policy"], r#""per-user";q=10;w=31536000"#);
@@ -283,7 +285,7 @@ fn delayed_requests_are_refused() {
 limits: { even: leaky-bucket mode=shaping capacity=100 leak=1/1h }
 rules: [{ name: even, domain: api, key: [user], limit: even }]
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let user = || vec![descriptor(&[("user", "a")])];
     assert_eq!(limits.ask_all(user()).overall_code(), Code::Ok);
     let refused = limits.ask_all(user());
@@ -294,7 +296,7 @@ rules: [{ name: even, domain: api, key: [user], limit: even }]
 
 #[test]
 fn unmatched_descriptors_are_allowed_and_counted() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let unmatched =
         || scrape(&limits.server).value("tollgate_rls_unmatched_descriptors_total", &[]);
     assert_eq!(unmatched(), 0.0);

@@ -2,12 +2,12 @@
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
-use super::{Limits, codes, descriptor, remaining};
+use super::{RlsServer, codes, descriptor, remaining};
 
 /// The names of all rules that apply to a descriptor, from the metadata of the response.
 fn applies(rules: &str, entries: &[(&str, &str)]) -> Vec<String> {
     let config = format!("limits: {{ ten: fixed-window limit=10 window=365d }}\nrules:\n{rules}");
-    let limits = Limits::start(&config);
+    let limits = RlsServer::start(&config);
     let answer = limits.ask_all(vec![descriptor(entries)]);
     let listed = super::metadata(&answer)["rules"].as_array().cloned().unwrap_or_default();
     listed.iter().map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
@@ -48,7 +48,7 @@ limits: { two: fixed-window limit=2 window=365d }
 rules:
   - { name: per-ip, domain: api, key: [ip], limit: two }
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let ask = |key, value| {
         let answer = limits.ask_all(vec![descriptor(&[(key, value)])]);
         (codes(&answer)[0], remaining(&answer)[0], answer.statuses[0].current_limit.is_some())
@@ -74,7 +74,7 @@ rules:
   - { name: per-ip, domain: api, key: [ip], limit: two }
   - { name: as-sent, domain: api, when: { remote_address: '2001:db8::1' }, key: [], limit: two }
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let both = [("remote_address", "2001:db8::1"), ("masked_remote_address", "192.0.2.0/24")];
     let answer = limits.ask_all(vec![descriptor(&both)]);
     let names: Vec<_> = super::metadata(&answer)["rules"].as_array().unwrap().clone();
@@ -100,7 +100,7 @@ api_keys: { k_known: pro }
 limits: { ten: fixed-window limit=10 window=365d }
 rules: [{ name: per-client, domain: api, key: [{ first_of: [api_key, ip] }], limit: ten }]
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let left = |entries: &[(&str, &str)]| remaining(&limits.ask_all(vec![descriptor(entries)]))[0];
     assert_eq!(left(&[("api_key", "k_known")]), 9);
     assert_eq!((left(&[("api_key", "one")]), left(&[("api_key", "another")])), (9, 8));
@@ -121,7 +121,7 @@ rules:
   - { name: by-header, domain: api, key: [header.x-user], limit: ten }
   - { name: by-method, domain: api, key: [method], limit: ten }
 ";
-    let limits = Limits::start(rules);
+    let limits = RlsServer::start(rules);
     let names = |entries: &[(&str, &str)]| {
         let answer = limits.ask_all(vec![descriptor(entries)]);
         let listed = super::metadata(&answer)["rules"].as_array().cloned().unwrap_or_default();

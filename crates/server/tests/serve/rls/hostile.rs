@@ -14,8 +14,8 @@ use prost::Message;
 use rustix::process::Signal;
 use tonic::Code;
 
-use super::raw::{Came, Raw, call, came, framed, pieces, whole};
-use super::{Limits, costing, descriptor, limited, request};
+use super::raw::{CallAnswer, RawClient, call, call_answer, framed, pieces, whole};
+use super::{RlsServer, costing, descriptor, limited, request};
 use crate::grpc::run;
 use crate::memory::peak_kib;
 use crate::metrics::scrape;
@@ -33,7 +33,7 @@ fn named(name: &str) -> RateLimitDescriptor {
 
 #[test]
 fn bad_requests_are_refused_with_place_and_remedy() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let no_entries = RateLimitDescriptor::default();
     let negative = RateLimitDescriptor { is_negative_hits: true, ..named("a") };
     let many_entries: Vec<_> = (0..33).map(|_| ("a", "b")).collect();
@@ -87,7 +87,7 @@ fn bad_requests_are_refused_with_place_and_remedy() {
 
 #[test]
 fn the_largest_legal_request_is_answered() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let (key, value) = ("k".repeat(128), "v".repeat(65_536));
     let entries: Vec<_> = (0..32).map(|_| (&*key, "")).collect();
     let answer = limits.ask_all(vec![descriptor(&entries); 60]);
@@ -99,7 +99,7 @@ fn the_largest_legal_request_is_answered() {
 }
 
 /// Asserts that a message was refused with a short, printable text.
-fn assert_refused(came: &Came) {
+fn assert_refused(came: &CallAnswer) {
     assert_eq!((came.http, came.grpc), (200, Some(INVALID_ARGUMENT)), "{came:?}");
     assert!((10..2_000).contains(&came.message.len()), "{came:?}");
     assert!(came.message.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{came:?}");
@@ -107,9 +107,9 @@ fn assert_refused(came: &Came) {
 
 #[test]
 fn too_long_messages_are_refused_unread() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         let endless = |bytes: usize| descriptor(&[("user", &"v".repeat(bytes))]);
         let thousands = request((0..5_000).map(|at| named(&format!("user-{at:040}"))).collect());
         for (asked, want) in [
@@ -134,9 +134,9 @@ fn too_long_messages_are_refused_unread() {
 /// Envoy lets a request pass when it gets an error, so no client header may cause one.
 #[test]
 fn the_largest_client_headers_are_decided() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         let whole = |user: &str| descriptor(&[("user", &user.repeat(60 << 10))]);
         let told = raw.ask_message(&request(vec![whole("a"); 16]).encode_to_vec()).await;
         assert_eq!(told.grpc, Some(0), "{told:?}");
@@ -150,10 +150,10 @@ fn the_largest_client_headers_are_decided() {
 
 #[test]
 fn malformed_messages_are_refused() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         // Invalid UTF-8: `domain` is the byte 255.
         assert_refused(&raw.ask_message(&[0x0a, 1, 0xff]).await);
         assert_refused(&raw.ask_message(b"\x0a\x05ab").await);
@@ -180,10 +180,10 @@ fn malformed_messages_are_refused() {
 
 #[test]
 fn other_content_is_answered_in_http() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let message = framed(&request(vec![named("a")]).encode_to_vec());
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         for kind in ["application/json", "application/grpc-web", "application/grpcx", ""] {
             let mut asked = call(&[], whole(message.clone()));
             asked.headers_mut().insert("content-type", kind.parse().unwrap());
@@ -207,11 +207,11 @@ fn other_content_is_answered_in_http() {
 
 #[test]
 fn arbitrary_bytes_are_answered() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let message = request(vec![named("a"), costing(2, &[("ip", "192.0.2.1"), ("path", "/a?b")])]);
     let message = message.encode_to_vec();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let raw = runtime.block_on(Raw::connect(&limits.server));
+    let raw = runtime.block_on(RawClient::connect(&limits.server));
     let ask = |body: Vec<u8>| {
         let mut raw = raw.clone();
         let asked = raw.ask(call(&[], whole(body)));
@@ -241,13 +241,13 @@ fn arbitrary_bytes_are_answered() {
 
 #[test]
 fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
-    let limits = Limits::start_with(RULES, &["--request-timeout", "1m"]);
+    let limits = RlsServer::start_with(RULES, &["--request-timeout", "1m"]);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
         let mut kept = Vec::new();
         // 100 MiB in all: 400 messages without their last byte.
         for _ in 0..2 {
-            let mut raw = Raw::connect(&limits.server).await;
+            let mut raw = RawClient::connect(&limits.server).await;
             for _ in 0..200 {
                 let (sender, body) = pieces();
                 sender.send(vec![0; (256 << 10) - 1].into()).unwrap();
@@ -256,14 +256,14 @@ fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
             }
         }
         // Small messages are answered while the server refuses the messages that it has no memory for.
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         while kept.iter().filter(|(_, answer)| answer.is_finished()).count() < 100 {
             assert_eq!(raw.ask_message(&message).await.grpc, Some(0));
         }
         for (_, answer) in kept.iter_mut().filter(|(_, answer)| answer.is_finished()) {
             // If the answer is an error, the connection was closed because of a flood of small pieces.
             if let Ok(response) = answer.await.unwrap() {
-                let told = came(response).await;
+                let told = call_answer(response).await;
                 assert_eq!(told.grpc, Some(Code::ResourceExhausted as u16), "{told:?}");
             }
         }
@@ -274,10 +274,10 @@ fn unfinished_messages_take_bounded_memory_and_block_no_small_one() {
 /// An empty descriptor has two bytes, and would take much more memory once decoded.
 #[test]
 fn millions_of_empty_descriptors_take_no_memory() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let message = request(vec![named("a")]).encode_to_vec();
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         assert_eq!(raw.ask_message(&message).await.grpc, Some(0));
         let before = peak_kib(&limits.server);
         // Descriptors, and entries of one descriptor whose length is 2 MiB.
@@ -295,7 +295,7 @@ fn millions_of_empty_descriptors_take_no_memory() {
 /// When a server is stopped for longer than Envoy waits, Envoy cancels every call that is open.
 #[test]
 fn all_open_calls_can_be_cancelled_at_once() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
@@ -324,7 +324,7 @@ fn taken_back(stream: u32) -> Vec<u8> {
 
 #[test]
 fn a_client_that_cancels_every_call_is_cut_off() {
-    let limits = Limits::start(RULES);
+    let limits = RlsServer::start(RULES);
     let mut stream = TcpStream::connect(&limits.server.grpc).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();

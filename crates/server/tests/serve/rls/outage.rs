@@ -8,8 +8,8 @@ use prost::Message;
 use serde_json::json;
 use tollgate_launcher::{Flavour, Launch, Proxy, Server as Redis};
 
-use super::raw::{Raw, call, framed, whole};
-use super::{Limits, codes, costing, descriptor, headers, metadata, remaining, request};
+use super::raw::{RawClient, call, framed, whole};
+use super::{RlsServer, codes, costing, descriptor, headers, metadata, remaining, request};
 use crate::eventually::eventually;
 use crate::grpc::run;
 use crate::metrics::scrape;
@@ -34,7 +34,7 @@ fn redis() -> Redis {
 #[test]
 fn without_the_store_each_rule_does_what_it_says() {
     let mut redis = redis();
-    let limits = Limits::start_with(RULES, &["--store", &redis.url()]);
+    let limits = RlsServer::start_with(RULES, &["--store", &redis.url()]);
     redis.kill();
     limits.server.wait_for_log(|log| log.contains("the store fails"));
     let ask = |name| limits.ask_all(vec![descriptor(&[(name, "a")])]);
@@ -69,10 +69,10 @@ fn without_the_store_each_rule_does_what_it_says() {
 }
 
 /// Sends a request with a deadline, but waits for the answer without one.
-fn ask_within(limits: &Limits, timeout: &str, name: &str) -> RateLimitResponse {
+fn ask_within(limits: &RlsServer, timeout: &str, name: &str) -> RateLimitResponse {
     let message = request(vec![descriptor(&[(name, "a")])]).encode_to_vec();
     let told = run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         raw.ask(call(&[("grpc-timeout", timeout)], whole(framed(&message)))).await
     });
     assert_eq!(told.grpc, Some(0), "{told:?}");
@@ -83,7 +83,7 @@ fn ask_within(limits: &Limits, timeout: &str, name: &str) -> RateLimitResponse {
 fn a_store_that_stalls_is_given_up_before_the_caller_does() {
     let redis = redis();
     let proxy = Proxy::start(redis.addr()).unwrap();
-    let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &proxy.url()]].concat());
+    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &proxy.url()]].concat());
     assert_eq!(remaining(&limits.ask_all(vec![descriptor(&[("open", "a")])])), [9]);
     proxy.delay(|| Duration::from_secs(3_600));
     let began = Instant::now();
@@ -98,7 +98,7 @@ fn a_store_that_stalls_is_given_up_before_the_caller_does() {
 #[test]
 fn a_callers_short_deadline_does_not_skip_the_store() {
     let redis = redis();
-    let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
     let message = request(vec![descriptor(&[("open", "a")])]).encode_to_vec();
     let decided = || {
         let labels = [("rule", "open"), ("outcome", "denied"), ("degraded", "false")];
@@ -107,7 +107,7 @@ fn a_callers_short_deadline_does_not_skip_the_store() {
     // On a busy machine some calls miss the deadline and may not be answered. They are charged nevertheless.
     eventually("the store decides", || {
         run(async {
-            let mut raw = Raw::connect(&limits.server).await;
+            let mut raw = RawClient::connect(&limits.server).await;
             for _ in 0..20 {
                 raw.ask(call(&[("grpc-timeout", "3m")], whole(framed(&message)))).await;
             }
@@ -119,7 +119,7 @@ fn a_callers_short_deadline_does_not_skip_the_store() {
 #[test]
 fn peeks_and_charges_agree_on_the_store_and_in_memory() {
     let redis = redis();
-    let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
     let both = || vec![costing(0, &[("local", "a")]), costing(3, &[("open", "a")])];
     assert_eq!(remaining(&limits.ask_all(both())), [2, 7]);
     limits.ask_all(vec![costing(2, &[("local", "a")])]);
@@ -131,7 +131,7 @@ fn peeks_and_charges_agree_on_the_store_and_in_memory() {
 #[test]
 fn an_override_on_the_store_changes_the_numbers_of_a_limit() {
     let redis = redis();
-    let limits = Limits::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
+    let limits = RlsServer::start_with(RULES, &[&PATIENT[..], &["--store", &redis.url()]].concat());
     let day = envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Day;
     let answer = limits.ask_all(vec![super::limited(40, day, &[("open", "a")])]);
     assert_eq!(remaining(&answer), [39]);

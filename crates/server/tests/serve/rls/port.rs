@@ -6,12 +6,12 @@ use tonic::codegen::tokio_stream;
 use tonic::transport::Channel;
 use tonic_reflection::pb::{v1, v1alpha};
 
-use super::raw::{Raw, call, came, framed, pieces, whole};
-use super::{Limits, descriptor, request};
-use crate::collector::{Collector, Manner, attribute};
+use super::raw::{RawClient, call, call_answer, framed, pieces, whole};
+use super::{RlsServer, descriptor, request};
+use crate::collector::{Collector, CollectorMode, attribute};
 use crate::grpc::run;
 use crate::metrics::scrape;
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 const RULES: &str = "
 limits: { one: fixed-window limit=1 window=365d }
@@ -28,7 +28,7 @@ fn message() -> Vec<u8> {
     request(vec![descriptor(&[("user", "a")])]).encode_to_vec()
 }
 
-async fn channel(server: &Server) -> Channel {
+async fn channel(server: &ServerProcess) -> Channel {
     let endpoint = Channel::from_shared(format!("http://{}", server.grpc)).unwrap();
     endpoint.connect().await.unwrap()
 }
@@ -39,7 +39,7 @@ fn clients_can_ask_what_services_there_are() {
     use v1::server_reflection_request::MessageRequest;
     use v1::server_reflection_response::MessageResponse;
 
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     run(async {
         let mut client = ServerReflectionClient::new(channel(&server).await);
         let ask = |message_request| v1::ServerReflectionRequest {
@@ -69,7 +69,7 @@ fn clients_can_use_the_older_reflection_service() {
     use v1alpha::server_reflection_request::MessageRequest;
     use v1alpha::server_reflection_response::MessageResponse;
 
-    let server = Server::start(&[]);
+    let server = ServerProcess::start(&[]);
     run(async {
         let mut client = ServerReflectionClient::new(channel(&server).await);
         let asked = v1alpha::ServerReflectionRequest {
@@ -87,7 +87,7 @@ fn clients_can_use_the_older_reflection_service() {
 
 #[test]
 fn calls_are_counted_as_requests_are() {
-    let limits = Limits::start_with(RULES, &["--log", "debug"]);
+    let limits = RlsServer::start_with(RULES, &["--log", "debug"]);
     limits.ask_all(vec![descriptor(&[("user", "a")])]);
     limits.ask_all(vec![descriptor(&[("user", "a")])]);
     limits.try_ask(request(vec![])).unwrap_err();
@@ -109,12 +109,12 @@ fn calls_are_counted_as_requests_are() {
 
 #[test]
 fn a_call_is_a_span_with_its_decision() {
-    let collector = Collector::start(Manner::Takes);
+    let collector = Collector::start(CollectorMode::Takes);
     let flags = ["--otlp-endpoint", &collector.url, "--drain-delay", "0s"];
-    let limits = Limits::start_with(RULES, &flags);
+    let limits = RlsServer::start_with(RULES, &flags);
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         for _ in 0..2 {
             raw.ask(call(&[("traceparent", parent)], whole(framed(&message())))).await;
         }
@@ -132,9 +132,9 @@ fn a_call_is_a_span_with_its_decision() {
 
 #[test]
 fn a_stopping_server_answers_calls_in_flight() {
-    let limits = Limits::start_with(RULES, &["--drain-delay", "0s", "--drain-timeout", "1m"]);
+    let limits = RlsServer::start_with(RULES, &["--drain-delay", "0s", "--drain-timeout", "1m"]);
     run(async {
-        let mut raw = Raw::connect(&limits.server).await;
+        let mut raw = RawClient::connect(&limits.server).await;
         let (sender, body) = pieces();
         let message = framed(&message());
         let (first, last) = message.split_at(7);
@@ -146,9 +146,9 @@ fn a_stopping_server_answers_calls_in_flight() {
         limits.server.wait_for_log(|log| log.contains("closing: finishes what is in flight"));
         sender.send(last.to_vec().into()).unwrap();
         drop(sender);
-        assert_eq!(came(answer.await.unwrap().unwrap()).await.grpc, Some(0));
+        assert_eq!(call_answer(answer.await.unwrap().unwrap()).await.grpc, Some(0));
     });
-    let Limits { server, .. } = limits;
+    let RlsServer { server, .. } = limits;
     let (status, log) = server.wait();
     assert!(status.success(), "{status}: {log}");
     assert!(log.contains("everything in flight was answered"), "{log}");

@@ -12,19 +12,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::server::Server;
+use crate::server::ServerProcess;
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A connection. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Raw {
-    connection: SendRequest<Pieces>,
+pub(crate) struct RawClient {
+    connection: SendRequest<PiecewiseBody>,
 }
 
 /// The answer to a call.
 #[derive(Debug)]
-pub(crate) struct Came {
+pub(crate) struct CallAnswer {
     pub(crate) http: u16,
     /// The gRPC status, from the headers or the trailers.
     pub(crate) grpc: Option<u16>,
@@ -33,9 +33,9 @@ pub(crate) struct Came {
 }
 
 /// A body that is sent in pieces, and ends when its sender is dropped.
-pub(crate) struct Pieces(mpsc::UnboundedReceiver<Bytes>);
+pub(crate) struct PiecewiseBody(mpsc::UnboundedReceiver<Bytes>);
 
-impl Body for Pieces {
+impl Body for PiecewiseBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -47,20 +47,20 @@ impl Body for Pieces {
     }
 }
 
-pub(crate) fn pieces() -> (mpsc::UnboundedSender<Bytes>, Pieces) {
+pub(crate) fn pieces() -> (mpsc::UnboundedSender<Bytes>, PiecewiseBody) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (sender, Pieces(receiver))
+    (sender, PiecewiseBody(receiver))
 }
 
 /// A body that is sent in one piece.
-pub(crate) fn whole(body: impl Into<Bytes>) -> Pieces {
+pub(crate) fn whole(body: impl Into<Bytes>) -> PiecewiseBody {
     let (sender, pieces) = pieces();
     sender.send(body.into()).unwrap();
     pieces
 }
 
 /// A call of the service, with additional headers.
-pub(crate) fn call(headers: &[(&str, &str)], body: Pieces) -> Request<Pieces> {
+pub(crate) fn call(headers: &[(&str, &str)], body: PiecewiseBody) -> Request<PiecewiseBody> {
     let mut request = Request::post(format!("http://localhost{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
@@ -76,15 +76,15 @@ pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
-impl Raw {
-    pub(crate) async fn connect(server: &Server) -> Raw {
+impl RawClient {
+    pub(crate) async fn connect(server: &ServerProcess) -> RawClient {
         let stream = TcpStream::connect(&server.grpc).await.unwrap();
         // Otherwise a message waits 40 ms until the server has acknowledged its headers.
         stream.set_nodelay(true).unwrap();
         let (connection, driver) =
             handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(driver);
-        Raw { connection }
+        RawClient { connection }
     }
 
     /// Waits until the connection can take another request.
@@ -94,22 +94,22 @@ impl Raw {
 
     pub(crate) fn send(
         &mut self,
-        request: Request<Pieces>,
+        request: Request<PiecewiseBody>,
     ) -> impl Future<Output = hyper::Result<Response<Incoming>>> + use<> {
         self.connection.send_request(request)
     }
 
-    pub(crate) async fn ask(&mut self, request: Request<Pieces>) -> Came {
+    pub(crate) async fn ask(&mut self, request: Request<PiecewiseBody>) -> CallAnswer {
         self.connection().await;
-        came(self.send(request).await.unwrap()).await
+        call_answer(self.send(request).await.unwrap()).await
     }
 
-    pub(crate) async fn ask_message(&mut self, message: &[u8]) -> Came {
+    pub(crate) async fn ask_message(&mut self, message: &[u8]) -> CallAnswer {
         self.ask(call(&[], whole(framed(message)))).await
     }
 }
 
-pub(crate) async fn came(response: Response<Incoming>) -> Came {
+pub(crate) async fn call_answer(response: Response<Incoming>) -> CallAnswer {
     let (head, body) = response.into_parts();
     let collected = body.collect().await.unwrap();
     let trailers = collected.trailers().cloned().unwrap_or_default();
@@ -117,7 +117,7 @@ pub(crate) async fn came(response: Response<Incoming>) -> Came {
         let of = |headers: &HeaderMap| Some(headers.get(name)?.to_str().unwrap().to_owned());
         of(&head.headers).or_else(|| of(&trailers))
     };
-    Came {
+    CallAnswer {
         http: head.status.as_u16(),
         grpc: text("grpc-status").map(|code| code.parse().unwrap()),
         message: text("grpc-message").unwrap_or_default().replace("%20", " "),

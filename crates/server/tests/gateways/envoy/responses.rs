@@ -1,9 +1,9 @@
-//! What clients and operators see: Envoy's headers, those of Tollgate, the body, and the access log.
+//! The headers of Envoy and of Tollgate, the body, and the access log.
 
 use reqwest::StatusCode;
 use serde_json::Value;
 
-use crate::envoy::front::{Front, header};
+use crate::envoy::front::{EnvoyFront, header};
 
 const RULES: &str = "
 limits:
@@ -28,7 +28,7 @@ fn parameter(text: &str, policy: &str, name: &str) -> u64 {
 
 #[test]
 fn envoys_headers_agree_with_ours() {
-    let front = Front::start(RULES);
+    let front = EnvoyFront::start(RULES);
     for left in [2, 1, 0] {
         let answer = front.get("/");
         assert_eq!(answer.status(), 200);
@@ -53,7 +53,7 @@ fn envoys_headers_agree_with_ours() {
 
 #[test]
 fn a_refusal_says_why_and_when_to_come_back() {
-    let front = Front::start(RULES);
+    let front = EnvoyFront::start(RULES);
     front.statuses("/", 3);
     let answer = front.get("/");
     assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -75,7 +75,7 @@ fn a_refusal_says_why_and_when_to_come_back() {
 
 #[test]
 fn a_blocked_request_is_a_403_without_a_wait() {
-    let front = Front::start(RULES);
+    let front = EnvoyFront::start(RULES);
     let answer = front.get("/closed");
     assert_eq!(answer.status(), StatusCode::FORBIDDEN);
     assert_eq!(header(&answer, "x-tollgate-reason"), Some("blocked"));
@@ -92,7 +92,7 @@ fn a_blocked_request_is_a_403_without_a_wait() {
 
 #[test]
 fn the_access_log_names_the_rule() {
-    let front = Front::start(RULES);
+    let front = EnvoyFront::start(RULES);
     front.statuses("/page?q=1", 4);
     let log = front.envoy.wait_for_log(|log| log.contains(" 429 "));
     let refused = log.lines().find(|line| line.contains(" 429 ")).unwrap();
@@ -101,7 +101,7 @@ fn the_access_log_names_the_rule() {
 
 #[test]
 fn a_refused_grpc_client_gets_resource_exhausted() {
-    let front = Front::start(RULES);
+    let front = EnvoyFront::start(RULES);
     front.statuses("/", 3);
     let answer = front.get_as("/", &[("content-type", "application/grpc")]);
     assert_eq!(answer.status(), 200, "the HTTP status of a gRPC answer");

@@ -7,25 +7,25 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// A kept-alive connection to a server, on which one request follows the other.
-pub(crate) struct Kept {
+pub(crate) struct KeptConnection {
     stream: BufReader<TcpStream>,
 }
 
 /// A server's answer.
-pub(crate) struct Answer {
+pub(crate) struct KeptAnswer {
     pub(crate) status: u16,
     /// Whether the server closes the connection after this answer.
     pub(crate) is_last: bool,
     pub(crate) body: Value,
 }
 
-impl Kept {
+impl KeptConnection {
     /// Connects to a URL such as `http://127.0.0.1:40123`.
-    pub(crate) fn open(url: &str) -> io::Result<Kept> {
+    pub(crate) fn open(url: &str) -> io::Result<KeptConnection> {
         let stream = TcpStream::connect(url.trim_start_matches("http://"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        Ok(Kept { stream: BufReader::new(stream) })
+        Ok(KeptConnection { stream: BufReader::new(stream) })
     }
 
     pub(crate) fn send(&mut self, bytes: &str) -> io::Result<()> {
@@ -33,13 +33,13 @@ impl Kept {
     }
 
     /// Sends a check and reads its answer.
-    pub(crate) fn check(&mut self, body: &str) -> io::Result<Answer> {
+    pub(crate) fn check(&mut self, body: &str) -> io::Result<KeptAnswer> {
         self.send(&format!("{}\r\n{body}", head_of_check(body.len())))?;
         self.answer()
     }
 
     /// Reads the next answer: its head, and its JSON body.
-    pub(crate) fn answer(&mut self) -> io::Result<Answer> {
+    pub(crate) fn answer(&mut self) -> io::Result<KeptAnswer> {
         let status = self.line()?;
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok());
         let status = status.ok_or(ErrorKind::InvalidData)?;
@@ -56,7 +56,7 @@ impl Kept {
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
         let body = if length == 0 { Value::Null } else { serde_json::from_slice(&body)? };
-        Ok(Answer { status, is_last, body })
+        Ok(KeptAnswer { status, is_last, body })
     }
 
     fn line(&mut self) -> io::Result<String> {
