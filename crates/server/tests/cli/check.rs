@@ -74,7 +74,7 @@ fn a_check_sends_its_arguments_and_no_token() {
 }
 
 #[test]
-fn a_peek_looks_at_the_key_as_an_operator() {
+fn a_peek_sends_the_operator_token() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     let key = "a/b c%2f?#\t..é";
     let gateway = format!("{}/limits/?not=ours#nor-this", server.url);
@@ -89,7 +89,7 @@ fn a_peek_looks_at_the_key_as_an_operator() {
 }
 
 #[test]
-fn a_peek_at_a_server_sees_what_was_charged_and_charges_nothing() {
+fn a_peek_shows_earlier_charges_and_charges_nothing() {
     let server = ServerProcess::start_with(&[], &[("TOLLGATE_OPERATOR_TOKEN", TOKEN)]);
     let key = "a/b c%2f?#\t..é";
     let check = |flags: &[&str]| {
@@ -144,7 +144,7 @@ fn a_peek_needs_no_token_on_the_servers_own_machine() {
 }
 
 #[test]
-fn a_peek_that_is_refused_says_whose_it_is() {
+fn a_refused_peek_says_that_it_needs_an_operator() {
     for status in ["401 Unauthorized", "403 Forbidden"] {
         let server = FakeServer::answers(status, r#"{"detail":"for operators"}"#);
         let (code, stdout, stderr) =
@@ -184,7 +184,7 @@ fn a_token_leaves_this_machine_unencrypted_only_with_a_warning() {
 }
 
 #[test]
-fn a_proxy_is_not_asked_for_this_machine() {
+fn a_proxy_is_not_used_for_this_machine() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", &server.url]);
     assert_eq!(ran(command.env("http_proxy", NOWHERE).env("all_proxy", NOWHERE)).0, 0);

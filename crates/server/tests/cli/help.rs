@@ -46,7 +46,7 @@ fn secrets_of_the_environment_are_never_printed() {
 }
 
 #[test]
-fn bad_flags_end_with_the_code_of_what_could_not_be_decided() {
+fn bad_flags_end_with_exit_code_2() {
     for args in [
         &["check"][..],
         &["check", "free"],

@@ -45,7 +45,7 @@ fn a_word_that_is_no_switch_is_refused() {
 
 /// A compose file sets an empty variable with `X: ${X:-}`.
 #[test]
-fn an_empty_variable_is_one_that_is_not_set() {
+fn an_empty_variable_counts_as_unset() {
     let (_, help, _) = ran(&mut tollgate(&["serve", "--help"]));
     let words = help.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let variables = words.filter(|word| word.starts_with("TOLLGATE_"));

@@ -40,7 +40,7 @@ fn of<'e>(environment: &'e [(String, String)], name: &str) -> &'e str {
 }
 
 #[test]
-fn it_keeps_to_the_compose_specification() {
+fn the_file_matches_the_compose_specification() {
     let args = ["--builtin-schema", "vendor.compose-spec", COMPOSE];
     run(tool("check-jsonschema").args(args));
 }
@@ -64,7 +64,7 @@ fn the_servers_differ_in_nothing_but_their_ports_which_the_image_has() {
 }
 
 #[test]
-fn its_rules_are_valid_and_where_the_server_looks_for_them() {
+fn the_rules_are_valid_and_at_the_servers_path() {
     assert_valid(&text(RULES));
     let server = service("tollgate-1");
     let [volume] = &server["volumes"].as_array().unwrap()[..] else { panic!("one volume") };
@@ -78,13 +78,13 @@ fn its_rules_are_valid_and_where_the_server_looks_for_them() {
 }
 
 #[test]
-fn its_servers_are_ready_without_redis_if_rules_are_decided_without_it() {
+fn servers_are_ready_without_redis_when_rules_are_decided_without_it() {
     assert!(is_any_decided_without_store(&text(RULES)));
     assert_eq!(of(&environment(&service("tollgate-1")), "TOLLGATE_READY_WITHOUT_STORE"), "true");
 }
 
 #[test]
-fn a_server_that_is_stopped_is_given_the_time_to_drain() {
+fn a_stopped_server_has_time_to_drain() {
     let server = service("tollgate-1");
     let environment = environment(&server);
     let drain = ["TOLLGATE_DRAIN_DELAY", "TOLLGATE_DRAIN_TIMEOUT"];
@@ -138,7 +138,7 @@ impl Drop for ComposeRedis {
 }
 
 #[test]
-fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
+fn both_servers_decide_on_the_redis_as_its_user() {
     let redis = ComposeRedis::start();
     let begun = Instant::now();
     while !redis.is_healthy() {
@@ -171,7 +171,7 @@ fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
 }
 
 #[test]
-fn its_user_may_do_what_the_documents_say_and_no_more() {
+fn the_redis_user_has_only_the_documented_permissions() {
     let script = service("redis")["command"][0].as_str().unwrap().replace("$$REDIS_", "");
     let documented = text("docs/operations.md");
     let user = documented.lines().find(|line| line.starts_with("user tollgate on")).unwrap();

@@ -55,7 +55,7 @@ fn image_runs_commands_that_exist() {
 
 /// Otherwise the engine would kill the health check, and its message would be lost.
 #[test]
-fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
+fn a_silent_server_is_unhealthy_before_the_engines_timeout() {
     let [healthcheck] = instructions("HEALTHCHECK").try_into().unwrap();
     let timeout = healthcheck.split(' ').find_map(|word| word.strip_prefix("--timeout=")).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,7 +69,7 @@ fn a_server_that_says_nothing_is_unhealthy_before_the_engine_gives_up() {
 }
 
 #[test]
-fn it_is_built_by_the_compiler_and_labelled_with_the_version_of_this_workspace() {
+fn the_image_uses_the_workspaces_compiler_and_version() {
     let images = instructions("FROM");
     let rust = concat!("rust:", env!("CARGO_PKG_RUST_VERSION"), "-slim-trixie AS build");
     // The C library of the build must not be newer than that of the image.
@@ -82,7 +82,7 @@ fn it_is_built_by_the_compiler_and_labelled_with_the_version_of_this_workspace()
 
 /// The files that `.dockerignore` lets through are a complete Cargo workspace.
 #[test]
-fn the_context_has_what_it_is_built_from() {
+fn the_build_context_is_complete() {
     let context = tempfile::tempdir().unwrap();
     let ignored = text(".dockerignore");
     let mut lines = ignored.lines().filter(|line| !line.starts_with('#'));

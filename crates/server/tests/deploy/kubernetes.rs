@@ -45,12 +45,12 @@ fn of(name: &str) -> String {
 }
 
 #[test]
-fn it_keeps_to_the_schemas_of_kubernetes() {
+fn the_manifest_matches_the_schemas_of_kubernetes() {
     run(tool("kubernetes-validate").args(["--strict", "--quiet", KUBERNETES]));
 }
 
 #[test]
-fn its_rules_are_valid_and_where_the_server_looks_for_them() {
+fn the_rules_are_valid_and_at_the_servers_path() {
     let rules = resource("ConfigMap");
     let (directory, file) =
         of("TOLLGATE_CONFIG").rsplit_once('/').map(|(d, f)| (d.to_owned(), f.to_owned())).unwrap();
@@ -117,7 +117,7 @@ fn the_service_for_grpc_is_headless() {
 }
 
 #[test]
-fn a_pod_that_is_stopped_is_given_the_time_to_drain_and_another_stands_in() {
+fn a_stopped_pod_has_time_to_drain_while_another_replaces_it() {
     let deployment = &resource("Deployment")["spec"];
     let grace_s = deployment["template"]["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
     let delay_s = seconds(&of("TOLLGATE_DRAIN_DELAY"));
@@ -130,7 +130,7 @@ fn a_pod_that_is_stopped_is_given_the_time_to_drain_and_another_stands_in() {
 }
 
 #[test]
-fn a_pod_may_do_no_more_than_it_must() {
+fn a_pod_has_the_least_privileges() {
     let pod = &resource("Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["enableServiceLinks"], false, "Kubernetes would set TOLLGATE_PORT");
@@ -171,7 +171,7 @@ fn server(store: &str) -> ServerProcess {
 const REAL: &str = "8f2e1c4a6b0d9e7f3a5c8b1d4e6f0a2c7b9d1e3f5a8c0b2d4e6f8a1c3b5d7e9f";
 
 #[test]
-fn no_pod_starts_with_the_secret_as_it_stands() {
+fn no_pod_starts_with_the_placeholder_secrets() {
     let secrets = ["TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
     for changed in [None, Some(secrets[0]), Some(secrets[1])] {
         let mut serve = tollgate(&["serve"]);
@@ -244,7 +244,7 @@ fn the_server_takes_its_environment() {
 }
 
 #[test]
-fn the_server_has_what_probes_and_prometheus_ask_for() {
+fn the_server_has_the_paths_of_probes_and_prometheus() {
     let server = server("memory");
     let probes = ["readinessProbe", "livenessProbe"].map(|probe| &container()[probe]["httpGet"]);
     let paths = probes.map(|get| get["path"].as_str().unwrap());

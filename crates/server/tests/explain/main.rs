@@ -30,7 +30,7 @@ fn explained(args: &[&str]) -> String {
 }
 
 #[test]
-fn says_which_rules_match_which_do_not_and_why() {
+fn explain_says_which_rules_match_and_why() {
     let login = ["--domain", "api", "--attribute", "method=POST", "--attribute", "path=/login"];
     let from = ["--attribute", "ip=203.0.113.9"];
     insta::assert_snapshot!("login", explained(&[&login[..], &from].concat()));
@@ -55,7 +55,7 @@ fn says_which_rules_match_which_do_not_and_why() {
 }
 
 #[test]
-fn says_the_same_as_json() {
+fn explain_prints_the_same_as_json() {
     let text =
         explained(&["--format=json", "--attribute=ip=203.0.113.66", "--claim=api_key=k_456"]);
     let rules: Value = serde_json::from_str(&text).unwrap();
@@ -107,7 +107,7 @@ fn explain_says_why_it_fails() {
 }
 
 #[test]
-fn several_domains_have_to_be_told_apart() {
+fn a_domain_must_be_named_when_there_are_several() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rules.yaml");
     let rule = |domain| format!("  - {{ name: it, domain: {domain}, key: [], limit: block }}\n");

@@ -174,7 +174,7 @@ pub(crate) fn oddly_written_paths_are_refused(start: StartGateway) {
     }
 }
 
-pub(crate) fn a_stalled_store_does_what_each_rule_says(start: StartGateway) {
+pub(crate) fn a_stalled_store_follows_each_rules_policy(start: StartGateway) {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let Setting { gateway, server: _server, .. } =
@@ -198,7 +198,7 @@ pub(crate) fn a_stalled_store_does_what_each_rule_says(start: StartGateway) {
     });
 }
 
-pub(crate) fn a_shaping_limit_holds_requests_back(start: StartGateway) {
+pub(crate) fn a_shaping_limit_delays_requests(start: StartGateway) {
     let setting = plain(start);
     let gateway = &setting.gateway;
     let began = Instant::now();

@@ -85,13 +85,13 @@ fn oddly_written_paths_are_refused() {
 }
 
 #[test]
-fn a_stalled_store_does_what_each_rule_says() {
-    behaviour::a_stalled_store_does_what_each_rule_says(caddy);
+fn a_stalled_store_follows_each_rules_policy() {
+    behaviour::a_stalled_store_follows_each_rules_policy(caddy);
 }
 
 #[test]
-fn a_shaping_limit_holds_requests_back() {
-    behaviour::a_shaping_limit_holds_requests_back(caddy);
+fn a_shaping_limit_delays_requests() {
+    behaviour::a_shaping_limit_delays_requests(caddy);
 }
 
 #[test]

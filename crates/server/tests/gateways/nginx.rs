@@ -52,13 +52,13 @@ fn oddly_written_paths_are_refused() {
 }
 
 #[test]
-fn a_stalled_store_does_what_each_rule_says() {
-    behaviour::a_stalled_store_does_what_each_rule_says(nginx);
+fn a_stalled_store_follows_each_rules_policy() {
+    behaviour::a_stalled_store_follows_each_rules_policy(nginx);
 }
 
 #[test]
-fn a_shaping_limit_holds_requests_back() {
-    behaviour::a_shaping_limit_holds_requests_back(nginx);
+fn a_shaping_limit_delays_requests() {
+    behaviour::a_shaping_limit_delays_requests(nginx);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_ports_of_the_example_can_be_changed() {
 }
 
 #[test]
-fn clients_cannot_ask_for_themselves() {
+fn clients_cannot_call_authorize_themselves() {
     let Setting { gateway, server, .. } = plain(nginx);
     for path in ["/_tollgate/", "/_tollgate/open", "/_tollgate/closed", "/_tollgate/shaped"] {
         assert_eq!(gateway.status("127.0.0.2", path), 404, "{path}");
@@ -116,7 +116,7 @@ fn clients_cannot_ask_for_themselves() {
 
 /// Rules see the path that the client sent, not the one that nginx has normalized.
 #[test]
-fn a_path_that_no_uri_has_is_decided_too() {
+fn a_path_that_is_no_valid_uri_is_decided() {
     use std::io::{Read, Write};
     let setting = plain(nginx);
     let gateway = &setting.gateway;

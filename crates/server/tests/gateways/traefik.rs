@@ -30,7 +30,7 @@ fn ask(server: &ServerProcess, client: &str, uri: &str) -> Response {
 }
 
 #[test]
-fn its_questions_are_answered() {
+fn traefiks_requests_are_answered() {
     let rules = examples().join("forward-auth.yaml");
     let server = ServerProcess::start(&["--config", rules.to_str().unwrap()]);
     for left in ["4", "3", "2"] {
@@ -46,7 +46,7 @@ fn its_questions_are_answered() {
 
 /// The names are from Traefik's documentation.
 #[test]
-fn its_configuration_has_the_fields_that_it_knows() {
+fn the_configuration_has_only_fields_of_traefik() {
     let example = fs::read_to_string(examples().join("traefik/dynamic.yaml")).unwrap();
     let fields: Vec<_> = example
         .lines()

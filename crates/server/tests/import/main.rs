@@ -63,7 +63,7 @@ fn seen(files: &[(&str, &str)]) -> String {
 
 /// The examples in the documentation of envoyproxy/ratelimit, by their numbers there.
 #[test]
-fn its_own_examples_become_rules() {
+fn the_examples_of_envoys_ratelimit_become_rules() {
     for (name, text) in [
         (
             "1_two_values",
@@ -244,7 +244,7 @@ descriptors:
 }
 
 #[test]
-fn files_of_one_domain_become_one_and_names_reach_across_them() {
+fn files_of_one_domain_are_merged_and_share_names() {
     let one = "domain: shared
 descriptors:
   - { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 1, name: slow } }
@@ -265,7 +265,7 @@ descriptors:
 }
 
 #[test]
-fn every_mistake_is_said_at_once_with_its_place() {
+fn every_mistake_is_reported_with_its_place() {
     let text = r#"domain: "a b"
 descriptor: []
 descriptors:
@@ -348,7 +348,7 @@ descriptors:
 }
 
 #[test]
-fn a_file_that_is_there_is_not_written_over_unless_forced() {
+fn an_existing_file_is_overwritten_only_with_force() {
     let directory = directory(&[("config.yaml", GOOD), ("rules.yaml", "mine")]);
     let args = ["import", "envoy-ratelimit", "config.yaml", "--output"];
     let written = |more: &[&str]| {
@@ -375,7 +375,7 @@ fn a_file_that_is_there_is_not_written_over_unless_forced() {
 }
 
 #[test]
-fn with_strict_a_warning_is_reason_enough_to_write_nothing() {
+fn strict_writes_nothing_when_there_is_a_warning() {
     let odd = GOOD.replace("value: users", "value: users\n    detailed_metric: true");
     let directory = directory(&[("odd.yaml", &odd), ("good.yaml", GOOD)]);
     for (file, strict, code) in

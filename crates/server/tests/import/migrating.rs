@@ -20,7 +20,7 @@ fn files() -> Vec<&'static str> {
 }
 
 #[test]
-fn every_file_of_rules_in_it_is_valid_without_a_warning() {
+fn every_rules_file_of_the_guide_is_valid_without_a_warning() {
     let files = files();
     assert!(files.len() >= 4, "{}", files.len());
     for text in files {
@@ -91,7 +91,7 @@ fn status(socket: &Path) -> u16 {
 
 /// Both admit the same number of requests at once. At one request a minute, the duration of the test does not matter.
 #[test]
-fn a_leaky_bucket_lets_through_what_nginx_does() {
+fn a_leaky_bucket_admits_as_many_requests_as_nginx() {
     for burst in [0, 1, 20] {
         let limit = match burst {
             0 => "limit_req zone=z;".to_owned(),

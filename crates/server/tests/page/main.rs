@@ -11,7 +11,7 @@ const CHROMIUM: &str = "/usr/bin/chromium";
 
 /// Runs one file after another, because tests and browsers share two cores, and some tests measure time.
 #[test]
-fn the_page_does_in_a_browser_what_its_tests_say() {
+fn the_pages_browser_tests_pass() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/page");
     let packages = here.join("../../../../.tools/page/node_modules");
     let needed = ["playwright-core", "axe-core"].map(|name| packages.join(name));

@@ -51,7 +51,7 @@ fn reads_a_file_and_takes_its_flags_from_the_environment() {
 }
 
 #[test]
-fn reads_the_csv_that_people_have() {
+fn replay_reads_common_csv_variants() {
     let trace = "\u{feff}\"at_us\", key,cost\r\n0,\"a,b\"\"c\",2\r\n\r\n 1 ,user:42, 3 \r\n2,é\u{0},\n3, spaced ";
     let output = replay(BUCKET, trace.as_bytes());
     let keys_and_costs: Vec<(String, u64)> = stdout(&output)
@@ -64,7 +64,7 @@ fn reads_the_csv_that_people_have() {
 }
 
 #[test]
-fn a_trace_whose_time_goes_back_is_legal() {
+fn a_trace_may_step_back_in_time() {
     let output = replay(BUCKET, b"at_us,key,cost\n5000000,a,10\n4000000,a,1\n");
     assert!(
         stdout(&output)
@@ -74,7 +74,7 @@ fn a_trace_whose_time_goes_back_is_legal() {
 }
 
 #[test]
-fn every_bad_trace_is_refused_with_its_line_and_decides_nothing_after_it() {
+fn a_bad_trace_is_refused_at_its_first_bad_line() {
     let after = "\n9,after,1\n";
     let long = format!("0,{},1", "x".repeat(2_000_000));
     let bad: &[(&str, &[u8])] = &[
@@ -163,12 +163,12 @@ fn help_teaches() {
 }
 
 #[test]
-fn decides_what_has_arrived_without_waiting_for_more() {
+fn replay_decides_each_line_as_it_arrives() {
     decides_as_it_arrives("memory");
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it_quietly() {
+fn a_closed_output_ends_the_replay_quietly() {
     let mut child = tollgate(&["replay", "--limit", BUCKET, "-"]).spawn().unwrap();
     drop(child.stdout.take());
     let trace = [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat();
@@ -178,7 +178,7 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
 
 /// `script` gives the command a terminal of its own.
 #[test]
-fn a_terminal_on_standard_error_sees_how_far_it_is() {
+fn a_terminal_on_standard_error_shows_progress() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.csv");
     std::fs::write(&path, [b"at_us,key\n".as_slice(), &b"0,a\n".repeat(50_000)].concat()).unwrap();

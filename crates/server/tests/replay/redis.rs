@@ -47,7 +47,7 @@ fn reproduces_the_worked_examples_on_a_cluster_and_on_shards() {
 }
 
 #[test]
-fn the_summary_leaves_out_what_only_memory_knows() {
+fn the_summary_omits_numbers_of_the_memory_store() {
     for server in servers() {
         let output = replay_on(&server.url(), BUCKET, b"at_us,key,cost\n0,a,1\n0,a,10\n");
         assert!(stderr(&output).starts_with("requests: 2, allowed: 1, denied: 1, in "));
@@ -116,7 +116,7 @@ fn any_trace_is_decided_as_in_memory() {
 }
 
 #[test]
-fn runs_do_not_see_each_other_and_leave_nothing_for_ever() {
+fn runs_are_isolated_and_their_keys_expire() {
     let trace = b"at_us,key,cost\n0,a,10\n0,a,10\n";
     for server in servers() {
         let first = replay_on(&server.url(), BUCKET, trace);
@@ -134,14 +134,14 @@ fn runs_do_not_see_each_other_and_leave_nothing_for_ever() {
 }
 
 #[test]
-fn decides_what_has_arrived_without_waiting_for_more() {
+fn replay_decides_each_line_as_it_arrives() {
     for server in servers() {
         decides_as_it_arrives(&server.url());
     }
 }
 
 #[test]
-fn a_bad_line_leaves_what_came_before_it_decided_and_nothing_after_it() {
+fn a_bad_line_ends_the_replay_after_the_lines_before_it() {
     let good = "0,a,1\n".repeat(1_300);
     let trace = format!("at_us,key,cost\n{good}0,a,0\n{good}");
     let memory = replay(BUCKET, trace.as_bytes());
@@ -157,7 +157,7 @@ fn a_bad_line_leaves_what_came_before_it_decided_and_nothing_after_it() {
 }
 
 #[test]
-fn a_server_that_goes_away_ends_it_with_what_was_decided() {
+fn a_lost_server_ends_the_replay_with_the_decisions_so_far() {
     for server in servers() {
         let (mut replay, addr) = (GrowingTrace::begin(&server.url()), server.addr().to_string());
         replay.write("at_us,key\n0,a\n");

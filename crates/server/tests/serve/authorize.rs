@@ -91,7 +91,7 @@ fn a_request_passes_until_its_quota_is_spent() {
 }
 
 #[test]
-fn the_method_the_client_and_its_host_are_those_of_the_original_request() {
+fn the_original_requests_method_client_and_host_are_used() {
     let (server, _file) = server(
         "identity: { trusted_proxies: [127.0.0.1] }\n\
          limits: { one: fixed-window limit=1 window=1d }\n\
@@ -159,7 +159,7 @@ fn headers_of_another_kind_of_proxy_are_ignored() {
 }
 
 #[test]
-fn any_method_asks_the_same() {
+fn authorize_treats_all_methods_alike() {
     let (server, _file) = server(RULES);
     for method in ["HEAD", "POST", "PURGE"] {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -182,7 +182,7 @@ fn any_method_asks_the_same() {
 }
 
 #[test]
-fn a_refusal_has_the_status_that_the_proxy_understands() {
+fn a_refusal_has_the_status_of_deny_status() {
     let (server, _file) = server(RULES);
     let ask = |path: &str| ask(&server, "/web/deny_status=403", "GET", path).send().unwrap();
     for _ in 0..3 {
@@ -378,7 +378,7 @@ fn clients_are_identified_as_configured() {
 
 /// A gRPC refusal has HTTP status 200, which a proxy would let pass.
 #[test]
-fn a_refused_call_by_grpc_does_not_go() {
+fn a_refused_grpc_call_does_not_pass() {
     let (server, _file) = server(RULES);
     let call = || ask(&server, "", "POST", "/login").header("content-type", "application/grpc");
     assert_eq!(status(call()), 200);
@@ -386,7 +386,7 @@ fn a_refused_call_by_grpc_does_not_go() {
 }
 
 #[test]
-fn a_store_that_fails_does_what_the_rule_says() {
+fn a_failed_store_follows_the_rules_policy() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let proxy = Proxy::start(redis.addr()).unwrap();
     let file = rules(
@@ -426,7 +426,7 @@ rules: [{ name: even, domain: web, key: [ip], limit: even }]
 ";
 
 #[test]
-fn a_shaping_limit_holds_the_answer_back() {
+fn a_shaping_limit_delays_the_answer() {
     let (server, _file) = server(SHAPED);
     let began = Instant::now();
     assert_eq!(status(ask(&server, "", "GET", "/")), 200);

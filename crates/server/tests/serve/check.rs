@@ -40,7 +40,7 @@ fn a_server_without_arguments_decides() {
 }
 
 #[test]
-fn a_decision_is_whole() {
+fn a_decision_has_every_field() {
     let server = slow();
     let response = server.post("/v1/check", r#"{"limit":"login","key":"a","cost":2}"#);
     let response = response.send().unwrap();
@@ -60,7 +60,7 @@ fn a_decision_is_whole() {
 }
 
 #[test]
-fn a_caller_says_how_long_it_would_wait() {
+fn a_caller_sets_its_longest_wait() {
     let file = rules(
         "limits: { mail: leaky-bucket capacity=10 leak=1/h mode=shaping }\n\
          rules: [{ name: r, domain: d, key: [], limit: mail }]",
@@ -162,7 +162,7 @@ fn a_domain_may_be_left_out_if_it_is_the_only_one() {
 }
 
 #[test]
-fn rules_say_the_cost_unless_the_caller_does() {
+fn the_rules_cost_applies_unless_the_caller_sets_one() {
     let server = slow();
     let mut report = json!({
         "domain": "api", "attributes": {"method": "POST", "path": "/reports", "ip": "203.0.113.9"}
@@ -194,7 +194,7 @@ fn left(server: &ServerProcess, body: Value) -> u64 {
 }
 
 #[test]
-fn an_api_key_counts_if_the_rules_know_it() {
+fn an_api_key_counts_when_the_rules_have_it() {
     let server = slow();
     let ask = |body: Value| left(&server, body);
     let known = json!({"domain": "api", "attributes": {"ip": "203.0.113.9", "api_key": "k_123"}});
@@ -392,7 +392,7 @@ fn a_check_has_at_most_64_attributes() {
 }
 
 #[test]
-fn numbers_are_whole_however_they_are_written() {
+fn integers_may_be_written_in_any_form() {
     let server = slow();
     for cost in ["6", "6.0", "6e0", "0.6e1"] {
         let body = format!(r#"{{"limit":"free","key":"{cost}","cost":{cost}}}"#);
@@ -403,7 +403,7 @@ fn numbers_are_whole_however_they_are_written() {
 }
 
 #[test]
-fn only_json_is_taken_for_json() {
+fn other_content_types_are_refused() {
     let server = slow();
     let body = r#"{"limit":"free","key":"a"}"#;
     for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {

@@ -68,7 +68,7 @@ fn memory_kib(server: &ServerProcess, name: &str) -> u64 {
 }
 
 #[test]
-fn the_bounds_are_those_of_the_flags() {
+fn timeouts_are_those_of_the_flags() {
     let cases: [(&[&str], &str, Duration); 3] = [
         (&["--first-byte-timeout", "150ms"], "", Duration::from_millis(150)),
         (&["--request-timeout", "160ms"], "GET / HTTP/1.1\r\n", Duration::from_millis(160)),
@@ -92,7 +92,7 @@ fn the_bounds_are_those_of_the_flags() {
 }
 
 #[test]
-fn the_most_connections_are_those_of_the_flag() {
+fn the_maximum_of_connections_is_that_of_the_flag() {
     let server = ServerProcess::start(&["--max-connections", "1"]);
     let mut first = connect(&server);
     check(&mut first);

@@ -166,7 +166,7 @@ fn a_hangup_without_a_file_is_logged() {
 }
 
 #[test]
-fn a_file_that_changes_is_followed_and_a_bad_one_changes_nothing() {
+fn a_changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
     let file = LimitsFile::new(TEN);
     let server = ServerProcess::start(&["--config", file.path()]);
     assert_eq!(server.check(BODY)["remaining"], 9);

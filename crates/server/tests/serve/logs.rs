@@ -86,7 +86,7 @@ rules:
 ";
 
 #[test]
-fn refusals_are_logged_with_rule_limit_and_key_when_asked_for() {
+fn refusals_are_logged_with_rule_limit_and_key_when_enabled() {
     let (_file, path) = config(REFUSING);
     let flags = ["--config", &path, "--log-refusals", "1000/s", "--log-format", "json"];
     let server = ServerProcess::start(&flags);

@@ -78,7 +78,7 @@ fn decided(page: &Page, limit: &str) -> [u64; 5] {
 }
 
 #[test]
-fn every_metric_is_there_with_its_meaning_and_kind() {
+fn every_metric_has_its_help_and_type() {
     let store = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &store.url()]);
     server.check(r#"{"limit":"free","key":"a"}"#);
@@ -173,7 +173,7 @@ fn numbers_of_the_process_are_its_own() {
 }
 
 #[test]
-fn every_check_of_a_limit_is_in_one_outcome() {
+fn every_check_is_counted_in_one_outcome() {
     let mut store = Launch::new(Flavour::Redis).start().unwrap();
     let closed = RULES.replace("rules:", "defaults: { on_store_failure: closed }\nrules:");
     let (_directory, rules) = file(RULES);

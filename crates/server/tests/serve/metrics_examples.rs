@@ -288,14 +288,14 @@ fn the_manual_and_the_alerts_agree_on_severity() {
 }
 
 #[test]
-fn an_open_breaker_is_one_that_is_not_closed() {
+fn the_breaker_alert_includes_half_open_breakers() {
     // A breaker whose pause is over is half open until the next request.
     let expression = r#"max by (instance, server) (tollgate_store_breaker{state="closed"}) == 0"#;
     assert!(ALERTS.contains(&format!("expr: {expression}\n")));
 }
 
 #[test]
-fn an_expression_is_read_as_it_is_meant() {
+fn expressions_are_parsed() {
     let expression = r#"sum by (a) (rate(tollgate_x_total{a="b", c!~"d|e"}[5m])) / process_y > 3"#;
     let by =
         |label: &str, operator: &str, value: &str| (label.into(), operator.into(), value.into());

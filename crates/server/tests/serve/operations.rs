@@ -317,7 +317,7 @@ fn keys_are_listed_as_json_and_long_ones_are_cut() {
 }
 
 #[test]
-fn only_operators_see_it() {
+fn only_operators_see_the_operations() {
     let server = ServerProcess::start(&["--operator-token", TOKEN]);
     let ask = || server.get("/v1/operations");
     assert_eq!(ask().bearer_auth(TOKEN).send().unwrap().status(), 200);

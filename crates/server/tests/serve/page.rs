@@ -83,7 +83,7 @@ fn every_file_is_served_and_together_they_are_small() {
 }
 
 #[test]
-fn files_are_kept_compressed_and_of_their_type() {
+fn files_are_served_with_cache_compression_and_type() {
     let server = ServerProcess::start(&[]);
     for (path, text) in files(&server) {
         let content_type = match path.rsplit('.').next().unwrap() {
@@ -148,7 +148,7 @@ fn files_are_kept_compressed_and_of_their_type() {
 }
 
 #[test]
-fn the_page_knows_what_it_may_show() {
+fn the_page_gets_the_views_that_a_client_may_see() {
     let told = |server: &ServerProcess, headers: &[(&str, &str)]| {
         let request = server.get("/page/server.json");
         let request = headers.iter().fold(request, |own, (name, value)| own.header(*name, *value));

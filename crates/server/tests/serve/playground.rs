@@ -165,7 +165,7 @@ fn clients_of_the_tutorial_work_unchanged() {
 }
 
 #[test]
-fn a_burst_spends_the_limit_and_then_says_when_to_come_back() {
+fn a_burst_spends_the_limit_and_then_gets_retry_times() {
     on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let config = calm(algorithm, 10);
@@ -235,7 +235,7 @@ fn shaped_requests_wait_their_turn_one_after_the_other() {
 }
 
 #[test]
-fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_spent() {
+fn parameters_may_change_between_requests_and_charges_remain() {
     on_each_store(|server, _| {
         for algorithm in ALGORITHMS {
             let mut player = PlaygroundClient::new(server);
@@ -278,7 +278,7 @@ fn parameters_may_change_from_one_request_to_the_next_and_what_was_spent_stays_s
 }
 
 #[test]
-fn the_state_is_what_the_decisions_were_made_of() {
+fn the_state_agrees_with_the_decisions() {
     on_each_store(|server, redis| {
         let mut player = PlaygroundClient::new(server);
         let config: Value =
@@ -387,7 +387,7 @@ fn the_playground_answers_503_without_the_store() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn the_playground_can_be_switched_off() {
     let server = ServerProcess::start(&["--no-playground"]);
     for path in ["token-bucket", "token-bucket/burst", "nope", "reset", "state", "compare"] {
         let (status, detail) = problem(PlaygroundClient::new(&server).send(path, "{}"));

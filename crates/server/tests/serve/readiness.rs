@@ -77,7 +77,7 @@ fn only_operators_see_why_the_rules_file_was_refused() {
 }
 
 #[test]
-fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
+fn a_lost_store_makes_the_server_unready_until_it_returns() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url(), "--drain-delay", "0s"]);
     assert_eq!(wait_for(&server, 200)["store"], "reachable");
@@ -103,7 +103,7 @@ fn a_store_that_is_gone_makes_it_unready_until_it_is_back() {
 }
 
 #[test]
-fn a_stalled_store_makes_it_unready_until_it_answers() {
+fn a_stalled_store_makes_the_server_unready_until_it_answers() {
     let redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url()]);
     wait_for(&server, 200);
@@ -114,7 +114,7 @@ fn a_stalled_store_makes_it_unready_until_it_answers() {
 }
 
 #[test]
-fn it_starts_without_its_store_and_says_so() {
+fn a_server_starts_without_its_store_and_logs_it() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     redis.kill();
     let server = ServerProcess::start(&["--store", &redis.url()]);
@@ -128,7 +128,7 @@ fn it_starts_without_its_store_and_says_so() {
 }
 
 #[test]
-fn it_may_be_ready_without_its_store() {
+fn a_server_may_be_ready_without_its_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url(), "--ready-without-store"]);
     redis.kill();
@@ -141,7 +141,7 @@ fn it_may_be_ready_without_its_store() {
 }
 
 #[test]
-fn one_shard_that_is_gone_makes_it_unready_until_it_is_back() {
+fn one_lost_shard_makes_the_server_unready_until_it_returns() {
     let launch = || Launch::new(Flavour::Redis).start().unwrap();
     let (one, mut other) = (launch(), launch());
     let store = format!("redis+shards://{},{}", one.addr(), other.addr());
@@ -154,7 +154,7 @@ fn one_shard_that_is_gone_makes_it_unready_until_it_is_back() {
 }
 
 #[test]
-fn a_cluster_in_which_a_replica_took_over_is_reached_again() {
+fn a_cluster_is_reached_again_after_a_failover() {
     let mut cluster = Cluster::start(Flavour::Redis, 3, 1).unwrap();
     let server = ServerProcess::start(&["--store", &cluster.url()]);
     wait_for(&server, 200);

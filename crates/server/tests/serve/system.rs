@@ -18,7 +18,7 @@ const CHECK: &str = r#"{"limit":"free","key":"user:42"}"#;
 const CROWD: usize = 330;
 
 #[test]
-fn without_files_for_all_clients_there_are_still_some_for_the_store() {
+fn files_are_reserved_for_the_store() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let redis = Launch::new(Flavour::Redis).start().unwrap();
@@ -109,7 +109,7 @@ fn a_silent_crowd_does_not_lock_out_clients_when_the_files_run_out() {
 }
 
 #[test]
-fn all_addresses_of_ipv6_are_those_of_ipv4_too() {
+fn listening_on_all_ipv6_addresses_includes_ipv4() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--listen", "[::]:0", "--grpc-listen", "[::]:0"]).env_clear();
     let (server, _log) = ServerProcess::start_command(&mut command);

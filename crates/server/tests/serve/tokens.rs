@@ -69,7 +69,7 @@ fn tokens_without_expiry_are_logged_and_counted() {
 }
 
 #[test]
-fn a_new_good_token_counts_at_an_address_that_sends_bad_ones_too() {
+fn a_good_token_counts_when_its_address_also_sends_bad_ones() {
     let file = rules(
         "identity:\n\
          \x20 trusted_proxies: [127.0.0.1]\n\

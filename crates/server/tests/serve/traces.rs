@@ -112,7 +112,7 @@ fn a_proxys_request_is_a_span_with_its_rule() {
 }
 
 #[test]
-fn the_caller_s_trace_is_the_parent_and_says_whether_it_is_recorded() {
+fn the_callers_trace_is_the_parent_and_decides_on_recording() {
     let collector = Collector::start(CollectorMode::Takes);
     let server = server(&collector, &[]);
     let said = |traceparent: &str| {

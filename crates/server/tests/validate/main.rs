@@ -62,7 +62,7 @@ fn printed(output: &Output) -> (Option<i32>, &str, &str) {
 }
 
 #[test]
-fn a_valid_file_says_what_it_has() {
+fn a_valid_file_prints_its_number_of_limits_and_rules() {
     let files = directory(&[("limits.yaml", GOOD), ("more.yaml", "limits: {}")]);
     let output = tollgate(files.path(), &["validate", "limits.yaml", "more.yaml"]);
     let expected = "limits.yaml: 1 limit, 1 rule\nmore.yaml: 0 limits, 0 rules\n";
@@ -92,7 +92,7 @@ examples/compose/rules/rules.yaml: 2 limits, 2 rules
 }
 
 #[test]
-fn a_bad_file_says_everything_and_does_not_hide_the_good_one() {
+fn all_problems_of_a_bad_file_are_printed_beside_a_good_file() {
     let files = directory(&[("good.yaml", GOOD), ("bad.yaml", BAD)]);
     let output = tollgate(files.path(), &["validate", "bad.yaml", "good.yaml", "none.yaml"]);
     let problems = "error: bad.yaml:1:17: `refill=1/sec` has an unknown unit `sec`
@@ -337,7 +337,7 @@ fn a_file_without_rules_for_a_required_domain_is_refused() {
 }
 
 #[test]
-fn bad_flags_are_told_apart_from_bad_files() {
+fn bad_flags_and_bad_files_have_different_exit_codes() {
     let files = directory(&[]);
     for args in [&["validate"][..], &["validate", "--format", "xml", "a.yaml"], &["schema", "x"]] {
         assert_eq!(tollgate(files.path(), args).status.code(), Some(2), "{args:?}");
@@ -345,7 +345,7 @@ fn bad_flags_are_told_apart_from_bad_files() {
 }
 
 #[test]
-fn the_schema_is_printed_whole() {
+fn the_whole_schema_is_printed() {
     let files = directory(&[]);
     let output = tollgate(files.path(), &["schema"]);
     assert_eq!(printed(&output), (Some(0), tollgate::rules::Config::schema(), ""));

@@ -33,7 +33,7 @@ fn a_burst_on_one_connection_passes_no_more_than_the_limit() {
 
 /// More requests than Envoy's default limit for a cluster.
 #[test]
-fn bursts_that_wait_for_a_server_are_all_decided() {
+fn bursts_to_a_stopped_server_are_all_decided_later() {
     let front = EnvoyFront::start(FIFTY);
     stop(&front);
     let clients: Vec<_> = (0..15)

@@ -29,7 +29,7 @@ fn hits_addend_is_the_cost() {
 }
 
 #[test]
-fn hits_addend_of_zero_looks() {
+fn hits_addend_of_zero_only_peeks() {
     let front = EnvoyFront::start(TWELVE);
     assert_eq!(front.statuses("/quota", 30), [OK; 30]);
     assert_eq!(remaining(&front), 12);
@@ -74,7 +74,7 @@ fn overridden(rate_limits: &str) -> EnvoyConfig {
 }
 
 #[test]
-fn a_limit_of_the_request_takes_the_place_of_the_rules_numbers() {
+fn a_requests_limit_overrides_the_rules_numbers() {
     for limit in ["dynamic_metadata", "requests_per_unit: 4"] {
         let front = EnvoyFront::with(TWO_A_MINUTE, overridden(&rate_limits(limit)), &[]);
         let answer = front.get("/partner");
@@ -94,7 +94,7 @@ fn spent_quota_stays_spent_under_an_overridden_limit() {
 }
 
 #[test]
-fn a_limit_of_the_request_changes_nothing_where_no_rule_applies() {
+fn a_requests_limit_changes_nothing_when_no_rule_applies() {
     let rules = "
 limits: { two: token-bucket capacity=2 refill=2/m }
 rules: [{ name: admin, domain: envoy, when: { path: /admin }, key: [ip], limit: two }]

@@ -70,7 +70,7 @@ fn the_client_does_not_choose_its_address() {
 }
 
 #[test]
-fn a_key_counts_if_the_table_knows_it() {
+fn an_api_key_counts_when_the_table_has_it() {
     let front = EnvoyFront::start(
         "
 limits: { two: fixed-window limit=2 window=366d, four: fixed-window limit=4 window=366d }

@@ -15,7 +15,7 @@ pub(crate) fn rate_limits(with: &str) -> String {
 }
 
 #[test]
-fn the_descriptor_of_the_page_is_that_of_the_example() {
+fn the_guide_shows_the_examples_descriptor() {
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let example = lines(&fs::read_to_string(examples().join("envoy.yaml")).unwrap());
     let shown = lines(&rate_limits(":method"));

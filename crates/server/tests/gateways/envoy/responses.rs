@@ -52,7 +52,7 @@ fn envoys_headers_agree_with_ours() {
 }
 
 #[test]
-fn a_refusal_says_why_and_when_to_come_back() {
+fn a_refusal_has_a_reason_and_a_retry_time() {
     let front = EnvoyFront::start(RULES);
     front.statuses("/", 3);
     let answer = front.get("/");

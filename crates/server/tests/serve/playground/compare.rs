@@ -18,7 +18,7 @@ fn compared(player: &mut PlaygroundClient<'_>, body: Value) -> Vec<Value> {
 }
 
 #[test]
-fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
+fn a_burst_across_a_boundary_doubles_only_a_fixed_window() {
     let server = ServerProcess::start(&[]);
     let mut player = PlaygroundClient::new(&server);
     let before = (0..10).map(|nth| 9_500 + 40 * nth);
@@ -45,7 +45,7 @@ fn a_burst_across_a_boundary_is_twice_the_limit_of_a_fixed_window_alone() {
 }
 
 #[test]
-fn shaped_requests_go_one_by_one_and_others_when_they_come() {
+fn shaped_requests_leave_one_by_one_and_others_at_once() {
     let server = ServerProcess::start(&[]);
     let mut player = PlaygroundClient::new(&server);
     let leaky = json!({"capacity": 3, "leakRate": 2, "mode": "shaping"});

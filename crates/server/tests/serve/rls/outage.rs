@@ -32,7 +32,7 @@ fn redis() -> Redis {
 }
 
 #[test]
-fn without_the_store_each_rule_does_what_it_says() {
+fn without_the_store_each_rules_policy_decides() {
     let mut redis = redis();
     let limits = RlsServer::start_with(RULES, &["--store", &redis.url()]);
     redis.kill();

@@ -34,7 +34,7 @@ async fn channel(server: &ServerProcess) -> Channel {
 }
 
 #[test]
-fn clients_can_ask_what_services_there_are() {
+fn clients_can_list_the_services() {
     use v1::server_reflection_client::ServerReflectionClient;
     use v1::server_reflection_request::MessageRequest;
     use v1::server_reflection_response::MessageResponse;
