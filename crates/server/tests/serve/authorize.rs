@@ -405,7 +405,7 @@ fn a_failed_store_follows_the_rules_policy() {
     for _ in 0..3 {
         let response = ask("/open");
         assert_eq!(response.status(), 200);
-        assert_eq!(text_of(&response, "ratelimit"), "", "nothing is known");
+        assert_eq!(text_of(&response, "ratelimit"), "", "the quota is unknown without the store");
     }
     let local: Vec<_> = (0..3).map(|_| ask("/local").status().as_u16()).collect();
     assert_eq!(local, [200, 429, 429]);
@@ -448,7 +448,7 @@ fn send(server: &ServerProcess, client: &str, count: usize) -> TcpStream {
 }
 
 fn wait_until_held(server: &ServerProcess, count: u32) {
-    eventually("so many are held", || {
+    eventually("the number of delayed requests is as expected", || {
         let held = scrape(server).value("tollgate_authorize_held", &[]);
         (held == f64::from(count)).then_some(())
     });

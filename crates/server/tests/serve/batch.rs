@@ -96,7 +96,7 @@ fn a_batch_sends_many_checks_to_the_store_at_once() {
     let answers = batch(&server, &keys.collect());
     let allowed: Vec<_> = answers.iter().map(|answer| answer["allowed"].as_bool()).collect();
     let want: Vec<_> = (0..200).map(|number| Some(number < 10)).collect();
-    assert_eq!(allowed, want, "in their order");
+    assert_eq!(allowed, want, "answers are in the order of the checks");
     let scripts = proxy.scripts_passed() - before;
     assert!(scripts < 50, "{scripts} round trips for 200 checks");
 

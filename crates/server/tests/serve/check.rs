@@ -475,7 +475,7 @@ fn half_closed_clients_are_answered_and_lost_clients_counted() {
     drop(ask());
     let counted =
         r#"tollgate_limit_decisions_total{limit="few",outcome="allowed",degraded="false"} 2"#;
-    eventually("the one that is gone is counted", || {
+    eventually("the check of the lost client is counted", || {
         server.get("/metrics").send().unwrap().text().unwrap().contains(counted).then_some(())
     });
 }

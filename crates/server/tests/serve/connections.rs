@@ -32,7 +32,7 @@ fn check(stream: &mut TcpStream) {
     while !answer.ends_with('}') {
         let mut bytes = [0; 4096];
         let count = stream.read(&mut bytes).unwrap();
-        assert!(count > 0, "closed instead of an answer, after {answer:?}");
+        assert!(count > 0, "the connection was closed after {answer:?}");
         answer.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
     }
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -42,7 +42,9 @@ fn check(stream: &mut TcpStream) {
 fn rest(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
-        Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("not closed: {error}"),
+        Err(error) if error.kind() != ErrorKind::ConnectionReset => {
+            panic!("the server did not close the connection: {error}")
+        }
         _ => String::from_utf8(rest).unwrap(),
     }
 }
@@ -122,7 +124,7 @@ fn heads_that_are_too_large_are_answered_with_431() {
         stream.write_all(format!("GET / HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap();
         let answer = rest(&mut stream);
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer:?}");
-        assert!(answer.ends_with("\r\n\r\n"), "it has no body: {answer:?}");
+        assert!(answer.ends_with("\r\n\r\n"), "the answer has a body: {answer:?}");
     }
     let mut stream = connect(&server);
     let enough = format!("{}x: {}\r\n", "x: y\r\n".repeat(97), "x".repeat(31 * 1024));

@@ -47,7 +47,7 @@ fn a_reload_that_removes_a_domain_in_use_is_refused_until_it_is_retired() {
     let refused = eventually("the file is refused", || problem(&server));
     assert!(refused.starts_with("no rules for domain `api`, which is in use"), "{refused}");
     assert!(has_problem(&server));
-    assert_eq!(server.check(CHECK)["allowed"], false, "the rules are as they were");
+    assert_eq!(server.check(CHECK)["allowed"], false, "the rules are unchanged");
     server.wait_for_log(|log| log.contains("ERROR") && log.contains("no rules for domain `api`"));
 
     fs::write(&path, format!("{}retired_domains: [api]\n", rules("apis"))).unwrap();

@@ -132,7 +132,9 @@ impl Balancer {
     fn add(&self, server: &ServerProcess) {
         let known = BalancedServer { url: server.url.clone(), is_ready: AtomicBool::new(false) };
         self.servers.write().unwrap().push(Arc::new(known));
-        eventually("the balancer finds it ready", || self.has_ready(&server.url).then_some(()));
+        eventually("the balancer sees that the server is ready", || {
+            self.has_ready(&server.url).then_some(())
+        });
     }
 
     fn has_ready(&self, url: &str) -> bool {

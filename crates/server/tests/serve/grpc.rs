@@ -232,7 +232,7 @@ fn the_servers_settings_bound_what_clients_send() {
     stream.write_all(PREFACE).unwrap();
     let mut head = [0; 9];
     stream.read_exact(&mut head).unwrap();
-    assert_eq!(head[3], 4, "no settings");
+    assert_eq!(head[3], 4, "the first frame is not SETTINGS");
     let mut settings = vec![0; usize::from(head[2])];
     stream.read_exact(&mut settings).unwrap();
     let value = |id: u8| {

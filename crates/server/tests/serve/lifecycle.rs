@@ -47,7 +47,7 @@ fn a_draining_server_is_unready_and_decides_until_a_second_signal() {
     let began = Instant::now();
     let server = ServerProcess::start(&["--drain-delay", "1m"]);
     server.signal(Signal::TERM);
-    let readiness = eventually("it is not ready", || {
+    let readiness = eventually("the server is not ready", || {
         let (status, readiness) = readyz(&server);
         (status == 503).then_some(readiness)
     });
@@ -150,7 +150,7 @@ fn every_hangup_is_one_reload() {
     for reloads in 1..=3 {
         assert_eq!(generation(&server), reloads);
         server.signal(Signal::HUP);
-        eventually("it is reloaded", || (generation(&server) > reloads).then_some(()));
+        eventually("the file is reloaded", || (generation(&server) > reloads).then_some(()));
     }
     server.signal(Signal::TERM);
     let (_, log) = server.wait();
@@ -161,7 +161,9 @@ fn every_hangup_is_one_reload() {
 fn a_hangup_without_a_file_is_logged() {
     let server = ServerProcess::start(&[]);
     server.signal(Signal::HUP);
-    eventually("it says so", || server.log().contains("there is no file to reload").then_some(()));
+    eventually("the server logs that it has no file", || {
+        server.log().contains("there is no file to reload").then_some(())
+    });
     assert_eq!(readyz(&server).0, 200);
 }
 
@@ -172,11 +174,11 @@ fn a_changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
     assert_eq!(server.check(BODY)["remaining"], 9);
 
     file.write(TWENTY);
-    eventually("the file is taken over", || (generation(&server) == 2).then_some(()));
+    eventually("the new file is in effect", || (generation(&server) == 2).then_some(()));
     assert_eq!(server.check(BODY)["remaining"], 18);
 
     file.write(&format!("{TWENTY}\n{}", "nonsense: 1\n".repeat(100)));
-    let (status, readiness) = eventually("the problem is told", || {
+    let (status, readiness) = eventually("the problem is reported", || {
         let (status, readiness) = readyz(&server);
         readiness["rules_problem"].is_string().then_some((status, readiness))
     });
@@ -187,7 +189,7 @@ fn a_changed_file_is_reloaded_and_a_bad_one_changes_nothing() {
     assert_eq!(server.check(BODY)["remaining"], 17);
 
     file.write(TEN);
-    eventually("the file is right again", || {
+    eventually("the problem of the file is gone", || {
         let (_, readiness) = readyz(&server);
         (readiness["generation"] == 3 && readiness["rules_problem"].is_null()).then_some(())
     });

@@ -105,7 +105,7 @@ fn a_reset_forgets_a_key_and_no_other() {
     assert_eq!(get(&server, "/v1/limits/login/keys/a", "Decision")["remaining"], 5);
     assert_eq!(get(&server, "/v1/limits/login/keys/b", "Decision")["remaining"], 0);
     let again = server.delete("/v1/limits/login/keys/a").send().unwrap();
-    assert_eq!(again.status(), 204, "what is not there is forgotten already");
+    assert_eq!(again.status(), 204, "a key without state can be reset");
     let (status, _) = problem(server.delete("/v1/limits/nope/keys/a").send().unwrap());
     assert_eq!(status, 404);
 }

@@ -99,7 +99,7 @@ fn refusals_are_logged_with_rule_limit_and_key_when_enabled() {
     };
     // A refusal within a millisecond of another one is not logged, so the check is repeated.
     let logged = |body: &str, want: [&str; 3]| {
-        eventually("it is logged", || {
+        eventually("the refusal is logged", || {
             server.check(body);
             let all = refusals(&server);
             let told = |own: &Value| ["by", "limit", "key"].map(|it| own[it].clone());

@@ -296,7 +296,7 @@ fn reloads_are_counted_and_removed_rules_have_no_series() {
     assert!(page.of("tollgate_limit_decisions_total").all(|of| of.labels["limit"] == "two"));
     std::fs::write(&path, "limits: nonsense").unwrap();
     let bad = until(&server, "a refused reload", |page| reloads(page, "failed") >= 1.0);
-    assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are as they were");
+    assert_eq!(bad.value(since, &[]), page.value(since, &[]), "the rules are unchanged");
     // The problem is reported for as long as the file is bad.
     assert_eq!((problem(&page), problem(&bad)), (0.0, 1.0));
     assert_eq!(hash(&bad), hash(&page));

@@ -72,7 +72,7 @@ fn networks_hold_through_every_interface() {
     }
     let masked = |value: &str| allowed_by_envoy(&server, "masked_remote_address", value);
     assert!(!masked("198.51.100.0/24") && !masked("198.51.100.7/32"));
-    assert!(masked("198.51.100.0/23"), "half of it is not blocked");
+    assert!(masked("198.51.100.0/23"), "half of the network is not blocked");
 }
 
 #[test]
@@ -80,6 +80,6 @@ fn server_follows_its_file_of_networks() {
     let (server, directory) = start();
     assert!(authorized(&server, "192.0.2.7"));
     fs::write(directory.path().join("blocked.txt"), "192.0.2.0/24\n").unwrap();
-    eventually("blocked", || (!authorized(&server, "192.0.2.7")).then_some(()));
+    eventually("the network is blocked", || (!authorized(&server, "192.0.2.7")).then_some(()));
     assert!(authorized(&server, "198.51.100.7"));
 }

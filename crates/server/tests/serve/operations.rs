@@ -358,12 +358,14 @@ fn a_stores_outage_and_its_return_are_visible() {
         server.check(check);
         (breaker() == "open").then_some(())
     });
-    eventually("it is not ready", || {
+    eventually("the server is not ready", || {
         (operations(server)["readiness"]["ready"] == false).then_some(())
     });
     let own = of(&operations(server), "limits", "two").clone();
     assert!(own["degraded"].as_u64().unwrap() > 0, "{own}");
     redis.restart().unwrap();
     eventually("the breaker closes", || (breaker() == "closed").then_some(()));
-    eventually("it is ready", || (operations(server)["readiness"]["ready"] == true).then_some(()));
+    eventually("the server is ready", || {
+        (operations(server)["readiness"]["ready"] == true).then_some(())
+    });
 }

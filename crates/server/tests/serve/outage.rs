@@ -93,7 +93,7 @@ fn errors_of_the_store_are_of_requests_and_never_fewer_than_before() {
         last = now;
     }
     assert!(failed > 0.0);
-    eventually("every request is told of", || (errors().0 >= failed).then_some(()));
+    eventually("every failed request is counted", || (errors().0 >= failed).then_some(()));
     assert!(errors().0 <= failed + OWN as f64, "{:?}, {failed}", errors());
 }
 

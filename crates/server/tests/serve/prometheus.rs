@@ -144,7 +144,7 @@ fn unescape(text: &str) -> (String, &str) {
             _ => value.push(letter),
         }
     }
-    panic!("no end: {text}")
+    panic!("no closing quote: {text}")
 }
 
 fn is_name(text: &str) -> bool {

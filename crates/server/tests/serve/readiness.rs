@@ -132,7 +132,7 @@ fn a_server_may_be_ready_without_its_store() {
     let mut redis = Launch::new(Flavour::Redis).start().unwrap();
     let server = ServerProcess::start(&["--store", &redis.url(), "--ready-without-store"]);
     redis.kill();
-    let readiness = eventually("the store is seen to be gone", || {
+    let readiness = eventually("the server reports that the store is unreachable", || {
         let (status, readiness) = readyz(&server);
         assert_eq!((status, &readiness["ready"]), (200, &true.into()));
         (readiness["store"] == "unreachable").then_some(readiness)

@@ -203,7 +203,7 @@ fn a_decision_without_the_store_is_degraded() {
     stop(server);
     let spans = collector.spans(2);
     assert_eq!(attribute(&spans[1].attributes, "tollgate.degraded").as_deref(), Some("true"));
-    assert!(!is_error(&spans[1]), "it was answered");
+    assert!(!is_error(&spans[1]), "the request was answered");
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Envoy {
             written,
             _directory: directory,
         };
-        envoy.admin = eventually("Envoy says where its admin listens", || {
+        envoy.admin = eventually("Envoy writes the address of its admin port", || {
             envoy.assert_alive();
             fs::read_to_string(&address).ok().filter(|text| text.contains(':'))
         });
@@ -73,7 +73,7 @@ impl Envoy {
 
     /// Waits until Envoy's output, which includes its access log, fulfils a condition.
     pub(crate) fn wait_for_log(&self, is_there: impl Fn(&str) -> bool) -> String {
-        eventually("Envoy's log has it", || {
+        eventually("the expected line is in Envoy's log", || {
             Some(self.written.lock().unwrap().clone()).filter(|text| is_there(text))
         })
     }

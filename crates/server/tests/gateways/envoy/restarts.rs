@@ -51,12 +51,12 @@ fn kill_and_restart(config: EnvoyConfig, while_away: StatusCode) -> EnvoyFront {
     let mut front = EnvoyFront::before(place.start(), config);
     assert_eq!(front.statuses("/", 3), [OK, OK, StatusCode::TOO_MANY_REQUESTS]);
     front.server.signal(Signal::KILL);
-    eventually("its going is noticed", || {
+    eventually("Envoy notices that the server is gone", || {
         (header(&front.get("/"), "x-ratelimit-limit").is_none()).then_some(())
     });
     assert_eq!(front.statuses("/", 3), [while_away; 3]);
     front.server = place.start();
-    eventually("it is found again", || (front.get("/").status() == 429).then_some(()));
+    eventually("Envoy reaches the server again", || (front.get("/").status() == 429).then_some(()));
     front
 }
 
@@ -87,7 +87,7 @@ fn requests_pass_while_the_server_hangs() {
     waitid(WaitId::Pid(front.server.pid()), options).unwrap();
     assert_eq!(front.statuses("/", 3), [OK; 3]);
     front.server.signal(Signal::CONT);
-    eventually("it decides again", || (front.get("/").status() == 429).then_some(()));
+    eventually("the server decides again", || (front.get("/").status() == 429).then_some(()));
 }
 
 /// Two servers are stopped and started again in turn, while requests continue. Every request is decided and charged
@@ -130,7 +130,7 @@ rules: [{{ name: per-address, domain: envoy, key: [ip], limit: many, on_store_fa
             assert!(status.success(), "{log}");
             *server = Some(place.start());
             let healthy = "cluster.tollgate.membership_healthy";
-            eventually("Envoy knows of it", || (envoy.stat(healthy) == 2).then_some(()));
+            eventually("Envoy sees the new server", || (envoy.stat(healthy) == 2).then_some(()));
         }
         is_over.store(true, Ordering::Relaxed);
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()

@@ -136,7 +136,7 @@ fn a_hanging_redis_keeps_no_more_sessions_than_the_maximum() {
         player.send("leaky-bucket", body.to_string()).status().as_u16()
     };
     let keep_trying =
-        |number: usize| eventually("it plays", || (play(number) == 200).then_some(()));
+        |number: usize| eventually("Redis answers in time", || (play(number) == 200).then_some(()));
     thread::scope(|scope| {
         for part in 0..4 {
             scope
