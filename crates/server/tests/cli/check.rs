@@ -63,7 +63,7 @@ fn a_check_sends_its_arguments_and_no_token() {
     let (code, stdout, stderr) = ran(command.env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert_eq!(stdout, "allowed: 59 of 60 left, whole again in 1 s\n");
-    let asked = server.asked();
+    let asked = server.received();
     let (head, body) = asked.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("POST /v1/check HTTP/1.1\r\n"), "{head}");
     assert!(head.contains("content-type: application/json"), "{head}");
@@ -82,7 +82,7 @@ fn a_peek_sends_the_operator_token() {
     let (code, stdout, stderr) = ran(tollgate(&args).env("TOLLGATE_OPERATOR_TOKEN", TOKEN));
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert_eq!(stdout, "would be allowed: 59 of 60 left, whole again in 1 s\n");
-    let asked = server.asked();
+    let asked = server.received();
     let path = "/limits/v1/limits/free/keys/a%2Fb%20c%252f%3F%23%09..%C3%A9?cost=3";
     assert!(asked.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{asked}");
     assert!(asked.contains(&format!("authorization: Bearer {TOKEN}\r\n")), "{asked}");
@@ -140,7 +140,7 @@ rules:
 fn a_peek_needs_no_token_on_the_servers_own_machine() {
     let server = FakeServer::answers("200 OK", ALLOWED);
     assert_eq!(run(&["check", "free", "k", "--peek", "--server", &server.url]).0, 0);
-    assert!(!server.asked().to_lowercase().contains("authorization"));
+    assert!(!server.received().to_lowercase().contains("authorization"));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_proxy_is_not_used_for_this_machine() {
     let proxy = FakeServer::answers("200 OK", ALLOWED);
     let mut command = tollgate(&["check", "free", "k", "--server", "http://tollgate.invalid"]);
     assert_eq!(ran(command.env("http_proxy", &proxy.url)).0, 0);
-    assert!(proxy.asked().starts_with("POST http://tollgate.invalid/v1/check "));
+    assert!(proxy.received().starts_with("POST http://tollgate.invalid/v1/check "));
 }
 
 /// Every failure of a check, and its message.
@@ -331,7 +331,7 @@ fn healthy_is_an_exit_code_for_container_engines() {
     let healthy = |server: &str| run(&["healthy", "--server", server]);
     let server = FakeServer::answers("200 OK", "ok");
     assert_eq!(healthy(&server.url), (0, String::new(), String::new()));
-    assert!(server.asked().starts_with("GET /healthz HTTP/1.1\r\n"));
+    assert!(server.received().starts_with("GET /healthz HTTP/1.1\r\n"));
     assert_eq!(healthy(&FakeServer::answers("503 Service Unavailable", "").url).0, 1);
     let (code, stdout, stderr) = healthy(NOWHERE);
     assert_eq!((code, stdout.as_str()), (1, ""));

@@ -41,7 +41,7 @@ impl FakeServer {
     }
 
     /// The request: its first line, its headers in lower case, and its body.
-    pub(crate) fn asked(self) -> String {
+    pub(crate) fn received(self) -> String {
         self.thread.join().unwrap()
     }
 }

@@ -35,7 +35,7 @@ fn environment(service: &Value) -> Vec<(String, String)> {
     pairs.map(|(name, value)| (name.clone(), interpolated(value.as_str().unwrap()))).collect()
 }
 
-fn of<'e>(environment: &'e [(String, String)], name: &str) -> &'e str {
+fn variable<'e>(environment: &'e [(String, String)], name: &str) -> &'e str {
     &environment.iter().find(|(each, _)| each == name).unwrap().1
 }
 
@@ -73,14 +73,17 @@ fn the_rules_are_valid_and_at_the_servers_path() {
         panic!("{volume}")
     };
     let config = environment(&server);
-    let file = of(&config, "TOLLGATE_CONFIG").strip_prefix(inside).unwrap();
+    let file = variable(&config, "TOLLGATE_CONFIG").strip_prefix(inside).unwrap();
     assert!(root().join("examples/compose").join(outside).join(&file[1..]).exists());
 }
 
 #[test]
 fn servers_are_ready_without_redis_when_rules_are_decided_without_it() {
     assert!(is_any_decided_without_store(&text(RULES)));
-    assert_eq!(of(&environment(&service("tollgate-1")), "TOLLGATE_READY_WITHOUT_STORE"), "true");
+    assert_eq!(
+        variable(&environment(&service("tollgate-1")), "TOLLGATE_READY_WITHOUT_STORE"),
+        "true"
+    );
 }
 
 #[test]
@@ -88,7 +91,7 @@ fn a_stopped_server_has_time_to_drain() {
     let server = service("tollgate-1");
     let environment = environment(&server);
     let drain = ["TOLLGATE_DRAIN_DELAY", "TOLLGATE_DRAIN_TIMEOUT"];
-    let drain_s: u64 = drain.iter().map(|name| seconds(of(&environment, name))).sum();
+    let drain_s: u64 = drain.iter().map(|name| seconds(variable(&environment, name))).sum();
     assert!(seconds(server["stop_grace_period"].as_str().unwrap()) > drain_s);
 }
 

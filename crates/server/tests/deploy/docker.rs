@@ -20,7 +20,7 @@ pub(crate) fn exposed() -> Vec<u16> {
 }
 
 /// Whether a container runs as that user.
-pub(crate) fn is_nobody(user: &str) -> bool {
+pub(crate) fn runs_as_user(user: &str) -> bool {
     instructions("USER").last().is_some_and(|set| set.split(':').next() == Some(user))
 }
 
@@ -50,7 +50,7 @@ fn image_runs_commands_that_exist() {
         run(&mut tollgate(&args));
     }
     assert_eq!(instructions("STOPSIGNAL"), ["SIGTERM"]);
-    assert!(is_nobody("65532"));
+    assert!(runs_as_user("65532"));
 }
 
 /// Otherwise the engine would kill the health check, and its message would be lost.

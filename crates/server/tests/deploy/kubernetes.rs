@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tollgate_launcher::{Flavour, Launch};
 
-use crate::docker::{exposed, is_nobody};
+use crate::docker::{exposed, runs_as_user};
 use crate::files::{
     KUBERNETES, assert_valid, is_any_decided_without_store, kubernetes, run, seconds, text,
     tollgate, tool, yaml,
@@ -40,7 +40,7 @@ fn environment() -> Vec<(String, String)> {
         .collect()
 }
 
-fn of(name: &str) -> String {
+fn variable(name: &str) -> String {
     environment().into_iter().find(|(each, _)| each == name).unwrap().1
 }
 
@@ -52,8 +52,10 @@ fn the_manifest_matches_the_schemas_of_kubernetes() {
 #[test]
 fn the_rules_are_valid_and_at_the_servers_path() {
     let rules = resource("ConfigMap");
-    let (directory, file) =
-        of("TOLLGATE_CONFIG").rsplit_once('/').map(|(d, f)| (d.to_owned(), f.to_owned())).unwrap();
+    let (directory, file) = variable("TOLLGATE_CONFIG")
+        .rsplit_once('/')
+        .map(|(d, f)| (d.to_owned(), f.to_owned()))
+        .unwrap();
     assert_valid(rules["data"][file].as_str().unwrap());
     let mount = &container()["volumeMounts"][0];
     assert_eq!(mount["mountPath"], directory);
@@ -69,7 +71,7 @@ fn ports_are_the_images_from_the_listener_to_the_service() {
     let ports = container["ports"].as_array().unwrap();
     let numbers = ports.iter().map(|port| port["containerPort"].as_u64().unwrap() as u16);
     assert_eq!(numbers.collect::<Vec<_>>(), exposed());
-    let listen = ["TOLLGATE_LISTEN", "TOLLGATE_GRPC_LISTEN"].map(of);
+    let listen = ["TOLLGATE_LISTEN", "TOLLGATE_GRPC_LISTEN"].map(variable);
     assert_eq!(
         listen.to_vec(),
         exposed().iter().map(|port| format!("[::]:{port}")).collect::<Vec<_>>()
@@ -120,8 +122,8 @@ fn the_service_for_grpc_is_headless() {
 fn a_stopped_pod_has_time_to_drain_while_another_replaces_it() {
     let deployment = &resource("Deployment")["spec"];
     let grace_s = deployment["template"]["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
-    let delay_s = seconds(&of("TOLLGATE_DRAIN_DELAY"));
-    assert!(grace_s > delay_s + seconds(&of("TOLLGATE_DRAIN_TIMEOUT")));
+    let delay_s = seconds(&variable("TOLLGATE_DRAIN_DELAY"));
+    assert!(grace_s > delay_s + seconds(&variable("TOLLGATE_DRAIN_TIMEOUT")));
     assert_eq!(deployment["strategy"]["rollingUpdate"]["maxUnavailable"], 0);
     let probe = &container()["readinessProbe"];
     let unready_s =
@@ -135,7 +137,7 @@ fn a_pod_has_the_least_privileges() {
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["enableServiceLinks"], false, "Kubernetes would set TOLLGATE_PORT");
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
-    assert!(is_nobody(&pod["securityContext"]["runAsUser"].to_string()), "as in the image");
+    assert!(runs_as_user(&pod["securityContext"]["runAsUser"].to_string()), "as in the image");
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
     let context = &container()["securityContext"];
     assert_eq!(context["allowPrivilegeEscalation"], false);
@@ -175,7 +177,7 @@ fn no_pod_starts_with_the_placeholder_secrets() {
     let secrets = ["TOLLGATE_OPERATOR_TOKEN", "TOLLGATE_RECEIPT_SECRET"];
     for changed in [None, Some(secrets[0]), Some(secrets[1])] {
         let mut serve = tollgate(&["serve"]);
-        serve.envs(secrets.map(|name| (name, of(name))));
+        serve.envs(secrets.map(|name| (name, variable(name))));
         serve.envs(changed.map(|name| (name, REAL)));
         // If the secrets were accepted, the server would end because of this path, with another message.
         serve.env("TOLLGATE_CONFIG", "/nowhere/rules.yaml");

@@ -287,7 +287,7 @@ fn without_collector(url: &str, timeout_ms: &str) -> String {
 }
 
 #[track_caller]
-fn assert_told_once(log: &str) {
+fn assert_logged_once(log: &str) {
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("traces")).collect();
     let [line] = lines[..] else { panic!("{} lines: {log}", lines.len()) };
     assert!(line.contains("WARN") && line.contains("traces are not delivered"), "{line}");
@@ -299,18 +299,18 @@ fn an_unreachable_collector_is_logged_once_and_delays_no_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    assert_told_once(&without_collector(&url, "10000"));
+    assert_logged_once(&without_collector(&url, "10000"));
 }
 
 #[test]
 fn a_failing_collector_is_logged_once_and_delays_no_request() {
-    assert_told_once(&without_collector(&Collector::start(CollectorMode::Fails).url, "10000"));
+    assert_logged_once(&without_collector(&Collector::start(CollectorMode::Fails).url, "10000"));
 }
 
 #[test]
 fn a_silent_collector_is_logged_once_and_delays_no_request() {
     let collector = Collector::start(CollectorMode::Silent);
-    assert_told_once(&without_collector(&collector.url, "100"));
+    assert_logged_once(&without_collector(&collector.url, "100"));
     // The server does not wait for the collector's timeout when it stops.
     let log = without_collector(&collector.url, "60000");
     assert_eq!(log.lines().filter(|line| line.contains("traces were lost")).count(), 1, "{log}");
