@@ -292,7 +292,7 @@ pub mod http {
 struct Readme;
 
 #[cfg(all(doctest, feature = "rules"))]
-#[doc = include_str!("../../../docs/rules.md")]
+#[doc = include_str!("../../../docs/guide/rules.md")]
 struct RulesDocument;
 
 #[cfg(all(
@@ -304,5 +304,5 @@ struct RulesDocument;
     feature = "tonic",
     feature = "watch"
 ))]
-#[doc = include_str!("../../../docs/middleware.md")]
+#[doc = include_str!("../../../docs/guide/middleware.md")]
 struct MiddlewareDocument;
