@@ -291,6 +291,10 @@ pub mod http {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+struct LibraryDocument;
+
 #[cfg(all(doctest, feature = "rules"))]
 #[doc = include_str!("../../../docs/guide/rules.md")]
 struct RulesDocument;
