@@ -172,7 +172,7 @@ fn both_servers_decide_on_its_redis_as_the_user_it_makes() {
 #[test]
 fn its_user_may_do_what_the_documents_say_and_no_more() {
     let script = service("redis")["command"][0].as_str().unwrap().replace("$$REDIS_", "");
-    let documented = text("docs/operations.md");
+    let documented = text("docs/operate/redis.md");
     let user = documented.lines().find(|line| line.starts_with("user tollgate on")).unwrap();
     assert!(script.contains(&format!("\"{user}\"")), "{script}");
     for setting in ["--maxmemory-policy noeviction", "--appendonly no", "user default off"] {

@@ -51,7 +51,7 @@ impl Target {
     }
 }
 
-/// The most memory that the server may have with this many connections: the sum of docs/operations.md without keys and
+/// The most memory that the server may have with this many connections: the sum of docs/operate/running.md without keys and
 /// without the playground, neither of which is used here. 64 MiB for the program and its allocator, 80 for requests, 16 for
 /// pages, and 48 KiB a connection.
 pub(crate) fn ceiling_kib(connections: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! What docs/migrating.md says is so.
+//! What docs/guide/migrating.md says is so.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::{directory, printed, tollgate};
 
-const DOCUMENT: &str = include_str!("../../../../docs/migrating.md");
+const DOCUMENT: &str = include_str!("../../../../docs/guide/migrating.md");
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

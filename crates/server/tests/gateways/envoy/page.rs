@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::envoy::config::examples;
 
-const PAGE: &str = include_str!("../../../../../docs/gateways.md");
+const PAGE: &str = include_str!("../../../../../docs/guide/gateways.md");
 
 /// The list under `rate_limits:` in the block of the page that has this text.
 pub(crate) fn rate_limits(with: &str) -> String {
