@@ -1,7 +1,7 @@
 //! Worst cases of the scripts: no call takes longer than 2 ms, whatever clients have done to the states that it reads.
 //!
 //! Each case is the most expensive batch of one kind that the batcher sends, on the longest logs, with as many holes as
-//! a log can have. The table that the tests print (`--nocapture`) is in `docs/faults.md`.
+//! a log can have. The table that the tests print (`--nocapture`) is in `docs/operate/faults.md`.
 
 #![allow(clippy::panic, clippy::print_stdout, clippy::unwrap_used)]
 

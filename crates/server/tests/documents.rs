@@ -41,9 +41,9 @@ fn every_console_example_prints_what_it_shows() {
     let directory = tempfile::tempdir().unwrap();
     let documents = [
         include_str!("../../../README.md"),
-        include_str!("../../../docs/algorithms.md"),
-        include_str!("../../../docs/migrating.md"),
-        include_str!("../../../docs/rules.md"),
+        include_str!("../../../docs/guide/algorithms.md"),
+        include_str!("../../../docs/guide/migrating.md"),
+        include_str!("../../../docs/guide/rules.md"),
     ];
     let examples: Vec<ConsoleExample> = documents.into_iter().flat_map(examples).collect();
     assert!(examples.len() > 10);

@@ -7,10 +7,11 @@
 //! cargo run -p tollgate-structure -- tollgate   lists those of one crate of this workspace
 //! ```
 //!
-//! Three rules are checked; `tests/workspace.rs` has their tables:
+//! Four rules are checked; `tests/workspace.rs` has their tables:
 //!
 //! - crates depend on each other in one direction: [`layer_problems`]
 //! - sibling modules inside a crate depend on each other in one direction: [`module_cycles`], [`cycle_problems`]
+//! - a type has a name that no other type of the workspace has: [`type_definitions`], [`type_name_problems`]
 //! - the walks in ARCHITECTURE.md are short and name files that exist: [`walk_problems`]
 //!
 //! How module cycles are found, in order:
@@ -31,6 +32,7 @@ mod metadata;
 mod module;
 mod resolve;
 mod scan;
+mod type_names;
 mod walks;
 
 pub use cycles::{Cycle, Edge, module_cycles};
@@ -38,4 +40,5 @@ pub use error::StructureError;
 pub use known::cycle_problems;
 pub use layers::{Dependency, layer_problems};
 pub use metadata::{CrateRoot, Workspace};
+pub use type_names::{NamedType, type_definitions, type_name_problems};
 pub use walks::walk_problems;

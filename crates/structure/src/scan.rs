@@ -13,12 +13,21 @@ use syn::{
 pub(crate) struct Scanned {
     /// The names of functions, types, traits, constants and macros.
     pub(crate) definitions: BTreeSet<String>,
+    /// The structs, enums, unions, traits and type aliases among the definitions.
+    pub(crate) types: Vec<TypeDefinition>,
     /// The names that `use` brings into scope.
     pub(crate) imports: Vec<Import>,
     /// The paths of `use …::*`.
     pub(crate) globs: Vec<Vec<String>>,
     /// Every path in the text, those of `use` included.
     pub(crate) references: Vec<Reference>,
+}
+
+/// The definition of a type or a trait.
+#[derive(Debug)]
+pub(crate) struct TypeDefinition {
+    pub(crate) name: String,
+    pub(crate) line: usize,
 }
 
 /// A name that `use` brings into scope.
@@ -41,6 +50,10 @@ pub(crate) fn items(items: &[Item], scanned: &mut Scanned) {
     for item in items.iter().filter(|item| !is_test_only(item_attributes(item))) {
         if let Some(name) = defined_name(item) {
             scanner.scanned.definitions.insert(name.to_string());
+            if is_type(item) {
+                let line = name.span().start().line;
+                scanner.scanned.types.push(TypeDefinition { name: name.to_string(), line });
+            }
         }
         scanner.visit_item(item);
     }
@@ -247,6 +260,13 @@ fn defined_name(item: &Item) -> Option<&Ident> {
         Item::Union(item) => Some(&item.ident),
         _ => None,
     }
+}
+
+fn is_type(item: &Item) -> bool {
+    matches!(
+        item,
+        Item::Enum(_) | Item::Struct(_) | Item::Trait(_) | Item::Type(_) | Item::Union(_)
+    )
 }
 
 fn item_attributes(item: &Item) -> &[Attribute] {

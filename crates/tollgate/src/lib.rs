@@ -291,8 +291,12 @@ pub mod http {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+struct LibraryDocument;
+
 #[cfg(all(doctest, feature = "rules"))]
-#[doc = include_str!("../../../docs/rules.md")]
+#[doc = include_str!("../../../docs/guide/rules.md")]
 struct RulesDocument;
 
 #[cfg(all(
@@ -304,5 +308,5 @@ struct RulesDocument;
     feature = "tonic",
     feature = "watch"
 ))]
-#[doc = include_str!("../../../docs/middleware.md")]
+#[doc = include_str!("../../../docs/guide/middleware.md")]
 struct MiddlewareDocument;

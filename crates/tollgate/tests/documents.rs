@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The tests that `docs/faults.md` names: `faults::stall::a_frozen_server_…`.
+/// The tests that `docs/operate/faults.md` names: `faults::stall::a_frozen_server_…`.
 fn named() -> Vec<String> {
-    let text = include_str!("../../../docs/faults.md");
+    let text = include_str!("../../../docs/operate/faults.md");
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter(|name| name.matches("::").count() >= 2).map(str::to_owned).collect()
 }

@@ -192,7 +192,7 @@ const GUIDE_US: u64 = 1_794_768_673_500_000;
 
 /// The guide's `http` blocks, in order.
 fn shown() -> Vec<&'static str> {
-    let guide = include_str!("../../../docs/middleware.md");
+    let guide = include_str!("../../../docs/guide/middleware.md");
     guide.split("```http\n").skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 

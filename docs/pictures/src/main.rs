@@ -11,7 +11,7 @@ use clap::Parser;
 use tollgate_core::Limit;
 use tollgate_pictures::{LayerDecision, Request, pictures};
 
-/// Draw the pictures of docs/algorithms.md from real replays
+/// Draw the pictures of docs/guide/algorithms.md from real replays
 #[derive(Debug, Parser)]
 struct Args {
     /// The `tollgate` command to run

@@ -28,7 +28,7 @@ fn no_picture_is_large() {
 
 #[test]
 fn the_documented_sizes_are_the_real_ones() {
-    let document = include_str!("../../algorithms.md");
+    let document = include_str!("../../guide/algorithms.md");
     assert!(document.contains(&format!("is {} bytes whichever it holds", size_of::<State>())));
     for (state, bytes) in [
         ("Window", size_of::<Window>()),
@@ -37,6 +37,6 @@ fn the_documented_sizes_are_the_real_ones() {
         ("Fill", size_of::<Fill>()),
     ] {
         let stated = format!("`{state}`, {bytes} bytes");
-        assert!(document.contains(&stated), "docs/algorithms.md does not say {stated}");
+        assert!(document.contains(&stated), "docs/guide/algorithms.md does not say {stated}");
     }
 }

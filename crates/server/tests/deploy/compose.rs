@@ -176,7 +176,7 @@ fn both_servers_decide_on_the_redis_as_its_user() {
 #[test]
 fn the_redis_user_has_only_the_documented_permissions() {
     let script = service("redis")["command"][0].as_str().unwrap().replace("$$REDIS_", "");
-    let documented = text("docs/operations.md");
+    let documented = text("docs/operate/redis.md");
     let user = documented.lines().find(|line| line.starts_with("user tollgate on")).unwrap();
     assert!(script.contains(&format!("\"{user}\"")), "{script}");
     for setting in ["--maxmemory-policy noeviction", "--appendonly no", "user default off"] {

@@ -114,7 +114,7 @@ fn everything_selects_the_pods() {
 fn the_service_for_grpc_is_headless() {
     assert_eq!(service("tollgate-grpc")["spec"]["clusterIP"], "None");
     assert!(service("tollgate")["spec"].get("clusterIP").is_none());
-    let guide = text("docs/gateways.md");
+    let guide = text("docs/guide/gateways.md");
     assert!(guide.contains("address: tollgate-grpc.tollgate.svc.cluster.local, port_value: 8081"));
 }
 

@@ -51,9 +51,9 @@ impl FloodTarget {
     }
 }
 
-/// The most memory that the server may use with this many connections: the sum of docs/operations.md without keys and
-/// without the playground, neither of which is used here. 64 MiB for the program and its allocator, 80 for requests, 16 for
-/// pages, and 48 KiB a connection.
+/// The most memory that the server may use with this many connections: the sum of docs/operate/running.md without
+/// keys and without the playground, neither of which is used here. 64 MiB for the program and its allocator, 80 for
+/// requests, 16 for pages, and 48 KiB a connection.
 pub(crate) fn ceiling_kib(connections: usize) -> u64 {
     ((64 + 80 + 16) << 10) + 48 * connections as u64
 }

@@ -28,7 +28,7 @@ fn start(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
     run(example)
 }
 
-/// The short form that docs/gateways.md shows.
+/// The short form that docs/guide/gateways.md shows.
 fn short_form(tollgate: u16) -> Gateway {
     start_short_form(tollgate, &[])
 }
@@ -40,7 +40,7 @@ fn patient_short_form(tollgate: u16) -> Gateway {
 
 fn start_short_form(tollgate: u16, changes: &[(&str, &str)]) -> Gateway {
     let example = GatewayExample::of("caddy", tollgate);
-    let guide = fs::read_to_string(examples().join("../docs/gateways.md")).unwrap();
+    let guide = fs::read_to_string(examples().join("../docs/guide/gateways.md")).unwrap();
     let short = guide.split("```\n").find(|block| block.starts_with("forward_auth ")).unwrap();
     let [own, service, ..] = example.variables().map(|(_, port)| port);
     let short = short.replace("127.0.0.1:8080", &format!("127.0.0.1:{tollgate}"));

@@ -1,4 +1,4 @@
-//! The statements of docs/migrating.md.
+//! The statements of docs/guide/migrating.md.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::{directory, printed, tollgate};
 
-const DOCUMENT: &str = include_str!("../../../../docs/migrating.md");
+const DOCUMENT: &str = include_str!("../../../../docs/guide/migrating.md");
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

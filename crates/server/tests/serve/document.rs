@@ -1,4 +1,4 @@
-//! docs/server.md shows what the server answers.
+//! docs/guide/server.md shows what the server answers.
 
 use std::path::Path;
 use std::process::Command;
@@ -48,7 +48,7 @@ fn every_command_of_the_guide_prints_what_it_shows() {
     let server = ServerProcess::start(&[]);
     let bin = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let guide = include_str!("../../../../docs/server.md");
+    let guide = include_str!("../../../../docs/guide/server.md");
     let blocks: Vec<_> = guide.split("```console\n").skip(1).collect();
     assert!(blocks.len() > 5);
     for block in blocks {

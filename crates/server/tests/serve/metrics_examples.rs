@@ -11,7 +11,7 @@ use crate::rls::{RlsServer, descriptor};
 use crate::server::ServerProcess;
 
 const DASHBOARD: &str = include_str!("../../../../examples/grafana/tollgate.json");
-const MANUAL: &str = include_str!("../../../../docs/operations.md");
+const MANUAL: &str = include_str!("../../../../docs/operate/metrics.md");
 const ALERTS: &str = include_str!("../../../../examples/prometheus/alerts.yml");
 
 /// The labels that Prometheus adds itself.

@@ -20,7 +20,7 @@ const SENTINEL_RULES: &str = "resetchannels -@all +sentinel|master";
 fn the_documentation_has_these_rules() {
     for rules in [RULES, SENTINEL_RULES] {
         let user = format!("user tollgate on >PASSWORD {rules}\n");
-        assert!(include_str!("../../../../docs/operations.md").contains(&user), "{user}");
+        assert!(include_str!("../../../../docs/operate/redis.md").contains(&user), "{user}");
     }
 }
 

@@ -20,8 +20,8 @@ const COMMANDS: [&str; 10] =
 #[test]
 fn the_documentation_has_these_rules() {
     let user = format!("user tollgate on >PASSWORD {RULES}\n");
-    assert!(include_str!("../../../../docs/operations.md").contains(&user));
-    assert!(include_str!("../../../../README.md").contains(RULES));
+    assert!(include_str!("../../../../docs/operate/redis.md").contains(&user));
+    assert!(include_str!("../../../../docs/guide/library.md").contains(RULES));
 }
 
 fn start_with(flavour: Flavour, rules: &str) -> Server {

@@ -9,8 +9,10 @@ use crate::schema;
 
 #[test]
 fn every_yaml_block_of_the_documents_is_valid_without_warnings() {
-    let documents =
-        [include_str!("../../../../docs/rules.md"), include_str!("../../../../docs/middleware.md")];
+    let documents = [
+        include_str!("../../../../docs/guide/rules.md"),
+        include_str!("../../../../docs/guide/middleware.md"),
+    ];
     let blocks: Vec<&str> = documents
         .iter()
         .flat_map(|document| document.split("```yaml\n").skip(1))
@@ -41,9 +43,9 @@ fn problems(text: &str) -> Problems {
     }
 }
 
-/// The file of networks that docs/rules.md shows.
+/// The file of networks that docs/guide/rules.md shows.
 fn networks() -> &'static str {
-    let document = include_str!("../../../../docs/rules.md");
+    let document = include_str!("../../../../docs/guide/rules.md");
     let (_, block) = document.split_once("```text\n# blocked.txt\n").unwrap();
     block.split("```").next().unwrap()
 }

@@ -47,7 +47,7 @@ fn a_receipt_is_void_once_the_store_has_lost_its_state() {
     assert!(matches!(ours.refund(&text), Err(Unrefunded::Before)));
 }
 
-/// Which docs/operations.md says to do after a copy was restored.
+/// Which docs/operate/redis.md says to do after a copy was restored.
 #[test]
 fn to_delete_one_key_voids_all_receipts() {
     let server = start();

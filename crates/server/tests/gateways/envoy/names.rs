@@ -19,7 +19,7 @@ limits: { many: fixed-window limit=1000000 window=366d }
 rules: [{ name: each, domain: envoy, key: [ip], limit: many }]
 ";
 
-/// The endpoint that docs/gateways.md shows for Kubernetes.
+/// The endpoint that docs/guide/gateways.md shows for Kubernetes.
 const NAME: &str = "tollgate-grpc.tollgate.svc.cluster.local";
 
 /// Starts a DNS server that answers every question with two addresses, and returns its port. Ends with the process.

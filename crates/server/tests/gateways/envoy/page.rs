@@ -1,10 +1,10 @@
-//! docs/gateways.md agrees with the tests and the example.
+//! docs/guide/gateways.md agrees with the tests and the example.
 
 use std::fs;
 
 use crate::envoy::config::examples;
 
-const PAGE: &str = include_str!("../../../../../docs/gateways.md");
+const PAGE: &str = include_str!("../../../../../docs/guide/gateways.md");
 
 /// The list under `rate_limits:` in the page's block that contains a text.
 pub(crate) fn rate_limits(with: &str) -> String {

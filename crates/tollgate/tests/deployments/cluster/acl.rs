@@ -24,7 +24,7 @@ const COMMANDS: [&str; 11] = [
 #[test]
 fn the_documentation_has_these_rules() {
     let user = format!("user tollgate on >PASSWORD {RULES}\n");
-    assert!(include_str!("../../../../../docs/operations.md").contains(&user));
+    assert!(include_str!("../../../../../docs/operate/redis.md").contains(&user));
 }
 
 fn start(flavour: Flavour) -> Cluster {
