@@ -187,6 +187,21 @@ fn axum_redis_limits_reloads_its_rules_and_ends_on_sigterm() {
     assert!(running.0.wait().unwrap().success());
 }
 
+#[test]
+fn naive_race_admits_too_much_and_tollgate_does_not() {
+    let redis = Launch::new(Flavour::Redis).start().unwrap_or_else(|error| panic!("{error}"));
+    let ran = Command::new(program("naive_race")).arg(redis.url()).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let printed = String::from_utf8(ran.stdout).unwrap();
+    let admitted: Vec<u64> = printed
+        .lines()
+        .map(|line| line.split_whitespace().rev().nth(3).unwrap().parse().unwrap())
+        .collect();
+    let [naive, exact] = admitted[..] else { panic!("{printed}") };
+    assert!(naive > 100, "{printed}");
+    assert_eq!(exact, 100, "{printed}");
+}
+
 /// When the guide's first request was sent: 2026-11-15 18:51:13.5.
 const GUIDE_US: u64 = 1_794_768_673_500_000;
 
