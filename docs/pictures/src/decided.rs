@@ -1,26 +1,26 @@
-//! What was answered, and counts over it.
+//! The decisions on a trace, and counts over them.
 
 use serde::Deserialize;
 use tollgate_core::{Ask, Cost, Limit};
 
 use crate::traffic::Request;
 
-/// One answer: those fields of a line of `tollgate replay` that are drawn.
+/// One decision: the fields of a line of `tollgate replay` that are drawn.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct LayerDecision {
     /// When the request was made.
     pub at_us: u64,
-    /// What it would spend.
+    /// The units that the request costs.
     pub cost: u64,
-    /// Whether it may go.
+    /// Whether the request is allowed.
     pub allowed: bool,
     /// The largest cost that would fit now.
     pub remaining: u64,
-    /// How long an allowed request waits before it goes.
+    /// How long an allowed request waits before it leaves.
     pub delay_us: u64,
 }
 
-/// What `tollgate replay` would print for this trace, asked of the library.
+/// Decides a trace with the library, as `tollgate replay` does.
 pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<LayerDecision>> {
     let mut state = limit.fresh();
     let decide = |&Request { at_us, cost }: &Request| {
@@ -44,13 +44,13 @@ pub(crate) struct Passing {
     pub(crate) units: u64,
 }
 
-/// What was admitted, when it was asked for.
+/// Returns the admitted units, at the time of their request.
 pub(crate) fn admitted(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us, units: it.cost }).collect()
 }
 
-/// What was admitted, when it goes.
+/// Returns the admitted units, at the time when their request leaves.
 pub(crate) fn leaving(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us + it.delay_us, units: it.cost }).collect()

@@ -47,7 +47,7 @@ struct Run {
     limit: Limit,
     /// The everyday traffic.
     everyday: Vec<LayerDecision>,
-    /// The same with probes in between: how `remaining` moves while nobody asks.
+    /// The same with probes in between, to show how `remaining` changes between requests.
     probed: Vec<LayerDecision>,
     /// The traffic that gets the most out of each of them.
     attack: Vec<LayerDecision>,

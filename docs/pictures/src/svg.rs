@@ -75,12 +75,12 @@ impl fmt::Display for Coordinate {
     }
 }
 
-/// What a picture is, for those who see it and those who hear it read.
+/// The title and the description of a picture, also for screen readers.
 #[derive(Clone, Debug)]
 pub struct Caption {
     /// In a few words.
     pub title: String,
-    /// In sentences, for those who do not see it.
+    /// In sentences, for screen readers.
     pub description: String,
 }
 
@@ -128,7 +128,7 @@ impl Svg {
         self.push(format_args!("<path class=\"{class}\" d=\"M{x1} {y1}L{x2} {y2}\"/>"));
     }
 
-    /// A path with the data `d`; nothing if there is none.
+    /// Draws a path with the data `d`, unless `d` is empty.
     pub fn path(&mut self, class: &str, d: &str) {
         if !d.is_empty() {
             self.push(format_args!("<path class=\"{class}\" d=\"{d}\"/>"));

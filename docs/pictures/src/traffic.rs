@@ -16,7 +16,7 @@ const PROBE_EVERY_US: u64 = 20 * MS;
 pub struct Request {
     /// When it is made.
     pub at_us: u64,
-    /// What it would spend.
+    /// The units that it costs.
     pub cost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is committed is what the algorithms draw and measure today.
+//! The committed pictures and sizes match the current algorithms.
 
 use std::fs;
 use std::path::Path;
