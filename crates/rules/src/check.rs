@@ -25,7 +25,7 @@ pub struct RulesCheck<'a> {
     plan: Arc<Plan>,
     domain: &'a str,
     requests: Requests<'a>,
-    /// A part of every key, so that what such requests spend is apart from what others do.
+    /// A part of every key, which keeps the spending of such requests apart from the spending of others.
     apart: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
@@ -51,23 +51,24 @@ impl<'a> RulesCheck<'a> {
         RulesCheck { limiter, plan, domain, requests, apart, cost, max_wait, within, at_us }
     }
 
-    /// Spends of each limit what preflights have for themselves: what a browser asks takes nothing from what its
-    /// client may ask. The middleware does so where [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight).
+    /// Charges preflight requests apart from all others: a preflight that the browser sends does not use up the
+    /// limits of its client. The middleware does so where
+    /// [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight).
     pub fn of_preflight(self) -> RulesCheck<'a> {
         RulesCheck { apart: Some(tollgate_identity::PREFLIGHT), ..self }
     }
 
-    /// What the request spends of every limit, instead of what the rules say. At least 1.
+    /// Sets the cost of the request for every limit, in place of the cost that the rules give. At least 1.
     pub fn cost(self, units: u64) -> RulesCheck<'a> {
         RulesCheck { cost: Some(Cost::new(units)), ..self }
     }
 
-    /// The longest delay the caller accepts, as with [`Check::max_wait`].
+    /// Sets the longest delay that the caller accepts, as with [`Check::max_wait`].
     pub fn max_wait(self, max_wait: Duration) -> RulesCheck<'a> {
         RulesCheck { max_wait: Some(max_wait), ..self }
     }
 
-    /// How long the caller itself has, as with [`Check::within`].
+    /// Sets how long the caller itself has, as with [`Check::within`].
     pub fn within(self, time: Duration) -> RulesCheck<'a> {
         RulesCheck { within: Some(time), ..self }
     }
@@ -89,7 +90,7 @@ impl<'a> RulesCheck<'a> {
         Ruling::of(found, together)
     }
 
-    /// What is charged, in the order of the rules; nothing if one of them refuses whatever it is.
+    /// Returns the charges, in the order of the rules; none if a rule blocks the request.
     fn checks<'f>(&self, found: &'f Found) -> Vec<Check<'f>> {
         if found.blocked_by.is_some() {
             return Vec::new();
@@ -112,12 +113,12 @@ impl<'a> RulesCheck<'a> {
         found.matched.iter().filter_map(check).collect()
     }
 
-    /// Whether a check can be decided by itself, which is quicker than with others.
+    /// Returns whether a check can be decided by itself, which is quicker than together with others.
     fn is_plain(&self, check: &Check<'_>) -> bool {
         !check.is_shadow() && self.max_wait.is_none()
     }
 
-    /// The rules that apply; an error if they are more than any request should meet.
+    /// Returns the rules that apply; an error if they exceed the bounds of one request.
     fn found(&self) -> Result<Found, Error> {
         let cost = self.cost.transpose()?;
         let plan = &self.plan;
@@ -190,18 +191,18 @@ impl<'a> IntoFuture for RulesCheck<'a> {
     }
 }
 
-/// What rules say, on its way; ready at once in memory.
+/// The pending ruling of a [`RulesCheck`]; in memory it is ready at once.
 #[derive(Debug)]
 #[must_use = "the ruling comes when this is awaited"]
 pub struct RulesAnswer {
     asked: Asked,
-    /// `None` once it was told.
+    /// `None` once the ruling was returned.
     found: Option<Found>,
 }
 
 #[derive(Debug)]
 enum Asked {
-    /// And what it costs.
+    /// The decision, and the cost of its request.
     One(Answer<Decision>, u64),
     Several(Answer<JointDecision>),
 }

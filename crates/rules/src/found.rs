@@ -8,7 +8,7 @@ use tollgate_limiter::{Error, MAX_KEY_BYTES, Scope};
 
 use super::plan::{Rule, Spent};
 
-/// What the keys of a request take, as a rule.
+/// The usual size of a request's keys together.
 const KEY_BYTES: usize = 128;
 
 /// The most rules that may apply to one request. Their keys together have at most [`MAX_KEY_BYTES`].
@@ -18,23 +18,23 @@ const MAX_MATCHED: usize = 256;
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) generation: u64,
-    /// Of all rules, one after the other.
+    /// The keys of all rules, one after the other.
     pub(super) keys: Vec<u8>,
     pub(super) matched: Vec<Matched>,
-    /// Which of them refuses whatever it is.
+    /// The index of the first rule that blocks the request.
     pub(super) blocked_by: Option<usize>,
 }
 
 /// A rule that applies.
 #[derive(Clone)]
 pub(super) struct Matched {
-    /// Which of the sets of attributes it applies to.
+    /// The index of the set of attributes that it applies to.
     pub(super) request: usize,
     pub(super) rule: Arc<Rule>,
     pub(super) spent: Arc<Spent>,
     pub(super) key: Range<usize>,
     pub(super) units: u64,
-    /// Nothing is charged.
+    /// Whether nothing is charged.
     pub(super) is_look: bool,
 }
 
@@ -46,12 +46,12 @@ impl Matched {
 
 impl Found {
     pub(super) fn new(generation: u64) -> Found {
-        // For the keys of a few rules, so that there is one allocation.
+        // Enough for the keys of a few rules, so that there is one allocation.
         let keys = Vec::with_capacity(KEY_BYTES);
         Found { generation, keys, matched: Vec::new(), blocked_by: None }
     }
 
-    /// By what applies, those included that are left out themselves.
+    /// Removes the rules that another rule replaces, also if that other rule is itself replaced.
     pub(super) fn leave_out_replaced(&mut self) {
         let rules = self.matched.iter().map(|matched| &matched.rule);
         let replacing: Vec<Arc<Rule>> = rules.filter(|rule| rule.is_replacing()).cloned().collect();
@@ -60,7 +60,8 @@ impl Found {
         }
     }
 
-    /// On every store the same: a script takes no more at once, and nobody should.
+    /// Checks the bounds, which are the same on every store: a script takes no more charges at once, and no request
+    /// should need more.
     pub(super) fn check_bounds(&self) -> Result<(), Error> {
         let count = self.matched.len();
         if count > MAX_MATCHED {
@@ -73,14 +74,14 @@ impl Found {
         Ok(())
     }
 
-    /// What the only charge costs.
+    /// Returns the cost of the only charge.
     pub(super) fn units(&self) -> u64 {
         let charged = self.matched.iter().find(|matched| matched.scope().is_some());
         charged.map_or(1, |matched| matched.units)
     }
 }
 
-/// Rules alone: keys may be secrets.
+/// Prints the rules only: keys may be secrets.
 impl fmt::Debug for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.matched.iter().map(|matched| &matched.rule)).finish()

@@ -1,4 +1,4 @@
-//! A request's attributes by number, as far as rules know them.
+//! A request's attributes by number, limited to the attributes that rules use.
 
 use ipnet::IpNet;
 
@@ -6,15 +6,15 @@ use super::attributes::{Attributes, Standing};
 use super::names::{AttributeId, Names};
 use super::networks::known_of;
 
-/// What methods that nobody knows are in keys, together.
+/// The value in keys that all unknown methods share.
 const OTHER_METHOD: &str = "other";
 
-/// A request's attributes by number, those that no rule knows left out.
+/// A request's attributes by number, without the attributes that no rule uses.
 #[derive(Debug, Default)]
 pub(super) struct Request<'r> {
-    /// In the order of their numbers, each once.
+    /// Sorted by number, each number once.
     each: Vec<Seen<'r>>,
-    /// The addresses among the attributes that rules compare with networks, as far as they are known.
+    /// The attributes that rules compare with networks, as addresses, as far as they are known.
     addresses: Vec<(AttributeId, IpNet)>,
 }
 
@@ -23,12 +23,12 @@ pub(super) struct Seen<'r> {
     pub(super) id: AttributeId,
     pub(super) value: &'r str,
     pub(super) standing: Standing,
-    /// Its place among the request's attributes, at most `u16::MAX`.
+    /// Its index among the request's attributes, at most `u16::MAX`.
     at: u16,
 }
 
 impl<'r> Request<'r> {
-    /// With the tier of an API key that is in the table: found there, it is more than a claim.
+    /// Reads the attributes. An API key that is in the file's table becomes known, and adds its tier.
     pub(super) fn new(attributes: &'r Attributes<'_>, names: &'r Names) -> Request<'r> {
         let seen = |(at, attribute): (usize, &'r super::attributes::Attribute<'_>)| {
             let id = names.id(&attribute.name)?;
@@ -36,7 +36,7 @@ impl<'r> Request<'r> {
             Some(Seen { id, value: &attribute.value, standing: attribute.standing, at })
         };
         let mut each: Vec<Seen<'r>> = attributes.iter().enumerate().filter_map(seen).collect();
-        // Stable, so that of two that are alike the later is the last, and counts.
+        // A stable sort, so that of two equals the later is last, and counts.
         each.sort_by_key(|seen| (seen.id, seen.standing));
         each.dedup_by(|later, earlier| {
             let is_same = later.id == earlier.id;
@@ -49,14 +49,14 @@ impl<'r> Request<'r> {
         if names.has_api_keys() {
             request.vouch_for_api_key(names);
         }
-        // After the tier of an API key has replaced the one that a client says.
+        // After the tier of an API key has replaced the tier that a client says.
         if !names.addresses().is_empty() {
             request.read_addresses(attributes, names.addresses());
         }
         request
     }
 
-    /// Reads each of these attributes as an address, whole if that is known.
+    /// Reads each of these attributes as an address; the whole address, if that is known.
     fn read_addresses(&mut self, attributes: &Attributes<'_>, ids: &[AttributeId]) {
         let known = |&id: &AttributeId| {
             let seen = self.seen(id)?;
@@ -66,7 +66,7 @@ impl<'r> Request<'r> {
         self.addresses = ids.iter().filter_map(known).collect();
     }
 
-    /// Returns the address that an attribute is, as far as it is known, if rules compare it with networks.
+    /// Returns an attribute's address, as far as it is known, if rules compare the attribute with networks.
     pub(super) fn address(&self, id: AttributeId) -> Option<&IpNet> {
         self.addresses.iter().find(|(own, _)| *own == id).map(|(_, known)| known)
     }
@@ -78,7 +78,7 @@ impl<'r> Request<'r> {
         let tier =
             Seen { id: AttributeId::TIER, value: tier, standing: Standing::Known, at: u16::MAX };
         match self.each.binary_search_by_key(&tier.id, |seen| seen.id) {
-            // Whoever asks may know better.
+            // The program knows the tier, which has precedence.
             Ok(at) if self.each[at].standing == Standing::Known => {}
             Ok(at) => self.each[at] = tier,
             Err(at) => self.each.insert(at, tier),
@@ -97,13 +97,13 @@ impl<'r> Request<'r> {
         self.position(id).map(|at| self.each[at])
     }
 
-    /// What it is, if that is more than a claim of who one is.
+    /// Returns the value of an attribute, unless it is only claimed.
     pub(super) fn value(&self, id: AttributeId) -> Option<&'r str> {
         self.seen(id).filter(|seen| seen.standing > Standing::Claimed).map(|seen| seen.value)
     }
 
-    /// What it is, if somebody vouches for it. A method that is only said is `other`: without one, whoever
-    /// invents a method would be rid of the rules whose key has it.
+    /// Returns the value of an attribute if it is known. A method that is only said becomes `other`: if it were
+    /// missing, a client could escape the rules that have it in their key by inventing a method.
     pub(super) fn known(&self, id: AttributeId) -> Option<&'r str> {
         let seen = self.seen(id)?;
         match seen.standing {

@@ -1,9 +1,9 @@
 //! Finds the few rules that may apply to a request among many.
 //!
-//! Every rule is filed under one thing that it wants of one attribute: the one that the fewest others
-//! want too. That is a value, what a value begins with, a whole segment of it between slashes, or that it
-//! is there. A request looks up what it has, and finds those filed there; whether they apply is then
-//! asked of each.
+//! Every rule is filed under one requirement that it has for one attribute: the requirement that the fewest other
+//! rules share. A requirement is a value, a prefix of the value, a whole segment of it between slashes, a network
+//! that holds it, or its presence. A request looks up its own attributes and finds the rules filed under them; each
+//! of these rules is then tried.
 
 mod networks;
 mod prefixes;
@@ -23,15 +23,15 @@ use crate::request::Request;
 use networks::ByNetwork;
 use prefixes::Prefixes;
 
-/// Rules by what they want.
+/// Rules by what they require.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     attributes: HashMap<AttributeId, ByValue, RandomState>,
-    /// Those that want nothing that could be looked up.
+    /// The rules that require nothing that could be looked up.
     others: Vec<usize>,
 }
 
-/// Rules by what they want of one attribute.
+/// Rules by what they require of one attribute.
 #[derive(Debug, Default)]
 struct ByValue {
     exact: HashMap<Box<str>, Vec<usize>, RandomState>,
@@ -40,11 +40,11 @@ struct ByValue {
     segments: HashMap<Box<str>, Vec<usize>, RandomState>,
     /// By a network that the address is in.
     networks: ByNetwork,
-    /// They want it to be there.
+    /// The rules that require only its presence.
     present: Vec<usize>,
 }
 
-/// What a rule could be filed under.
+/// A requirement that a rule could be filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Heading<'a> {
     Exact(AttributeId, &'a str),
@@ -54,7 +54,7 @@ enum Heading<'a> {
     Present(AttributeId),
 }
 
-/// How many rules could be filed under each.
+/// The number of rules that could be filed under each heading.
 type Crowds<'a> = HashMap<Heading<'a>, usize, RandomState>;
 
 impl Index {
@@ -66,7 +66,7 @@ impl Index {
         let mut index = Index::default();
         for (at, rule) in rules {
             let crowd = |way: &Vec<Heading<'_>>| way.iter().map(|heading| crowds[heading]).max();
-            // Of equals the one with the most headings: a request is the less likely to have one of them.
+            // On a tie, the way with the most headings wins: each of them is then the less likely to match a request.
             let cost = |way: &Vec<Heading<'_>>| (crowd(way), rank(way), Reverse(way.len()));
             match ways_to_file(rule, &crowds).into_iter().min_by_key(cost) {
                 Some(way) => way.into_iter().for_each(|heading| index.file(at, heading)),
@@ -100,7 +100,7 @@ impl Index {
         }
     }
 
-    /// All rules that may apply, in the order of the file, and some that do not.
+    /// Collects all rules that may apply, in the order of the file; some of them may not apply.
     pub(crate) fn candidates(&self, request: &Request<'_>, into: &mut Vec<usize>) {
         into.clear();
         into.extend_from_slice(&self.others);
@@ -126,7 +126,7 @@ impl Index {
     }
 }
 
-/// Everything that a rule could be filed under.
+/// Returns every heading that a rule could be filed under.
 fn headings(rule: &Rule) -> Vec<Heading<'_>> {
     let when = rule.when.iter().flat_map(|(id, wanted)| {
         let patterns = match wanted {
@@ -141,7 +141,7 @@ fn headings(rule: &Rule) -> Vec<Heading<'_>> {
     when.chain(key).collect()
 }
 
-/// The ways to file a rule: under all headings of any one of them.
+/// Returns the ways to file a rule. Filing it one way means filing it under all headings of that way.
 fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>> {
     let rarest = |headings: Vec<Heading<'a>>| {
         headings.into_iter().min_by_key(|heading| crowds.get(heading).copied())
@@ -153,13 +153,13 @@ fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>
             Wanted::Present | Wanted::NoneOf(_) => ways.push(vec![Heading::Present(*id)]),
             Wanted::AnyOf(patterns) => {
                 ways.push(patterns.iter().map(|pattern| by_start(*id, pattern)).collect());
-                // Only if each of them has a segment.
+                // Only if each pattern has a segment.
                 let segments = patterns.iter().map(|pattern| rarest(by_segment(*id, pattern)));
                 ways.extend(segments.collect::<Option<Vec<_>>>());
             }
         }
     }
-    // One of them must be there.
+    // At least one of the alternatives must be present.
     let key = rule.key.iter();
     ways.extend(key.map(|first_of| first_of.iter().map(|(id, _)| Heading::Present(*id)).collect()));
     ways
@@ -169,7 +169,7 @@ fn by_start(id: AttributeId, pattern: &Pattern) -> Heading<'_> {
     match pattern {
         Pattern::Exact(value) => Heading::Exact(id, value),
         Pattern::In(Networks::One(network)) => Heading::Network(id, *network),
-        // What every value begins with finds nothing.
+        // Every value begins with an empty prefix, so it would tell nothing apart.
         other if other.literal_prefix().is_empty() => Heading::Present(id),
         other => Heading::Prefix(id, other.literal_prefix()),
     }

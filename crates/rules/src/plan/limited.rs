@@ -8,20 +8,20 @@ use tollgate_limiter::{Error, Scope};
 use super::{Map, Plan, Rule, Spent, SpentId};
 use crate::descriptor::Quota;
 
-/// The most that are kept. What comes after them is made anew each time: whoever invents numbers makes
-/// that slower, and nothing larger.
+/// The most limits that are kept. Further ones are made anew each time: a client that invents numbers makes its own
+/// requests slower, and uses no more memory.
 const MAX_KEPT: usize = 1_024;
 
-/// What was made for requests, by what they asked for in place of what.
+/// The limits made for requests, by the limit that each replaces and the numbers of the request.
 #[derive(Default)]
 pub(crate) struct Limited {
-    /// Replaced as a whole: looking one up takes no lock.
+    /// Replaced as a whole, so that a lookup takes no lock.
     made: ArcSwap<Map<(SpentId, Quota), Arc<Spent>>>,
 }
 
 impl Plan {
-    /// What a request spends that brings its own numbers, where the rule says `spent`. Keys are kept as
-    /// those of the rule are, so that what they have spent of one they have spent of the other.
+    /// Returns the limit for a request that brings its own numbers, in place of the rule's limit `spent`. Both keep
+    /// their keys in the same scope name, so that what a key has spent of one it has also spent of the other.
     pub(crate) fn limited_to(
         &self,
         quota: Quota,
@@ -50,14 +50,14 @@ impl Plan {
         Ok(new)
     }
 
-    /// How many are kept.
+    /// Returns the number of limits that are kept.
     #[cfg(test)]
     pub(super) fn limits_kept(&self) -> usize {
         self.limited.made.load().len()
     }
 }
 
-/// Under the same name, of the same limiter.
+/// Returns the scope of the same name and limiter with other numbers.
 fn with_quota(scope: &Scope, Quota { units, per }: Quota) -> Result<Scope, Error> {
     let limit = scope
         .limit()

@@ -3,23 +3,23 @@
 use super::{Rule, SpentId};
 
 impl Rule {
-    /// The limit for requests without a tier of the rule, and without an override.
+    /// Returns the limit for requests without a tier of the rule, and without an override.
     pub(crate) fn default_spent(&self) -> SpentId {
         self.default
     }
 
-    /// The tiers and their limits, in no order.
+    /// Returns the tiers and their limits, in no order.
     pub(crate) fn tiers(&self) -> impl Iterator<Item = (&str, SpentId)> {
         let tiers = self.seldom.iter().filter_map(|seldom| seldom.tiers.as_ref());
         tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, id)| (&**tier, *id)))
     }
 
-    /// The limit of each override.
+    /// Returns the limit of each override.
     pub(crate) fn overrides(&self) -> impl Iterator<Item = SpentId> {
         self.seldom.iter().flat_map(|seldom| seldom.overrides.spends())
     }
 
-    /// The limit of a key's override.
+    /// Returns the limit of a key's override.
     pub(crate) fn override_of(&self, key: &[u8]) -> Option<SpentId> {
         self.seldom.as_ref()?.overrides.of_key(self, key)
     }

@@ -1,4 +1,4 @@
-//! From what a file says to rules made ready.
+//! Compiles a configuration into a plan.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::names::{AttributeId, Names};
 use crate::tally::Tally;
 
 impl Plan {
-    /// Makes rules ready. What was counted for a rule of the same name before goes on.
+    /// Compiles the rules. A rule keeps the counts of the earlier rule of the same name.
     pub(crate) fn new(
         limiter: &Limiter,
         config: &Config,
@@ -95,13 +95,13 @@ impl Plan {
     }
 }
 
-/// What is needed to make rules ready.
+/// The state of compiling rules.
 struct Making<'a> {
     limiter: &'a Limiter,
     config: &'a Config,
     names: &'a mut Names,
     domains: Map<&'a str, Arc<str>>,
-    /// Where the rules are, by their domains and names.
+    /// The indices of the rules, by their domains and names.
     places: Map<(&'a str, &'a str), usize>,
     spends: &'a mut Vec<Arc<Spent>>,
 }
@@ -138,7 +138,7 @@ impl<'a> Making<'a> {
             .filter_map(|(at, own)| Some((at, Values::of(&own.wanted)?)))
             .collect();
         for (at, _) in values.iter().filter(|(_, values)| values.has_networks()) {
-            // OK because it is the place of a condition.
+            // OK because it is the index of a condition.
             self.names.add_address(when[*at].0);
         }
         let seldom = Seldom { values, tiers, overrides };
@@ -168,7 +168,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// The scopes of one rule: all of its name, one for each limit that it may spend.
+/// The scopes of one rule: all have its name, and there is one for each limit that it may spend.
 struct Scopes<'m, 'a> {
     making: &'m mut Making<'a>,
     rule: &'m config::Rule,

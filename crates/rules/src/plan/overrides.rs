@@ -1,4 +1,4 @@
-//! Overrides: by key, and by the networks that an address is in.
+//! Overrides: limits for single keys, and for the networks that an address is in.
 
 use super::{Map, Rule, SpentId};
 use crate::key::push_part;
@@ -23,7 +23,7 @@ pub(super) struct InNetworks {
 
 /// An override that has networks.
 pub(super) struct NetworkOverride<'c> {
-    /// The part of the rule's key that is in networks, and its attribute.
+    /// The part of the rule's key that must be in the networks, and its attribute.
     pub(super) part: usize,
     pub(super) attribute: AttributeId,
     pub(super) networks: &'c Networks,
@@ -60,7 +60,7 @@ impl Overrides {
         Overrides { exact, in_networks: groups.into_iter().map(group).collect() }
     }
 
-    /// Returns what a request with this key spends instead, and the network that says so.
+    /// Returns the limit that a request with this key spends instead, and the network that the override is for.
     pub(super) fn find<'r>(
         &'r self,
         rule: &'r Rule,
@@ -76,14 +76,14 @@ impl Overrides {
 }
 
 impl Overrides {
-    /// Returns what the requests of a key spend instead. An override for a part of a group of IPv6 addresses is not
-    /// found by the key of the group, because it is for some of the group's requests only.
+    /// Returns the limit that the requests of a key spend instead. An override for a part of a group of IPv6
+    /// addresses is not found by the key of the group, because it is for some of the group's requests only.
     pub(super) fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
         let exact = self.exact.get(key).copied();
         exact.or_else(|| self.in_networks.iter().find_map(|own| own.of_key(rule, key)))
     }
 
-    /// Returns what each override spends.
+    /// Returns the limit of each override.
     pub(super) fn spends(&self) -> impl Iterator<Item = SpentId> {
         let tables = self.in_networks.iter().flat_map(|own| own.others.values());
         self.exact.values().chain(tables.flat_map(NetworkTable::values)).copied()

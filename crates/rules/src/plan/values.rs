@@ -1,4 +1,4 @@
-//! Conditions that are about many values, or about networks.
+//! Conditions on many values, or on networks.
 
 use std::collections::HashSet;
 
@@ -9,10 +9,10 @@ use crate::config::Wanted;
 use crate::networks::{FoundNetwork, NetworkTable};
 use crate::pattern::Pattern;
 
-/// So few values are as quickly compared one by one.
+/// Up to this number, comparing values one by one is as quick as a lookup.
 const FEW: usize = 8;
 
-/// Many values that an attribute may have, or none of which it may have.
+/// The many values that an attribute may have, or must not have.
 pub(super) struct Values {
     exact: HashSet<Box<str>, RandomState>,
     networks: Option<NetworkTable<()>>,
@@ -21,7 +21,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Those of a condition; `None` if its patterns are to be compared one by one.
+    /// Returns the values of a condition; `None` if its patterns are to be compared one by one.
     pub(super) fn of(wanted: &Wanted) -> Option<Values> {
         let patterns = wanted.patterns();
         let has_networks = patterns.iter().any(|pattern| pattern.networks().is_some());
@@ -47,14 +47,14 @@ impl Values {
         self.networks.is_some()
     }
 
-    /// Whether a value is one of them or like one; `address` is what is known of it if it is one.
+    /// Returns whether a value matches. `address` is the value as an address, as far as it is known.
     pub(super) fn has(&self, value: &str, address: Option<&IpNet>) -> bool {
         self.exact.contains(value)
             || self.network(address).is_some()
             || self.others.iter().any(|pattern| pattern.matches(value))
     }
 
-    /// The longest network that an address is in.
+    /// Returns the longest network that an address is in.
     pub(super) fn network(&self, address: Option<&IpNet>) -> Option<FoundNetwork<'_>> {
         let (found, ()) = self.networks.as_ref()?.longest(address?)?;
         Some(found)

@@ -9,7 +9,7 @@ use crate::networks::NetworkMap;
 /// Rules by network.
 #[derive(Debug, Default)]
 pub(super) struct ByNetwork {
-    /// Those that were added since the map was made.
+    /// The networks that were added since the map was made.
     added: Vec<(IpNet, Vec<usize>)>,
     map: NetworkMap<Vec<usize>>,
 }
@@ -19,7 +19,7 @@ impl ByNetwork {
         self.added.push((network, vec![rule]));
     }
 
-    /// Makes the map; no rule is found before.
+    /// Makes the map; no rule is found before that.
     pub(super) fn finish(&mut self) {
         self.map = NetworkMap::new(mem::take(&mut self.added), |into, from| into.append(from));
     }

@@ -1,4 +1,4 @@
-//! What the index finds is what trying every rule finds, as the file has it.
+//! The index finds the same rules as trying every rule of the file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ use crate::{Attributes, Rules, Ruling};
 
 const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
 
-/// A request as the file's words are about it.
+/// A request in the terms of the file: each attribute's value and how far it is trusted.
 type Model = HashMap<&'static str, (String, Standing)>;
 
 fn applies(rule: &Rule, request: &Model) -> bool {
@@ -42,7 +42,7 @@ fn applies(rule: &Rule, request: &Model) -> bool {
     let is_known = |name: &str| {
         request.get(name).is_some_and(|(_, standing)| match standing {
             Standing::Known => true,
-            // It is `other`.
+            // Keys have it as `other`.
             Standing::Said => name == "method",
             Standing::Claimed => false,
         })
@@ -51,7 +51,7 @@ fn applies(rule: &Rule, request: &Model) -> bool {
     rule.when.iter().all(holds) && rule.key.iter().all(has_key)
 }
 
-/// Of rules that apply, by which set of attributes each does, those that no other replaces.
+/// Returns the rules that no other replaces, of rules that apply to a set of attributes.
 fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
     let replaces = |rule: &Rule, other: &Rule| {
         let is_named = match &rule.replaces {
@@ -107,7 +107,7 @@ fn pattern() -> impl Strategy<Value = Pattern> {
 fn wanted() -> impl Strategy<Value = Wanted> {
     prop_oneof![
         4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
-        // So many that they are looked up.
+        // Enough patterns to be looked up in a table.
         1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::AnyOf),
         2 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::NoneOf),
         1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::NoneOf),
@@ -154,7 +154,7 @@ fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
     (select(names), value(), standing)
 }
 
-/// With what the table knows of it.
+/// Returns the request's attributes, with the tier that the file's table has for its API key.
 fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model {
     let mut model = Model::new();
     for (name, value, standing) in request {
@@ -187,7 +187,7 @@ fn attributes<'a>(request: &'a [(&'static str, String, Standing)]) -> Attributes
 
 proptest! {
     #[test]
-    fn what_the_index_finds_is_what_trying_every_rule_finds(
+    fn index_finds_the_same_rules_as_trying_every_rule(
         mut rules in prop::collection::vec(rule(), 0..30),
         requests in prop::collection::vec(prop::collection::vec(attribute(), 0..7), 1..8),
         has_keys in any::<bool>(),
