@@ -1,7 +1,7 @@
-//! From the tree of a file to what it says, with everything that is wrong with it.
+//! Decodes the tree of a file into a configuration, and reports every problem.
 //!
-//! Each part is read as far as it can be, and what is wrong is reported where it stands: a file with
-//! errors gives no configuration, and all of them at once.
+//! Each part is read as far as possible, and problems are reported at their positions: a file with errors gives no
+//! configuration, but all its errors at once.
 
 mod api_keys;
 mod cases;
@@ -59,19 +59,18 @@ const FILE: Mapping = Mapping {
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
-/// What a file says, and what it leaves to another.
+/// A configuration, and the parts of it that are still to be read from other files.
 pub(super) struct Decoded {
     pub(super) config: Config,
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
-    /// The keys of tokens, which the configuration has not yet.
+    /// The keys of tokens, which the configuration does not have yet.
     pub(super) jwt_keys: TokenKeys,
-    /// The tests that the file carries.
+    /// The tests in the file.
     pub(super) cases: Vec<Case>,
 }
 
-/// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
-/// of no use.
+/// Decodes a file's tree. Problems are in the report; if it has errors, the returned value must not be used.
 pub(super) fn decode(
     root: &Node<'_>,
     files: &mut NetworkFiles<'_>,
@@ -99,15 +98,15 @@ pub(super) fn decode(
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
     let retired = fields.get("retired_domains").map(|node| retired::read(node, &rules, report));
-    // Whether a name is used is not known before the errors are mended.
+    // Which names are used is not known until there are no errors.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
         networks.warn_of_unused(report);
     }
-    // Tests are read if there are no errors, because the rules and limits that they name are known then.
-    // The warning of unused limits comes first: a limit that only a test names is unused.
+    // Tests are read only without errors, because the rules and limits that they name are known then. The warnings of
+    // unused limits come first: a limit that only a test names is unused.
     let tests = fields.get("tests").filter(|_| report.errors() == 0);
     let cases =
         tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));
@@ -134,7 +133,7 @@ pub(super) fn decode(
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";
 
-/// A file that says nothing.
+/// Reports a file without contents.
 pub(super) fn nothing(at: Position, report: &mut Report) {
     report.error(
         at,
@@ -143,7 +142,7 @@ pub(super) fn nothing(at: Position, report: &mut Report) {
     );
 }
 
-/// The tiers that rules have limits for.
+/// Returns the tiers that rules have limits for.
 fn tiers_of(rules: &[Rule]) -> HashSet<Box<str>> {
     let tiers = rules.iter().filter_map(|rule| rule.limit.tiers.as_ref());
     tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, _)| tier.clone())).collect()

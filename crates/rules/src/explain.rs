@@ -13,64 +13,64 @@ use super::pattern::Pattern;
 use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
 use super::request::Request;
 
-/// What a rule would do with a request.
+/// Whether a rule applies to a request, and its effect.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Which rule.
+    /// The rule's name.
     pub rule: RuleName,
-    /// Whether it only watches.
+    /// Whether the rule is in shadow mode, and refuses nothing.
     pub is_shadow: bool,
-    /// What it would do, or why it does not apply.
+    /// The rule's effect, or why it does not apply.
     pub outcome: Result<Applied, NotApplied>,
 }
 
-/// What a rule that applies would do.
+/// The effect of a rule that applies.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    /// The key that the rule limits: `ip=203.0.113.9`. Empty if the rule limits all requests together.
     pub key: String,
-    /// The networks that `when` found addresses of the request in.
+    /// The networks in which the rule's `when` found addresses of the request.
     pub networks: Vec<MatchedNetwork>,
-    /// What the request spends.
+    /// The limit that the request spends.
     pub spends: Spends,
-    /// Why that.
+    /// Why the request spends that limit.
     pub because: Reason,
-    /// What the request costs.
+    /// The cost of the request in units.
     pub cost: u64,
-    /// What happens if the store fails; as the limiter has it, if `None`.
+    /// The failure policy of the rule; the limiter's policy applies if `None`.
     pub on_store_failure: Option<OnFailure>,
-    /// How long the store may take; as the limiter has it, if `None`.
+    /// The deadline of the store for the rule; the limiter's deadline applies if `None`.
     pub deadline: Option<Duration>,
 }
 
-/// The longest network of a rule that holds an address of a request.
+/// The longest network of a rule that contains an address of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MatchedNetwork {
-    /// The attribute that is the address.
+    /// The attribute that has the address.
     pub attribute: String,
     /// The network: `198.51.100.0/24`.
     pub network: String,
-    /// The name of its set under `networks`, if it is of one.
+    /// The name of its set under `networks`, if it belongs to one.
     pub set: Option<String>,
 }
 
-/// What a rule that applies spends.
+/// The limit that a rule spends, or what the rule does instead.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Spends {
-    /// Of a limit.
+    /// The rule spends a limit.
     Limit {
-        /// What the file calls it.
+        /// The name of the limit in the file.
         name: String,
-        /// Its numbers.
+        /// The algorithm and numbers of the limit.
         limit: Limit,
     },
-    /// Nothing: such requests go.
+    /// The rule allows such requests without a limit.
     Nothing,
-    /// Such requests do not go.
+    /// The rule refuses such requests.
     Blocked,
 }
 
@@ -85,7 +85,7 @@ impl Spends {
         }
     }
 
-    /// Returns the limit's name, `allow` or `block`: what a file says under `limit`.
+    /// Returns the limit's name, `allow` or `block`, as in a file's `limit`.
     pub fn name(&self) -> &str {
         match self {
             Spends::Limit { name, .. } => name,
@@ -95,34 +95,34 @@ impl Spends {
     }
 }
 
-/// Why a rule spends what it spends.
+/// Why a rule spends a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The rule says so for this key.
+    /// The rule has an override for this key.
     Override,
-    /// The rule says so for addresses in a network.
+    /// The rule has an override for addresses in a network.
     NetworkOverride {
-        /// The longest network of the overrides that the address is in.
+        /// The longest network of the overrides that contains the address.
         network: String,
-        /// The name of its set under `networks`, if it is of one.
+        /// The name of its set under `networks`, if it belongs to one.
         set: Option<String>,
     },
-    /// The rule says so for this tier.
+    /// The rule has a limit for this tier.
     Tier {
-        /// The attribute that chooses.
+        /// The attribute that names the tier.
         by: String,
-        /// What it is.
+        /// The attribute's value.
         tier: String,
     },
-    /// No tier that the rule has is known of the request.
+    /// The request has no known tier that the rule has a limit for.
     NoTier {
-        /// The attribute that would choose.
+        /// The attribute that would name the tier.
         by: String,
-        /// What it is; `None` if that is not known.
+        /// The attribute's value; `None` if it is not known.
         tier: Option<String>,
     },
-    /// The rule has but one.
+    /// The rule has only one limit.
     Only,
 }
 
@@ -130,56 +130,56 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotApplied {
-    /// An attribute is not there.
+    /// A required attribute is missing.
     Missing {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// An attribute is there, and should not be.
+    /// An attribute is present, and must not be.
     Present {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// An attribute is something else.
+    /// An attribute matches no pattern of the rule.
     Unlike {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
-        /// What it is.
+        /// The attribute's value.
         value: String,
-        /// What it should be like.
+        /// The patterns, one of which the value must match.
         wanted: Vec<String>,
     },
-    /// An attribute is what it should not be.
+    /// An attribute matches a pattern that it must not match.
     Like {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
-        /// What it is.
+        /// The attribute's value.
         value: String,
-        /// What it should not be like.
+        /// The pattern that the value must not match.
         unwanted: String,
     },
-    /// An attribute is an address in a network that the rule leaves out.
+    /// An attribute is an address in a network that the rule excludes.
     InNetwork {
-        /// The network, and which attribute is in it.
+        /// The network, and the attribute that has the address.
         found: MatchedNetwork,
         /// The address.
         value: String,
     },
-    /// Another rule replaces it, which applies.
+    /// Another rule, which applies, replaces this one.
     Replaced {
-        /// That rule's name.
+        /// The name of the other rule.
         by: String,
     },
-    /// An attribute is there, but only claimed.
+    /// An attribute is present, but only claimed.
     Claimed {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// There is nothing to make a key of.
+    /// The request has no known attribute for a part of the key.
     NoKey {
-        /// Of which one would do.
+        /// The attributes, one of which is needed.
         attributes: Vec<String>,
-        /// Those that are there, but that nobody vouches for.
+        /// The attributes of these that are present, but not confirmed.
         claimed: Vec<String>,
     },
 }
@@ -202,7 +202,7 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
     outcomes.into_iter().map(explain).collect()
 }
 
-/// Returns the rules that apply to a request, found as a check finds them, and what each would do.
+/// Returns the rules that apply to a request, found as a check finds them, and their effects.
 pub(super) fn applying<'p>(
     plan: &'p Plan,
     domain: &str,
@@ -319,14 +319,14 @@ fn not_applied(
     }
 }
 
-/// Returns what a rule compares: an attribute's text, or the whole address where that is in networks or not.
+/// Returns the value that a rule compares: an attribute's text, or the whole address if the rule has networks for it.
 fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
     let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
     let address = request.address(id).filter(|_| has_networks);
     address.map_or_else(|| value.to_owned(), networks::text)
 }
 
-/// What a rule compares an attribute with.
+/// Returns the patterns that a rule compares an attribute with.
 fn patterns(rule: &Rule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
     let when = rule.when.iter().filter(move |(own, _)| *own == id);
     when.flat_map(|(_, wanted)| wanted.patterns())
@@ -371,7 +371,7 @@ impl fmt::Display for NotApplied {
     }
 }
 
-/// `198.51.100.0/24` of networks `blocked`
+/// Prints `198.51.100.0/24` of networks `blocked`.
 impl fmt::Display for MatchedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_network(f, &self.network, self.set.as_deref())
@@ -406,7 +406,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// `a`, `b` or `c`; of many, the first few.
+/// Returns `a`, `b` or `c`; of many, the first five.
 fn listed(texts: &[String]) -> String {
     const MOST: usize = 5;
     let quoted = texts.iter().take(MOST).map(|text| format!("`{}`", Excerpt::of(text)));

@@ -19,7 +19,7 @@ pub use follow::Following;
 
 use super::{Config, MissingDomains, Problems, Rules, load};
 
-/// Rules that are read from a file, again when it changes. Cheap to clone; clones share everything.
+/// Rules that are read from a file, and read again when it changes. Cheap to clone; clones share everything.
 ///
 /// ```no_run
 /// # use tollgate::Limiter;
@@ -42,18 +42,18 @@ struct Inner {
     path: PathBuf,
     rules: Rules,
     hasher: RandomState,
-    /// Who holds it reads the file: what was read the last time, whether it was any good or not.
+    /// Held while the file is read: the contents at the last read, whether they were valid or not.
     seen: Mutex<Contents>,
-    /// Apart from that, so that nobody who asks waits for a file.
+    /// A separate lock, so that reading the status does not wait for a file.
     status: Mutex<Status>,
 }
 
-/// The files that rules come from, and what was in each.
+/// The files that the rules come from, and the contents of each.
 type Contents = BTreeMap<PathBuf, Seen>;
 
-/// What was in a file.
+/// The contents of a file at one time.
 struct Seen {
-    /// How much may be in it; more cannot be read.
+    /// The most bytes that the file may have; a larger file cannot be read.
     max_bytes: usize,
     /// `None` if it could not be read.
     hash: Option<u64>,
@@ -66,43 +66,43 @@ impl Seen {
     }
 }
 
-/// How rules and their file are.
+/// The state of the rules and of their file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Status {
-    /// The generation of the rules that decide.
+    /// The generation of the rules in use.
     pub generation: u64,
-    /// Since when they do.
+    /// When these rules came into use.
     pub since: SystemTime,
-    /// A hash of their file and of those that it names: the same for the same contents, in any process. It
-    /// tells whether two servers decide by the same rules. What variables of the environment hold is not in it.
+    /// A hash of the rules file and of the files that it names. The same contents have the same hash in any process,
+    /// so that it shows whether two servers use the same rules. Values of environment variables are not part of it.
     pub hash: u64,
-    /// How often the file was read again and taken over.
+    /// The number of reloads that succeeded.
     pub reloads: u64,
-    /// How often it was read again and refused.
+    /// The number of reloads that were refused.
     pub failures: u64,
-    /// The reason why the current file was refused, so that older rules decide; or else the domains in use that have
-    /// no rules; or else why the keys of tokens could not be fetched. `None` if the rules are as the file says, have
-    /// every domain in use, and the keys that it says.
+    /// The reason why the current file was refused, so that older rules are in use; or else the domains in use that
+    /// have no rules; or else why the keys of tokens could not be fetched. `None` if the rules in use are the file's,
+    /// have every domain in use, and have all keys of tokens.
     pub problem: Option<String>,
     /// The domains in use that have no rules.
     pub missing_domains: MissingDomains,
 }
 
-/// Why rules were not taken over.
+/// Why rules could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The file has mistakes.
+    /// The file has errors.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// The limiter cannot have its limits.
+    /// The limiter refuses the limits, or a domain in use has no rules.
     #[error(transparent)]
     Limits(#[from] Error),
 }
 
 impl RulesFile {
-    /// Reads rules for a limiter.
+    /// Reads a file of rules for a limiter.
     pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
         let (path, hasher) = (path.into(), RandomState::new());
         let Read { config, seen, hash } = read(&path, &hasher);
@@ -121,14 +121,14 @@ impl RulesFile {
         Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
     }
 
-    /// The rules, whatever the file says by now.
+    /// Returns the rules, which follow the file.
     pub fn rules(&self) -> &Rules {
         &self.inner.rules
     }
 
-    /// Reads the file again, changed or not, and decides by it from here on; returns the generation.
+    /// Reads the file again, even if it has not changed, and replaces the rules; returns the generation.
     ///
-    /// A file with mistakes is not taken over: the rules are as they were.
+    /// A file with errors is not used: the rules do not change.
     pub fn reload(&self) -> Result<u64, LoadError> {
         let mut seen = self.inner.seen.lock();
         let read = read(&self.inner.path, &self.inner.hasher);
@@ -136,7 +136,7 @@ impl RulesFile {
         self.take_over(read.config, read.hash)
     }
 
-    /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
+    /// Reads the file again if its contents have changed; otherwise returns `None`.
     fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
         let Inner { path, hasher, seen, .. } = &*self.inner;
         let mut seen = seen.lock();
@@ -157,7 +157,7 @@ impl RulesFile {
         let replaced = config
             .map_err(LoadError::from)
             .and_then(|config| Ok(self.inner.rules.replace(&config)?));
-        // New rules forget which domains checks have named, so that those named before are looked up again.
+        // New rules forget which domains checks have named, so the domains named before are looked up again.
         let plan = self.inner.rules.plan();
         let missing = missing.still_missing(|name| plan.is_missing_domain(name));
         if !missing.is_empty() {
@@ -181,7 +181,7 @@ impl RulesFile {
         replaced
     }
 
-    /// How the rules and the file are.
+    /// Returns the state of the rules and of their file.
     pub fn status(&self) -> Status {
         let mut status = self.inner.status.lock().clone();
         status.missing_domains = self.inner.rules.missing_domains();
@@ -202,8 +202,8 @@ impl RulesFile {
         Following::watching(self.clone())
     }
 
-    /// The same by looking every so often, at most a thousand times a second: where nobody tells of
-    /// changes, as on a network's file system.
+    /// Does the same by polling the file at an interval, at most a thousand times a second: for file systems that do
+    /// not report changes, such as network file systems.
     pub fn look_every(&self, interval: Duration) -> io::Result<Following> {
         Following::looking(self.clone(), interval.max(Duration::from_millis(1)))
     }
@@ -213,22 +213,22 @@ impl RulesFile {
     }
 }
 
-/// What a file says, and what was in it and in those that it names.
+/// A configuration, and the contents of its file and of the files that it names.
 struct Read {
     config: Result<Config, Problems>,
     seen: Contents,
-    /// Of all contents, in the order in which they were read.
+    /// A hash of all contents, in the order in which they were read.
     hash: u64,
 }
 
 fn read(path: &Path, hasher: &RandomState) -> Read {
-    // Without a key, so that it is the same everywhere.
+    // Without a key, so that the hash is the same everywhere.
     let (mut seen, mut hash) = (Contents::new(), SipHasher13::new());
     let config = Config::load_with(path, |path, max_bytes| {
         let bytes = load::read(path, max_bytes);
         seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
         if let Ok(bytes) = &bytes {
-            // First how long it is: what is moved from one file to another makes a difference.
+            // The length comes first, so that moving bytes from one file to another changes the hash.
             hash.write(&(bytes.len() as u64).to_le_bytes());
             hash.write(bytes);
         }

@@ -1,4 +1,4 @@
-//! From a path or a text to a configuration.
+//! Reads a configuration from a path or a text.
 
 use std::env;
 use std::ffi::OsString;
@@ -23,13 +23,13 @@ const SPLIT: &str = "split it, or put the API keys into a file of their own (`ap
 const FEWER_KEYS: &str = "keep those keys in it that need a tier";
 
 impl Config {
-    /// The largest file that is read.
+    /// The size of the largest file that is read.
     pub const MAX_BYTES: usize = 4 << 20;
 
-    /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the
-    /// keys of tokens.
+    /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the keys
+    /// of tokens.
     ///
-    /// What is wrong with it is said all at once, each with its line and what to do.
+    /// All problems are reported at once, each with its line and a remedy.
     ///
     /// ```no_run
     /// # use tollgate::rules::Config;
@@ -42,7 +42,7 @@ impl Config {
         Config::load_with(path.as_ref(), read)
     }
 
-    /// The same with another way to read a file, of which no more is wanted than so many bytes.
+    /// Does the same with another way to read a file, which gets the most bytes that the file may have.
     pub(super) fn load_with(
         path: &Path,
         mut read: impl FnMut(&Path, usize) -> io::Result<Vec<u8>>,
@@ -54,19 +54,19 @@ impl Config {
         Config::parse_around(&file, &bytes, Around { read: &mut read, variable })
     }
 
-    /// Reads limits and rules from what is open already, like standard input or a pipe; messages call it
-    /// `file`. The files that it names are looked for in `directory`.
+    /// Reads limits and rules from an open input, like standard input or a pipe, which messages call `file`. Files
+    /// that it names are relative to `directory`.
     pub fn read(file: &str, input: impl Read, directory: &Path) -> Result<Config, Problems> {
         let mut bytes = Vec::new();
-        // One byte more tells an input that is too large. OK because the limit is far below 2^64.
+        // One more byte, to notice an input that is too large. OK because the limit is far below 2^64.
         let mut input = input.take(Config::MAX_BYTES as u64 + 1);
         input.read_to_end(&mut bytes).map_err(|error| unreadable(file, &error))?;
         let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
         Config::parse_around(file, &bytes, Around { read: &mut read, variable })
     }
 
-    /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name other files, only
-    /// variables of the environment.
+    /// Reads limits and rules from the contents of a file, which messages call `file`. The contents cannot name other
+    /// files, only environment variables.
     ///
     /// ```
     /// # use tollgate::rules::Config;
@@ -85,9 +85,9 @@ impl Config {
         })
     }
 
-    /// Reads what is in a file of limits and rules. If it names other files, `read` is asked for what is in
-    /// each, by the path as it is written. It should read no more than it would keep: the path may name
-    /// anything, `/dev/zero` as well.
+    /// Reads limits and rules from the contents of a file. Other files that it names are read with `read`, which gets
+    /// the path as it is written. `read` should bound the bytes that it reads, because the path may name anything,
+    /// even `/dev/zero`.
     pub fn parse_with(
         file: &str,
         text: impl AsRef<[u8]>,
@@ -148,20 +148,20 @@ impl Config {
         }
     }
 
-    /// What was probably not meant, in a file that is valid.
+    /// Returns the warnings: mistakes that leave the file valid.
     pub fn warnings(&self) -> &Problems {
         &self.warnings
     }
 }
 
-/// What a file may name: other files, of which no more is wanted than so many bytes, and variables.
+/// Access to what a file may name: other files, each read with a maximum of bytes, and environment variables.
 struct Around<'a> {
     read: &'a mut dyn FnMut(&Path, usize) -> io::Result<Vec<u8>>,
     variable: fn(&str) -> Option<OsString>,
 }
 
 impl Around<'_> {
-    /// What is in another file that `file` names.
+    /// Returns the contents of another file that `file` names.
     fn read(&mut self, file: &str, named: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
         match is_same(&beside(file, named), Path::new(file)) {
             true => Err(io::Error::new(ErrorKind::InvalidInput, "it is this file")),
@@ -169,7 +169,7 @@ impl Around<'_> {
         }
     }
 
-    /// Adds the keys of tokens, those that can be had.
+    /// Adds the keys of tokens that can be read, and reports the others.
     fn fetch(&mut self, file: &str, found: TokenKeys, jwt: &mut JwtConfig, report: &mut Report) {
         let variable = self.variable;
         let mut read = |named: &Path, max_bytes: usize| {
@@ -186,25 +186,26 @@ impl Around<'_> {
     }
 }
 
-/// Of this process.
+/// Returns an environment variable of this process.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name)
 }
 
-/// What is in a file, and how much that may be.
+/// The contents of a file, and their bounds.
 pub struct Source<'b> {
-    /// What is in it.
+    /// The contents.
     pub bytes: &'b [u8],
-    /// How much that may be.
+    /// The most bytes that the file may have.
     pub max_bytes: usize,
-    /// How deep lists and mappings may be in each other.
+    /// The most levels that lists and mappings may be nested.
     pub max_depth: usize,
-    /// What to do if it is larger.
+    /// The remedy in the error message if the file is larger.
     pub smaller: &'static str,
 }
 
 impl Source<'_> {
-    /// Lets `decode` read the tree, if there is one; `nothing` says what is wrong with an empty file.
+    /// Parses the contents and calls `decode` with the tree. For an empty file it calls `nothing`, which reports
+    /// that.
     pub fn read<R>(
         self,
         nothing: fn(Position, &mut Report),
@@ -229,7 +230,7 @@ impl Source<'_> {
     }
 }
 
-/// Two ways to write a path, as far as can be told without the file.
+/// Returns whether two paths are the same, as far as their text shows.
 fn is_same(one: &Path, other: &Path) -> bool {
     let steps = |path| Path::components(path).filter(|step| *step != Component::CurDir);
     steps(one).eq(steps(other))
@@ -241,19 +242,19 @@ fn unreadable(file: &str, error: &io::Error) -> Problems {
     report.with(None)
 }
 
-/// What is in a file, if it is one and not too large.
+/// Returns the contents of a file, if it is a regular file and not too large.
 pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_dir() {
         return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
     }
-    // Opening a pipe that nobody writes to would wait for ever.
+    // Opening a pipe without a writer would wait for ever.
     if !kind.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let file = File::open(path)?;
     let mut bytes = Vec::new();
-    // One byte more tells a file that is too large. OK because the limits are far below 2^64.
+    // One more byte, to notice a file that is too large. OK because the limits are far below 2^64.
     file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
     bounded(bytes, max_bytes)
 }
@@ -267,7 +268,7 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// What to do about a file of keys.
+/// Returns the remedy for a file of API keys that cannot be read.
 fn keys_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => remedy(error),

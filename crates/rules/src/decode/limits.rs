@@ -24,7 +24,7 @@ const LIMIT: Wording = Wording { name: "a limit", remedy: LIMITS.remedy };
 const ALGORITHM_REMEDY: &str =
     "begin with it, like `{ algorithm: token-bucket, capacity: 60, refill: 1/s }`";
 
-/// What a rule may spend that is no limit.
+/// The names that a rule may use instead of a limit's.
 const RESERVED: [(&str, Spend); 2] = [("allow", Spend::Allow), ("block", Spend::Block)];
 
 /// The limits of a file, by name.
@@ -32,14 +32,14 @@ const RESERVED: [(&str, Spend); 2] = [("allow", Spend::Allow), ("block", Spend::
 pub(super) struct Limits<'n> {
     found: Vec<Found<'n>>,
     places: HashMap<&'n str, usize>,
-    /// There is no table to look names up in, and that has been reported.
+    /// Whether the table of limits could not be read, which has been reported; names are then not looked up.
     is_lost: bool,
 }
 
 struct Found<'n> {
     name: &'n str,
     at: Position,
-    /// `None` if it was refused: its name is not unknown for that.
+    /// `None` if it was refused; its name is still known.
     limit: Option<Limit>,
     is_used: bool,
 }
@@ -66,7 +66,7 @@ impl<'n> Limits<'n> {
         limits
     }
 
-    /// What a rule spends: a limit's name, `allow` or `block`.
+    /// Reads the limit that a rule spends: a limit's name, `allow` or `block`.
     pub(super) fn spend(
         &mut self,
         node: &Node<'_>,
@@ -103,7 +103,7 @@ impl<'n> Limits<'n> {
         report.error(at, format!("there is no limit `{}`", Excerpt::of(text)), remedy);
     }
 
-    /// The most that one request may cost of a limit.
+    /// Returns the size of a limit: the most that one request may cost.
     pub(super) fn size(&self, place: usize) -> Option<u64> {
         self.found.get(place)?.limit.map(|limit| limit.size())
     }
@@ -130,13 +130,13 @@ impl<'n> Limits<'n> {
     }
 }
 
-/// What messages call a limit, and what to write if it is something else.
+/// The name of a limit in messages, and the remedy if the node is something else.
 pub(super) struct Wording {
     pub(super) name: &'static str,
     pub(super) remedy: &'static str,
 }
 
-/// A limit as one text, or as a mapping of its parameters.
+/// Reads a limit from one text, or from a mapping of its parameters.
 pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
     match &node.kind {
         Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
@@ -167,7 +167,7 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
         match fields.get(parameter) {
             Some(value) => {
                 let remedy = "use a number, a time or a rate, like `10`, `60s` or `1/s`";
-                // Also if it is no text, for the others to be read.
+                // A stand-in if the value is not a text, so that the other parameters are still read.
                 let text = report.text(value, &format!("`{parameter}`"), remedy);
                 parameters.push((parameter, text.unwrap_or(stand_in(parameter)), value.at));
             }
@@ -184,11 +184,11 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     let missing = name.parameters().iter().filter(|parameter| !is_there(parameter));
     parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
     let limit = of_parameters(name, parameters, node.at, report);
-    // One with a stand-in is not what was meant.
+    // A limit with a stand-in is not the limit in the file.
     limit.filter(|_| report.errors() == errors_before)
 }
 
-/// The algorithm of a limit, also if the field's name is but nearly right.
+/// Returns the algorithm of a limit, even if the field's name is misspelt.
 fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
     let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
     let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
@@ -206,14 +206,14 @@ fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
             None
         }
     });
-    // Without its algorithm the fields are not read, which would say so.
+    // The misspelt field must be reported here, because the fields are not read without their algorithm.
     if found.is_none() && name != "algorithm" {
         Fields::read(node, &ANY, report);
     }
     found
 }
 
-/// Reports each parameter that is refused.
+/// Makes a limit of its parameters, and reports each parameter that is refused.
 fn of_parameters(
     name: AlgorithmName,
     mut parameters: Vec<(&'static str, &str, Position)>,
@@ -225,7 +225,7 @@ fn of_parameters(
     };
     let mut first = pairs(&parameters);
     let limit = first.as_ref().ok().copied();
-    // Ends: at each turn one more is a stand-in, and those are never refused.
+    // Ends, because each turn replaces one more parameter by a stand-in, which is never refused.
     while let Err(error) = &first {
         let faulty = parameters.iter_mut().find(|(name, ..)| error.parameter() == Some(name));
         let Some((parameter, value, at)) = faulty else {
@@ -239,7 +239,7 @@ fn of_parameters(
     limit
 }
 
-/// Fits whatever the other parameters are.
+/// Returns a value that is valid with any other parameters.
 fn stand_in(parameter: &str) -> &'static str {
     match parameter {
         "window" => "1s",

@@ -1,4 +1,4 @@
-//! What may be a name.
+//! Which texts may be names.
 
 use tollgate_core::Excerpt;
 
@@ -10,10 +10,10 @@ use crate::yaml::Node;
 const MAX_NAME_CHARS: usize = 64;
 const MAX_LONG_CHARS: usize = 128;
 
-/// A kind of name, and what may be one.
+/// A kind of name, and the texts that are allowed.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// What messages call one, with its article.
+    /// The noun in messages, with its article.
     pub(super) noun: &'static str,
     fits: fn(&str) -> bool,
     remedy: &'static str,
@@ -31,16 +31,16 @@ pub(super) const LIMIT: Kind =
 pub(super) const RULE: Kind = Kind { noun: "a rule", ..LIMIT };
 pub(super) const TIER: Kind = Kind { noun: "a tier", ..LIMIT };
 pub(super) const NETWORKS: Kind = Kind { noun: "networks", ..LIMIT };
-/// Beside an API key, which someone may have written in its place.
+/// A tier next to an API key; the API key may have been written in its place by mistake.
 pub(super) const TIER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..TIER };
-/// What attributes are called.
+/// Names of attributes.
 pub const ATTRIBUTE: Kind = Kind {
     noun: "an attribute",
     fits: |text| is_long_name(text, |_| true),
     remedy: ATTRIBUTE_REMEDY,
     ..LIMIT
 };
-/// What domains are called.
+/// Names of domains.
 pub const DOMAIN: Kind = Kind {
     noun: "a domain",
     fits: |text| is_long_name(text, |letter| letter != '/'),
@@ -49,11 +49,11 @@ pub const DOMAIN: Kind = Kind {
 };
 pub(super) const HEADER: Kind =
     Kind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
-/// Beside which someone may have written the key.
+/// A header next to an API key; the API key may have been written in its place by mistake.
 pub(super) const HEADER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..HEADER };
 
 impl Kind {
-    /// The text, if it may be such a name.
+    /// Returns the text if it may be such a name; reports it otherwise.
     pub fn check<'n>(self, text: &'n str, at: Position, report: &mut Report) -> Option<&'n str> {
         if (self.fits)(text) {
             return Some(text);
@@ -67,7 +67,7 @@ impl Kind {
         None
     }
 
-    /// A node that has such a name.
+    /// Reads a node that has such a name.
     pub(super) fn read<'n>(
         self,
         node: &'n Node<'_>,
@@ -84,7 +84,7 @@ fn is_name(text: &str) -> bool {
     (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
 }
 
-/// What HTTP calls a token.
+/// Returns whether a text is what HTTP calls a token.
 fn is_header(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
@@ -92,7 +92,7 @@ fn is_header(text: &str) -> bool {
 
 fn is_long_name(text: &str, fits: fn(char) -> bool) -> bool {
     let prints = |letter: char| {
-        // What escapes does not print. A quote and a backslash escape all the same.
+        // A character that `escape_debug` escapes does not print, except quotes and backslashes.
         let is_printed = letter.escape_debug().len() == 1 || matches!(letter, '"' | '\'' | '\\');
         is_printed && !letter.is_whitespace() && fits(letter)
     };

@@ -1,4 +1,4 @@
-//! The rules, each on its own and among the others.
+//! The rules, each on its own and in relation to the others.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ const RULE: Mapping = Mapping {
     remedy: super::RULE_REMEDY,
 };
 
-/// The rules that have been read, as far as the next ones care.
+/// The state of reading rules, one after the other.
 pub(super) struct Rules<'n, 'l> {
     defaults: Defaults<'n>,
     limits: &'l mut Limits<'n>,
@@ -49,11 +49,11 @@ pub(super) struct Rules<'n, 'l> {
     /// The attributes that requests have.
     sources: &'l AttributeSources<'l>,
     missing: MissingKeys,
-    /// Where each name of a domain stands first.
+    /// The first position of each name of a domain.
     first: BTreeMap<replaces::Id<'n>, Position>,
     replacing: Replacing<'n>,
     count: usize,
-    /// Of how many it could be read what they are called.
+    /// The number of rules whose name and domain could be read.
     named: usize,
     pairs: usize,
 }
@@ -131,7 +131,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         Some(rule)
     }
 
-    /// The rules that a rule replaces.
+    /// Reads the rules that a rule replaces.
     fn replaced(
         &mut self,
         fields: &Fields<'n, '_>,
@@ -147,9 +147,10 @@ impl<'n, 'l> Rules<'n, 'l> {
         Some(replaces)
     }
 
-    /// Once all have been read: what rules replace are other rules, and one of them is left.
+    /// Checks, once all rules have been read, that rules replace existing rules, and that at least one of them
+    /// remains.
     pub(super) fn check_replaced(&self, report: &mut Report) {
-        // One without a name may be the one that is named.
+        // A rule whose name could not be read may be the rule that is named.
         if self.named == self.count {
             self.replacing.check_names(&self.first, report);
         }
@@ -157,13 +158,12 @@ impl<'n, 'l> Rules<'n, 'l> {
         self.replacing.check_circles(report);
     }
 
-    /// Warns of requests that no rule limits because a key is missing, once all rules were read without
-    /// errors.
+    /// Warns of requests that no rule limits because a key is missing, once all rules were read without errors.
     pub(super) fn warn_of_missing(&self, rules: &[Rule], report: &mut Report) {
         self.missing.warn(rules, self.sources, report);
     }
 
-    /// Says once that there are too many.
+    /// Reports too many rules, once.
     fn count(&mut self, at: Position, report: &mut Report) -> Option<()> {
         self.count += 1;
         if self.count == MAX_RULES + 1 {
@@ -173,7 +173,7 @@ impl<'n, 'l> Rules<'n, 'l> {
     }
 
     fn count_pairs(&mut self, rule: &Rule, at: Position, report: &mut Report) {
-        // Limits that are called by their names have counts of their own.
+        // Limits that callers use by name have metrics of their own.
         let before = self.pairs + self.limits.count();
         self.pairs += limits_of(&rule.limit, &rule.overrides).len();
         if before <= MAX_PAIRS && self.pairs + self.limits.count() > MAX_PAIRS {
@@ -196,7 +196,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         }
     }
 
-    /// The rule's name and domain, which no other rule has.
+    /// Reads the rule's name and domain, which together must be unique.
     fn identity(
         &mut self,
         fields: &Fields<'n, '_>,
@@ -223,7 +223,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         report.error(at, message, "rename one of them");
     }
 
-    /// A request that costs more than there ever is would be refused for ever.
+    /// Warns of a cost above the size of a limit, because such requests would always be refused.
     fn warn_of_cost(&self, rule: &Rule, at: Position, report: &mut Report) {
         let Costs { routes, default } = &rule.cost;
         let most = routes.iter().map(|(_, cost)| *cost).chain([*default]).max();
@@ -242,7 +242,7 @@ impl<'n, 'l> Rules<'n, 'l> {
     }
 }
 
-/// The limits that a rule may spend, each once.
+/// Returns the limits that a rule may spend, each once.
 fn limits_of(choice: &Choice, overrides: &[Override]) -> Vec<usize> {
     let tiers = choice.tiers.iter().flat_map(|tiers| tiers.of.iter().map(|(_, spend)| *spend));
     let overrides = overrides.iter().map(|one| one.spend);

@@ -1,8 +1,8 @@
 //! Notices that a file has changed.
 //!
-//! The directories that it is in are watched, not the file: editors and deployments put another in
-//! its place, and Kubernetes changes the target of a link that the path goes through. What is in the
-//! file is what counts in the end, and is looked at every ten seconds even if nothing was noticed.
+//! The directories that contain the file are watched, not the file itself: editors and deployments replace the file,
+//! and Kubernetes changes the target of a link in the path. The contents of the file decide in the end, and are read
+//! every ten seconds even if no change was noticed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,13 +21,13 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::RulesFile;
 
-/// However nothing was noticed, the file is looked at.
+/// How often the file is read even if no change was noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// A file is looked at when nothing has happened to it for so long: whoever writes it may not be done.
+/// A file is read when it has not changed for this time, because its writer may not have finished.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Or when it is not left alone for so long.
+/// A file that keeps changing is read after this time.
 const RESTLESS: Duration = Duration::from_secs(1);
 
 /// Reads rules again when their file changes, until it is dropped.
@@ -36,21 +36,21 @@ pub struct Following {
     file: RulesFile,
     bell: Bell,
     looking: Option<JoinHandle<()>>,
-    /// Who listens for hangups.
+    /// The task that waits for SIGHUP.
     listening: Option<AbortHandle>,
 }
 
-/// Rings in the thread that looks.
+/// Wakes the thread that reads the file.
 #[derive(Clone)]
 struct Bell {
-    /// Room for one: who is to look need not be told twice.
+    /// Capacity 1: a second wake-up before the thread reads the file adds nothing.
     ring: SyncSender<()>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Bell {
     fn ring(&self) {
-        // Full is as good; and nobody there means that it is over.
+        // A full channel has a wake-up already, and a closed one means that the thread has ended.
         let _ = self.ring.try_send(());
     }
 
@@ -60,12 +60,12 @@ impl Bell {
 }
 
 impl Following {
-    /// Whenever something happens to the file, and every ten seconds.
+    /// Reads the file when it changes, and every ten seconds.
     pub(super) fn watching(file: RulesFile) -> io::Result<Following> {
         Following::new(file, Watched::new, LOOK_EVERY)
     }
 
-    /// Every so often.
+    /// Reads the file at this interval.
     pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<Following> {
         Following::new(file, |_| Watched::default(), every)
     }
@@ -99,7 +99,7 @@ impl Following {
         let listening = runtime.spawn(async move {
             while hangups.recv().await.is_some() {
                 let file = file.clone();
-                // Loud in itself, either way.
+                // The reload logs its result itself.
                 let _ = tokio::task::spawn_blocking(move || file.reload()).await;
             }
         });
@@ -116,7 +116,7 @@ impl Drop for Following {
         self.bell.is_over.store(true, Ordering::Relaxed);
         self.bell.ring();
         if let Some(looking) = self.looking.take() {
-            // It has no panics to pass on.
+            // The thread does not panic.
             let _ = looking.join();
         }
     }
@@ -137,9 +137,9 @@ fn look_on(
 ) {
     watched.follow(&file.files());
     while !bell.is_over() {
-        // Also at the beginning: for what happened before it was watched. Loud in itself, either way.
+        // Also at the start, for changes before the directories were watched. The reload logs its result itself.
         let _ = file.reload_if_changed();
-        // A link may lead elsewhere now, or the rules name another file.
+        // A link may have another target now, or the rules may name another file.
         watched.follow(&file.files());
         if rung.recv_timeout(every).is_ok() && !bell.is_over() {
             until_quiet(rung);
@@ -152,7 +152,7 @@ fn until_quiet(rung: &Receiver<()>) {
     while began.elapsed() < RESTLESS && rung.recv_timeout(QUIET).is_ok() {}
 }
 
-/// The directories that are watched; none without a watcher.
+/// The watched directories; empty without a watcher.
 #[derive(Default)]
 struct Watched {
     watcher: Option<RecommendedWatcher>,
@@ -173,24 +173,24 @@ impl Watched {
         Watched { watcher: watcher.ok(), directories: BTreeSet::new() }
     }
 
-    /// Watches where these files are, and nothing else.
+    /// Watches the directories of these files, and nothing else.
     fn follow(&mut self, files: &[PathBuf]) {
         let Some(watcher) = &mut self.watcher else { return };
         let wanted: BTreeSet<PathBuf> =
             files.iter().flat_map(|file| directories_of(file)).collect();
         for gone in self.directories.difference(&wanted) {
-            // It may be gone itself.
+            // The directory may not exist any more.
             let _ = watcher.unwatch(gone);
         }
-        // All of them again: one of the same name may have taken another's place. What cannot be watched
-        // is looked at now and then.
+        // Watches all of them again, because a directory may have been replaced by another of the same name. Files in
+        // directories that cannot be watched are still read every ten seconds.
         let is_watched =
             |directory: &PathBuf| watcher.watch(directory, RecursiveMode::NonRecursive).is_ok();
         self.directories = wanted.into_iter().filter(is_watched).collect();
     }
 }
 
-/// Whether something was only looked at: by us, as a rule.
+/// Returns whether a file was only read, usually by this process.
 fn is_idle(event: &Event) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
@@ -199,18 +199,18 @@ fn is_idle(event: &Event) -> bool {
     }
 }
 
-/// The most links that are gone through, as the system has it.
+/// The most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The directories in which something can happen that changes what a path leads to: its own, and those
-/// of every link on the way, and of what is behind each.
+/// Returns the directories in which a change can alter the target of a path: its own directory, and those of every
+/// link on the way and of each link's target.
 fn directories_of(file: &Path) -> BTreeSet<PathBuf> {
     let mut directories = BTreeSet::new();
     let mut ahead = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
     for _ in 0..MAX_LINKS {
         let Some(path) = ahead.pop() else { break };
         directories.extend(path.parent().map(Path::to_owned));
-        // The first link on the way to it.
+        // The first link in the path.
         let mut ancestors: Vec<&Path> = path.ancestors().collect();
         ancestors.reverse();
         let Some(link) = ancestors.into_iter().find(|ancestor| ancestor.is_symlink()) else {

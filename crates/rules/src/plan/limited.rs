@@ -21,7 +21,7 @@ pub(crate) struct Limited {
 
 impl Plan {
     /// Returns the limit for a request that brings its own numbers, in place of the rule's limit `spent`. Both keep
-    /// their keys in the same scope name, so that what a key has spent of one it has also spent of the other.
+    /// their keys under the same scope name, so that what a key has spent of one it has also spent of the other.
     pub(crate) fn limited_to(
         &self,
         quota: Quota,

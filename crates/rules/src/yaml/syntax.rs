@@ -1,13 +1,13 @@
-//! What is wrong with a text that is no YAML, in words that help.
+//! Explains errors of the YAML parser, with remedies.
 
 use crate::position::{Position, end_of};
 
-/// The first character that no text has, and where. The parser would take a NUL for the end.
+/// Returns the first control character and its position. The parser would take a NUL for the end.
 pub(super) fn control_character(text: &str) -> Option<(u8, Position)> {
     let is_control =
         |byte: u8| byte == 0x7f || (byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r'));
     let index = text.bytes().position(is_control)?;
-    // OK because the byte is there, and begins a character.
+    // OK because the byte exists, and begins a character.
     Some((text.as_bytes()[index], end_of(&text[..index])))
 }
 
@@ -19,7 +19,7 @@ const INDENT: &str = "see that what belongs together is indented alike";
 const DIRECTIVE: &str = "a directive, which begins with `%`";
 const NO_DIRECTIVE: &str = "remove it; put a text that begins with % in quotes";
 
-/// How the parser's message begins, what to say instead, and what to do. The first that fits counts.
+/// The beginning of a parser's message, the problem to report instead, and the remedy. The first match counts.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("':' must be followed by", "a tab after `:`", "use a space"),
     ("'-' must be followed by", "a tab after `-`", "use a space"),
@@ -109,7 +109,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What the parser says of a text, in words that help, and where that is.
+/// Returns the problem that the parser found, in plain words, with its position and a remedy.
 pub(super) fn explained(
     info: &str,
     at: Position,
@@ -130,8 +130,8 @@ pub(super) fn explained(
     (at, message, remedy)
 }
 
-/// The first tab in the indentation of a line, from `line` on: the parser may say where the text before
-/// it begins.
+/// Returns the first tab in the indentation of a line, from `line` on: the parser may report the position of the text
+/// before it.
 fn indenting_tab(text: &str, line: u32) -> Option<Position> {
     let text = text.replace("\r\n", "\n");
     let lines = (1..).zip(text.split(['\n', '\r'])).skip_while(|(number, _)| *number < line);
