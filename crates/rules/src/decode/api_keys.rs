@@ -1,5 +1,5 @@
-//! The tiers of API keys, here and in a file of their own. The keys are secrets: no message shows them,
-//! nor what stands beside them, which may have changed places with them.
+//! The tiers of API keys, in the rules file and in a file of their own. The keys are secrets: no message shows them,
+//! nor the tiers next to them, because the two may have been swapped.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::Node;
 
-/// YAML has no longer names of fields.
+/// The longest name of a field in YAML.
 const MAX_KEY_BYTES: usize = 1_024;
 
 /// The most tiers that a remedy lists.
@@ -33,18 +33,18 @@ pub(crate) struct ApiKeys {
     rows: HashMap<Box<str>, Tier>,
     /// The tiers that rules name, if there are rules.
     named: Option<HashSet<Box<str>>>,
-    /// Those that none names, and has been warned of.
+    /// The tiers that no rule names, of which the file was warned.
     unnamed: HashSet<Box<str>>,
 }
 
-/// A key's tier, and where that stands.
+/// A key's tier, and its position.
 struct Tier {
     name: Box<str>,
     file: Arc<str>,
     line: u32,
 }
 
-/// The file that has more keys.
+/// The file that has further keys.
 pub(crate) struct KeysFile {
     pub(crate) path: PathBuf,
     pub(crate) at: Position,
@@ -118,7 +118,7 @@ impl KeysFile {
     }
 }
 
-/// A file of API keys that has none.
+/// Reports a file of API keys that is empty.
 pub(crate) fn nothing(at: Position, report: &mut Report) {
     report.error(at, "no API keys", "give each key its tier, or write `{}` if there are none");
 }

@@ -1,4 +1,4 @@
-//! The tests that a file carries: requests, and what its rules should do with them.
+//! The tests in a file: requests, and the expected effects of its rules.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most tests in a file: they run whenever it is read.
+/// The most tests in a file: they run each time the file is read.
 const MAX_TESTS: usize = 1_000;
 
 /// The most attributes of a test's request.
@@ -47,7 +47,7 @@ const KEY: Table = Table {
     naming: Naming::Hidden,
 };
 
-/// The fields of a test that make its request, and how far what is in each can be relied on.
+/// The fields of a test that make its request, and how far the attributes in each are trusted.
 const PARTS: [(&str, Table, Standing); 3] = [
     ("attributes", attributes_in("`attributes`"), Standing::Known),
     ("said", attributes_in("`said`"), Standing::Said),
@@ -68,7 +68,7 @@ pub(super) struct CaseReader<'r, 'l, 'n> {
 }
 
 impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
-    /// Reads tests of these rules, which have no errors. A test without a domain has the default one.
+    /// Returns a reader for tests of these rules, which have no errors. A test without a domain has the default one.
     pub(super) fn new(
         rules: &'r [Rule],
         default: Option<&'r str>,
@@ -100,7 +100,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let rows = expect.and_then(|node| EXPECT.rows(node, report));
         let domain = domain?;
         let expected = rows?.into_iter().map(|row| self.expected(&row, domain, report));
-        // Each is read, whatever is wrong with another.
+        // Collected first, so that each is read even if another has errors.
         let expected: Vec<Option<Expectation>> = expected.collect();
         Some(Case {
             name: name?.into(),
@@ -111,7 +111,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         })
     }
 
-    /// The domain that a test names, or the one of all rules.
+    /// Returns the domain that a test names, or the only domain of the rules.
     fn domain(&self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<&'r str> {
         if let Some(node) = fields.get("domain") {
             let text = names::DOMAIN.read(node, "`domain`", report)?;
@@ -186,7 +186,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
     }
 }
 
-/// The attributes of a test's request.
+/// Reads the attributes of a test's request.
 fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribute>> {
     let mut sent = Vec::new();
     let mut is_whole = true;
@@ -213,7 +213,7 @@ fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribut
     is_whole.then_some(sent)
 }
 
-/// The attributes of a key, in the order of the rule's key.
+/// Reads the attributes of a key, in the order of the rule's key.
 fn key(
     node: &Node<'_>,
     rule: Option<&Rule>,
@@ -229,7 +229,7 @@ fn key(
         match is_part(rule?) {
             Some(part) => key.push((part, name, value)),
             None => {
-                // Not shown: the value may stand in its place.
+                // The name is not shown: a secret value may have been written in its place.
                 let remedy = "use the attributes that the rule names under `key`";
                 report.error(at, "the rule's key has no such attribute", remedy);
                 return None;

@@ -1,4 +1,4 @@
-//! Which limit a rule spends for whom.
+//! The limit that a rule spends, by tier.
 
 use super::fields::{Fields, Mapping, Naming, Table};
 use super::limits::Limits;

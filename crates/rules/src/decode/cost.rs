@@ -1,4 +1,4 @@
-//! What requests cost.
+//! The costs of requests.
 
 use tollgate_core::{Cost, Excerpt, MAX_UNITS};
 
@@ -11,7 +11,7 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most routes that may have costs of their own in a rule: they are tried one after the other.
+/// The most routes of a rule that may have their own costs: they are tried one after the other.
 const MAX_ROUTES: usize = 1_000;
 
 const REMEDY: &str =
@@ -66,7 +66,7 @@ fn cost(node: &Node<'_>, report: &mut Report) -> Option<Cost> {
     cost
 }
 
-/// `POST /reports` or `/v1/export/**`.
+/// Reads `POST /reports` or `/v1/export/**`.
 fn route(text: &str, at: Position, report: &mut Report) -> Option<Route> {
     let mut words = text.split(' ');
     let (method, path) = match (words.next(), words.next(), words.next()) {

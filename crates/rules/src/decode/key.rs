@@ -1,4 +1,4 @@
-//! How a rule's key is made.
+//! The key of a rule.
 
 use tollgate_core::Excerpt;
 
@@ -77,7 +77,7 @@ fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node
     Some(items)
 }
 
-/// A part of the key that `when` wants not to be there: the rule would never apply.
+/// Reports a part of the key that `when` requires to be absent: the rule would never apply.
 pub(super) fn check_presence(
     key: &[KeyPart],
     when: &[Condition],

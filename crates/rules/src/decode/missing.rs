@@ -1,4 +1,4 @@
-//! Requests that a rule does not limit because they have nothing to make its key of.
+//! Finds requests that a rule does not limit because they lack the attributes of its key.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most rules that a rule whose key may be missing is compared with: rules of its domain that have no
-/// condition on values, or whose first such condition is one of its own. If there are more, the requests
-/// without the key are taken to be limited.
+/// The most rules that are compared with a rule whose key may be missing: the rules of its domain that have no
+/// condition on values, or whose first such condition is one of its own. If there are more, the requests without the
+/// key are assumed to be limited.
 const MAX_COMPARED: usize = 1_000;
 
 /// A domain, and the attribute and the first value of a condition. Empty if there is no condition on values.
@@ -23,7 +23,7 @@ type OtherRules<'r> = HashMap<Heading<'r>, Vec<&'r Rule>>;
 /// The parts of keys that some requests do not have.
 #[derive(Default)]
 pub(super) struct MissingKeys {
-    /// How many rules were read.
+    /// The number of rules that were read.
     rules: usize,
     found: Vec<MissingPart>,
 }
@@ -35,7 +35,7 @@ struct MissingPart {
 }
 
 impl MissingKeys {
-    /// Notes the parts of a rule's key, which stands at `node`, that some requests do not have.
+    /// Notes the parts of a rule's key, which is at `node`, that some requests do not have.
     pub(super) fn note(&mut self, rule: &Rule, node: &Node<'_>, origin: Origin<'_>) {
         let place = self.rules;
         self.rules += 1;
@@ -78,8 +78,7 @@ fn heading<'r>(rule: &'r Rule, condition: Option<&'r Condition>) -> Heading<'r> 
     (&rule.domain, attribute, condition.and_then(value).unwrap_or_default())
 }
 
-/// Whether another rule limits the requests that `rule` does not limit because they do not have a part of
-/// its key.
+/// Returns whether another rule limits the requests that `rule` does not limit because they lack a part of its key.
 fn is_limited_without(part: &KeyPart, rule: &Rule, others: &OtherRules<'_>) -> bool {
     let headings = rule.when.iter().map(Some).chain([None]).map(|own| heading(rule, own));
     let mut others = headings.filter_map(|heading| others.get(&heading)).flatten();
@@ -103,19 +102,19 @@ fn warn(rule: &Rule, part: &KeyPart, at: Position, report: &mut Report) {
     );
 }
 
-/// Whether a rule limits or refuses any request.
+/// Returns whether a rule limits or refuses any request.
 fn limits_anything(rule: &Rule) -> bool {
     rule.limit.default != Spend::Allow || rule.limit.tiers.is_some()
 }
 
-/// Whether some requests have none of a part's attributes, and others have one.
+/// Returns whether some requests have no attribute of a part, and others have one.
 fn may_be_missing(part: &KeyPart, sources: &AttributeSources<'_>) -> bool {
     let available = || part.first_of.iter().map(|name| sources.of(name));
     !available().any(|it| it == Availability::Always)
         && available().any(|it| it == Availability::Sometimes)
 }
 
-/// Whether `when` only holds for requests that have the part, so that the rule is for these alone.
+/// Returns whether `when` holds only for requests that have the part, so that the rule is only for these.
 fn is_wanted(part: &KeyPart, when: &[Condition]) -> bool {
     when.iter().any(|condition| is_of(part, condition) && condition.wanted != Wanted::Absent)
 }
@@ -124,11 +123,11 @@ fn is_of(part: &KeyPart, condition: &Condition) -> bool {
     part.first_of.contains(&condition.attribute)
 }
 
-/// Whether `other`, whose key every request has, limits the requests that `rule` does not limit because
-/// they do not have the part.
+/// Returns whether `other`, whose key every request has, limits the requests that `rule` does not limit because they
+/// lack the part.
 ///
-/// Such a rule says that the part is missing, or limits each client by another key. It applies to all that
-/// `rule` is for: each of its further conditions is one of `rule`.
+/// Such a rule requires that the part is missing, or limits each client by another key. It applies to all requests
+/// that `rule` is for: each of its further conditions is a condition of `rule`.
 fn limits_without(other: &Rule, rule: &Rule, part: &KeyPart) -> bool {
     let is_absence =
         |condition: &Condition| is_of(part, condition) && condition.wanted == Wanted::Absent;

@@ -1,4 +1,5 @@
-//! Networks: one as a value in a rule, and many under a name, here or in a file of their own.
+//! Networks: one network as a value in a rule, and named sets of networks, in the rules file or in a file of their
+//! own.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -41,10 +42,10 @@ const NETWORKS: Table = Table {
 
 const SET: Mapping = Mapping { name: "a set of networks", fields: &["file"], remedy: SET_REMEDY };
 
-/// Reads another file by its path as written, and at most a number of bytes of it.
+/// Reads another file by its path as written, up to a number of bytes.
 type ReadFile<'a> = dyn FnMut(&Path, usize) -> io::Result<Vec<u8>> + 'a;
 
-/// The files of networks that a file names, and what is wrong with them.
+/// The files of networks that a rules file names, and their problems.
 pub(crate) struct NetworkFiles<'a> {
     read: &'a mut ReadFile<'a>,
     reports: Vec<Report>,
@@ -54,9 +55,9 @@ pub(crate) struct NetworkFiles<'a> {
 #[derive(Default)]
 pub(super) struct NetworkSets<'n> {
     sets: Vec<Named<'n>>,
-    /// In all sets.
+    /// The number of networks in all sets.
     count: usize,
-    /// The section could not be read: sets that are not there are not missing.
+    /// Whether the section could not be read, so that a name that is not found is not reported.
     is_broken: bool,
 }
 
@@ -111,7 +112,7 @@ fn file_remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Reads one network or address a line; `None` if one of them is neither.
+/// Reads one network or address a line; `None` if a line is neither.
 fn lines(bytes: &[u8], report: &mut Report) -> Option<Vec<IpNet>> {
     let text = contents::text(bytes, report)?;
     let mut networks = Vec::new();
@@ -236,7 +237,7 @@ impl<'n> NetworkSets<'n> {
 pub(super) struct Value<'t> {
     pub(super) text: &'t str,
     pub(super) at: Position,
-    /// Whether messages show a text that is nothing like an address: it may be a secret.
+    /// Whether messages show a text that does not look like an address, because it may be a secret.
     pub(super) naming: Naming,
 }
 
@@ -248,7 +249,7 @@ impl Value<'_> {
     }
 }
 
-/// The networks of one set.
+/// Reads the networks of one set.
 fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     match &node.kind {
         Kind::List(items) => {
@@ -271,7 +272,7 @@ fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Op
     }
 }
 
-/// One network or address of a list.
+/// Reads one network or address of a list.
 pub(super) fn listed(node: &Node<'_>, name: &str, report: &mut Report) -> Option<IpNet> {
     let text = report.text(node, name, REMEDY)?;
     let value = Value { text, at: node.at, naming: Naming::Shown };

@@ -1,4 +1,4 @@
-//! What is different for single keys. Their values may be secrets: no message shows them.
+//! The overrides of single keys. Their values may be secrets: no message shows them.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ const VALUE: Mapping = Mapping {
     remedy: "use a text, or one of `{ network: … }` and `{ networks: … }`",
 };
 
-/// The attributes that make a key, and what they are.
+/// The attributes that make a key, and their values.
 type Key = Vec<(Box<str>, KeyValue)>;
 
 /// The context of a rule's overrides.
@@ -98,7 +98,7 @@ impl Reading<'_, '_> {
                 parts.iter().any(|part| part.first_of.iter().any(|known| **known == **name))
             };
             if self.parts.is_some_and(|parts| !is_known(parts)) {
-                // Not shown: the value may stand in its place.
+                // The name is not shown: a secret value may have been written in its place.
                 report.error(*at, "the rule's key has no such attribute", ONE_OF_EACH);
                 return None;
             }
@@ -153,7 +153,7 @@ impl Reading<'_, '_> {
     }
 }
 
-/// Returns the one value that is for a part of the rule's key.
+/// Returns the one value for a part of the rule's key.
 fn one_of(
     part: &KeyPart,
     values: &[(&str, Option<KeyValue>)],

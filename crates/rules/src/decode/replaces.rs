@@ -1,4 +1,4 @@
-//! Which rules a rule replaces. Whether there are such rules is known once all have been read.
+//! Which rules a rule replaces. Whether these rules exist is checked once all rules have been read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,13 +10,13 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most rules that one may replace.
+/// The most rules that one rule may replace.
 const MAX_REPLACED: usize = 1_000;
 
 const REMEDY: &str =
     "list other rules of the domain, like `replaces: [per-client]`, or use `replaces: all`";
 
-/// A rule that is replaced, and where that is said.
+/// A rule that is replaced, and the position of its name.
 pub(super) struct Named<'n> {
     pub(super) name: &'n str,
     at: Position,
@@ -50,7 +50,7 @@ pub(super) struct Replacing<'n> {
     all: HashSet<Id<'n>>,
 }
 
-/// Reads the rules that one replaces, each once; `all` is not the name of a rule here, and in a list it is.
+/// Reads the rules that a rule replaces, each once. `all` means all rules; in a list it is the name of a rule.
 pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
     if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
         return Some(ReplacesField::All);
@@ -87,8 +87,8 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// Reports every rule that names one which says `replaces: all`: the two would replace each other. Such rules
-    /// are in no other circle, because they do not replace each other.
+    /// Reports every rule that names a rule with `replaces: all`, because the two would replace each other. Rules
+    /// with `replaces: all` are in no other circle, because they do not replace each other.
     pub(super) fn check_all(&self, report: &mut Report) {
         for ((domain, _), named) in &self.each {
             for Named { name, at } in named {
@@ -100,7 +100,7 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// Every name stands for another rule; all the rules of the file are `known`.
+    /// Reports every name that is not another rule; `known` has all rules of the file.
     pub(super) fn check_names(&self, known: &BTreeMap<Id<'n>, Position>, report: &mut Report) {
         for ((domain, own), named) in &self.each {
             for Named { name, at } in named {
@@ -119,13 +119,14 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// No rules replace each other in a circle: a request that all of them apply to would meet none.
+    /// Reports rules that replace each other in a circle: if all of them apply to a request, none would decide it.
     pub(super) fn check_circles(&self, report: &mut Report) {
         let places: HashMap<Id<'n>, usize> =
             self.each.iter().enumerate().map(|(at, (rule, _))| (*rule, at)).collect();
         let mut steps = vec![Step::NotTaken; self.each.len()];
         for start in 0..self.each.len() {
-            // Each with the next of its names to follow. Not by recursion: a chain is as long as the file.
+            // The rules on the path, each with the index of its next name to follow. Without recursion, because a
+            // chain may be as long as the file.
             let mut path: Vec<(usize, usize)> = Vec::new();
             if steps[start] == Step::NotTaken {
                 steps[start] = Step::OnPath(0);
@@ -139,7 +140,7 @@ impl<'n> Replacing<'n> {
                     continue;
                 };
                 *next += 1;
-                // One that replaces itself was reported.
+                // A rule that replaces itself has been reported.
                 let Some(&place) = places.get(&(*domain, *name)).filter(|_| name != own) else {
                     continue;
                 };
@@ -167,11 +168,11 @@ impl<'n> Replacing<'n> {
     }
 }
 
-/// How far a rule has been followed.
+/// How far the search has followed a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     NotTaken,
-    /// At this place of the path.
+    /// At this index in the path.
     OnPath(usize),
     Done,
 }

@@ -1,4 +1,4 @@
-//! Domains that had rules once, and whose requests are not limited on purpose.
+//! Domains that once had rules, and whose requests are deliberately not limited.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! When a rule applies.
+//! The conditions of a rule.
 
 use ipnet::IpNet;
 use tollgate_core::Excerpt;
@@ -49,11 +49,11 @@ const PATTERN: Mapping = Mapping {
 struct Reading<'s, 'n> {
     attribute: &'s str,
     networks: &'s mut NetworkSets<'n>,
-    /// How many bits the IPv6 addresses of one client share.
+    /// The length of the prefix that the IPv6 addresses of one client share.
     ipv6_prefix: u8,
 }
 
-/// What every attribute must be.
+/// Reads the condition on every attribute.
 pub(super) fn read(
     node: &Node<'_>,
     origin: Origin<'_>,
@@ -82,7 +82,7 @@ pub(super) fn read(
     Some(conditions)
 }
 
-/// Values that no request over HTTP has.
+/// Warns of values that no HTTP request has.
 fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut Report) {
     let is_method = |text: &str| {
         let capitals = text.to_ascii_uppercase();
@@ -109,7 +109,7 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
 }
 
 impl Reading<'_, '_> {
-    /// Reads a condition: one pattern or list, and the values that `none_of` leaves out.
+    /// Reads a condition: one pattern or list, and the patterns that `none_of` excludes.
     fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
         match &node.kind {
             Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![self.pattern(node, report)?])]),
@@ -202,7 +202,7 @@ impl Reading<'_, '_> {
         Some(items.iter().filter_map(|item| self.pattern(item, report)).collect())
     }
 
-    /// Reads one value: a text, or a mapping that says how the text is meant.
+    /// Reads one pattern: a text, or a mapping that says how the text is compared.
     fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
         if let Kind::Map(_) = node.kind {
             let fields = Fields::read(node, &PATTERN, report)?;
@@ -219,7 +219,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Whether the attribute is a client's address, whose values are addresses and networks.
+    /// Returns whether the attribute is a client's address, whose values are addresses and networks.
     fn is_address(&self) -> bool {
         self.attribute == "ip"
     }
@@ -240,7 +240,8 @@ impl Reading<'_, '_> {
         self.networks.network(&value, report).map(Pattern::In)
     }
 
-    /// Warns of a network that is compared as text. Envoy masks addresses to networks in one attribute.
+    /// Warns of a network that is compared as text. The exception is one attribute of Envoy, which masks addresses to
+    /// networks.
     fn warn_of_network(&self, text: &str, at: Position, report: &mut Report) {
         let is_text = self.attribute == "masked_remote_address" || !text.contains('/');
         if !is_text && networks::known_of(text).is_some() {
@@ -254,7 +255,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Warns of a text that no client's `ip` is: IPv6 clients have a group there.
+    /// Warns of a text that is never a client's `ip`, because IPv6 clients have the text of their group.
     fn warn_of_exact_address(&self, text: &str, at: Position, report: &mut Report) {
         let is_client =
             |known: IpNet| networks::client_text(known.addr(), self.ipv6_prefix) == text;
@@ -302,7 +303,7 @@ impl Reading<'_, '_> {
 
 const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
 
-/// The one field besides `none_of`, which may narrow what a value must be like.
+/// Returns the one field besides `none_of`, which may exclude values of it.
 fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
     let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
     match (&others[..], fields.get("none_of").is_some()) {
@@ -310,7 +311,7 @@ fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'st
         ([like], false) | ([like @ ("prefix" | "glob" | "network" | "networks")], true) => {
             return Some(Some(like));
         }
-        // What was there instead has been reported.
+        // Unknown fields in its place have been reported.
         ([], false) if !fields.is_empty_mapping() => {}
         ([], false) => report.error(fields.at, "a condition that says nothing", REMEDY),
         _ => {

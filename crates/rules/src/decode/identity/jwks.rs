@@ -1,4 +1,4 @@
-//! Where the key set of an issuer is: in a file, or under a URL.
+//! The source of an issuer's key set: a file, or a URL.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
@@ -23,21 +23,21 @@ const URL_REMEDY: &str = "use one that begins with `https://`, without user name
 
 const MAX_URL_CHARS: usize = 2_048;
 
-/// More often no issuer should be asked.
+/// An issuer should not be queried more often.
 const SHORTEST_AGE: Duration = Duration::from_secs(10);
 const LONGEST_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_STALE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What is wrong, after the name of the field, and what to do.
+/// The problem, which follows the name of the field in the message, and its remedy.
 type Fault = (Cow<'static, str>, &'static str);
 
-/// A key set, as far as the file of rules has it.
+/// A key set, as far as the rules file has it.
 pub(super) enum JwksSource {
     Known(JwksConfig),
     File(JwksFile),
 }
 
-/// A file with a key set, which is yet to be read.
+/// A file with a key set, which is still to be read.
 pub(crate) struct JwksFile {
     path: PathBuf,
     at: Position,
@@ -81,7 +81,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
     }
 }
 
-/// Not shown in any message: there may be a secret in it.
+/// Reads a URL, which no message shows, because it may contain a secret.
 fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     let url = report.text(node, "`url`", URL_REMEDY)?;
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -103,7 +103,7 @@ fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     Some(url)
 }
 
-// Looking into keys and URLs needs the features `jwt` and `jwks`; without them, nothing is verified anyway.
+// Parsing keys and URLs needs the features `jwt` and `jwks`; without them, no token is verified anyway.
 #[cfg(feature = "jwks")]
 fn is_usable(url: &str) -> bool {
     tollgate_identity::Jwks::url(url).is_ok()
@@ -114,7 +114,7 @@ fn is_usable(_: &str) -> bool {
     true
 }
 
-/// Whether it is this machine.
+/// Returns whether the authority is this machine.
 fn is_here(authority: &str) -> bool {
     let is_loopback = |host: &str| match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
@@ -140,7 +140,7 @@ fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Durat
     None
 }
 
-/// A field that is there, and its value if that is right.
+/// A field that is present, and its value if that is valid.
 type Given = Option<(Position, Option<Duration>)>;
 
 fn ages(
@@ -168,7 +168,7 @@ fn ages(
 }
 
 impl JwksFile {
-    /// Reads the set. `read` is asked for what is in a file, by the path as it is written.
+    /// Reads the set. `read` returns the contents of a file by its path as written.
     pub(crate) fn fetch(
         self,
         read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
@@ -229,7 +229,7 @@ fn check(_: &[u8], _: Position, _: &mut Report) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What to do about a file that cannot be read.
+/// Returns the remedy for a file that cannot be read.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "let this user read it",

@@ -1,7 +1,7 @@
-//! The keys of tokens, and where they are. Those are secrets: no message shows them, nor what stands where
-//! a file or a variable should be named.
+//! The keys of tokens, and their sources. Keys are secrets: no message shows them, nor a text in the place where a
+//! file or a variable should be named.
 
-// Looking into a key needs the cryptography of the feature `jwt`.
+// Parsing a key needs the cryptography of the feature `jwt`.
 #[cfg(feature = "jwt")]
 mod usable;
 
@@ -19,7 +19,7 @@ use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
 
-/// The largest file of a key: a PEM of 16384 bits has not 4 KiB.
+/// The largest file of a key: a PEM of 16384 bits has less than 4 KiB.
 pub(crate) const MAX_KEY_FILE_BYTES: usize = 64 << 10;
 
 const MAX_ID_CHARS: usize = 256;
@@ -38,11 +38,11 @@ const ALGORITHMS: [(&str, JwtAlgorithm); 5] = [
     ("EdDSA", JwtAlgorithm::EdDsa),
 ];
 
-/// What others sign with.
+/// Algorithms that other software uses, and that are not supported.
 const UNSUPPORTED: [&str; 9] =
     ["HS384", "HS512", "RS384", "RS512", "ES512", "ES256K", "PS256", "PS384", "PS512"];
 
-/// The fields that say what a key is, of which it has one.
+/// The fields that give a key; a key has one of them.
 const MATERIALS: [&str; 4] = ["secret_file", "secret_env", "public_key", "public_key_file"];
 
 const SECRET_REMEDY: &str = "name the file or the variable that has it, like `secret_file: jwt.secret` or \
@@ -51,11 +51,11 @@ const SECRET_REMEDY: &str = "name the file or the variable that has it, like `se
 const PUBLIC_REMEDY: &str =
     "name its file, like `public_key_file: rsa.pem`, or put the PEM under `public_key`";
 
-/// A key of which all is known but itself.
+/// A key without its material, which is still to be read.
 pub(crate) struct KeySource {
     algorithm: JwtAlgorithm,
     id: Option<Box<str>>,
-    /// The field that says where it is.
+    /// The field that names the source.
     field: &'static str,
     at: Position,
     origin: Origin,
@@ -67,13 +67,13 @@ enum Origin {
     Variable(Box<str>),
 }
 
-/// What is wrong, after the name of the field, and what to do.
+/// The problem, which follows the name of the field in the message, and its remedy.
 type Fault = (Cow<'static, str>, &'static str);
 
-/// An id, and where it stands.
+/// An id, and its position.
 type Id<'n> = (&'n str, Position);
 
-/// The key, if nothing is wrong with it, and its id in any case.
+/// Reads a key, if it has no errors, and its id in any case.
 pub(super) fn read<'n>(
     node: &'n Node<'_>,
     report: &mut Report,
@@ -130,7 +130,7 @@ fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Id<'n>> {
     Some((text, node.at))
 }
 
-/// The one field that says what the key is.
+/// Returns the one field that gives the key.
 fn material<'n, 't>(
     fields: &Fields<'n, 't>,
     algorithm: Option<JwtAlgorithm>,
@@ -177,7 +177,7 @@ fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<O
         _ if text.is_empty() => report.error(node.at, format!("`{field}` is empty"), remedy),
         "public_key" => return Some(Origin::Given(text.into())),
         "secret_env" if is_variable(text) => return Some(Origin::Variable(text.into())),
-        // Not shown: it may be the secret.
+        // The value is not shown: it may be the secret.
         "secret_env" => {
             let message = "`secret_env` is not the name of a variable";
             let remedy = "name the variable that has the secret, like `JWT_SECRET`";
@@ -198,12 +198,12 @@ fn is_variable(text: &str) -> bool {
 }
 
 impl KeySource {
-    /// The algorithm of a key that tokens are tried on which name none.
+    /// Returns the algorithm of a key without an id, which is tried on tokens that name no key.
     pub(super) fn without_id(&self) -> Option<JwtAlgorithm> {
         self.id.is_none().then_some(self.algorithm)
     }
 
-    /// Reads the key from where it is. `read` is asked for what is in a file, by the path as it is written.
+    /// Reads the key from its source. `read` returns the contents of a file by its path as written.
     pub(crate) fn fetch(
         self,
         read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
@@ -236,7 +236,7 @@ impl KeySource {
         Some(JwtKeyConfig { algorithm, id, material })
     }
 
-    /// Refuses a key that stands in the file and is none.
+    /// Refuses a key in the rules file that is not valid.
     fn check_given(self, report: &mut Report) -> Option<KeySource> {
         if let Origin::Given(bytes) = &self.origin {
             refuse(check(self.algorithm, bytes), self.field, self.at, report)?;
@@ -245,7 +245,7 @@ impl KeySource {
     }
 }
 
-/// As editors and `echo` leave it at the end.
+/// Removes the line end that editors and `echo` leave.
 fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.pop_if(|last| *last == b'\n').is_some() {
         bytes.pop_if(|last| *last == b'\r');
@@ -273,7 +273,7 @@ fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
 }
 
 fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
-    // Whoever has the public key could make tokens.
+    // Anyone who has the public key could otherwise make tokens.
     if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
         return Err(("has a PEM, which is no secret".into(), remedy));
@@ -285,7 +285,7 @@ fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What can be told of a key without understanding it.
+/// Checks a PEM as far as possible without parsing the key.
 fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     let text = bytes.trim_ascii_start();
     if has(text, b"PRIVATE KEY-----") {
@@ -313,10 +313,10 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// A PEM whose key is for another algorithm than the one that is given.
+/// Returns the error for a PEM whose key is for another algorithm than the given one.
 fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> Fault {
     let (kind, remedy) = match fits {
-        // No PEM is a secret.
+        // Does not occur: no PEM is a secret.
         JwtAlgorithm::Hs256 => ("a secret", "use `algorithm: HS256`"),
         JwtAlgorithm::Rs256 => ("an RSA key", "use `algorithm: RS256`"),
         JwtAlgorithm::Es256 => ("a key on the curve P-256", "use `algorithm: ES256`"),
@@ -331,7 +331,7 @@ fn has(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// What to do about a file that cannot be read.
+/// Returns the remedy for a file that cannot be read.
 fn remedy(field: &str, error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "let this user read it",
