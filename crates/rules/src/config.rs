@@ -40,7 +40,7 @@ pub(crate) struct NamedLimit {
     pub(crate) limit: Limit,
 }
 
-/// Which requests spend which limit, by which key.
+/// A rule: the requests that it is for, their key, and the limit that they spend.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) name: Box<str>,

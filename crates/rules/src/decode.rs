@@ -98,7 +98,7 @@ pub(super) fn decode(
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
     let retired = fields.get("retired_domains").map(|node| retired::read(node, &rules, report));
-    // Which names are used is not known until there are no errors.
+    // With errors it is not known which names are used.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
         reading.warn_of_missing(&rules, report);

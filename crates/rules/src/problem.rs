@@ -109,7 +109,7 @@ impl Problems {
         self.iter().filter(|problem| problem.severity == Severity::Warning)
     }
 
-    /// Returns whether there are no problems.
+    /// Returns whether no problem was found.
     pub fn is_empty(&self) -> bool {
         self.errors + self.warnings == 0
     }

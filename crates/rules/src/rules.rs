@@ -48,7 +48,7 @@ impl Rules {
     }
 
     /// Replaces the rules, and returns their generation. Checks in flight are decided by the rules that they began
-    /// with. What keys have spent under a rule of the same name stays spent, even if its limit is now another. Logs
+    /// with. A key keeps what it has spent under a rule of the same name, even if the rule's limit has changed. Logs
     /// the configuration's [warnings](Config::warnings).
     ///
     /// If it fails, the rules do not change. It fails with [`Error::DomainsInUse`] if the new rules have no rule for

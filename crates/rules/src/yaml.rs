@@ -55,7 +55,7 @@ impl Node<'_> {
     }
 }
 
-/// Returns the document in a text. `None` if there is none, or if it cannot be read, which is then reported.
+/// Returns the document in a text. `None` if the text is empty, or if it cannot be read, which is then reported.
 pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) -> Option<Node<'t>> {
     if let Some((code, at)) = syntax::control_character(text) {
         let message = format!("the character U+{code:04X}, which does not print");

@@ -220,7 +220,7 @@ impl<'n> Seen<'n> {
         }
     }
 
-    /// Returns the index of the row that has the name; if there is none, notes that the next row will have it.
+    /// Returns the index of the row that has the name; otherwise notes that the next row will have it.
     fn place_of(&mut self, name: &'n str, rows: &[Row<'n, '_>]) -> Option<usize> {
         match self {
             Seen::Few => rows.iter().position(|row| row.name == name),

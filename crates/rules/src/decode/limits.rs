@@ -183,7 +183,7 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     let is_there = |parameter: &&str| *parameter == "mode" || fields.get(parameter).is_some();
     let missing = name.parameters().iter().filter(|parameter| !is_there(parameter));
     parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
-    let limit = of_parameters(name, parameters, node.at, report);
+    let limit = limit_of_parameters(name, parameters, node.at, report);
     // A limit with a stand-in is not the limit in the file.
     limit.filter(|_| report.errors() == errors_before)
 }
@@ -214,7 +214,7 @@ fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
 }
 
 /// Makes a limit of its parameters, and reports each parameter that is refused.
-fn of_parameters(
+fn limit_of_parameters(
     name: AlgorithmName,
     mut parameters: Vec<(&'static str, &str, Position)>,
     at: Position,

@@ -1,4 +1,4 @@
-//! Which texts may be names.
+//! The texts that may be names.
 
 use tollgate_core::Excerpt;
 

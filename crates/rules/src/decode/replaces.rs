@@ -1,4 +1,4 @@
-//! Which rules a rule replaces. Whether these rules exist is checked once all rules have been read.
+//! The rules that a rule replaces. Whether these rules exist is checked once all rules have been read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

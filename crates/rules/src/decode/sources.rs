@@ -68,8 +68,8 @@ impl<'n> AttributeSources<'n> {
         self.declared.contains(&name)
     }
 
-    /// Returns how often requests have an attribute. Attributes of callers are taken to be always present, or not, as
-    /// the file declares them.
+    /// Returns how often requests have an attribute. An attribute that is neither declared nor of HTTP counts as
+    /// always present, because callers decide what they send.
     pub(super) fn of(&self, name: &str) -> Availability {
         if self.is_declared(name) {
             return Availability::Always;

@@ -147,7 +147,7 @@ impl Reading<'_, '_> {
                 let is_present = report.truth(node, "`present`")?;
                 Some(if is_present { Wanted::Present } else { Wanted::Absent })
             }
-            _ => Some(Wanted::AnyOf(vec![self.of_fields(fields, report)?])),
+            _ => Some(Wanted::AnyOf(vec![self.pattern_of_fields(fields, report)?])),
         }
     }
 
@@ -207,7 +207,7 @@ impl Reading<'_, '_> {
         if let Kind::Map(_) = node.kind {
             let fields = Fields::read(node, &PATTERN, report)?;
             one_alone(&fields, report)?;
-            return self.of_fields(&fields, report);
+            return self.pattern_of_fields(&fields, report);
         }
         let text = report.text(node, PATTERN.name, PATTERN.remedy)?;
         match self.is_address() {
@@ -265,7 +265,11 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn of_fields(&mut self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<Pattern> {
+    fn pattern_of_fields(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        report: &mut Report,
+    ) -> Option<Pattern> {
         if let Some(node) = fields.get("networks") {
             return self.networks.named(node, report).map(Pattern::In);
         }

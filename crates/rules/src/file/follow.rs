@@ -202,8 +202,8 @@ fn is_idle(event: &Event) -> bool {
 /// The most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Returns the directories in which a change can alter the target of a path: its own directory, and those of every
-/// link on the way and of each link's target.
+/// Returns the directories in which a change can alter the target of a path: its own directory, and the
+/// directories of every link on the way and of each link's target.
 fn directories_of(file: &Path) -> BTreeSet<PathBuf> {
     let mut directories = BTreeSet::new();
     let mut ahead = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];

@@ -21,6 +21,6 @@ impl Rule {
 
     /// Returns the limit of a key's override.
     pub(crate) fn override_of(&self, key: &[u8]) -> Option<SpentId> {
-        self.seldom.as_ref()?.overrides.of_key(self, key)
+        self.seldom.as_ref()?.overrides.find_by_key(self, key)
     }
 }

@@ -78,9 +78,9 @@ impl Overrides {
 impl Overrides {
     /// Returns the limit that the requests of a key spend instead. An override for a part of a group of IPv6
     /// addresses is not found by the key of the group, because it is for some of the group's requests only.
-    pub(super) fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+    pub(super) fn find_by_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
         let exact = self.exact.get(key).copied();
-        exact.or_else(|| self.in_networks.iter().find_map(|own| own.of_key(rule, key)))
+        exact.or_else(|| self.in_networks.iter().find_map(|own| own.find_by_key(rule, key)))
     }
 
     /// Returns the limit of each override.
@@ -91,7 +91,7 @@ impl Overrides {
 }
 
 impl InNetworks {
-    fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+    fn find_by_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
         let mut parts: Vec<&[u8]> = key.split(|byte| *byte == b',').collect();
         let own = (self.part < parts.len()).then(|| parts.remove(self.part))?;
         let (_, name) = rule.key.get(self.part)?.iter().find(|(id, _)| *id == self.attribute)?;

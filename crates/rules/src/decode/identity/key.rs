@@ -198,7 +198,7 @@ fn is_variable(text: &str) -> bool {
 }
 
 impl KeySource {
-    /// Returns the algorithm of a key without an id, which is tried on tokens that name no key.
+    /// Returns the algorithm of a key without an id, which verifies tokens that name no key.
     pub(super) fn without_id(&self) -> Option<JwtAlgorithm> {
         self.id.is_none().then_some(self.algorithm)
     }
@@ -273,7 +273,7 @@ fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
 }
 
 fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
-    // Anyone who has the public key could otherwise make tokens.
+    // As a secret, a public key would allow anyone to make tokens.
     if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
         return Err(("has a PEM, which is no secret".into(), remedy));
