@@ -1,4 +1,4 @@
-//! The most each decider admits, by the length of the interval: measured, and as promised.
+//! The most units that each limit admits, by the length of the interval: measured, and the bound.
 
 use crate::Run;
 use crate::chart::{Mark, Panel, marks};
@@ -11,8 +11,8 @@ const HEIGHT: u32 = 560;
 const COLUMNS: usize = 3;
 const UNTIL_US: u64 = 2 * WINDOW_US;
 
-/// The lengths drawn are whole tenths of a second and 3 us: what comes after a burst may come two
-/// microseconds after it.
+/// Intervals are whole tenths of a second and 3 us long, because the requests after a burst may come two microseconds
+/// after it.
 const EVERY_US: u64 = 100_000;
 const SLACK_US: u64 = 3;
 
@@ -64,11 +64,11 @@ fn draw_panel(run: &Run, panel: &Panel, svg: &mut Svg) {
     label(run, panel, svg);
 }
 
-/// The two numbers most people ask for: what can come at once, and in one window.
+/// Writes two numbers: the most units at once, and the most in one window.
 fn label(run: &Run, panel: &Panel, svg: &mut Svg) {
     let admitted = admitted(&run.attack);
     let at_once = most_in(&admitted, SLACK_US);
-    // Clear of the limit's own line.
+    // Below the line of the limit.
     let line = if at_once < 2 * run.limit.size() { run.limit.size() } else { at_once };
     let words = Point { x: panel.x(0) + 5.0, y: panel.y(line) + 15.0 };
     svg.text("", words, &format!("{at_once} in {SLACK_US} µs"));
@@ -84,7 +84,7 @@ fn measured(passing: &[Passing]) -> Vec<Step> {
     by_interval(|interval_us| most_in(passing, interval_us))
 }
 
-/// A count for every length of interval, where it changes.
+/// Returns a count for every length of interval, where it changes.
 fn by_interval(count: impl Fn(u64) -> u64) -> Vec<Step> {
     let lengths = (0..UNTIL_US / EVERY_US).map(|nth| nth * EVERY_US);
     let mut steps: Vec<Step> =
@@ -101,7 +101,7 @@ mod tests {
     use crate::traffic::attack;
 
     #[test]
-    fn the_attack_reaches_every_bound() {
+    fn attack_reaches_every_bound() {
         for decider in &ALL {
             let limit: tollgate_core::Limit = decider.limit.parse().unwrap();
             let attacked = admitted(&decide(&limit, &attack()).unwrap());

@@ -1,4 +1,4 @@
-//! The same traffic through all deciders: what comes out of each.
+//! The same traffic through all limits, and the requests that each lets through.
 
 use crate::Run;
 use crate::chart::{Grow, MARK_HEIGHT, Mark, Panel, marks};
@@ -14,7 +14,7 @@ const FIRST_TOP: f64 = 84.0;
 const LANE_HEIGHT: f64 = 62.0;
 const LANE_PITCH: f64 = 76.0;
 
-/// One row: a name, two lines about it, and when requests pass.
+/// One row: a name, two notes, and the times at which requests pass.
 struct Lane {
     name: &'static str,
     notes: [String; 2],
@@ -32,7 +32,7 @@ pub(crate) fn draw(runs: &[Run]) -> String {
     let mut svg = Svg::new(WIDTH, height as u32, &caption);
     svg.text("title", Point { x: 24.0, y: 34.0 }, &caption.title);
     let note =
-        "All allow a nominal 10 in 10 s. Each dot is a request that goes through, when it goes.";
+        "All allow a nominal 10 in 10 s. Each dot is a request that passes, at the time it passes.";
     svg.text("note", Point { x: 24.0, y: 54.0 }, note);
     for (nth, lane) in lanes.iter().enumerate() {
         let top = FIRST_TOP + LANE_PITCH * nth as f64;
@@ -46,12 +46,12 @@ pub(crate) fn draw(runs: &[Run]) -> String {
     svg.finish()
 }
 
-/// The first lane: the traffic itself.
+/// Returns the first lane: the traffic itself.
 fn asked(runs: &[Run]) -> Option<Lane> {
     let everyday = &runs.first()?.everyday;
     let notes = [format!("{} requests", everyday.len()), String::new()];
     let instants = everyday.iter().map(|it| it.at_us).collect();
-    Some(Lane { name: "What was asked", notes, class: "asked", instants })
+    Some(Lane { name: "All requests", notes, class: "asked", instants })
 }
 
 fn let_through(run: &Run) -> Lane {

@@ -1,26 +1,26 @@
-//! What was answered, and counts over it.
+//! The decisions on a trace, and counts of them.
 
 use serde::Deserialize;
 use tollgate_core::{Ask, Cost, Limit};
 
 use crate::traffic::Request;
 
-/// One answer: those fields of a line of `tollgate replay` that are drawn.
+/// One decision: the fields of a line of `tollgate replay` that are drawn.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct LayerDecision {
     /// When the request was made.
     pub at_us: u64,
-    /// What it would spend.
+    /// The cost of the request.
     pub cost: u64,
-    /// Whether it may go.
+    /// Whether the request is allowed.
     pub allowed: bool,
     /// The largest cost that would fit now.
     pub remaining: u64,
-    /// How long an allowed request waits before it goes.
+    /// How long an allowed request waits before it proceeds.
     pub delay_us: u64,
 }
 
-/// What `tollgate replay` would print for this trace, asked of the library.
+/// Makes the decisions that `tollgate replay` would print for this trace, with the library.
 pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<LayerDecision>> {
     let mut state = limit.fresh();
     let decide = |&Request { at_us, cost }: &Request| {
@@ -44,13 +44,13 @@ pub(crate) struct Passing {
     pub(crate) units: u64,
 }
 
-/// What was admitted, when it was asked for.
+/// Returns the admitted units, at the times of their requests.
 pub(crate) fn admitted(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us, units: it.cost }).collect()
 }
 
-/// What was admitted, when it goes.
+/// Returns the admitted units, at the times at which their requests leave.
 pub(crate) fn leaving(decided: &[LayerDecision]) -> Vec<Passing> {
     let allowed = decided.iter().filter(|it| it.allowed);
     allowed.map(|it| Passing { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
@@ -59,7 +59,7 @@ pub(crate) fn leaving(decided: &[LayerDecision]) -> Vec<Passing> {
 /// A value that holds from an instant on.
 pub(crate) type Step = (u64, u64);
 
-/// The units that passed in the window that ends at each instant, where they change.
+/// Returns the units that passed in the window before each instant, where they change.
 pub(crate) fn trailing(passing: &[Passing], window_us: u64) -> Vec<Step> {
     let changes = |passing: &Passing| [passing.at_us, passing.at_us + window_us];
     let mut instants: Vec<u64> = passing.iter().flat_map(changes).collect();
@@ -72,7 +72,7 @@ pub(crate) fn trailing(passing: &[Passing], window_us: u64) -> Vec<Step> {
     std::iter::once((0, 0)).chain(instants.into_iter().map(|at| (at, in_window(at)))).collect()
 }
 
-/// The most units that passed in any `interval_us` consecutive microseconds.
+/// Returns the most units that passed in any `interval_us` consecutive microseconds.
 pub(crate) fn most_in(passing: &[Passing], interval_us: u64) -> u64 {
     let from = |first: &Passing| -> u64 {
         let counts =
@@ -82,7 +82,7 @@ pub(crate) fn most_in(passing: &[Passing], interval_us: u64) -> u64 {
     passing.iter().map(from).max().unwrap_or(0)
 }
 
-/// How `remaining` moved, where it changed.
+/// Returns the values of `remaining`, where they change.
 pub(crate) fn remaining(decided: &[LayerDecision]) -> Vec<Step> {
     let mut steps: Vec<Step> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
     steps.dedup_by_key(|(_, remaining)| *remaining);

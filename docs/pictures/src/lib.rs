@@ -1,13 +1,13 @@
 //! Draws the pictures of `docs/algorithms.md` from replayed traffic.
 //!
 //! - `decider`: the six limits that are drawn
-//! - `traffic`: the requests they are given
-//! - `decided`: what they answered, and counts over it
+//! - `traffic`: the requests that they decide
+//! - `decided`: their decisions, and counts of them
 //! - `svg`, `chart`: text and shapes, then panels with scales
 //! - `timeline`, `compared`, `bounds`: one kind of picture each
 //!
-//! Whoever calls [`pictures`] says how to replay: the program runs `tollgate replay`, the test that
-//! the committed pictures are up to date asks the library with [`decide`].
+//! The caller of [`pictures`] chooses how to replay: the program runs `tollgate replay`, and the test that the
+//! committed pictures are up to date calls the library with [`decide`].
 
 mod bounds;
 mod chart;
@@ -41,27 +41,27 @@ impl fmt::Debug for Picture {
     }
 }
 
-/// One decider, and what it did with both kinds of traffic.
+/// One limit, and its decisions on each kind of traffic.
 struct Run {
     decider: &'static Decider,
     limit: Limit,
     /// The everyday traffic.
     everyday: Vec<LayerDecision>,
-    /// The same with probes in between: how `remaining` moves while nobody asks.
+    /// The same with probes in between, which show how `remaining` changes between requests.
     probed: Vec<LayerDecision>,
-    /// The traffic that gets the most out of each of them.
+    /// The traffic that gets the most out of each limit.
     attack: Vec<LayerDecision>,
 }
 
 impl Run {
-    /// How many of the everyday requests were allowed, and how many refused.
+    /// Returns the number of everyday requests that were allowed, and the number that were refused.
     fn allowed_and_refused(&self) -> (usize, usize) {
         let allowed = self.everyday.iter().filter(|it| it.allowed).count();
         (allowed, self.everyday.len() - allowed)
     }
 }
 
-/// Every picture, from the decisions that `replay` makes for a limit on a trace.
+/// Returns every picture, from the decisions that `replay` makes for a limit on a trace.
 pub fn pictures(
     replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
 ) -> anyhow::Result<Vec<Picture>> {

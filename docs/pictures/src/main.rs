@@ -48,7 +48,7 @@ fn replay(
         .with_context(|| format!("{}: cannot be run; build it first", tollgate.display()))?;
     let mut stdin = child.stdin.take().context("standard input is a pipe")?;
     let trace = csv(requests);
-    // Written from a thread: the command answers while it reads, and either pipe may fill up.
+    // Written from a thread: the command writes while it reads, and either pipe may fill up.
     let writer = thread::spawn(move || stdin.write_all(trace.as_bytes()));
     let output = child.wait_with_output()?;
     if !output.status.success() {

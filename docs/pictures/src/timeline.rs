@@ -1,4 +1,4 @@
-//! One decider over time: requests, `remaining`, and the units admitted in the last window.
+//! One limit over time: requests, `remaining`, and the units admitted in the last window.
 
 use crate::Run;
 use crate::chart::{Grow, MARK_HEIGHT, Mark, Panel, marks};
@@ -10,7 +10,7 @@ use crate::traffic::{END_US, PARTS};
 const WIDTH: u32 = 880;
 const LEFT: f64 = 84.0;
 const PLOT_WIDTH: f64 = 770.0;
-/// The most marks in one column, either way.
+/// The most marks in one column, in either direction.
 const MOST_MARKS: f64 = 10.0;
 
 pub(crate) fn draw(run: &Run) -> String {
@@ -74,7 +74,7 @@ fn header(run: &Run, svg: &mut Svg) {
     svg.text("note", Point { x, y: 54.0 }, &note);
 }
 
-/// Allowed requests grow up from the middle, refused ones down.
+/// Draws allowed requests upwards from the middle, and refused ones downwards.
 fn requests(run: &Run, panel: &Panel, svg: &mut Svg) {
     let words = "Requests: each mark is one, each column half a second";
     svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 25.0 }, words);
@@ -141,7 +141,7 @@ fn heading(panel: &Panel, svg: &mut Svg, words: &str) {
     svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 8.0 }, words);
 }
 
-/// Words under a horizontal line, at its beginning.
+/// Writes a text under a horizontal line, at its left end.
 fn label(panel: &Panel, svg: &mut Svg, class: &str, units: u64, words: &str) {
     let on_line = panel.at(0, units);
     svg.text(class, Point { x: on_line.x + 6.0, y: on_line.y + 14.0 }, words);

@@ -1,22 +1,22 @@
-//! The requests every decider is given.
+//! The requests that every limit decides.
 
 use crate::decider::WINDOW_US;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// Where the everyday picture ends: the last shaped request has left by then.
+/// The end of the everyday picture: the last shaped request has left by then.
 pub(crate) const END_US: u64 = 70 * SECOND;
 
-/// Close enough that a change of `remaining` is drawn within a quarter of a pixel.
+/// The time between probes: short enough that a change of `remaining` is drawn within a quarter of a pixel.
 const PROBE_EVERY_US: u64 = 20 * MS;
 
 /// One request of a trace; there is only one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it is made.
+    /// When the request is made.
     pub at_us: u64,
-    /// What it would spend.
+    /// The cost of the request.
     pub cost: u64,
 }
 
@@ -26,7 +26,7 @@ impl Request {
     }
 }
 
-/// A part of the everyday traffic, to write over it.
+/// A part of the everyday traffic, with the text above it.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
     pub(crate) from_us: u64,
@@ -47,7 +47,7 @@ pub(crate) const PARTS: [Part; 3] = [
     },
 ];
 
-/// A trickle, a burst of 20 across the boundary at 20 s, and a client that never backs off.
+/// Returns a trickle, a burst of 20 across the boundary at 20 s, and a client that never backs off.
 pub(crate) fn everyday() -> Vec<Request> {
     let trickle = (0..5).map(|nth| (2 * nth + 1) * SECOND);
     let burst = (0..20).map(|nth| 19_800 * MS + nth * 20 * MS);
@@ -55,10 +55,10 @@ pub(crate) fn everyday() -> Vec<Request> {
     trickle.chain(burst).chain(hammering).map(Request::one).collect()
 }
 
-/// Ten requests at each of the three microseconds around every second, after an idle time.
+/// Returns ten requests at each of the three microseconds around every second, after an idle time.
 ///
-/// The first ten arrive in the last microsecond of a window; what each algorithm gives back after
-/// that, it gives back at one of these instants.
+/// The first ten arrive in the last microsecond of a window; the units that each algorithm gives back after that, it
+/// gives back at one of these instants.
 pub(crate) fn attack() -> Vec<Request> {
     let seconds = 2 * WINDOW_US / SECOND..=4 * WINDOW_US / SECOND;
     let instants = seconds.flat_map(|second| {
@@ -68,14 +68,14 @@ pub(crate) fn attack() -> Vec<Request> {
     instants.flat_map(|at_us| [Request::one(at_us); 10]).collect()
 }
 
-/// The requests, and between them some that cost more than there can be.
+/// Returns the requests, with probes between them: requests that cost more than the limit can ever have.
 ///
-/// Those are refused, charge nothing and report `remaining`.
+/// Probes are refused, charge nothing and report `remaining`.
 pub(crate) fn with_probes(requests: &[Request], size: u64) -> Vec<Request> {
     let probes = (0..=END_US / PROBE_EVERY_US)
         .map(|nth| Request { at_us: nth * PROBE_EVERY_US, cost: size + 1 });
     let mut all: Vec<Request> = requests.iter().copied().chain(probes).collect();
-    // Stable: at one instant the requests come before the probe.
+    // A stable sort: at one instant the requests come before the probe.
     all.sort_by_key(|request| request.at_us);
     all
 }
