@@ -42,7 +42,7 @@ pub struct Attributes<'a> {
 pub(super) struct Attribute<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Cow<'a, str>,
-    pub(super) standing: Standing,
+    pub(super) trust: TrustLevel,
     /// The address of `ip`, because the text may show only the address's group. Stored here and not in
     /// [`Attributes`], which are moved each time an attribute is added.
     pub(super) address: Option<IpNet>,
@@ -50,7 +50,7 @@ pub(super) struct Attribute<'a> {
 
 /// How far an attribute is trusted, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum TrustLevel {
     /// The client says it of itself, and nothing has confirmed it.
     Claimed,
     /// The client says it of the request. Conditions use it; keys and tiers do not.
@@ -73,7 +73,7 @@ impl<'a> Attributes<'a> {
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Known)
+        self.and(name.into(), value.into(), TrustLevel::Known)
     }
 
     /// Adds an attribute that the client says of the request, usually a header.
@@ -83,7 +83,7 @@ impl<'a> Attributes<'a> {
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Said)
+        self.and(name.into(), value.into(), TrustLevel::Said)
     }
 
     /// Adds an attribute that the client says of itself: an API key that was not looked up, or a token that was not
@@ -94,7 +94,7 @@ impl<'a> Attributes<'a> {
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Claimed)
+        self.and(name.into(), value.into(), TrustLevel::Claimed)
     }
 
     /// The client's address: the attribute `ip`, which has the group of an IPv6 client in keys, and whose
@@ -152,8 +152,8 @@ impl<'a> Attributes<'a> {
         self.each.get(at)?.address
     }
 
-    fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, standing: Standing) -> Self {
-        self.each.push(Attribute { name, value, standing, address: None });
+    fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, trust: TrustLevel) -> Self {
+        self.each.push(Attribute { name, value, trust, address: None });
         self
     }
 

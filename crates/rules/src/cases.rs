@@ -5,14 +5,14 @@ use std::fmt::Write;
 use tollgate_core::Excerpt;
 use tollgate_limiter::Limiter;
 
-use super::attributes::{Attributes, Standing};
+use super::attributes::{Attributes, TrustLevel};
 use super::config::{Config, Spend};
 use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
 use super::key::push_part;
 use super::plan::Plan;
 use super::position::Position;
 use super::problem::Report;
-use super::request::Request;
+use super::request::NumberedRequest;
 
 const REMEDY: &str =
     "correct the rule or the test; `tollgate explain` shows what rules do with a request";
@@ -22,7 +22,7 @@ const SHOWN: [&str; 4] = ["method", "path", "ip", "tier"];
 
 /// A request, and what the rules of its domain should do with it.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct FileTest {
     pub(super) name: Box<str>,
     pub(super) at: Position,
     pub(super) domain: Box<str>,
@@ -36,7 +36,7 @@ pub(super) struct Case {
 pub(super) struct CaseAttribute {
     pub(super) name: Box<str>,
     pub(super) value: Box<str>,
-    pub(super) standing: Standing,
+    pub(super) trust: TrustLevel,
 }
 
 /// A rule that should apply, and its expected effect as far as the test gives it.
@@ -51,7 +51,7 @@ pub(super) struct Expectation {
 }
 
 /// Reports every test that the rules of a valid file fail.
-pub(super) fn run(config: &Config, cases: &[Case], report: &mut Report) {
+pub(super) fn run(config: &Config, cases: &[FileTest], report: &mut Report) {
     let Some(first) = cases.first() else { return };
     // Nothing is charged, so that a limiter without memory is enough.
     let limiter = Limiter::builder().max_bytes(0).build();
@@ -64,10 +64,10 @@ pub(super) fn run(config: &Config, cases: &[Case], report: &mut Report) {
     }
 }
 
-impl Case {
+impl FileTest {
     fn run(&self, plan: &Plan, config: &Config, report: &mut Report) {
         let request = self.request();
-        let request = Request::new(&request, &plan.names);
+        let request = NumberedRequest::new(&request, &plan.names);
         let applying = applying(plan, &self.domain, &request);
         for expected in &self.expected {
             let applied = applying.iter().find(|(rule, _)| rule.name.name() == &*expected.rule);
@@ -91,14 +91,13 @@ impl Case {
     }
 
     fn request(&self) -> Attributes<'_> {
-        self.sent.iter().fold(
-            Attributes::new(),
-            |request, CaseAttribute { name, value, standing }| match standing {
-                Standing::Known => request.with(&**name, &**value),
-                Standing::Said => request.said(&**name, &**value),
-                Standing::Claimed => request.claimed(&**name, &**value),
-            },
-        )
+        self.sent.iter().fold(Attributes::new(), |request, CaseAttribute { name, value, trust }| {
+            match trust {
+                TrustLevel::Known => request.with(&**name, &**value),
+                TrustLevel::Said => request.said(&**name, &**value),
+                TrustLevel::Claimed => request.claimed(&**name, &**value),
+            }
+        })
     }
 
     /// Compares what a rule should do with what it does.

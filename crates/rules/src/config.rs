@@ -16,8 +16,8 @@ use super::problem::Problems;
 /// Limits and rules as the file has them, validated.
 #[derive(Clone, Default, PartialEq)]
 pub struct Config {
-    pub(crate) limits: Vec<NamedLimit>,
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) limits: Vec<LimitConfig>,
+    pub(crate) rules: Vec<RuleConfig>,
     /// Domains that once had rules, and whose requests are deliberately not limited.
     pub(crate) retired_domains: HashSet<Box<str>>,
     /// For limits that callers use by name; each rule has its own setting.
@@ -35,14 +35,14 @@ pub struct Config {
 
 /// A limit and its name in the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NamedLimit {
+pub(crate) struct LimitConfig {
     pub(crate) name: Box<str>,
     pub(crate) limit: Limit,
 }
 
 /// A rule: the requests that it is for, their key, and the limit that they spend.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rule {
+pub(crate) struct RuleConfig {
     pub(crate) name: Box<str>,
     pub(crate) domain: Box<str>,
     /// All conditions must hold; each attribute has at most one.
@@ -75,11 +75,11 @@ pub(crate) enum Replaces {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) attribute: Box<str>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: Requirement,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Wanted {
+pub(crate) enum Requirement {
     /// The attribute is present and matches one of these patterns.
     AnyOf(Vec<Pattern>),
     /// The attribute is present and matches no pattern of the list.
@@ -89,12 +89,12 @@ pub(crate) enum Wanted {
     Absent,
 }
 
-impl Wanted {
+impl Requirement {
     /// Returns the patterns that the value is compared with; empty if only its presence matters.
     pub(crate) fn patterns(&self) -> &[Pattern] {
         match self {
-            Wanted::AnyOf(patterns) | Wanted::NoneOf(patterns) => patterns,
-            Wanted::Present | Wanted::Absent => &[],
+            Requirement::AnyOf(patterns) | Requirement::NoneOf(patterns) => patterns,
+            Requirement::Present | Requirement::Absent => &[],
         }
     }
 }
@@ -120,13 +120,13 @@ pub(crate) enum Spend {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {
     /// The attribute that names the tier, and the limit of each tier.
-    pub(crate) tiers: Option<Tiers>,
+    pub(crate) tiers: Option<TierConfig>,
     /// The limit of requests without a tier of the rule.
     pub(crate) default: Spend,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tiers {
+pub(crate) struct TierConfig {
     pub(crate) by: Box<str>,
     pub(crate) of: Vec<(Box<str>, Spend)>,
 }
@@ -134,13 +134,13 @@ pub(crate) struct Tiers {
 /// The cost of a request: the cost of the first route that the request matches, or else the default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Costs {
-    pub(crate) routes: Vec<(Route, Cost)>,
+    pub(crate) routes: Vec<(CostRoute, Cost)>,
     pub(crate) default: Cost,
 }
 
 /// `POST /reports`, or a path with any method.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Route {
+pub(crate) struct CostRoute {
     pub(crate) method: Option<Box<str>>,
     pub(crate) path: Pattern,
 }
@@ -148,7 +148,7 @@ pub(crate) struct Route {
 /// The limit of a single key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Override {
-    /// The attributes that make the key, in the order of [`Rule::key`], and their values. At most one value is a list
+    /// The attributes that make the key, in the order of [`RuleConfig::key`], and their values. At most one value is a list
     /// of networks.
     pub(crate) key: Vec<(Box<str>, KeyValue)>,
     pub(crate) spend: Spend,

@@ -25,8 +25,8 @@ mod when;
 
 use std::collections::HashSet;
 
-use super::cases::Case;
-use super::config::{Config, Rule};
+use super::cases::FileTest;
+use super::config::{Config, RuleConfig};
 use super::position::Position;
 use super::problem::Report;
 use super::yaml::Node;
@@ -35,11 +35,11 @@ use cases::CaseReader;
 use defaults::Defaults;
 pub use fields::{Fields, Mapping};
 pub(super) use identity::{MAX_KEY_FILE_BYTES, TokenKeys};
-use limits::Limits;
-pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
+use limits::LimitsTable;
+pub use names::{ATTRIBUTE, DOMAIN, NameKind};
 pub(super) use networks::NetworkFiles;
 use networks::NetworkSets;
-use rule::Rules;
+use rule::RulesReader;
 use sources::AttributeSources;
 
 const FILE: Mapping = Mapping {
@@ -60,14 +60,14 @@ const FILE: Mapping = Mapping {
 };
 
 /// A configuration, and the parts of it that are still to be read from other files.
-pub(super) struct Decoded {
+pub(super) struct DecodedFile {
     pub(super) config: Config,
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
     /// The keys of tokens, which the configuration does not have yet.
     pub(super) jwt_keys: TokenKeys,
     /// The tests in the file.
-    pub(super) cases: Vec<Case>,
+    pub(super) cases: Vec<FileTest>,
 }
 
 /// Decodes a file's tree. Problems are in the report; if it has errors, the returned value must not be used.
@@ -75,10 +75,10 @@ pub(super) fn decode(
     root: &Node<'_>,
     files: &mut NetworkFiles<'_>,
     report: &mut Report,
-) -> Option<Decoded> {
+) -> Option<DecodedFile> {
     let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
-    let mut limits = Limits::read(&fields, report);
+    let mut limits = LimitsTable::read(&fields, report);
     let mut networks = match fields.get("networks") {
         Some(node) => NetworkSets::read(node, files, report),
         None => NetworkSets::none(fields.may_have("networks")),
@@ -93,8 +93,8 @@ pub(super) fn decode(
     let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
     let sources = AttributeSources::read(&fields, section.as_ref(), report);
-    let mut reading = Rules::new(defaults, &mut limits, &mut networks, &sources);
-    let rules: Vec<Rule> =
+    let mut reading = RulesReader::new(defaults, &mut limits, &mut networks, &sources);
+    let rules: Vec<RuleConfig> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
     let retired = fields.get("retired_domains").map(|node| retired::read(node, &rules, report));
@@ -128,7 +128,7 @@ pub(super) fn decode(
         ..Config::default()
     };
     let (jwt_keys, cases) = (jwt_keys.unwrap_or_default(), cases.unwrap_or_default());
-    Some(Decoded { config, api_keys, keys_file, jwt_keys, cases })
+    Some(DecodedFile { config, api_keys, keys_file, jwt_keys, cases })
 }
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";
@@ -143,7 +143,7 @@ pub(super) fn nothing(at: Position, report: &mut Report) {
 }
 
 /// Returns the tiers that rules have limits for.
-fn tiers_of(rules: &[Rule]) -> HashSet<Box<str>> {
+fn tiers_of(rules: &[RuleConfig]) -> HashSet<Box<str>> {
     let tiers = rules.iter().filter_map(|rule| rule.limit.tiers.as_ref());
     tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, _)| tier.clone())).collect()
 }

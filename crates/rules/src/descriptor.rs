@@ -26,13 +26,13 @@ use super::attributes::Attributes;
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     pub(super) attributes: Attributes<'a>,
-    pub(super) hits: Hits,
-    pub(super) quota: Option<Quota>,
+    pub(super) hits: RequestCost,
+    pub(super) quota: Option<RequestQuota>,
 }
 
 /// The cost of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Hits {
+pub(super) enum RequestCost {
     /// The cost that the rules give.
     OfRules,
     Of(Result<Cost, CostError>),
@@ -42,7 +42,7 @@ pub(super) enum Hits {
 
 /// A number of units in a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Quota {
+pub(super) struct RequestQuota {
     pub(super) units: u64,
     pub(super) per: Duration,
 }
@@ -50,19 +50,19 @@ pub(super) struct Quota {
 impl<'a> Descriptor<'a> {
     /// Returns a descriptor that costs what the rules say.
     pub fn new(attributes: Attributes<'a>) -> Descriptor<'a> {
-        Descriptor { attributes, hits: Hits::OfRules, quota: None }
+        Descriptor { attributes, hits: RequestCost::OfRules, quota: None }
     }
 
     /// Sets the cost for every limit, in place of the cost that the rules give. At least 1.
     #[must_use]
     pub fn cost(self, units: u64) -> Descriptor<'a> {
-        Descriptor { hits: Hits::Of(Cost::new(units)), ..self }
+        Descriptor { hits: RequestCost::Of(Cost::new(units)), ..self }
     }
 
     /// Spends nothing, and is refused if the cost that the rules give would not fit.
     #[must_use]
     pub fn look(self) -> Descriptor<'a> {
-        Descriptor { hits: Hits::None, ..self }
+        Descriptor { hits: RequestCost::None, ..self }
     }
 
     /// Limits the request to a number of units in a span of time, with the algorithm of the rule's own limit. With 0
@@ -89,6 +89,6 @@ impl<'a> Descriptor<'a> {
     /// ```
     #[must_use]
     pub fn limited_to(self, units: u64, per: Duration) -> Descriptor<'a> {
-        Descriptor { quota: Some(Quota { units, per }), ..self }
+        Descriptor { quota: Some(RequestQuota { units, per }), ..self }
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tollgate_core::{Excerpt, Limit};
 use tollgate_limiter::OnFailure;
 
-use super::attributes::{Attributes, Standing};
+use super::attributes::{Attributes, TrustLevel};
 use super::names::AttributeId;
 use super::networks::{self, FoundNetwork};
 use super::pattern::Pattern;
-use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
-use super::request::Request;
+use super::plan::{Mismatch, Plan, PlannedRule, RuleName, SpendReason, SpendTarget};
+use super::request::NumberedRequest;
 
 /// Whether a rule applies to a request, and its effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,13 +75,13 @@ pub enum Spends {
 }
 
 impl Spends {
-    pub(super) fn of(spent: &Spent) -> Spends {
+    pub(super) fn of(spent: &SpendTarget) -> Spends {
         match spent {
-            Spent::Limit { name, scope } => {
+            SpendTarget::Limit { name, scope } => {
                 Spends::Limit { name: name.to_string(), limit: *scope.limit() }
             }
-            Spent::Nothing => Spends::Nothing,
-            Spent::Blocked => Spends::Blocked,
+            SpendTarget::Nothing => Spends::Nothing,
+            SpendTarget::Blocked => Spends::Blocked,
         }
     }
 
@@ -185,14 +185,14 @@ pub enum NotApplied {
 }
 
 pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) -> Vec<Explanation> {
-    let request = Request::new(attributes, &plan.names);
+    let request = NumberedRequest::new(attributes, &plan.names);
     let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
     let rules = rules.iter().map(|&at| &*plan.rules[at]);
-    let outcomes: Vec<(&Rule, Result<Applied, NotApplied>)> =
+    let outcomes: Vec<(&PlannedRule, Result<Applied, NotApplied>)> =
         rules.map(|rule| (rule, applied(plan, rule, &request))).collect();
     let applied = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(rule, _)| *rule);
-    let replacing: Vec<&Rule> = applied.filter(|rule| rule.is_replacing()).collect();
-    let explain = |(rule, outcome): (&Rule, Result<Applied, NotApplied>)| {
+    let replacing: Vec<&PlannedRule> = applied.filter(|rule| rule.is_replacing()).collect();
+    let explain = |(rule, outcome): (&PlannedRule, Result<Applied, NotApplied>)| {
         let outcome = outcome.and_then(|applied| {
             let by = replacing.iter().find(|own| own.replaces(rule));
             by.map_or(Ok(applied), |by| Err(NotApplied::Replaced { by: by.name.name().to_owned() }))
@@ -206,17 +206,18 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
 pub(super) fn applying<'p>(
     plan: &'p Plan,
     domain: &str,
-    request: &Request<'p>,
-) -> Vec<(&'p Rule, Applied)> {
+    request: &NumberedRequest<'p>,
+) -> Vec<(&'p PlannedRule, Applied)> {
     let Some(domain) = plan.domains.get(domain) else { return Vec::new() };
     let mut candidates = Vec::new();
     domain.index.candidates(request, &mut candidates);
     let rules = candidates.iter().map(|&at| &*plan.rules[at]);
-    let applying: Vec<(&Rule, Applied)> =
+    let applying: Vec<(&PlannedRule, Applied)> =
         rules.filter_map(|rule| Some((rule, applied(plan, rule, request).ok()?))).collect();
-    let replacing: Vec<&Rule> =
+    let replacing: Vec<&PlannedRule> =
         applying.iter().map(|(rule, _)| *rule).filter(|rule| rule.is_replacing()).collect();
-    let is_left = |(rule, _): &(&Rule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
+    let is_left =
+        |(rule, _): &(&PlannedRule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
     applying.into_iter().filter(is_left).collect()
 }
 
@@ -225,7 +226,7 @@ pub(super) fn why_not(
     plan: &Plan,
     domain: &str,
     name: &str,
-    request: &Request<'_>,
+    request: &NumberedRequest<'_>,
 ) -> Option<NotApplied> {
     let rules = || plan.domains.get(domain).into_iter().flat_map(|domain| &domain.rules);
     let mut rules_of = rules().map(|&at| &*plan.rules[at]);
@@ -237,7 +238,11 @@ pub(super) fn why_not(
     Some(NotApplied::Replaced { by: by.name.name().to_owned() })
 }
 
-fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
+fn applied(
+    plan: &Plan,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+) -> Result<Applied, NotApplied> {
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
@@ -262,16 +267,21 @@ fn matched(plan: &Plan, id: AttributeId, found: FoundNetwork<'_>) -> MatchedNetw
     }
 }
 
-fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>) -> Reason {
+fn reason(
+    plan: &Plan,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+    because: SpendReason<'_>,
+) -> Reason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (Because::Override(None), _) => Reason::Override,
-        (Because::Override(Some(found)), _) => Reason::NetworkOverride {
+        (SpendReason::Override(None), _) => Reason::Override,
+        (SpendReason::Override(Some(found)), _) => Reason::NetworkOverride {
             network: networks::text(found.network),
             set: found.set.map(str::to_owned),
         },
-        (Because::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
-        (Because::Default, Some(id)) => {
+        (SpendReason::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
+        (SpendReason::Default, Some(id)) => {
             Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
         }
         (_, None) => Reason::Only,
@@ -280,13 +290,13 @@ fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>)
 
 fn not_applied(
     plan: &Plan,
-    rule: &Rule,
-    request: &Request<'_>,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
     mismatch: Mismatch<'_>,
 ) -> NotApplied {
     let name = |id: AttributeId| plan.names.name(id).to_owned();
     match mismatch {
-        Mismatch::Missing(id) if request.seen(id).is_some() => {
+        Mismatch::Missing(id) if request.attribute(id).is_some() => {
             NotApplied::Claimed { attribute: name(id) }
         }
         Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
@@ -310,7 +320,7 @@ fn not_applied(
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
             let is_claimed = |id: &AttributeId| {
-                request.seen(*id).is_some_and(|seen| seen.standing < Standing::Known)
+                request.attribute(*id).is_some_and(|seen| seen.trust < TrustLevel::Known)
             };
             let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
             let claimed = claimed.map(|(_, name)| name.to_string()).collect();
@@ -320,14 +330,19 @@ fn not_applied(
 }
 
 /// Returns the value that a rule compares: an attribute's text, or the whole address if the rule has networks for it.
-fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
+fn shown(
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+    id: AttributeId,
+    value: &str,
+) -> String {
     let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
     let address = request.address(id).filter(|_| has_networks);
     address.map_or_else(|| value.to_owned(), networks::text)
 }
 
 /// Returns the patterns that a rule compares an attribute with.
-fn patterns(rule: &Rule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
+fn patterns(rule: &PlannedRule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
     let when = rule.when.iter().filter(move |(own, _)| *own == id);
     when.flat_map(|(_, wanted)| wanted.patterns())
 }

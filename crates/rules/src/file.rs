@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 use tollgate_limiter::{Error, Limiter};
 
-pub use follow::Following;
+pub use follow::FileFollower;
 
 use super::{Config, MissingDomains, Problems, Rules, load};
 
@@ -35,34 +35,34 @@ use super::{Config, MissingDomains, Problems, Rules, load};
 /// ```
 #[derive(Clone)]
 pub struct RulesFile {
-    inner: Arc<Inner>,
+    inner: Arc<RulesFileInner>,
 }
 
-struct Inner {
+struct RulesFileInner {
     path: PathBuf,
     rules: Rules,
     hasher: RandomState,
     /// Held while the file is read: the contents at the last read, whether they were valid or not.
-    seen: Mutex<Contents>,
+    seen: Mutex<FileHashes>,
     /// A separate lock, so that reading the status does not wait for a file.
     status: Mutex<Status>,
 }
 
 /// The files that the rules come from, and the contents of each.
-type Contents = BTreeMap<PathBuf, Seen>;
+type FileHashes = BTreeMap<PathBuf, FileHash>;
 
 /// The contents of a file at one time.
-struct Seen {
+struct FileHash {
     /// The most bytes that the file may have; a larger file cannot be read.
     max_bytes: usize,
     /// `None` if it could not be read.
     hash: Option<u64>,
 }
 
-impl Seen {
-    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> Seen {
+impl FileHash {
+    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> FileHash {
         let hash = bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes));
-        Seen { max_bytes, hash }
+        FileHash { max_bytes, hash }
     }
 }
 
@@ -105,7 +105,7 @@ impl RulesFile {
     /// Reads a file of rules for a limiter.
     pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
         let (path, hasher) = (path.into(), RandomState::new());
-        let Read { config, seen, hash } = read(&path, &hasher);
+        let LoadedFile { config, seen, hash } = read(&path, &hasher);
         let config = config?;
         let rules = Rules::new(limiter, &config)?;
         let status = Status {
@@ -118,7 +118,7 @@ impl RulesFile {
             missing_domains: MissingDomains::default(),
         };
         let (seen, status) = (Mutex::new(seen), Mutex::new(status));
-        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
+        Ok(RulesFile { inner: Arc::new(RulesFileInner { path, rules, hasher, seen, status }) })
     }
 
     /// Returns the rules, which follow the file.
@@ -138,11 +138,11 @@ impl RulesFile {
 
     /// Reads the file again if its contents have changed; otherwise returns `None`.
     fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
-        let Inner { path, hasher, seen, .. } = &*self.inner;
+        let RulesFileInner { path, hasher, seen, .. } = &*self.inner;
         let mut seen = seen.lock();
-        let is_as_before = |(file, seen): (&PathBuf, &Seen)| {
+        let is_as_before = |(file, seen): (&PathBuf, &FileHash)| {
             let bytes = load::read(file, seen.max_bytes);
-            Seen::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
+            FileHash::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
         };
         if seen.iter().all(is_as_before) {
             return None;
@@ -197,15 +197,15 @@ impl RulesFile {
     ///
     /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is
     /// for the whole process, so that the application decides about it. Add
-    /// [`and_on_hangup`](Following::and_on_hangup) to read the file again on SIGHUP instead.
-    pub fn follow(&self) -> io::Result<Following> {
-        Following::watching(self.clone())
+    /// [`and_on_hangup`](FileFollower::and_on_hangup) to read the file again on SIGHUP instead.
+    pub fn follow(&self) -> io::Result<FileFollower> {
+        FileFollower::watching(self.clone())
     }
 
     /// Does the same by polling the file at an interval, at most a thousand times a second: for file systems that do
     /// not report changes, such as network file systems.
-    pub fn look_every(&self, interval: Duration) -> io::Result<Following> {
-        Following::looking(self.clone(), interval.max(Duration::from_millis(1)))
+    pub fn look_every(&self, interval: Duration) -> io::Result<FileFollower> {
+        FileFollower::looking(self.clone(), interval.max(Duration::from_millis(1)))
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -214,19 +214,19 @@ impl RulesFile {
 }
 
 /// A configuration, and the contents of its file and of the files that it names.
-struct Read {
+struct LoadedFile {
     config: Result<Config, Problems>,
-    seen: Contents,
+    seen: FileHashes,
     /// A hash of all contents, in the order in which they were read.
     hash: u64,
 }
 
-fn read(path: &Path, hasher: &RandomState) -> Read {
+fn read(path: &Path, hasher: &RandomState) -> LoadedFile {
     // Without a key, so that the hash is the same everywhere.
-    let (mut seen, mut hash) = (Contents::new(), SipHasher13::new());
+    let (mut seen, mut hash) = (FileHashes::new(), SipHasher13::new());
     let config = Config::load_with(path, |path, max_bytes| {
         let bytes = load::read(path, max_bytes);
-        seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
+        seen.insert(path.to_owned(), FileHash::of(&bytes, max_bytes, hasher));
         if let Ok(bytes) = &bytes {
             // The length comes first, so that moving bytes from one file to another changes the hash.
             hash.write(&(bytes.len() as u64).to_le_bytes());
@@ -234,7 +234,7 @@ fn read(path: &Path, hasher: &RandomState) -> Read {
         }
         bytes
     });
-    Read { config, seen, hash: hash.finish() }
+    LoadedFile { config, seen, hash: hash.finish() }
 }
 
 impl fmt::Debug for RulesFile {

@@ -10,7 +10,7 @@ use super::Rules;
 use super::explain::Spends;
 use super::key::{push_part, without_preflight};
 use super::names::AttributeId;
-use super::plan::{Plan, Rule, RuleName, SpentId};
+use super::plan::{Plan, PlannedRule, RuleName, SpendTargetId};
 use super::tally::Counts;
 
 /// A rule as it was at one time: its name, its counts and the limits that it may spend.
@@ -42,7 +42,7 @@ use super::tally::Counts;
 #[derive(Clone)]
 pub struct RuleInfo {
     plan: Arc<Plan>,
-    rule: Arc<Rule>,
+    rule: Arc<PlannedRule>,
 }
 
 /// One of the limits that a rule may spend.
@@ -75,7 +75,8 @@ impl Rules {
     /// Returns every rule, in the order of the file.
     pub fn rules(&self) -> Vec<RuleInfo> {
         let plan = self.plan();
-        let info = |rule: &Arc<Rule>| RuleInfo { plan: Arc::clone(&plan), rule: Arc::clone(rule) };
+        let info =
+            |rule: &Arc<PlannedRule>| RuleInfo { plan: Arc::clone(&plan), rule: Arc::clone(rule) };
         plan.rules.iter().map(info).collect()
     }
 }
@@ -99,7 +100,7 @@ impl RuleInfo {
     /// Returns every limit that the rule may spend, each once: the default, then the limits of tiers, then the limits
     /// of overrides, in the order of the file.
     pub fn limits(&self) -> Vec<RuleLimit> {
-        let mut overrides: Vec<SpentId> = self.rule.overrides().collect();
+        let mut overrides: Vec<SpendTargetId> = self.rule.overrides().collect();
         overrides.sort_unstable();
         self.described(self.ids_by_request().into_iter().chain(overrides))
     }
@@ -145,30 +146,30 @@ impl RuleInfo {
 
     /// Returns the default, and the limits of tiers in the alphabetical order of their names. A limit may occur
     /// twice.
-    fn ids_by_request(&self) -> Vec<SpentId> {
+    fn ids_by_request(&self) -> Vec<SpendTargetId> {
         let tiers = self.tiers().into_iter().map(|(_, id)| id);
         [self.rule.default_spent()].into_iter().chain(tiers).collect()
     }
 
     /// Returns the tiers in alphabetical order.
-    fn tiers(&self) -> Vec<(&str, SpentId)> {
+    fn tiers(&self) -> Vec<(&str, SpendTargetId)> {
         let mut tiers: Vec<_> = self.rule.tiers().collect();
         tiers.sort_unstable();
         tiers
     }
 
     /// Describes each limit once, at its first occurrence.
-    fn described(&self, ids: impl IntoIterator<Item = SpentId>) -> Vec<RuleLimit> {
-        let mut tiers: HashMap<SpentId, Vec<String>> = HashMap::new();
+    fn described(&self, ids: impl IntoIterator<Item = SpendTargetId>) -> Vec<RuleLimit> {
+        let mut tiers: HashMap<SpendTargetId, Vec<String>> = HashMap::new();
         for (tier, id) in self.tiers() {
             tiers.entry(id).or_default().push(tier.to_owned());
         }
-        let mut overrides: HashMap<SpentId, usize> = HashMap::new();
+        let mut overrides: HashMap<SpendTargetId, usize> = HashMap::new();
         for id in self.rule.overrides() {
             *overrides.entry(id).or_default() += 1;
         }
         let mut seen = HashSet::new();
-        let describe = |id: SpentId| {
+        let describe = |id: SpendTargetId| {
             let spent = self.plan.spends.get(id)?;
             Some(RuleLimit {
                 spends: Spends::of(spent),

@@ -65,7 +65,7 @@ pub use descriptor::Descriptor;
 pub use domains::MissingDomains;
 pub use explain::{Applied, Explanation, MatchedNetwork, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
-pub use file::{Following, LoadError, RulesFile, Status};
+pub use file::{FileFollower, LoadError, RulesFile, Status};
 pub use info::{RuleInfo, RuleLimit};
 pub use key::push_part;
 pub use plan::RuleName;

@@ -11,7 +11,7 @@ use tollgate_identity::config::{JwtConfig, MAX_JWKS_BYTES};
 
 use super::config::Config;
 use super::contents::{self, beside, bounded, too_large};
-use super::decode::{self, Decoded, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
+use super::decode::{self, DecodedFile, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
 use super::position::Position;
 use super::problem::{Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
@@ -51,7 +51,7 @@ impl Config {
         let bytes = read(path, Config::MAX_BYTES).map_err(|error| unreadable(&file, &error))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
-        Config::parse_around(&file, &bytes, Around { read: &mut read, variable })
+        Config::parse_around(&file, &bytes, FileContext { read: &mut read, variable })
     }
 
     /// Reads limits and rules from an open input, like standard input or a pipe, which messages call `file`. Files
@@ -62,7 +62,7 @@ impl Config {
         let mut input = input.take(Config::MAX_BYTES as u64 + 1);
         input.read_to_end(&mut bytes).map_err(|error| unreadable(file, &error))?;
         let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
-        Config::parse_around(file, &bytes, Around { read: &mut read, variable })
+        Config::parse_around(file, &bytes, FileContext { read: &mut read, variable })
     }
 
     /// Reads limits and rules from the contents of a file, which messages call `file`. The contents cannot name other
@@ -94,10 +94,14 @@ impl Config {
         mut read: impl FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Config, Problems> {
         let mut read = |named: &Path, _| read(named);
-        Config::parse_around(file, text.as_ref(), Around { read: &mut read, variable })
+        Config::parse_around(file, text.as_ref(), FileContext { read: &mut read, variable })
     }
 
-    fn parse_around(file: &str, text: &[u8], mut around: Around<'_>) -> Result<Config, Problems> {
+    fn parse_around(
+        file: &str,
+        text: &[u8],
+        mut around: FileContext<'_>,
+    ) -> Result<Config, Problems> {
         let mut report = Report::new(file);
         let mut config = Config::default();
         let source = Source {
@@ -112,7 +116,8 @@ impl Config {
             |root: &Node<'_>, report: &mut Report| decode::decode(root, &mut networks, report);
         let decoded = source.read(decode::nothing, &mut report, decode).flatten();
         let mut others = networks.into_reports();
-        if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded {
+        if let Some(DecodedFile { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded
+        {
             let max_bytes = MAX_KEYS_FILE_BYTES;
             match keys_file.as_ref().map(|keys| (keys, around.read(file, &keys.path, max_bytes))) {
                 None => {}
@@ -155,12 +160,12 @@ impl Config {
 }
 
 /// Access to what a file may name: other files, each read with a maximum of bytes, and environment variables.
-struct Around<'a> {
+struct FileContext<'a> {
     read: &'a mut dyn FnMut(&Path, usize) -> io::Result<Vec<u8>>,
     variable: fn(&str) -> Option<OsString>,
 }
 
-impl Around<'_> {
+impl FileContext<'_> {
     /// Returns the contents of another file that `file` names.
     fn read(&mut self, file: &str, named: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
         match is_same(&beside(file, named), Path::new(file)) {

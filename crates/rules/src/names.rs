@@ -17,7 +17,7 @@ impl AttributeId {
 }
 
 /// The attributes that rules use, and the tier of every API key in the file.
-pub(super) struct Names {
+pub(super) struct AttributeNames {
     ids: HashMap<Box<str>, AttributeId, RandomState>,
     api_keys: HashMap<Box<str>, Box<str>, RandomState>,
     /// The attributes that rules compare with networks.
@@ -44,17 +44,20 @@ impl WantedAttributes {
 }
 
 /// Prints counts only: API keys are secrets.
-impl fmt::Debug for Names {
+impl fmt::Debug for AttributeNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ids, api_keys) = (self.ids.len(), self.api_keys.len());
-        f.debug_struct("Names").field("attributes", &ids).field("api_keys", &api_keys).finish()
+        f.debug_struct("AttributeNames")
+            .field("attributes", &ids)
+            .field("api_keys", &api_keys)
+            .finish()
     }
 }
 
-impl Names {
-    pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> Names {
+impl AttributeNames {
+    pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> AttributeNames {
         let api_keys = api_keys.map(|(key, tier)| (key.into(), tier.into())).collect();
-        let mut names = Names { ids: HashMap::default(), api_keys, addresses: Vec::new() };
+        let mut names = AttributeNames { ids: HashMap::default(), api_keys, addresses: Vec::new() };
         for name in ["api_key", "tier", "method", "path"] {
             names.add(name);
         }
@@ -94,7 +97,7 @@ impl Names {
     }
 
     /// Returns the attributes that are headers or claims of tokens.
-    pub(super) fn asked(&self) -> WantedAttributes {
+    pub(super) fn wanted_attributes(&self) -> WantedAttributes {
         let with = |prefix: &str| {
             let names = self.ids.keys().map(|name| &**name);
             names

@@ -40,15 +40,15 @@ const TRIES_PER_BYTE: usize = 8;
 
 /// A byte of a glob, or a star.
 #[derive(Clone, Copy, Debug)]
-enum Token {
+enum GlobToken {
     Star(Star),
     Byte(u8),
 }
 
 /// Marks the positions after stars as reached, because a star may match the empty text.
-fn skip_stars(tokens: &[Token], reached: &mut [bool]) {
+fn skip_stars(tokens: &[GlobToken], reached: &mut [bool]) {
     for (at, token) in tokens.iter().enumerate() {
-        if let Token::Star(_) = token {
+        if let GlobToken::Star(_) = token {
             reached[at + 1] |= reached[at];
         }
     }
@@ -172,9 +172,9 @@ impl Glob {
     /// Does the same by following all possible matches at once, byte by byte.
     fn rest_matches_at_once(&self, value: &[u8]) -> bool {
         let tokens = self.rest.iter().flat_map(|(star, text)| {
-            [Token::Star(*star)].into_iter().chain(text.bytes().map(Token::Byte))
+            [GlobToken::Star(*star)].into_iter().chain(text.bytes().map(GlobToken::Byte))
         });
-        let tokens: Vec<Token> = tokens.collect();
+        let tokens: Vec<GlobToken> = tokens.collect();
         // Whether the bytes read so far match the tokens before each position.
         let mut reached = vec![false; tokens.len() + 1];
         reached[0] = true;
@@ -183,9 +183,9 @@ impl Glob {
             let mut next = vec![false; reached.len()];
             for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
                 match token {
-                    Token::Byte(own) => next[at + 1] |= *own == byte,
-                    Token::Star(Star::Segment) => next[at] |= byte != b'/',
-                    Token::Star(Star::Any) => next[at] = true,
+                    GlobToken::Byte(own) => next[at + 1] |= *own == byte,
+                    GlobToken::Star(Star::Segment) => next[at] |= byte != b'/',
+                    GlobToken::Star(Star::Any) => next[at] = true,
                 }
             }
             reached = next;

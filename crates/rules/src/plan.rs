@@ -20,21 +20,21 @@ use std::time::Duration;
 use ahash::RandomState;
 use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
 
-use super::config::{self, Costs, Wanted};
+use super::config::{self, Costs, Requirement};
 use super::domains::{UnknownDomains, UseMark};
 use super::key::push_part;
 use super::names::WantedAttributes;
-use super::names::{AttributeId, Names};
+use super::names::{AttributeId, AttributeNames};
 use super::networks::FoundNetwork;
 use super::pattern::Pattern;
-use super::request::Request;
-use super::tally::Tally;
-use index::Index;
-use limited::Limited;
+use super::request::NumberedRequest;
+use super::tally::RuleTally;
+use index::RuleIndex;
+use limited::RequestLimits;
 use overrides::Overrides;
 use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
-use values::Values;
+use values::ValueTable;
 
 /// The number of rules that no longer fit a CPU cache, at about 1 kB each.
 const TOO_MANY_FOR_A_CACHE: usize = 2_000;
@@ -44,25 +44,25 @@ pub(super) type Map<K, V> = HashMap<K, V, RandomState>;
 /// All rules of a file, compiled. A plan never changes: a new file makes a new plan.
 pub(super) struct Plan {
     pub(super) generation: u64,
-    pub(super) names: Names,
+    pub(super) names: AttributeNames,
     /// Shared, like `spends`: a ruling that the caller keeps holds only its own rules, and not all the limits of a
     /// plan that is no longer in use.
-    pub(super) rules: Vec<Arc<Rule>>,
+    pub(super) rules: Vec<Arc<PlannedRule>>,
     /// The distinct limits and actions that rules spend.
-    pub(super) spends: Vec<Arc<Spent>>,
+    pub(super) spends: Vec<Arc<SpendTarget>>,
     /// The first limit that each rule spends, by the name of its scope.
-    pub(super) scopes: Map<Box<str>, SpentId>,
+    pub(super) scopes: Map<Box<str>, SpendTargetId>,
     /// The rules of each domain, as indices into `rules`, and the index that finds them.
-    pub(super) domains: Map<Box<str>, Domain>,
+    pub(super) domains: Map<Box<str>, DomainRules>,
     /// Domains whose requests are deliberately not limited.
     pub(super) retired_domains: HashSet<Box<str>>,
     pub(super) unknown_domains: UnknownDomains,
     pub(super) limits: Map<Box<str>, Scope>,
-    limited: Limited,
-    pub(super) asked: WantedAttributes,
+    limited: RequestLimits,
+    pub(super) wanted_attributes: WantedAttributes,
     /// Whether one of the limits delays requests.
     pub(super) is_shaping: bool,
-    pub(super) identity: Option<Configured>,
+    pub(super) identity: Option<ConfiguredIdentity>,
 }
 
 impl Plan {
@@ -84,7 +84,7 @@ impl Plan {
     /// Starts the background work of the rules: fetching the keys that tokens are verified with.
     pub(super) fn start(&self) {
         if let Some(identity) = &self.identity {
-            identity.made.start();
+            identity.identity.start();
         }
     }
 }
@@ -94,59 +94,59 @@ impl Plan {
 impl Plan {
     /// Returns what is wrong with the fetched keys of tokens, if anything is.
     pub(super) fn keys_problem(&self) -> Option<String> {
-        self.identity.as_ref()?.made.problem()
+        self.identity.as_ref()?.identity.problem()
     }
 }
 
 /// How clients are identified, and the configuration that says so.
 #[derive(Clone)]
-pub(super) struct Configured {
-    said: IdentityConfig,
-    pub(super) made: Arc<Identity>,
+pub(super) struct ConfiguredIdentity {
+    config: IdentityConfig,
+    pub(super) identity: Arc<Identity>,
 }
 
-impl Configured {
+impl ConfiguredIdentity {
     /// Keeps the previous identity if the configuration is the same, with the tokens that are already verified.
     fn new(
-        said: &IdentityConfig,
+        config: &IdentityConfig,
         limiter: &Limiter,
-        before: Option<&Configured>,
-    ) -> Result<Configured, Error> {
-        if let Some(same) = before.filter(|before| before.said == *said) {
+        before: Option<&ConfiguredIdentity>,
+    ) -> Result<ConfiguredIdentity, Error> {
+        if let Some(same) = before.filter(|before| before.config == *config) {
             return Ok(same.clone());
         }
-        let running = before.map(|before| (&before.said, &*before.made));
-        let mut made = Identity::configured(said, running)?.on_clock(limiter.clock());
+        let running = before.map(|before| (&before.config, &*before.identity));
+        let mut identity = Identity::configured(config, running)?.on_clock(limiter.clock());
         if let Some(before) = before {
-            made = made.counting_with(&before.made);
+            identity = identity.counting_with(&before.identity);
         }
-        Ok(Configured { said: said.clone(), made: Arc::new(made) })
+        Ok(ConfiguredIdentity { config: config.clone(), identity: Arc::new(identity) })
     }
 }
 
 /// The rules of one domain.
 #[derive(Debug, Default)]
-pub(super) struct Domain {
+pub(super) struct DomainRules {
     /// Indices into [`Plan::rules`], in the order of the file.
     pub(super) rules: Vec<usize>,
-    pub(super) index: Index,
+    pub(super) index: RuleIndex,
     pub(super) use_mark: UseMark,
 }
 
 /// A compiled rule.
-pub(super) struct Rule {
+pub(super) struct PlannedRule {
     pub(super) name: RuleName,
-    pub(super) when: Vec<(AttributeId, Wanted)>,
+    pub(super) when: Vec<(AttributeId, Requirement)>,
     /// For each part of the key, its alternatives: the first attribute that is known is used.
     pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
-    default: SpentId,
-    /// Boxed, so that `Rule` stays small and more rules fit in a CPU cache.
-    seldom: Option<Box<Seldom>>,
+    default: SpendTargetId,
+    /// Boxed, so that `PlannedRule` stays small and more rules fit in a CPU cache.
+    rare: Option<Box<RareParts>>,
     pub(super) cost: Costs,
     pub(super) is_shadow: bool,
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<RuleTally>,
     /// The rule's index in [`Plan::rules`].
     at: usize,
     replaces: ReplacedRules,
@@ -161,14 +161,14 @@ enum ReplacedRules {
 }
 
 /// The parts that few rules have.
-struct Seldom {
-    /// The conditions on many values or on networks, by their indices in [`Rule::when`].
-    values: Map<usize, Values>,
-    tiers: Option<Tiers>,
+struct RareParts {
+    /// The conditions on many values or on networks, by their indices in [`PlannedRule::when`].
+    values: Map<usize, ValueTable>,
+    tiers: Option<TierLimits>,
     overrides: Overrides,
 }
 
-impl Seldom {
+impl RareParts {
     fn is_empty(&self) -> bool {
         self.values.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
     }
@@ -176,9 +176,9 @@ impl Seldom {
 
 /// The limits of tiers, and the attribute that names the tier.
 #[derive(Debug)]
-struct Tiers {
+struct TierLimits {
     by: AttributeId,
-    of: Map<Box<str>, SpentId>,
+    of: Map<Box<str>, SpendTargetId>,
 }
 
 /// The name of a rule, and its domain.
@@ -189,11 +189,11 @@ pub struct RuleName {
 }
 
 /// An index into [`Plan::spends`].
-pub(super) type SpentId = usize;
+pub(super) type SpendTargetId = usize;
 
 /// The limit that a rule spends, or what the rule does instead.
 #[derive(Debug)]
-pub(super) enum Spent {
+pub(super) enum SpendTarget {
     Limit {
         name: Arc<str>,
         scope: Scope,
@@ -205,7 +205,7 @@ pub(super) enum Spent {
 
 /// Why a rule spends what it spends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Because<'r> {
+pub(super) enum SpendReason<'r> {
     /// There is an override for this key, or for the addresses of this network.
     Override(Option<FoundNetwork<'r>>),
     /// The request has this tier.
@@ -248,16 +248,16 @@ impl Plan {
             return;
         }
         let rules = || rules.iter().map(|&at| &*self.rules[at]);
-        let own = |rule: &Rule| rule.default + rule.when.len() + rule.key.len();
+        let own = |rule: &PlannedRule| rule.default + rule.when.len() + rule.key.len();
         black_box(rules().map(own).sum::<usize>());
-        let lists = |rule: &Rule| {
+        let lists = |rule: &PlannedRule| {
             let conditions = rule.when.iter().map(|(_, wanted)| wanted.patterns().len());
             let parts = rule.key.iter().map(Vec::len);
             let spent = usize::from(self.spends[rule.default].scope().is_some());
             conditions.chain(parts).sum::<usize>() + spent + rule.tally.fetch()
         };
         black_box(rules().map(lists).sum::<usize>());
-        let texts = |rule: &Rule| {
+        let texts = |rule: &PlannedRule| {
             let patterns = rule.when.iter().flat_map(|(_, wanted)| wanted.patterns().first());
             let patterns = patterns.map(Pattern::literal_prefix);
             let names = rule.key.iter().flatten().map(|(_, name)| &**name);
@@ -270,11 +270,11 @@ impl Plan {
     }
 }
 
-impl Spent {
+impl SpendTarget {
     pub(super) fn scope(&self) -> Option<&Scope> {
         match self {
-            Spent::Limit { scope, .. } => Some(scope),
-            Spent::Nothing | Spent::Blocked => None,
+            SpendTarget::Limit { scope, .. } => Some(scope),
+            SpendTarget::Nothing | SpendTarget::Blocked => None,
         }
     }
 
@@ -296,7 +296,7 @@ impl RuleName {
 }
 
 /// Prints the name only: keys of overrides may be secrets.
-impl fmt::Debug for Rule {
+impl fmt::Debug for PlannedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rule({})", self.name)
     }
@@ -317,28 +317,28 @@ impl fmt::Display for RuleName {
     }
 }
 
-impl Rule {
+impl PlannedRule {
     /// Appends the rule's key if the rule applies to a request; returns why not if it does not.
     pub(super) fn apply<'r>(
         &'r self,
-        request: &Request<'r>,
+        request: &NumberedRequest<'r>,
         key: &mut Vec<u8>,
     ) -> Result<(), Mismatch<'r>> {
         for (at, (attribute, wanted)) in self.when.iter().enumerate() {
             let value = request.value(*attribute);
             match (wanted, value) {
-                (Wanted::AnyOf(patterns), Some(value)) => {
+                (Requirement::AnyOf(patterns), Some(value)) => {
                     if !self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Unlike(at, value));
                     }
                 }
-                (Wanted::NoneOf(patterns), Some(value)) => {
+                (Requirement::NoneOf(patterns), Some(value)) => {
                     if self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Like(at, value));
                     }
                 }
-                (Wanted::Present, Some(_)) | (Wanted::Absent, None) => {}
-                (Wanted::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
+                (Requirement::Present, Some(_)) | (Requirement::Absent, None) => {}
+                (Requirement::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
                 (_, None) => return Err(Mismatch::Missing(*attribute)),
             }
         }
@@ -351,7 +351,7 @@ impl Rule {
         at: usize,
         patterns: &[Pattern],
         value: &str,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> bool {
         match self.values(at) {
             Some(values) => values.has(value, request.address(self.when[at].0)),
@@ -359,14 +359,14 @@ impl Rule {
         }
     }
 
-    fn values(&self, at: usize) -> Option<&Values> {
-        self.seldom.as_ref()?.values.get(&at)
+    fn values(&self, at: usize) -> Option<&ValueTable> {
+        self.rare.as_ref()?.values.get(&at)
     }
 
     /// Returns the networks in which the rule's conditions found addresses of a request.
     pub(super) fn networks<'r>(
         &'r self,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> impl Iterator<Item = (AttributeId, FoundNetwork<'r>)> {
         let found = |at: usize| Some((self.when.get(at)?.0, self.network(at, request)?));
         (0..self.when.len()).filter_map(found)
@@ -376,7 +376,7 @@ impl Rule {
     pub(super) fn network<'r>(
         &'r self,
         at: usize,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> Option<FoundNetwork<'r>> {
         let (attribute, _) = self.when.get(at)?;
         self.values(at)?.network(request.address(*attribute))
@@ -394,7 +394,7 @@ impl Rule {
 
     /// Returns whether the other rule is left out of requests to which this one applies. A shadow rule replaces
     /// shadow rules only.
-    pub(super) fn replaces(&self, other: &Rule) -> bool {
+    pub(super) fn replaces(&self, other: &PlannedRule) -> bool {
         let is_named = match &self.replaces {
             ReplacedRules::At(places) => places.binary_search(&other.at).is_ok(),
             ReplacedRules::All => !matches!(other.replaces, ReplacedRules::All),
@@ -404,7 +404,7 @@ impl Rule {
 
     fn push_key<'r>(
         &'r self,
-        request: &Request<'r>,
+        request: &NumberedRequest<'r>,
         key: &mut Vec<u8>,
     ) -> Result<(), Mismatch<'r>> {
         let from = key.len();
@@ -420,33 +420,37 @@ impl Rule {
     }
 
     /// Returns the limit that a request with this key spends, and why.
-    pub(super) fn spent<'r>(&'r self, request: &Request<'r>, key: &[u8]) -> (SpentId, Because<'r>) {
-        let Some(Seldom { tiers, overrides, .. }) = self.seldom.as_deref() else {
-            return (self.default, Because::Default);
+    pub(super) fn spent<'r>(
+        &'r self,
+        request: &NumberedRequest<'r>,
+        key: &[u8],
+    ) -> (SpendTargetId, SpendReason<'r>) {
+        let Some(RareParts { tiers, overrides, .. }) = self.rare.as_deref() else {
+            return (self.default, SpendReason::Default);
         };
         if !overrides.is_empty()
             && let Some((spent, network)) = overrides.find(self, request, key)
         {
-            return (spent, Because::Override(network));
+            return (spent, SpendReason::Override(network));
         }
-        if let Some(Tiers { by, of }) = tiers
+        if let Some(TierLimits { by, of }) = tiers
             && let Some(tier) = request.known(*by)
             && let Some(spent) = of.get(tier)
         {
-            return (*spent, Because::Tier(tier));
+            return (*spent, SpendReason::Tier(tier));
         }
-        (self.default, Because::Default)
+        (self.default, SpendReason::Default)
     }
 
     /// Returns the attribute that names the tier, if the rule has tiers.
     pub(super) fn tiers_by(&self) -> Option<AttributeId> {
-        self.seldom.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
+        self.rare.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
     }
 
     /// Returns the cost of a request in units.
-    pub(super) fn units(&self, request: &Request<'_>) -> u64 {
+    pub(super) fn units(&self, request: &NumberedRequest<'_>) -> u64 {
         let Costs { routes, default } = &self.cost;
-        let is_on = |route: &config::Route| {
+        let is_on = |route: &config::CostRoute| {
             let (method, path) =
                 (request.value(AttributeId::METHOD), request.value(AttributeId::PATH));
             route.method.as_deref().is_none_or(|own| method == Some(own))

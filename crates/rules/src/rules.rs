@@ -12,7 +12,7 @@ use tollgate_identity::{ClientAddress, Identity, Ipv6Prefix, RequestHead};
 use tollgate_limiter::{Error, Limiter, Scope};
 
 use crate::attributes::Attributes;
-use crate::check::{Requests, RulesCheck};
+use crate::check::{RequestSets, RulesCheck};
 use crate::config::Config;
 use crate::descriptor::Descriptor;
 use crate::domains::{MissingDomains, RequiredDomains};
@@ -24,10 +24,10 @@ use crate::tally::Counts;
 /// Rules that decide requests. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Rules {
-    inner: Arc<Inner>,
+    inner: Arc<RulesInner>,
 }
 
-struct Inner {
+struct RulesInner {
     limiter: Limiter,
     plan: ArcSwap<Plan>,
     /// Held while the rules are replaced, so that only one caller replaces them at a time.
@@ -43,7 +43,7 @@ impl Rules {
         plan.start();
         let plan = ArcSwap::from_pointee(plan);
         let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
-        let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
+        let inner = RulesInner { limiter: limiter.clone(), plan, replacing, required_domains };
         Ok(Rules { inner: Arc::new(inner) })
     }
 
@@ -56,7 +56,7 @@ impl Rules {
     /// domain would no longer be limited. A file that lists the domain under `retired_domains` may remove it.
     pub fn replace(&self, config: &Config) -> Result<u64, Error> {
         log_warnings(config);
-        let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
+        let RulesInner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
         let before = plan.load();
         let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.use_mark));
@@ -93,7 +93,7 @@ impl Rules {
             &self.inner.limiter,
             self.plan(),
             domain,
-            Requests::Plain(slice::from_ref(request)),
+            RequestSets::Plain(slice::from_ref(request)),
         )
     }
 
@@ -105,7 +105,7 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Plain(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, RequestSets::Plain(requests))
     }
 
     /// Returns a check like [`check_sets`](Self::check_sets), with a cost and a limit for each set.
@@ -114,7 +114,7 @@ impl Rules {
         domain: &'a str,
         requests: &'a [Descriptor<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Each(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, RequestSets::Each(requests))
     }
 
     /// Explains which rules of a domain apply to a request, which do not, and why. Charges nothing.
@@ -244,7 +244,7 @@ pub struct Snapshot<'r> {
 impl<'r> Snapshot<'r> {
     /// Returns how clients are identified, if the file says so.
     pub fn identity(&self) -> Option<&Identity> {
-        self.plan.identity.as_ref().map(|configured| &*configured.made)
+        self.plan.identity.as_ref().map(|configured| &*configured.identity)
     }
 
     /// Returns the domain of the rules, if they have only one.
@@ -260,7 +260,7 @@ impl<'r> Snapshot<'r> {
 
     /// Returns a request's attributes, as far as the rules use them.
     pub fn attributes<'a>(&'a self, head: &'a RequestHead<'_>) -> Attributes<'a> {
-        head::attributes(head, &self.plan.asked)
+        head::attributes(head, &self.plan.wanted_attributes)
     }
 
     /// Returns whether one of the limits delays requests.
@@ -286,7 +286,7 @@ impl<'r> Snapshot<'r> {
     where
         'r: 'a,
     {
-        let request = Requests::Plain(slice::from_ref(request));
+        let request = RequestSets::Plain(slice::from_ref(request));
         RulesCheck::new(&self.rules.inner.limiter, Arc::clone(&self.plan), domain, request)
     }
 
@@ -299,7 +299,7 @@ impl<'r> Snapshot<'r> {
             &self.rules.inner.limiter,
             Arc::clone(&self.plan),
             domain,
-            Requests::Each(requests),
+            RequestSets::Each(requests),
         )
     }
 }

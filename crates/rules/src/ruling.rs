@@ -6,15 +6,15 @@ use std::time::Duration;
 use tollgate_core::{Limit, Retry, Verdict};
 use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Scope};
 
-use super::found::{Found, Matched};
-use super::plan::{Rule, RuleName, Spent};
-use super::tally::{DecidedBy, Outcome};
+use super::found::{MatchedRule, MatchedRules};
+use super::plan::{PlannedRule, RuleName, SpendTarget};
+use super::tally::{DecidedBy, RuleOutcome};
 
 /// The decision of rules about a request. Either all rules that apply were charged, or none.
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Ruling {
-    found: Found,
+    found: MatchedRules,
     together: JointDecision,
 }
 
@@ -22,13 +22,13 @@ pub struct Ruling {
 #[derive(Clone, Copy)]
 pub struct RulePart<'r> {
     ruling: &'r Ruling,
-    matched: &'r Matched,
+    matched: &'r MatchedRule,
     decision: Option<&'r Decision>,
 }
 
 impl Ruling {
     /// Adds the decision to the counts of every rule that applied; a look is counted only if it refuses.
-    fn counted(found: Found, together: JointDecision) -> Ruling {
+    fn counted(found: MatchedRules, together: JointDecision) -> Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
@@ -180,7 +180,7 @@ impl Ruling {
     /// Makes a ruling and adds it to the counts of every rule. A failure of the store is counted as such; other
     /// errors are the caller's, and are not counted.
     pub(super) fn of(
-        found: Found,
+        found: MatchedRules,
         together: Result<JointDecision, Error>,
     ) -> Result<Ruling, Error> {
         if let Err(Error::Store(_)) = together {
@@ -200,11 +200,11 @@ impl<'r> RulePart<'r> {
         Some(if self.is_shadow() { peek.shadow() } else { peek })
     }
 
-    fn rule(&self) -> &'r Rule {
+    fn rule(&self) -> &'r PlannedRule {
         &self.matched.rule
     }
 
-    fn spent(&self) -> &'r Spent {
+    fn spent(&self) -> &'r SpendTarget {
         &self.matched.spent
     }
 
@@ -236,7 +236,7 @@ impl<'r> RulePart<'r> {
     /// Returns whether this rule allows the request. If another rule refuses it, this one was not charged.
     pub fn is_allowed(&self) -> bool {
         match (self.spent(), self.decision) {
-            (Spent::Blocked, _) => false,
+            (SpendTarget::Blocked, _) => false,
             (_, Some(decision)) => decision.is_allowed(),
             (_, None) => true,
         }
@@ -245,8 +245,8 @@ impl<'r> RulePart<'r> {
     /// Returns the name of the limit that the rule spends; `None` if the rule allows or blocks such requests.
     pub fn limit_name(&self) -> Option<&'r str> {
         match self.spent() {
-            Spent::Limit { name, .. } => Some(name),
-            Spent::Nothing | Spent::Blocked => None,
+            SpendTarget::Limit { name, .. } => Some(name),
+            SpendTarget::Nothing | SpendTarget::Blocked => None,
         }
     }
 
@@ -273,16 +273,16 @@ impl<'r> RulePart<'r> {
         }
     }
 
-    fn outcome(&self) -> Option<Outcome> {
-        if let (Spent::Limit { .. }, None) = (self.spent(), self.decision) {
+    fn outcome(&self) -> Option<RuleOutcome> {
+        if let (SpendTarget::Limit { .. }, None) = (self.spent(), self.decision) {
             return None;
         }
         Some(match self.is_allowed() {
             // A look that is allowed charges nothing, so it is not counted.
             true if self.matched.is_look => return None,
-            true => Outcome::Allowed,
-            false if self.is_shadow() => Outcome::ShadowDenied,
-            false => Outcome::Denied,
+            true => RuleOutcome::Allowed,
+            false if self.is_shadow() => RuleOutcome::ShadowDenied,
+            false => RuleOutcome::Denied,
         })
     }
 }

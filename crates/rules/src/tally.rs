@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts of a rule's decisions. Rules that replace others keep the counts of the rule of the same name.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    by_store: Decided,
-    degraded: Decided,
+pub(super) struct RuleTally {
+    by_store: OutcomeCounts,
+    degraded: OutcomeCounts,
     failed: AtomicU64,
 }
 
-impl Tally {
+impl RuleTally {
     /// Touches the counts, to bring them into the CPU cache.
     pub(super) fn fetch(&self) -> usize {
         usize::from(self.failed.load(Ordering::Relaxed) > 0)
@@ -19,7 +19,7 @@ impl Tally {
 
 /// Counts by outcome. Each decision is counted in one of these only, so that sums are right whenever they are read.
 #[derive(Debug, Default)]
-struct Decided {
+struct OutcomeCounts {
     allowed: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
@@ -27,7 +27,7 @@ struct Decided {
 
 /// A rule's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RuleOutcome {
     Allowed,
     Denied,
     ShadowDenied,
@@ -65,16 +65,16 @@ pub struct Counts {
     pub failed: u64,
 }
 
-impl Tally {
-    pub(super) fn count(&self, outcome: Outcome, by: DecidedBy) {
+impl RuleTally {
+    pub(super) fn count(&self, outcome: RuleOutcome, by: DecidedBy) {
         let decided = match by {
             DecidedBy::Store => &self.by_store,
             DecidedBy::Policy => &self.degraded,
         };
         let counter = match outcome {
-            Outcome::Allowed => &decided.allowed,
-            Outcome::Denied => &decided.denied,
-            Outcome::ShadowDenied => &decided.shadow_denied,
+            RuleOutcome::Allowed => &decided.allowed,
+            RuleOutcome::Denied => &decided.denied,
+            RuleOutcome::ShadowDenied => &decided.shadow_denied,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -71,7 +71,7 @@ pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) ->
                 let at = position(*error.marker());
                 let (at, message, remedy) = syntax::explained(error.info(), at, text, max_depth);
                 report.error(at, message, remedy);
-                Err(Ended)
+                Err(ParseEnded)
             }
         };
         if ended.is_err() {
@@ -93,10 +93,10 @@ fn position(marker: Marker) -> Position {
 }
 
 /// Reading has ended with an error, which has been reported.
-struct Ended;
+struct ParseEnded;
 
 /// A list or a mapping that has not ended yet.
-struct Open<'t> {
+struct OpenNode<'t> {
     at: Position,
     kind: OpenKind<'t>,
 }
@@ -110,14 +110,19 @@ enum OpenKind<'t> {
 #[derive(Default)]
 struct Tree<'t> {
     root: Option<Node<'t>>,
-    open: Vec<Open<'t>>,
+    open: Vec<OpenNode<'t>>,
     max_depth: usize,
     nodes: usize,
     documents: usize,
 }
 
 impl<'t> Tree<'t> {
-    fn take(&mut self, event: Event<'t>, at: Position, report: &mut Report) -> Result<(), Ended> {
+    fn take(
+        &mut self,
+        event: Event<'t>,
+        at: Position,
+        report: &mut Report,
+    ) -> Result<(), ParseEnded> {
         match event {
             Event::DocumentStart(_) => return self.begin_document(at, report),
             Event::Alias(_) => {
@@ -140,7 +145,7 @@ impl<'t> Tree<'t> {
                 return self.begin(at, OpenKind::Map(Vec::new(), None), report);
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { at, kind }) = self.open.pop() {
+                if let Some(OpenNode { at, kind }) = self.open.pop() {
                     let kind = match kind {
                         OpenKind::List(items) => Kind::List(items),
                         OpenKind::Map(entries, _) => Kind::Map(entries),
@@ -153,11 +158,11 @@ impl<'t> Tree<'t> {
         Ok(())
     }
 
-    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), Ended> {
+    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), ParseEnded> {
         self.documents += 1;
         if self.documents > 1 {
             report.error(at, "a second document", "keep one document in a file");
-            return Err(Ended);
+            return Err(ParseEnded);
         }
         Ok(())
     }
@@ -167,23 +172,23 @@ impl<'t> Tree<'t> {
         at: Position,
         kind: OpenKind<'t>,
         report: &mut Report,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ParseEnded> {
         if self.open.len() == self.max_depth {
             let (message, remedy) = too_deep(self.max_depth);
             report.error(at, message, remedy);
-            return Err(Ended);
+            return Err(ParseEnded);
         }
-        self.open.push(Open { at, kind });
+        self.open.push(OpenNode { at, kind });
         Ok(())
     }
 
     /// Adds a complete node to the list or mapping that contains it.
-    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), Ended> {
+    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), ParseEnded> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {MAX_NODES} texts, lists and mappings");
             report.error(node.at, message, "split the file");
-            return Err(Ended);
+            return Err(ParseEnded);
         }
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => self.root = Some(node),

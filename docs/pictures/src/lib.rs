@@ -23,9 +23,9 @@ use std::fmt;
 use anyhow::Context;
 use tollgate_core::Limit;
 
-pub use decided::{LayerDecision, decide};
+pub use decided::{ReplayedDecision, decide};
 use decider::{ALL, Decider};
-pub use traffic::Request;
+pub use traffic::TraceRequest;
 
 /// One finished picture.
 pub struct Picture {
@@ -42,18 +42,18 @@ impl fmt::Debug for Picture {
 }
 
 /// One limit, and its decisions on each kind of traffic.
-struct Run {
+struct LimitRun {
     decider: &'static Decider,
     limit: Limit,
     /// The everyday traffic.
-    everyday: Vec<LayerDecision>,
+    everyday: Vec<ReplayedDecision>,
     /// The same with probes in between, which show how `remaining` changes between requests.
-    probed: Vec<LayerDecision>,
+    probed: Vec<ReplayedDecision>,
     /// The traffic that gets the most out of each limit.
-    attack: Vec<LayerDecision>,
+    attack: Vec<ReplayedDecision>,
 }
 
-impl Run {
+impl LimitRun {
     /// Returns the number of everyday requests that were allowed, and the number that were refused.
     fn allowed_and_refused(&self) -> (usize, usize) {
         let allowed = self.everyday.iter().filter(|it| it.allowed).count();
@@ -63,9 +63,9 @@ impl Run {
 
 /// Returns every picture, from the decisions that `replay` makes for a limit on a trace.
 pub fn pictures(
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
+    replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
 ) -> anyhow::Result<Vec<Picture>> {
-    let runs: Vec<Run> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
+    let runs: Vec<LimitRun> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
     let mut pictures: Vec<Picture> = runs
         .iter()
         .map(|run| Picture {
@@ -80,12 +80,12 @@ pub fn pictures(
 
 fn run(
     decider: &'static Decider,
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
-) -> anyhow::Result<Run> {
+    replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
+) -> anyhow::Result<LimitRun> {
     let limit: Limit = decider.limit.parse().context(decider.limit)?;
     let everyday = traffic::everyday();
     let probed = traffic::with_probes(&everyday, limit.size());
-    Ok(Run {
+    Ok(LimitRun {
         decider,
         limit,
         everyday: replay(&limit, &everyday)?,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Naming, Row, Table, listed};
+use super::fields::{NameTable, Naming, TableRow, listed};
 use super::names;
 use crate::position::Position;
 use crate::problem::Report;
@@ -21,7 +21,7 @@ const MAX_KEY_BYTES: usize = 1_024;
 /// The most tiers that a remedy lists.
 const MAX_LISTED: usize = 8;
 
-const API_KEYS: Table = Table {
+const API_KEYS: NameTable = NameTable {
     name: "the table of API keys",
     item: "API key",
     remedy: "give each key its tier on a line of its own, indented under `api_keys`",
@@ -30,7 +30,7 @@ const API_KEYS: Table = Table {
 
 /// The table of API keys, from one file or two.
 pub(crate) struct ApiKeys {
-    rows: HashMap<Box<str>, Tier>,
+    rows: HashMap<Box<str>, KeyTier>,
     /// The tiers that rules name, if there are rules.
     named: Option<HashSet<Box<str>>>,
     /// The tiers that no rule names, of which the file was warned.
@@ -38,7 +38,7 @@ pub(crate) struct ApiKeys {
 }
 
 /// A key's tier, and its position.
-struct Tier {
+struct KeyTier {
     name: Box<str>,
     file: Arc<str>,
     line: u32,
@@ -57,7 +57,7 @@ impl ApiKeys {
 
     /// Adds the keys of a table.
     pub(crate) fn read(&mut self, node: &Node<'_>, report: &mut Report) {
-        for Row { name, at, value } in API_KEYS.rows(node, report).unwrap_or_default() {
+        for TableRow { name, at, value } in API_KEYS.rows(node, report).unwrap_or_default() {
             if name.is_empty() || name.len() > MAX_KEY_BYTES {
                 let remedy = format!("use 1 to {MAX_KEY_BYTES} bytes");
                 report.error(at, "an API key that is empty or too long", remedy);
@@ -70,10 +70,10 @@ impl ApiKeys {
             match self.rows.entry(name.into()) {
                 Entry::Vacant(entry) => {
                     let file = report.file().clone();
-                    entry.insert(Tier { name: tier.into(), file, line: at.line });
+                    entry.insert(KeyTier { name: tier.into(), file, line: at.line });
                 }
                 Entry::Occupied(entry) => {
-                    let Tier { file, line, .. } = entry.get();
+                    let KeyTier { file, line, .. } = entry.get();
                     let message = format!("this API key is defined twice (first at {file}:{line})");
                     report.error(at, message, "keep one of them");
                 }

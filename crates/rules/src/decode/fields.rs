@@ -24,7 +24,7 @@ pub struct Mapping {
 }
 
 /// A mapping of names that the file chooses.
-pub(super) struct Table {
+pub(super) struct NameTable {
     /// The table's name in messages.
     pub(super) name: &'static str,
     /// The kind of its items: `limit`.
@@ -55,7 +55,7 @@ pub struct Fields<'n, 't> {
 }
 
 /// A row of a table.
-pub(super) struct Row<'n, 't> {
+pub(super) struct TableRow<'n, 't> {
     pub(super) name: &'n str,
     pub(super) at: Position,
     pub(super) value: &'n Node<'t>,
@@ -204,27 +204,27 @@ pub(super) fn listed(names: &[&str]) -> String {
 }
 
 /// The rows of a table by name.
-enum Seen<'n> {
+enum RowLookup<'n> {
     /// Most tables have few names, which are compared faster than they are hashed.
     Few,
     Many(HashMap<&'n str, usize>),
 }
 
-impl<'n> Seen<'n> {
+impl<'n> RowLookup<'n> {
     const FEW: usize = 8;
 
-    fn of(entries: usize) -> Seen<'n> {
+    fn of(entries: usize) -> RowLookup<'n> {
         match entries {
-            0..=Seen::FEW => Seen::Few,
-            _ => Seen::Many(HashMap::with_capacity(entries)),
+            0..=RowLookup::FEW => RowLookup::Few,
+            _ => RowLookup::Many(HashMap::with_capacity(entries)),
         }
     }
 
     /// Returns the index of the row that has the name; otherwise notes that the next row will have it.
-    fn place_of(&mut self, name: &'n str, rows: &[Row<'n, '_>]) -> Option<usize> {
+    fn place_of(&mut self, name: &'n str, rows: &[TableRow<'n, '_>]) -> Option<usize> {
         match self {
-            Seen::Few => rows.iter().position(|row| row.name == name),
-            Seen::Many(places) => match places.entry(name) {
+            RowLookup::Few => rows.iter().position(|row| row.name == name),
+            RowLookup::Many(places) => match places.entry(name) {
                 Entry::Occupied(entry) => Some(*entry.get()),
                 Entry::Vacant(entry) => {
                     entry.insert(rows.len());
@@ -235,23 +235,23 @@ impl<'n> Seen<'n> {
     }
 }
 
-impl Table {
+impl NameTable {
     /// Returns the rows. A name that occurs again is reported and left out.
     pub(super) fn rows<'n, 't>(
         &self,
         node: &'n Node<'t>,
         report: &mut Report,
-    ) -> Option<Vec<Row<'n, 't>>> {
+    ) -> Option<Vec<TableRow<'n, 't>>> {
         let Kind::Map(entries) = &node.kind else {
             report.unfit(node, self.name, "a mapping", self.remedy);
             return None;
         };
-        let mut seen = Seen::of(entries.len());
-        let mut rows: Vec<Row<'_, '_>> = Vec::with_capacity(entries.len());
+        let mut seen = RowLookup::of(entries.len());
+        let mut rows: Vec<TableRow<'_, '_>> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let Kind::Text { text, .. } = &key.kind else { continue };
             match seen.place_of(text, &rows) {
-                None => rows.push(Row { name: text, at: key.at, value }),
+                None => rows.push(TableRow { name: text, at: key.at, value }),
                 Some(first) => self.twice(text, key.at, rows[first].at, report),
             }
         }

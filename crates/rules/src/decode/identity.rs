@@ -49,7 +49,7 @@ pub(crate) struct TokenKeys {
 }
 
 /// The section `identity` of a file.
-pub(super) struct Section {
+pub(super) struct IdentitySection {
     pub(super) identity: IdentityConfig,
     /// The keys of its `jwt`, whose own list is still empty.
     pub(super) keys: TokenKeys,
@@ -57,7 +57,7 @@ pub(super) struct Section {
     has_jwt: bool,
 }
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Section> {
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySection> {
     let fields = Fields::read(node, &IDENTITY, report)?;
     let trusted_proxies = fields.get("trusted_proxies").and_then(|node| nets::read(node, report));
     for name in ["forwarding_header", "trusted_headers"] {
@@ -82,7 +82,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Section> {
         jwt,
     };
     let has_jwt = fields.get("jwt").is_some() || fields.may_have("jwt");
-    Some(Section { identity, keys: keys.unwrap_or_default(), has_jwt })
+    Some(IdentitySection { identity, keys: keys.unwrap_or_default(), has_jwt })
 }
 
 /// Refuses a field about headers of proxies if no proxy is trusted to write them.
@@ -142,7 +142,7 @@ fn prefix(node: &Node<'_>, report: &mut Report) -> Option<u8> {
     prefix
 }
 
-impl Section {
+impl IdentitySection {
     pub(super) fn ipv6_prefix(&self) -> Option<u8> {
         self.identity.ipv6_prefix
     }

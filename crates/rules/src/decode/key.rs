@@ -4,8 +4,8 @@ use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping};
 use super::names;
-use super::sources::Origin;
-use crate::config::{Condition, KeyPart, Wanted};
+use super::sources::RequestOrigin;
+use crate::config::{Condition, KeyPart, Requirement};
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
@@ -24,7 +24,7 @@ const PART: Mapping = Mapping {
 
 pub(super) fn read(
     node: &Node<'_>,
-    origin: Origin<'_>,
+    origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Vec<KeyPart>> {
     let items = report.list(node, "`key`", REMEDY)?;
@@ -56,7 +56,11 @@ pub(super) fn read(
     Some(parts)
 }
 
-fn attribute<'n>(node: &'n Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<&'n str> {
+fn attribute<'n>(
+    node: &'n Node<'_>,
+    origin: RequestOrigin<'_>,
+    report: &mut Report,
+) -> Option<&'n str> {
     let text = report.text(node, PART.name, PART.remedy)?;
     let name = names::ATTRIBUTE.check(text, node.at, report)?;
     origin.warn_of_name(name, node.at, report);
@@ -86,7 +90,7 @@ pub(super) fn check_presence(
 ) {
     let is_absent = |attribute: &str| {
         when.iter().any(|condition| {
-            *condition.attribute == *attribute && condition.wanted == Wanted::Absent
+            *condition.attribute == *attribute && condition.wanted == Requirement::Absent
         })
     };
     for part in key {

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
-use super::fields::{Fields, Mapping, Naming, Row, Table, unspaced};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow, unspaced};
 use super::names;
-use crate::config::{NamedLimit, Spend};
+use crate::config::{LimitConfig, Spend};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-const LIMITS: Table = Table {
+const LIMITS: NameTable = NameTable {
     name: "`limits`",
     item: "limit",
     remedy: "name each limit, like `free: token-bucket capacity=60 refill=1/s`",
@@ -29,14 +29,14 @@ const RESERVED: [(&str, Spend); 2] = [("allow", Spend::Allow), ("block", Spend::
 
 /// The limits of a file, by name.
 #[derive(Default)]
-pub(super) struct Limits<'n> {
-    found: Vec<Found<'n>>,
+pub(super) struct LimitsTable<'n> {
+    found: Vec<FoundLimit<'n>>,
     places: HashMap<&'n str, usize>,
     /// Whether the table of limits could not be read, which has been reported; names are then not looked up.
     is_lost: bool,
 }
 
-struct Found<'n> {
+struct FoundLimit<'n> {
     name: &'n str,
     at: Position,
     /// `None` if it was refused; its name is still known.
@@ -44,12 +44,12 @@ struct Found<'n> {
     is_used: bool,
 }
 
-impl<'n> Limits<'n> {
-    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> Limits<'n> {
+impl<'n> LimitsTable<'n> {
+    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> LimitsTable<'n> {
         let rows = file.or("limits", Vec::new(), |node| LIMITS.rows(node, report));
         let is_lost = rows.is_none() || file.may_have("limits");
-        let mut limits = Limits { is_lost, ..Limits::default() };
-        for Row { name, at, value } in rows.unwrap_or_default() {
+        let mut limits = LimitsTable { is_lost, ..LimitsTable::default() };
+        for TableRow { name, at, value } in rows.unwrap_or_default() {
             if RESERVED.iter().any(|(reserved, _)| *reserved == name) {
                 let message = format!("a limit cannot be called `{name}`");
                 let remedy = "choose another name: a rule may say that instead of a limit";
@@ -61,7 +61,7 @@ impl<'n> Limits<'n> {
             }
             let limit = read_limit(value, &LIMIT, report);
             limits.places.insert(name, limits.found.len());
-            limits.found.push(Found { name, at, limit, is_used: false });
+            limits.found.push(FoundLimit { name, at, limit, is_used: false });
         }
         limits
     }
@@ -123,9 +123,10 @@ impl<'n> Limits<'n> {
         self.found.len()
     }
 
-    pub(super) fn into_list(self) -> Vec<NamedLimit> {
-        let named =
-            |found: Found<'_>| Some(NamedLimit { name: found.name.into(), limit: found.limit? });
+    pub(super) fn into_list(self) -> Vec<LimitConfig> {
+        let named = |found: FoundLimit<'_>| {
+            Some(LimitConfig { name: found.name.into(), limit: found.limit? })
+        };
         self.found.into_iter().filter_map(named).collect()
     }
 }

@@ -12,7 +12,7 @@ const MAX_LONG_CHARS: usize = 128;
 
 /// A kind of name, and the texts that are allowed.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub struct NameKind {
     /// The noun in messages, with its article.
     pub(super) noun: &'static str,
     fits: fn(&str) -> bool,
@@ -26,33 +26,33 @@ const HEADER_REMEDY: &str = "use 1 to 64 letters, digits and `-`, like `x-tenant
 const DOMAIN_REMEDY: &str =
     "use 1 to 128 characters that print, and neither spaces nor `/`, like `api`";
 
-pub(super) const LIMIT: Kind =
-    Kind { noun: "a limit", fits: is_name, remedy: NAME_REMEDY, naming: Naming::Shown };
-pub(super) const RULE: Kind = Kind { noun: "a rule", ..LIMIT };
-pub(super) const TIER: Kind = Kind { noun: "a tier", ..LIMIT };
-pub(super) const NETWORKS: Kind = Kind { noun: "networks", ..LIMIT };
+pub(super) const LIMIT: NameKind =
+    NameKind { noun: "a limit", fits: is_name, remedy: NAME_REMEDY, naming: Naming::Shown };
+pub(super) const RULE: NameKind = NameKind { noun: "a rule", ..LIMIT };
+pub(super) const TIER: NameKind = NameKind { noun: "a tier", ..LIMIT };
+pub(super) const NETWORKS: NameKind = NameKind { noun: "networks", ..LIMIT };
 /// A tier next to an API key; the API key may have been written in its place by mistake.
-pub(super) const TIER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..TIER };
+pub(super) const TIER_OF_KEY: NameKind = NameKind { naming: Naming::Hidden, ..TIER };
 /// Names of attributes.
-pub const ATTRIBUTE: Kind = Kind {
+pub const ATTRIBUTE: NameKind = NameKind {
     noun: "an attribute",
     fits: |text| is_long_name(text, |_| true),
     remedy: ATTRIBUTE_REMEDY,
     ..LIMIT
 };
 /// Names of domains.
-pub const DOMAIN: Kind = Kind {
+pub const DOMAIN: NameKind = NameKind {
     noun: "a domain",
     fits: |text| is_long_name(text, |letter| letter != '/'),
     remedy: DOMAIN_REMEDY,
     ..LIMIT
 };
-pub(super) const HEADER: Kind =
-    Kind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
+pub(super) const HEADER: NameKind =
+    NameKind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
 /// A header next to an API key; the API key may have been written in its place by mistake.
-pub(super) const HEADER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..HEADER };
+pub(super) const HEADER_OF_KEY: NameKind = NameKind { naming: Naming::Hidden, ..HEADER };
 
-impl Kind {
+impl NameKind {
     /// Returns the text if it may be such a name; reports it otherwise.
     pub fn check<'n>(self, text: &'n str, at: Position, report: &mut Report) -> Option<&'n str> {
         if (self.fits)(text) {

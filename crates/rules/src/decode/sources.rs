@@ -7,7 +7,7 @@ mod lookalikes;
 use tollgate_core::Excerpt;
 
 use super::fields::Fields;
-use super::identity::Section;
+use super::identity::IdentitySection;
 use super::names;
 use crate::config::KeyPart;
 use crate::pattern::Pattern;
@@ -26,7 +26,7 @@ const REMEDY: &str = "list the attributes that callers send with every request, 
 /// the file declares.
 pub(super) struct AttributeSources<'n> {
     declared: Vec<&'n str>,
-    section: Option<&'n Section>,
+    section: Option<&'n IdentitySection>,
     /// Whether `identity` or `caller_attributes` was refused, so that missing attributes cannot be told.
     is_lost: bool,
 }
@@ -48,7 +48,7 @@ impl<'n> AttributeSources<'n> {
     /// Reads the attributes that the file declares. `section` is the file's `identity`, as far as it could be read.
     pub(super) fn read(
         file: &Fields<'n, '_>,
-        section: Option<&'n Section>,
+        section: Option<&'n IdentitySection>,
         report: &mut Report,
     ) -> AttributeSources<'n> {
         let declared = file.or(DECLARED, Vec::new(), |node| declared(node, report));
@@ -61,7 +61,7 @@ impl<'n> AttributeSources<'n> {
 
     /// Returns the length of the prefix that the IPv6 addresses of one client share, if the file gives it.
     pub(super) fn ipv6_prefix(&self) -> Option<u8> {
-        self.section.and_then(Section::ipv6_prefix)
+        self.section.and_then(IdentitySection::ipv6_prefix)
     }
 
     fn is_declared(&self, name: &str) -> bool {
@@ -83,7 +83,7 @@ impl<'n> AttributeSources<'n> {
             };
         }
         if name.starts_with("jwt.") {
-            let has_jwt = self.section.is_some_and(Section::has_jwt);
+            let has_jwt = self.section.is_some_and(IdentitySection::has_jwt);
             return if has_jwt || self.is_lost {
                 Availability::Sometimes
             } else {
@@ -156,19 +156,19 @@ fn declared<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<&'n str>>
 
 /// The kind of requests that a rule is for.
 #[derive(Clone, Copy)]
-pub(super) struct Origin<'s> {
+pub(super) struct RequestOrigin<'s> {
     pub(super) sources: &'s AttributeSources<'s>,
     /// Whether the requests are Envoy's descriptors: only these have `descriptor_keys`, and their entries may have
     /// any name.
     pub(super) is_envoy: bool,
 }
 
-impl<'s> Origin<'s> {
+impl<'s> RequestOrigin<'s> {
     pub(super) fn of<'n>(
         sources: &'s AttributeSources<'s>,
         mut attributes: impl Iterator<Item = &'n str>,
-    ) -> Origin<'s> {
-        Origin { sources, is_envoy: attributes.any(|name| name == "descriptor_keys") }
+    ) -> RequestOrigin<'s> {
+        RequestOrigin { sources, is_envoy: attributes.any(|name| name == "descriptor_keys") }
     }
 
     /// Returns whether a name should be an attribute of HTTP.

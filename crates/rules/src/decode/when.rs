@@ -4,11 +4,11 @@ use ipnet::IpNet;
 use tollgate_core::Excerpt;
 use tollgate_limiter::Ipv6Prefix;
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
 use super::names;
-use super::networks::{NetworkSets, Value};
-use super::sources::Origin;
-use crate::config::{Condition, Wanted};
+use super::networks::{NetworkSets, NetworkText};
+use super::sources::RequestOrigin;
+use crate::config::{Condition, Requirement};
 use crate::networks::{self, UNKNOWN_ADDRESS};
 use crate::pattern::Pattern;
 use crate::position::Position;
@@ -25,7 +25,7 @@ const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`,
      `{ glob: … }`, `{ network: … }`, `{ networks: … }`, `{ any_of: […] }`, `{ none_of: […] }` and \
      `{ present: true }`";
 
-const WHEN: Table = Table {
+const WHEN: NameTable = NameTable {
     name: "`when`",
     item: "attribute",
     remedy: "write it like `when: { method: POST, path: /v1/** }`",
@@ -46,7 +46,7 @@ const PATTERN: Mapping = Mapping {
 };
 
 /// The context of one attribute's values.
-struct Reading<'s, 'n> {
+struct ConditionReader<'s, 'n> {
     attribute: &'s str,
     networks: &'s mut NetworkSets<'n>,
     /// The length of the prefix that the IPv6 addresses of one client share.
@@ -56,16 +56,16 @@ struct Reading<'s, 'n> {
 /// Reads the condition on every attribute.
 pub(super) fn read(
     node: &Node<'_>,
-    origin: Origin<'_>,
+    origin: RequestOrigin<'_>,
     networks: &mut NetworkSets<'_>,
     report: &mut Report,
 ) -> Option<Vec<Condition>> {
     let ipv6_prefix = origin.sources.ipv6_prefix().unwrap_or(Ipv6Prefix::default().bits());
     let rows = WHEN.rows(node, report)?;
     let mut conditions = Vec::with_capacity(rows.len());
-    for Row { name, at, value } in rows {
+    for TableRow { name, at, value } in rows {
         let attribute = names::ATTRIBUTE.check(name, at, report);
-        let mut reading = Reading { attribute: name, networks, ipv6_prefix };
+        let mut reading = ConditionReader { attribute: name, networks, ipv6_prefix };
         for wanted in reading.wanted(value, report).into_iter().flatten() {
             if origin.is_http(name) {
                 warn_of_values(name, wanted.patterns(), value.at, report);
@@ -108,12 +108,14 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
     }
 }
 
-impl Reading<'_, '_> {
+impl ConditionReader<'_, '_> {
     /// Reads a condition: one pattern or list, and the patterns that `none_of` excludes.
-    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
+    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
         match &node.kind {
-            Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![self.pattern(node, report)?])]),
-            Kind::List(items) => Some(vec![Wanted::AnyOf(self.any_of(items, node.at, report)?)]),
+            Kind::Text { .. } => Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])]),
+            Kind::List(items) => {
+                Some(vec![Requirement::AnyOf(self.any_of(items, node.at, report)?)])
+            }
             Kind::Map(_) => {
                 let fields = Fields::read(node, &CONDITION, report)?;
                 let like = one_alone(&fields, report)?;
@@ -123,7 +125,7 @@ impl Reading<'_, '_> {
                 }
                 if let Some(node) = fields.get("none_of") {
                     let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
-                    wanted.push(Wanted::NoneOf(self.none_of(items, node.at, report)?));
+                    wanted.push(Requirement::NoneOf(self.none_of(items, node.at, report)?));
                 }
                 Some(wanted)
             }
@@ -137,17 +139,17 @@ impl Reading<'_, '_> {
         name: &str,
         fields: &Fields<'_, '_>,
         report: &mut Report,
-    ) -> Option<Wanted> {
+    ) -> Option<Requirement> {
         match (name, fields.get(name)) {
             ("any_of", Some(node)) => {
                 let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
-                Some(Wanted::AnyOf(self.any_of(items, node.at, report)?))
+                Some(Requirement::AnyOf(self.any_of(items, node.at, report)?))
             }
             ("present", Some(node)) => {
                 let is_present = report.truth(node, "`present`")?;
-                Some(if is_present { Wanted::Present } else { Wanted::Absent })
+                Some(if is_present { Requirement::Present } else { Requirement::Absent })
             }
-            _ => Some(Wanted::AnyOf(vec![self.pattern_of_fields(fields, report)?])),
+            _ => Some(Requirement::AnyOf(vec![self.pattern_of_fields(fields, report)?])),
         }
     }
 
@@ -236,7 +238,7 @@ impl Reading<'_, '_> {
             report.warn(at, message, remedy);
             return Some(Pattern::of(text));
         }
-        let value = Value { text, at, naming: Naming::Shown };
+        let value = NetworkText { text, at, naming: Naming::Shown };
         self.networks.network(&value, report).map(Pattern::In)
     }
 
@@ -278,7 +280,7 @@ impl Reading<'_, '_> {
             Some((node.at, report.text(node, &format!("`{name}`"), "use a text")?))
         };
         if let Some((at, text)) = text("network") {
-            let value = Value { text, at, naming: Naming::Shown };
+            let value = NetworkText { text, at, naming: Naming::Shown };
             return self.networks.network(&value, report).map(Pattern::In);
         }
         if let Some((at, exact)) = text("exact") {

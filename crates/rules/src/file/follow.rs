@@ -32,57 +32,57 @@ const RESTLESS: Duration = Duration::from_secs(1);
 
 /// Reads rules again when their file changes, until it is dropped.
 #[must_use = "the file is followed until this is dropped"]
-pub struct Following {
+pub struct FileFollower {
     file: RulesFile,
-    bell: Bell,
-    looking: Option<JoinHandle<()>>,
+    signal: ReloadSignal,
+    thread: Option<JoinHandle<()>>,
     /// The task that waits for SIGHUP.
-    listening: Option<AbortHandle>,
+    hangup_task: Option<AbortHandle>,
 }
 
 /// Wakes the thread that reads the file.
 #[derive(Clone)]
-struct Bell {
+struct ReloadSignal {
     /// Capacity 1: a second wake-up before the thread reads the file adds nothing.
-    ring: SyncSender<()>,
-    is_over: Arc<AtomicBool>,
+    wake: SyncSender<()>,
+    is_ended: Arc<AtomicBool>,
 }
 
-impl Bell {
-    fn ring(&self) {
+impl ReloadSignal {
+    fn wake(&self) {
         // A full channel has a wake-up already, and a closed one means that the thread has ended.
-        let _ = self.ring.try_send(());
+        let _ = self.wake.try_send(());
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
     }
 }
 
-impl Following {
+impl FileFollower {
     /// Reads the file when it changes, and every ten seconds.
-    pub(super) fn watching(file: RulesFile) -> io::Result<Following> {
-        Following::new(file, Watched::new, LOOK_EVERY)
+    pub(super) fn watching(file: RulesFile) -> io::Result<FileFollower> {
+        FileFollower::new(file, WatchedDirectories::new, LOOK_EVERY)
     }
 
     /// Reads the file at this interval.
-    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<Following> {
-        Following::new(file, |_| Watched::default(), every)
+    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<FileFollower> {
+        FileFollower::new(file, |_| WatchedDirectories::default(), every)
     }
 
     fn new(
         file: RulesFile,
-        watched: impl FnOnce(Bell) -> Watched,
+        watched: impl FnOnce(ReloadSignal) -> WatchedDirectories,
         every: Duration,
-    ) -> io::Result<Following> {
-        let (ring, rung) = sync_channel(1);
-        let bell = Bell { ring, is_over: Arc::default() };
+    ) -> io::Result<FileFollower> {
+        let (wake, woken) = sync_channel(1);
+        let signal = ReloadSignal { wake, is_ended: Arc::default() };
         let look = {
-            let (file, bell, watched) = (file.clone(), bell.clone(), watched(bell.clone()));
-            move || look_on(&file, &bell, watched, &rung, every)
+            let (file, signal, watched) = (file.clone(), signal.clone(), watched(signal.clone()));
+            move || reload_until_ended(&file, &signal, watched, &woken, every)
         };
-        let looking = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
-        Ok(Following { file, bell, looking: Some(looking), listening: None })
+        let thread = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
+        Ok(FileFollower { file, signal, thread: Some(thread), hangup_task: None })
     }
 
     /// Also reads the file again whenever the process receives SIGHUP, whether it changed or not.
@@ -91,86 +91,86 @@ impl Following {
     /// runtime this fails. From then on SIGHUP no longer ends the process, even when the returned
     /// value was dropped.
     #[cfg(unix)]
-    pub fn and_on_hangup(mut self) -> io::Result<Following> {
+    pub fn and_on_hangup(mut self) -> io::Result<FileFollower> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut hangups = signal(SignalKind::hangup())?;
         let file = self.file.clone();
-        let listening = runtime.spawn(async move {
+        let hangup_task = runtime.spawn(async move {
             while hangups.recv().await.is_some() {
                 let file = file.clone();
                 // The reload logs its result itself.
                 let _ = tokio::task::spawn_blocking(move || file.reload()).await;
             }
         });
-        self.listening = Some(listening.abort_handle());
+        self.hangup_task = Some(hangup_task.abort_handle());
         Ok(self)
     }
 }
 
-impl Drop for Following {
+impl Drop for FileFollower {
     fn drop(&mut self) {
-        if let Some(listening) = &self.listening {
-            listening.abort();
+        if let Some(hangup_task) = &self.hangup_task {
+            hangup_task.abort();
         }
-        self.bell.is_over.store(true, Ordering::Relaxed);
-        self.bell.ring();
-        if let Some(looking) = self.looking.take() {
+        self.signal.is_ended.store(true, Ordering::Relaxed);
+        self.signal.wake();
+        if let Some(thread) = self.thread.take() {
             // The thread does not panic.
-            let _ = looking.join();
+            let _ = thread.join();
         }
     }
 }
 
-impl fmt::Debug for Following {
+impl fmt::Debug for FileFollower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Following").field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("FileFollower").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
-fn look_on(
+fn reload_until_ended(
     file: &RulesFile,
-    bell: &Bell,
-    mut watched: Watched,
-    rung: &Receiver<()>,
+    signal: &ReloadSignal,
+    mut watched: WatchedDirectories,
+    woken: &Receiver<()>,
     every: Duration,
 ) {
     watched.follow(&file.files());
-    while !bell.is_over() {
+    while !signal.is_ended() {
         // Also at the start, for changes before the directories were watched. The reload logs its result itself.
         let _ = file.reload_if_changed();
         // A link may have another target now, or the rules may name another file.
         watched.follow(&file.files());
-        if rung.recv_timeout(every).is_ok() && !bell.is_over() {
-            until_quiet(rung);
+        if woken.recv_timeout(every).is_ok() && !signal.is_ended() {
+            until_quiet(woken);
         }
     }
 }
 
-fn until_quiet(rung: &Receiver<()>) {
+fn until_quiet(woken: &Receiver<()>) {
     let began = Instant::now();
-    while began.elapsed() < RESTLESS && rung.recv_timeout(QUIET).is_ok() {}
+    while began.elapsed() < RESTLESS && woken.recv_timeout(QUIET).is_ok() {}
 }
 
 /// The watched directories; empty without a watcher.
 #[derive(Default)]
-struct Watched {
+struct WatchedDirectories {
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
 }
 
-impl Watched {
-    fn new(bell: Bell) -> Watched {
+impl WatchedDirectories {
+    fn new(signal: ReloadSignal) -> WatchedDirectories {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().is_ok_and(is_idle) {
                 return;
             }
-            bell.ring();
+            signal.wake();
         });
         let watcher = watcher.inspect_err(|error| {
             tracing::warn!(%error, "changes of the rules are noticed late: every ten seconds");
         });
-        Watched { watcher: watcher.ok(), directories: BTreeSet::new() }
+        WatchedDirectories { watcher: watcher.ok(), directories: BTreeSet::new() }
     }
 
     /// Watches the directories of these files, and nothing else.

@@ -9,8 +9,8 @@ use tollgate_limiter::OnFailure;
 
 use super::*;
 use crate::config::{
-    Choice, Condition, Costs, KeyPart, KeyValue, Override, Replaces, Route, Rule, Spend, Tiers,
-    Wanted,
+    Choice, Condition, CostRoute, Costs, KeyPart, KeyValue, Override, Replaces, Requirement,
+    RuleConfig, Spend, TierConfig,
 };
 use crate::networks::Networks;
 use crate::pattern::Pattern;
@@ -52,8 +52,8 @@ rules:
   - { name: 1, domain: web, key: [], limit: pro }
 "#;
 
-fn plain() -> Rule {
-    Rule {
+fn plain() -> RuleConfig {
+    RuleConfig {
         name: "plain".into(),
         domain: "api".into(),
         when: vec![],
@@ -68,14 +68,14 @@ fn plain() -> Rule {
     }
 }
 
-fn all() -> Rule {
+fn all() -> RuleConfig {
     let cost = |units| Cost::new(units).unwrap();
     let exact = |text: &str| Pattern::Exact(text.into());
     let condition = |attribute: &str, wanted| Condition { attribute: attribute.into(), wanted };
-    let any_of = |attribute, patterns| condition(attribute, Wanted::AnyOf(patterns));
+    let any_of = |attribute, patterns| condition(attribute, Requirement::AnyOf(patterns));
     let part =
         |names: &[&str]| KeyPart { first_of: names.iter().map(|&name| name.into()).collect() };
-    Rule {
+    RuleConfig {
         name: "all".into(),
         domain: "web".into(),
         when: vec![
@@ -83,14 +83,14 @@ fn all() -> Rule {
             any_of("path", vec![Pattern::of("/v1/**")]),
             any_of("version", vec![exact("1.0")]),
             any_of("flag", vec![exact("true")]),
-            condition("here", Wanted::Present),
-            condition("gone", Wanted::Absent),
+            condition("here", Requirement::Present),
+            condition("gone", Requirement::Absent),
             any_of("any", vec![exact("x"), exact("y")]),
-            condition("none", Wanted::NoneOf(vec![exact("x"), Pattern::of("y*")])),
+            condition("none", Requirement::NoneOf(vec![exact("x"), Pattern::of("y*")])),
         ],
         key: vec![part(&["tenant"]), part(&["api_key", "ip"])],
         limit: Choice {
-            tiers: Some(Tiers {
+            tiers: Some(TierConfig {
                 by: "tier".into(),
                 of: vec![
                     ("pro".into(), Spend::Limit(1)),
@@ -102,8 +102,8 @@ fn all() -> Rule {
         },
         cost: Costs {
             routes: vec![
-                (Route { method: Some("POST".into()), path: exact("/reports") }, cost(10)),
-                (Route { method: None, path: Pattern::of("**/export") }, cost(5)),
+                (CostRoute { method: Some("POST".into()), path: exact("/reports") }, cost(10)),
+                (CostRoute { method: None, path: Pattern::of("**/export") }, cost(5)),
             ],
             default: cost(2),
         },
@@ -197,7 +197,7 @@ fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
     };
     // Not the same as in the file: a variable has no line end to remove.
     let variable = |name: &str| (name == "JWT_SECRET").then(|| format!("{:\n<32}", "x").into());
-    Config::parse_around("limits.yaml", text.as_bytes(), Around { read: &mut read, variable })
+    Config::parse_around("limits.yaml", text.as_bytes(), FileContext { read: &mut read, variable })
 }
 
 #[test]

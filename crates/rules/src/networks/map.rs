@@ -13,13 +13,13 @@ use ipnet::IpNet;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkMap<T> {
     /// Sorted by their first addresses, IPv4 first; a network comes before the networks inside it.
-    entries: Vec<Entry<T>>,
-    v4: Ranges<u32>,
-    v6: Ranges<u128>,
+    entries: Vec<NetworkEntry<T>>,
+    v4: AddressRanges<u32>,
+    v6: AddressRanges<u128>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry<T> {
+struct NetworkEntry<T> {
     network: IpNet,
     value: T,
     /// The index of the longest other network that contains this one.
@@ -48,12 +48,12 @@ impl<T> NetworkMap<T> {
             }
             is_same
         });
-        let entry = |(network, value)| Entry { network, value, parent: None };
-        let mut entries: Vec<Entry<T>> = networks.into_iter().map(entry).collect();
+        let entry = |(network, value)| NetworkEntry { network, value, parent: None };
+        let mut entries: Vec<NetworkEntry<T>> = networks.into_iter().map(entry).collect();
         let first_v6 = entries.partition_point(|entry| matches!(entry.network, IpNet::V4(_)));
-        let v4 = Ranges::new(ranges(&mut entries, 0..first_v6));
+        let v4 = AddressRanges::new(ranges(&mut entries, 0..first_v6));
         let all = entries.len();
-        let v6 = Ranges::new(ranges(&mut entries, first_v6..all));
+        let v6 = AddressRanges::new(ranges(&mut entries, first_v6..all));
         NetworkMap { entries, v4, v6 }
     }
 
@@ -94,23 +94,23 @@ impl<T> NetworkMap<T> {
 
 /// All addresses of a family in ranges, each with the longest network that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ranges<A> {
+struct AddressRanges<A> {
     /// The first address of each range, in order.
     starts: Vec<A>,
     /// The index of the range's network, if a network contains the range.
     owners: Vec<Option<u32>>,
 }
 
-impl<A: Copy + Ord> Ranges<A> {
+impl<A: Copy + Ord> AddressRanges<A> {
     /// Makes ranges; a range that would begin after the last address is left out.
-    fn new(ranges: Vec<(u128, Option<u32>)>) -> Ranges<A>
+    fn new(ranges: Vec<(u128, Option<u32>)>) -> AddressRanges<A>
     where
         A: TryFrom<u128>,
     {
         let ranges = ranges.into_iter();
         let ranges = ranges.filter_map(|(start, owner)| Some((A::try_from(start).ok()?, owner)));
         let (starts, owners) = ranges.unzip();
-        Ranges { starts, owners }
+        AddressRanges { starts, owners }
     }
 
     fn owner(&self, address: A) -> Option<u32> {
@@ -123,8 +123,8 @@ impl<A: Copy + Ord> Ranges<A> {
 /// Divides the addresses of one family into ranges, and sets the parent of each network.
 ///
 /// The networks are sorted, so the open ones are nested and form a stack.
-fn ranges<T>(entries: &mut [Entry<T>], places: Range<usize>) -> Vec<(u128, Option<u32>)> {
-    let mut ranges = Ranging::default();
+fn ranges<T>(entries: &mut [NetworkEntry<T>], places: Range<usize>) -> Vec<(u128, Option<u32>)> {
+    let mut ranges = RangeBuilder::default();
     for at in places {
         let network = entries[at].network;
         ranges.close(|open| !open.contains(&network));
@@ -138,13 +138,13 @@ fn ranges<T>(entries: &mut [Entry<T>], places: Range<usize>) -> Vec<(u128, Optio
 
 /// The ranges before the current network.
 #[derive(Default)]
-struct Ranging {
+struct RangeBuilder {
     each: Vec<(u128, Option<u32>)>,
     /// The networks that have not ended, each inside the one before it.
     open: Vec<(u32, IpNet)>,
 }
 
-impl Ranging {
+impl RangeBuilder {
     fn open(&mut self, at: u32, network: IpNet) {
         self.begin(bits(network.network()), Some(at));
         self.open.push((at, network));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tollgate_limiter::{Error, Scope};
 
-use super::{Map, Plan, Rule, Spent, SpentId};
-use crate::descriptor::Quota;
+use super::{Map, Plan, PlannedRule, SpendTarget, SpendTargetId};
+use crate::descriptor::RequestQuota;
 
 /// The most limits that are kept. Further ones are made anew each time: a client that invents numbers makes its own
 /// requests slower, and uses no more memory.
@@ -14,9 +14,9 @@ const MAX_KEPT: usize = 1_024;
 
 /// The limits made for requests, by the limit that each replaces and the numbers of the request.
 #[derive(Default)]
-pub(crate) struct Limited {
+pub(crate) struct RequestLimits {
     /// Replaced as a whole, so that a lookup takes no lock.
-    made: ArcSwap<Map<(SpentId, Quota), Arc<Spent>>>,
+    made: ArcSwap<Map<(SpendTargetId, RequestQuota), Arc<SpendTarget>>>,
 }
 
 impl Plan {
@@ -24,22 +24,22 @@ impl Plan {
     /// their keys under the same scope name, so that what a key has spent of one it has also spent of the other.
     pub(crate) fn limited_to(
         &self,
-        quota: Quota,
-        rule: &Rule,
-        spent: SpentId,
-    ) -> Result<Arc<Spent>, Error> {
+        quota: RequestQuota,
+        rule: &PlannedRule,
+        spent: SpendTargetId,
+    ) -> Result<Arc<SpendTarget>, Error> {
         let own = &self.spends[spent];
-        let Spent::Limit { name, scope } = &**own else { return Ok(Arc::clone(own)) };
+        let SpendTarget::Limit { name, scope } = &**own else { return Ok(Arc::clone(own)) };
         if quota.units == 0 {
-            return Ok(Arc::new(Spent::Blocked));
+            return Ok(Arc::new(SpendTarget::Blocked));
         }
         let asked = (spent, quota);
-        let Limited { made } = &self.limited;
+        let RequestLimits { made } = &self.limited;
         if let Some(known) = made.load().get(&asked) {
             return Ok(Arc::clone(known));
         }
         let scope = rule.on_terms(with_quota(scope, quota)?);
-        let new = Arc::new(Spent::Limit { name: Arc::clone(name), scope });
+        let new = Arc::new(SpendTarget::Limit { name: Arc::clone(name), scope });
         made.rcu(|made| {
             let mut more = Arc::clone(made);
             if made.len() < MAX_KEPT {
@@ -58,7 +58,7 @@ impl Plan {
 }
 
 /// Returns the scope of the same name and limiter with other numbers.
-fn with_quota(scope: &Scope, Quota { units, per }: Quota) -> Result<Scope, Error> {
+fn with_quota(scope: &Scope, RequestQuota { units, per }: RequestQuota) -> Result<Scope, Error> {
     let limit = scope
         .limit()
         .limited_to(units, per)

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use ahash::RandomState;
 use ipnet::IpNet;
 
-use crate::config::Wanted;
+use crate::config::Requirement;
 use crate::networks::{FoundNetwork, NetworkTable};
 use crate::pattern::Pattern;
 
@@ -13,16 +13,16 @@ use crate::pattern::Pattern;
 const FEW: usize = 8;
 
 /// The many values that an attribute may have, or must not have.
-pub(super) struct Values {
+pub(super) struct ValueTable {
     exact: HashSet<Box<str>, RandomState>,
     networks: Option<NetworkTable<()>>,
     /// Prefixes and globs.
     others: Vec<Pattern>,
 }
 
-impl Values {
+impl ValueTable {
     /// Returns the values of a condition; `None` if its patterns are to be compared one by one.
-    pub(super) fn of(wanted: &Wanted) -> Option<Values> {
+    pub(super) fn of(wanted: &Requirement) -> Option<ValueTable> {
         let patterns = wanted.patterns();
         let has_networks = patterns.iter().any(|pattern| pattern.networks().is_some());
         if patterns.len() <= FEW && !has_networks {
@@ -40,7 +40,7 @@ impl Values {
         }
         let networks = patterns.iter().filter_map(|pattern| Some((pattern.networks()?, ())));
         let networks = has_networks.then(|| NetworkTable::new(networks));
-        Some(Values { exact, networks, others })
+        Some(ValueTable { exact, networks, others })
     }
 
     pub(super) fn has_networks(&self) -> bool {

@@ -29,7 +29,7 @@ const LONGEST_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_STALE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The problem, which follows the name of the field in the message, and its remedy.
-type Fault = (Cow<'static, str>, &'static str);
+type JwksFault = (Cow<'static, str>, &'static str);
 
 /// A key set, as far as the rules file has it.
 pub(super) enum JwksSource {
@@ -141,14 +141,14 @@ fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Durat
 }
 
 /// A field that is present, and its value if that is valid.
-type Given = Option<(Position, Option<Duration>)>;
+type GivenAge = Option<(Position, Option<Duration>)>;
 
 fn ages(
-    max_age: Given,
-    max_stale: Given,
+    max_age: GivenAge,
+    max_stale: GivenAge,
     report: &mut Report,
 ) -> Option<(Option<Duration>, Option<Duration>)> {
-    let read = |given: Given| match given {
+    let read = |given: GivenAge| match given {
         None => Some(None),
         Some((_, age)) => age.map(Some),
     };
@@ -192,7 +192,7 @@ impl JwksFile {
 }
 
 #[cfg(feature = "jwt")]
-fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), Fault> {
+fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), JwksFault> {
     use tollgate_identity::{JwksError, KeySet};
 
     let private =
@@ -225,7 +225,7 @@ fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), Fault> {
 }
 
 #[cfg(not(feature = "jwt"))]
-fn check(_: &[u8], _: Position, _: &mut Report) -> Result<(), Fault> {
+fn check(_: &[u8], _: Position, _: &mut Report) -> Result<(), JwksFault> {
     Ok(())
 }
 

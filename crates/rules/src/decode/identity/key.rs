@@ -58,26 +58,26 @@ pub(crate) struct KeySource {
     /// The field that names the source.
     field: &'static str,
     at: Position,
-    origin: Origin,
+    origin: KeyOrigin,
 }
 
-enum Origin {
+enum KeyOrigin {
     Given(Vec<u8>),
     File(PathBuf),
     Variable(Box<str>),
 }
 
 /// The problem, which follows the name of the field in the message, and its remedy.
-type Fault = (Cow<'static, str>, &'static str);
+type KeyFault = (Cow<'static, str>, &'static str);
 
 /// An id, and its position.
-type Id<'n> = (&'n str, Position);
+type KeyId<'n> = (&'n str, Position);
 
 /// Reads a key, if it has no errors, and its id in any case.
 pub(super) fn read<'n>(
     node: &'n Node<'_>,
     report: &mut Report,
-) -> Option<(Option<KeySource>, Option<Id<'n>>)> {
+) -> Option<(Option<KeySource>, Option<KeyId<'n>>)> {
     if let Some((_, value)) = Fields::of(node).find(|(name, _)| *name == "secret") {
         report.error(value.at, "a secret does not belong in this file", SECRET_REMEDY);
         return None;
@@ -120,7 +120,7 @@ fn read_algorithm(node: &Node<'_>, remedy: &str, report: &mut Report) -> Option<
     None
 }
 
-fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Id<'n>> {
+fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<KeyId<'n>> {
     let remedy = "use what tokens have as `kid`, 1 to 256 characters";
     let text = report.text(node, "`id`", remedy)?;
     if text.is_empty() || text.chars().nth(MAX_ID_CHARS).is_some() {
@@ -170,20 +170,20 @@ fn material<'n, 't>(
     }
 }
 
-fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<Origin> {
+fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<KeyOrigin> {
     let remedy = if is_secret(field) { SECRET_REMEDY } else { PUBLIC_REMEDY };
     let text = report.text(node, &format!("`{field}`"), remedy)?;
     match field {
         _ if text.is_empty() => report.error(node.at, format!("`{field}` is empty"), remedy),
-        "public_key" => return Some(Origin::Given(text.into())),
-        "secret_env" if is_variable(text) => return Some(Origin::Variable(text.into())),
+        "public_key" => return Some(KeyOrigin::Given(text.into())),
+        "secret_env" if is_variable(text) => return Some(KeyOrigin::Variable(text.into())),
         // The value is not shown: it may be the secret.
         "secret_env" => {
             let message = "`secret_env` is not the name of a variable";
             let remedy = "name the variable that has the secret, like `JWT_SECRET`";
             report.error(node.at, message, remedy);
         }
-        _ => return Some(Origin::File(text.into())),
+        _ => return Some(KeyOrigin::File(text.into())),
     }
     None
 }
@@ -213,8 +213,10 @@ impl KeySource {
         let KeySource { algorithm, id, field, at, origin } = self;
         let material = match origin {
             // Checked already.
-            Origin::Given(bytes) => return Some(JwtKeyConfig { algorithm, id, material: bytes }),
-            Origin::Variable(name) => {
+            KeyOrigin::Given(bytes) => {
+                return Some(JwtKeyConfig { algorithm, id, material: bytes });
+            }
+            KeyOrigin::Variable(name) => {
                 let Some(value) = variable(&name) else {
                     let message = format!("the variable that `{field}` names is not set");
                     report.error(at, message, "set it in the environment of this process");
@@ -222,7 +224,7 @@ impl KeySource {
                 };
                 value.into_encoded_bytes()
             }
-            Origin::File(path) => match read(&path) {
+            KeyOrigin::File(path) => match read(&path) {
                 Ok(bytes) if is_secret(field) => without_line_end(bytes),
                 Ok(bytes) => bytes,
                 Err(error) => {
@@ -238,7 +240,7 @@ impl KeySource {
 
     /// Refuses a key in the rules file that is not valid.
     fn check_given(self, report: &mut Report) -> Option<KeySource> {
-        if let Origin::Given(bytes) = &self.origin {
+        if let KeyOrigin::Given(bytes) = &self.origin {
             refuse(check(self.algorithm, bytes), self.field, self.at, report)?;
         }
         Some(self)
@@ -254,7 +256,7 @@ fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn refuse(
-    checked: Result<(), Fault>,
+    checked: Result<(), KeyFault>,
     field: &str,
     at: Position,
     report: &mut Report,
@@ -262,7 +264,7 @@ fn refuse(
     checked.map_err(|(fault, remedy)| report.error(at, format!("`{field}` {fault}"), remedy)).ok()
 }
 
-fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
+fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     match algorithm {
         JwtAlgorithm::Hs256 => check_secret(bytes)?,
         _ => check_pem(algorithm, bytes)?,
@@ -272,7 +274,7 @@ fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
+fn check_secret(bytes: &[u8]) -> Result<(), KeyFault> {
     // As a secret, a public key would allow anyone to make tokens.
     if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
@@ -286,7 +288,7 @@ fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
 }
 
 /// Checks a PEM as far as possible without parsing the key.
-fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
+fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     let text = bytes.trim_ascii_start();
     if has(text, b"PRIVATE KEY-----") {
         let remedy = "use the public one, as from `openssl pkey -in KEY -pubout`";
@@ -314,7 +316,7 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
 }
 
 /// Returns the error for a PEM whose key is for another algorithm than the given one.
-fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> Fault {
+fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> KeyFault {
     let (kind, remedy) = match fits {
         // Does not occur: no PEM is a secret.
         JwtAlgorithm::Hs256 => ("a secret", "use `algorithm: HS256`"),

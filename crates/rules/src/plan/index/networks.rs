@@ -8,13 +8,13 @@ use crate::networks::NetworkMap;
 
 /// Rules by network.
 #[derive(Debug, Default)]
-pub(super) struct ByNetwork {
+pub(super) struct NetworkIndex {
     /// The networks that were added since the map was made.
     added: Vec<(IpNet, Vec<usize>)>,
     map: NetworkMap<Vec<usize>>,
 }
 
-impl ByNetwork {
+impl NetworkIndex {
     pub(super) fn add(&mut self, network: IpNet, rule: usize) {
         self.added.push((network, vec![rule]));
     }

@@ -2,22 +2,22 @@
 
 /// Rules by prefix. Finding the rules of a text takes one binary search, however many prefixes there are.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
+pub(super) struct PrefixIndex {
     /// In order, once [`finish`](Self::finish) was called.
-    each: Vec<Prefix>,
+    each: Vec<IndexedPrefix>,
 }
 
 #[derive(Debug)]
-struct Prefix {
+struct IndexedPrefix {
     text: Box<str>,
     rules: Vec<usize>,
     /// The index of the longest other prefix that is a prefix of this one.
     shorter: Option<usize>,
 }
 
-impl Prefixes {
+impl PrefixIndex {
     pub(super) fn add(&mut self, text: &str, rule: usize) {
-        self.each.push(Prefix { text: text.into(), rules: vec![rule], shorter: None });
+        self.each.push(IndexedPrefix { text: text.into(), rules: vec![rule], shorter: None });
     }
 
     /// Sorts the prefixes; no rule is found before that.
@@ -67,7 +67,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_prefix_is_found(texts in prop::collection::vec("[ab]{0,5}", 0..40), text in "[ab]{0,7}") {
-            let mut prefixes = Prefixes::default();
+            let mut prefixes = PrefixIndex::default();
             for (rule, prefix) in texts.iter().enumerate() {
                 prefixes.add(prefix, rule);
             }
