@@ -352,35 +352,31 @@ impl fmt::Display for NotApplied {
         match self {
             NotApplied::Missing { attribute } => write!(f, "there is no `{attribute}`"),
             NotApplied::Present { attribute } => {
-                write!(f, "there is `{attribute}`, which the rule does not want")
+                write!(f, "`{attribute}` is present, and the rule requires its absence")
             }
             NotApplied::Unlike { attribute, value, wanted } => {
                 write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
             }
             NotApplied::Like { attribute, value, unwanted } => {
-                write!(
-                    f,
-                    "`{attribute}` is `{}`, which the rule does not want",
-                    Excerpt::of(value)
-                )?;
+                write!(f, "`{attribute}` is `{}`, which the rule excludes", Excerpt::of(value))?;
                 match value == unwanted {
                     true => Ok(()),
-                    false => write!(f, ": it is like `{}`", Excerpt::of(unwanted)),
+                    false => write!(f, ": it matches `{}`", Excerpt::of(unwanted)),
                 }
             }
             NotApplied::InNetwork { found, value } => {
                 let (attribute, value) = (&found.attribute, Excerpt::of(value));
-                write!(f, "`{attribute}` is `{value}`, which the rule leaves out: it is in {found}")
+                write!(f, "`{attribute}` is `{value}`, which the rule excludes: it is in {found}")
             }
             NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
             NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
                 write!(f, "there is no {} to make a key of", listed(attributes))
             }
             NotApplied::NoKey { claimed, .. } => {
-                write!(f, "nobody vouches for {}", listed(claimed))
+                write!(f, "there is no verified {}", listed(claimed))
             }
             NotApplied::Claimed { attribute } => {
-                write!(f, "`{attribute}` is only claimed, and nobody vouches for it")
+                write!(f, "`{attribute}` is only claimed, not verified")
             }
         }
     }

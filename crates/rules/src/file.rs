@@ -173,7 +173,7 @@ impl RulesFile {
             }
             Err(error) => {
                 let generation = status.generation;
-                tracing::error!(%file, generation, %error, "rules not reloaded: they are as they were");
+                tracing::error!(%file, generation, %error, "rules not reloaded: the previous rules stay in use");
                 status.failures += 1;
                 status.problem = Some(error.to_string());
             }

@@ -20,7 +20,7 @@ const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
 const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
 
-const FEWER_KEYS: &str = "keep those keys in it that need a tier";
+const FEWER_KEYS: &str = "keep only the keys that need a tier";
 
 impl Config {
     /// The size of the largest file that is read.
@@ -266,7 +266,7 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::NotFound => "see that the path is right",
+        ErrorKind::NotFound => "check the path",
         ErrorKind::PermissionDenied => "let this user read it",
         ErrorKind::FileTooLarge => SPLIT,
         _ => "name a YAML file of limits and rules",

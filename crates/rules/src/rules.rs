@@ -315,7 +315,7 @@ impl fmt::Debug for Snapshot<'_> {
 fn log_warnings(config: &Config) {
     let warnings = config.warnings();
     if !warnings.is_empty() {
-        tracing::warn!(%warnings, "rules with something that was probably not meant");
+        tracing::warn!(%warnings, "the rules have warnings");
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) ->
 /// Returns the error for nesting too deep. The parser has a limit of its own, for what it reads ahead.
 fn too_deep(max_depth: usize) -> (String, &'static str) {
     let message = format!("nested more than {max_depth} deep");
-    (message, "no part of such a file is nested so deep")
+    (message, "nest it less deeply")
 }
 
 fn position(marker: Marker) -> Position {

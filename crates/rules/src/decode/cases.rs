@@ -130,7 +130,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let found =
             self.default.and_then(|default| self.domains.get(default).copied()).or_else(only);
         if found.is_none() {
-            let remedy = "say whose rules are tested, like `domain: api`";
+            let remedy = "name the domain whose rules are tested, like `domain: api`";
             fields.require("domain", remedy, report);
         }
         found

@@ -52,7 +52,7 @@ pub(super) fn read(
     }
     let tiers = fields.require("tiers", TIERS.remedy, report);
     let of = tiers.and_then(|node| read_tiers(node, limits, report));
-    let remedy = "name the limit of those without a tier, or use `allow` or `block`";
+    let remedy = "name the limit of requests without a tier, or use `allow` or `block`";
     let default = fields.require("default", remedy, report);
     let default = default.and_then(|node| limits.spend(node, "`default`", report));
     Some(Choice { tiers: Some(TierConfig { by: by?.into(), of: of? }), default: default? })

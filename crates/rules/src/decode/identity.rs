@@ -89,8 +89,8 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySecti
 fn refuse_without_proxies(name: &str, fields: &Fields<'_, '_>, report: &mut Report) {
     let has_proxies = fields.get("trusted_proxies").is_some() || fields.may_have("trusted_proxies");
     if let Some(node) = fields.get(name).filter(|_| !has_proxies) {
-        let message = format!("`{name}` means nothing without `trusted_proxies`");
-        let remedy = "say whose headers count, like `trusted_proxies: [10.0.0.0/8]`";
+        let message = format!("`{name}` has no effect without `trusted_proxies`");
+        let remedy = "list the proxies whose headers count, like `trusted_proxies: [10.0.0.0/8]`";
         report.error(node.at, message, remedy);
     }
 }

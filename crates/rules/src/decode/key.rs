@@ -75,7 +75,7 @@ fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node
     };
     let items = report.list(node, "`first_of`", PART.remedy)?;
     if items.is_empty() {
-        report.error(node.at, "`first_of` of no attributes", PART.remedy);
+        report.error(node.at, "`first_of` without attributes", PART.remedy);
         return None;
     }
     Some(items)
@@ -98,7 +98,7 @@ pub(super) fn check_presence(
             && part.first_of.iter().all(|attribute| is_absent(attribute))
         {
             let name = Excerpt::of(first);
-            let message = format!("the key needs `{name}`, and `when` wants it not to be there");
+            let message = format!("the key needs `{name}`, and `when` requires its absence");
             report.error(at, message, "the rule would never apply; change one of them");
         }
     }

@@ -115,7 +115,11 @@ impl<'n> LimitsTable<'n> {
     pub(super) fn warn_of_unused(&self, report: &mut Report) {
         for limit in self.found.iter().filter(|limit| !limit.is_used) {
             let message = format!("no rule spends limit `{}`", limit.name);
-            report.warn(limit.at, message, "name it in a rule, unless it is asked for by its name");
+            report.warn(
+                limit.at,
+                message,
+                "name it in a rule, or ignore this if callers use the limit by its name",
+            );
         }
     }
 

@@ -160,7 +160,7 @@ impl ConditionReader<'_, '_> {
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
         if items.is_empty() {
-            report.error(at, "an empty list, which no request is like", NAME_ONE);
+            report.error(at, "an empty list, which matches no request", NAME_ONE);
             return None;
         }
         self.patterns(items, at, report)
@@ -173,13 +173,13 @@ impl ConditionReader<'_, '_> {
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
         if items.is_empty() {
-            report.error(at, "`none_of` no values, which leaves nothing out", NAME_ONE);
+            report.error(at, "`none_of` without values, which excludes nothing", NAME_ONE);
             return None;
         }
         let patterns = self.patterns(items, at, report)?;
         if let Some(all) = patterns.iter().find(|pattern| pattern.is_like_all()) {
-            let message = format!("`none_of` has `{all}`, which every value is like");
-            let remedy = "use `{ present: false }` if the attribute must not be there";
+            let message = format!("`none_of` has `{all}`, which matches every value");
+            let remedy = "use `{ present: false }` if the attribute must be absent";
             report.error(at, message, remedy);
             return None;
         }
@@ -319,7 +319,7 @@ fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'st
         }
         // Unknown fields in its place have been reported.
         ([], false) if !fields.is_empty_mapping() => {}
-        ([], false) => report.error(fields.at, "a condition that says nothing", REMEDY),
+        ([], false) => report.error(fields.at, "an empty condition", REMEDY),
         _ => {
             let remedy = "keep one of them; several values go into `any_of`";
             report.error(fields.at, "more than one condition on an attribute", remedy);

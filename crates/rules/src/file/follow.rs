@@ -168,7 +168,7 @@ impl WatchedDirectories {
             signal.wake();
         });
         let watcher = watcher.inspect_err(|error| {
-            tracing::warn!(%error, "changes of the rules are noticed late: every ten seconds");
+            tracing::warn!(%error, "the rules file cannot be watched: changes are noticed within ten seconds");
         });
         WatchedDirectories { watcher: watcher.ok(), directories: BTreeSet::new() }
     }

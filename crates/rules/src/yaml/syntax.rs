@@ -13,8 +13,8 @@ pub(super) fn control_character(text: &str) -> Option<(u8, Position)> {
 
 const QUOTE: &str = "put the text in quotes";
 const CLOSE: &str = "close it, and indent its lines more than its field";
-const FLOW: &str = "see that each `[` and `{` has its `]` and `}`, with commas between the items";
-const INDENT: &str = "see that what belongs together is indented alike";
+const FLOW: &str = "check that each `[` and `{` has its `]` and `}`, with commas between the items";
+const INDENT: &str = "indent the lines of one mapping or list alike";
 
 const DIRECTIVE: &str = "a directive, which begins with `%`";
 const NO_DIRECTIVE: &str = "remove it; put a text that begins with % in quotes";
@@ -41,12 +41,12 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("invalid indentation in quoted scalar", "a quote that is not closed", CLOSE),
     (
         "invalid trailing content after double-quoted scalar",
-        "text behind a text in quotes",
+        "text after a quoted text",
         "put all of it in quotes; in single quotes a quote is written twice, as in `'it''s'`",
     ),
     (
         "while parsing a quoted scalar, found invalid Unicode",
-        "an escape of a character that there is not",
+        "an escape of a character that does not exist",
         "write the character itself",
     ),
     (
@@ -56,14 +56,10 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     (
         "while parsing a quoted scalar",
-        "a quoted text with an escape that there is not",
+        "a quoted text with an unknown escape",
         "write `\\\\` for a backslash, or use single quotes",
     ),
-    (
-        "unexpected character",
-        "a text that begins with a character that YAML keeps for itself",
-        QUOTE,
-    ),
+    ("unexpected character", "a text that begins with a character that YAML reserves", QUOTE),
     (
         "block sequence entries are not allowed",
         "a list where none may be",
@@ -77,13 +73,13 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "text after the end of the document",
         "remove the `...`",
     ),
-    ("while scanning a block scalar", "a `|` or `>` with something behind it", QUOTE),
+    ("while scanning a block scalar", "a `|` or `>` with text after it", QUOTE),
     (
         "wrongly indented line in block scalar",
         "a line of a text that is not indented enough",
         QUOTE,
     ),
-    ("comment intercepting", "a comment in the middle of a text", "move it behind the text"),
+    ("comment intercepting", "a comment in the middle of a text", "move it after the text"),
     ("plain scalar cannot start with '-'", "a `-` where no list may be", QUOTE),
     ("mapping keys are not allowed", "a `?` where no field may be", QUOTE),
     ("a byte order mark", "a byte order mark in the middle of the file", "remove it"),
@@ -123,9 +119,7 @@ pub(super) fn explained(
     let (message, remedy) = match KNOWN.iter().find(|(beginning, ..)| info.starts_with(beginning)) {
         Some((_, message, remedy)) => ((*message).into(), *remedy),
         None if info.starts_with("recursion limit") => super::too_deep(max_depth),
-        None => {
-            (format!("not YAML: {info}"), "see that quotes, brackets and indentation are right")
-        }
+        None => (format!("not YAML: {info}"), "check the quotes, brackets and indentation"),
     };
     (at, message, remedy)
 }

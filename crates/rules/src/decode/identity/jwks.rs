@@ -62,7 +62,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
         (Some(file), None) => {
             for (name, age) in [("max_age", max_age), ("max_stale", max_stale)] {
                 if let Some((at, _)) = age {
-                    let message = format!("`{name}` means nothing for a file");
+                    let message = format!("`{name}` has no effect for a file");
                     report.error(at, message, "remove it: the file is read again when it changes");
                 }
             }
@@ -97,7 +97,7 @@ fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
         return None;
     }
     if scheme == "http" && !is_here(authority) {
-        let message = "`url` is not encrypted: whoever is on the way can replace the keys";
+        let message = "`url` is not encrypted: an attacker on the network can replace the keys";
         report.warn(node.at, message, "use `https://`");
     }
     Some(url)
@@ -133,8 +133,10 @@ fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Durat
         _ => return Some(age),
     };
     let remedy = match name {
-        "max_age" => "use 10s to 1d; a key that the issuer withdraws counts for up to this long",
-        _ => "use 10s to 30d; keys count for this long while the issuer does not answer",
+        "max_age" => {
+            "use 10s to 1d; a key that the issuer withdraws stays valid for up to this long"
+        }
+        _ => "use 10s to 30d; keys stay valid for this long while the issuer does not answer",
     };
     report.error(node.at, format!("`{name}` {fault}"), remedy);
     None
@@ -157,11 +159,7 @@ fn ages(
         && stale < age.unwrap_or(JWKS_MAX_AGE)
     {
         let remedy = "use a longer one: keys are fetched again before they are `max_age` old";
-        report.error(
-            at,
-            "`max_stale` is below `max_age`, which is 10m unless said otherwise",
-            remedy,
-        );
+        report.error(at, "`max_stale` is below `max_age`, which is 10m by default", remedy);
         return None;
     }
     Some((age, stale))

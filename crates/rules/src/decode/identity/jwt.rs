@@ -132,7 +132,7 @@ fn claim(node: &Node<'_>, name: &str, remedy: &str, report: &mut Report) -> Opti
 fn leeway(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
     let leeway = report.duration(node, "leeway")?;
     if leeway > LONGEST_LEEWAY {
-        let remedy = "use at most 1h: so much longer every token is good for";
+        let remedy = "use at most 1h: every token stays valid this much longer";
         report.error(node.at, "`leeway` is above 1h", remedy);
         return None;
     }

@@ -278,7 +278,7 @@ fn check_secret(bytes: &[u8]) -> Result<(), KeyFault> {
     // As a secret, a public key would allow anyone to make tokens.
     if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
-        return Err(("has a PEM, which is no secret".into(), remedy));
+        return Err(("has a PEM, which is not a secret".into(), remedy));
     }
     if bytes.len() < MIN_SECRET_BYTES {
         let remedy = "use at least 32 that are random, as from `openssl rand -hex 32`";

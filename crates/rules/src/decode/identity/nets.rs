@@ -17,7 +17,7 @@ const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
 pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     let items = report.list(node, "`trusted_proxies`", REMEDY)?;
     if items.is_empty() {
-        let remedy = "list the proxies' nets, or leave it out to trust nobody";
+        let remedy = "list the proxies' networks, or remove it to trust no proxy";
         report.error(node.at, "`trusted_proxies` is an empty list", remedy);
         return None;
     }
