@@ -15,11 +15,9 @@ use tollgate_limiter::ClientAddress;
 /// An attribute is trusted to one of three degrees:
 ///
 /// - [Known](Self::with): the program vouches for it. Only known attributes make keys and choose tiers, so that a
-///   client
-/// that invents names gets neither a fresh quota nor a better one, and escapes no rule.
+///   client that invents names gets neither a fresh quota nor a better one, and escapes no rule.
 /// - [Said](Self::said): the client says it of the request, for example in a header. Rules use it only to see whether
-///   they
-/// apply.
+///   they apply.
 /// - [Claimed](Self::claimed): the client says it of itself, and nothing has confirmed it. Rules treat it as missing.
 ///
 /// An API key that is in the file's table becomes known when it is found there.

@@ -11,8 +11,8 @@ use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Limiter};
 
 use super::attributes::Attributes;
 use super::descriptor::{Descriptor, RequestCost};
-use super::found::{MatchedRule, MatchedRules};
 use super::key::push_part;
+use super::matched_rules::{MatchedRule, MatchedRules};
 use super::plan::{Plan, SpendTarget};
 use super::request::NumberedRequest;
 use super::ruling::Ruling;

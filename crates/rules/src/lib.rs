@@ -5,17 +5,16 @@
 //! A rule says which requests it is for, how their key is made, and which limit they spend. A file of rules, in YAML,
 //! is read into a [`Config`]; [`Rules`] decide by it, and can be replaced while requests are decided.
 //!
-//! - `load`, `yaml`, `decode`: read a file into a configuration, or report every problem with its position;
-//!   `contents`:
-//! helpers for all files that are read
+//! - `load`, `yaml`, `decode`: read a file into a configuration, or report every problem with its position; `contents`:
+//!   helpers for all files that are read
 //! - `config`: the contents of a file; `pattern`: patterns that values match; `networks`: addresses and the networks
-//! that contain them; `schema`: the JSON Schema for editors
+//!   that contain them; `schema`: the JSON Schema for editors
 //! - `attributes`, `descriptor`: a request; `request`, `names`: its attributes by number
 //! - `plan`: compiled rules, with an index that finds the rules that may apply, and limits that requests bring with
-//! them; `key`: the keys that rules limit; `found`: the rules that apply to a request
+//!   them; `key`: the keys that rules limit; `matched_rules`: the rules that apply to a request
 //! - `check`, `ruling`: checks and their decisions; `tally`: counts of decisions
 //! - `explain`: why a rule applies or does not; `domains`: which domains are in use; `cases`: the tests in a file;
-//! `info`: the limits that a rule may spend
+//!   `info`: the limits that a rule may spend
 //! - `rules`: rules that decide requests, and a snapshot of them; `head`: the attributes of an HTTP request
 //! - `file`: rules that follow their file
 
@@ -30,11 +29,11 @@ mod domains;
 mod explain;
 #[cfg(feature = "watch")]
 mod file;
-mod found;
 mod head;
 mod info;
 mod key;
 mod load;
+mod matched_rules;
 mod names;
 mod nearest;
 mod networks;

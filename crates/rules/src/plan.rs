@@ -5,10 +5,10 @@
 //! - `overrides`: limits for single keys, and for the networks that an address is in
 
 mod index;
-mod limited;
 mod limits;
 mod make;
 mod overrides;
+mod request_limits;
 mod values;
 
 use std::collections::{HashMap, HashSet};
@@ -30,8 +30,8 @@ use super::pattern::Pattern;
 use super::request::NumberedRequest;
 use super::tally::RuleTally;
 use index::RuleIndex;
-use limited::RequestLimits;
 use overrides::Overrides;
+use request_limits::RequestLimits;
 use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
 use values::ValueTable;
@@ -58,7 +58,7 @@ pub(super) struct Plan {
     pub(super) retired_domains: HashSet<Box<str>>,
     pub(super) unknown_domains: UnknownDomains,
     pub(super) limits: Map<Box<str>, Scope>,
-    limited: RequestLimits,
+    request_limits: RequestLimits,
     pub(super) wanted_attributes: WantedAttributes,
     /// Whether one of the limits delays requests.
     pub(super) is_shaping: bool,

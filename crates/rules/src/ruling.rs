@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::{Limit, Retry, Verdict};
 use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Scope};
 
-use super::found::{MatchedRule, MatchedRules};
+use super::matched_rules::{MatchedRule, MatchedRules};
 use super::plan::{PlannedRule, RuleName, SpendTarget};
 use super::tally::{DecidedBy, RuleOutcome};
 

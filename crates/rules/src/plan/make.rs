@@ -6,8 +6,8 @@ use tollgate_limiter::{Error, Limiter};
 
 use super::ConfiguredIdentity;
 use super::index::RuleIndex;
-use super::limited::RequestLimits;
 use super::overrides::{NetworkOverride, Overrides};
+use super::request_limits::RequestLimits;
 use super::values::ValueTable;
 use super::{
     DomainRules, Map, Plan, PlannedRule, RareParts, ReplacedRules, RuleName, SpendTarget,
@@ -92,7 +92,7 @@ impl Plan {
             retired_domains: config.retired_domains.clone(),
             unknown_domains: UnknownDomains::default(),
             limits,
-            limited: RequestLimits::default(),
+            request_limits: RequestLimits::default(),
         })
     }
 }

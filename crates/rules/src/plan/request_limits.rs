@@ -34,7 +34,7 @@ impl Plan {
             return Ok(Arc::new(SpendTarget::Blocked));
         }
         let asked = (spent, quota);
-        let RequestLimits { made } = &self.limited;
+        let RequestLimits { made } = &self.request_limits;
         if let Some(known) = made.load().get(&asked) {
             return Ok(Arc::clone(known));
         }
@@ -53,7 +53,7 @@ impl Plan {
     /// Returns the number of limits that are kept.
     #[cfg(test)]
     pub(super) fn limits_kept(&self) -> usize {
-        self.limited.made.load().len()
+        self.request_limits.made.load().len()
     }
 }
 
