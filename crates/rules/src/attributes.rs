@@ -9,15 +9,18 @@ use tollgate_limiter::ClientAddress;
 
 /// A request as rules see it: attributes by name.
 ///
-/// `method`, `path`, `ip`, `api_key`, `header.x-…` and `jwt.…` are those of an HTTP request; any other
-/// name will do, if rules know it.
+/// An HTTP request has `method`, `path`, `ip`, `api_key`, `header.x-…` and `jwt.…`. A program may use any other name
+/// that its rules use.
 ///
-/// What is [known](Self::with) is one thing, what the client says another. What it says of the
-/// request, as in a header, is [said](Self::said): rules look at that to see whether they apply, and
-/// nowhere else. Who it says it is, is [claimed](Self::claimed), and as good as not there until somebody
-/// vouches for it. Keys and tiers are made of what is known, so that inventing names buys neither a
-/// fresh quota nor a better one, and leaves no rule behind. An API key in the file's table is known once
-/// it is found there.
+/// An attribute is trusted to one of three degrees:
+///
+/// - [Known](Self::with): the program vouches for it. Only known attributes make keys and choose tiers, so that a
+///   client that invents names gets neither a fresh quota nor a better one, and escapes no rule.
+/// - [Said](Self::said): the client says it of the request, for example in a header. Rules use it only to see whether
+///   they apply.
+/// - [Claimed](Self::claimed): the client says it of itself, and nothing has confirmed it. Rules treat it as missing.
+///
+/// An API key that is in the file's table becomes known when it is found there.
 ///
 /// ```
 /// # use tollgate::rules::Attributes;
@@ -37,58 +40,59 @@ pub struct Attributes<'a> {
 pub(super) struct Attribute<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Cow<'a, str>,
-    pub(super) standing: Standing,
-    /// The address that `ip` is, where the text may show only its group. Here and not in [`Attributes`], which are
-    /// moved for each attribute that is added.
+    pub(super) trust: TrustLevel,
+    /// The address of `ip`, because the text may show only the address's group. Stored here and not in
+    /// [`Attributes`], which are moved each time an attribute is added.
     pub(super) address: Option<IpNet>,
 }
 
-/// How far an attribute can be relied on, the least first.
+/// How far an attribute is trusted, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    /// The client says that it is so-and-so.
+pub(super) enum TrustLevel {
+    /// The client says it of itself, and nothing has confirmed it.
     Claimed,
-    /// The client says so of the request, which is then so for as long as nothing hangs on it.
+    /// The client says it of the request. Conditions use it; keys and tiers do not.
     Said,
-    /// Whoever asks vouches for it.
+    /// The program vouches for it.
     Known,
 }
 
 impl<'a> Attributes<'a> {
-    /// A request of which nothing is known.
+    /// Returns a request without attributes.
     pub fn new() -> Attributes<'a> {
         Attributes::default()
     }
 
-    /// Something that is known of it. Of two with one name that counts which can be relied on more, or
-    /// else the later.
+    /// Adds a known attribute. If a name occurs twice, the attribute that is trusted more counts; of equals, the
+    /// later.
     #[must_use]
     pub fn with(
         self,
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Known)
+        self.and(name.into(), value.into(), TrustLevel::Known)
     }
 
-    /// Something that the client says of the request: a header, as a rule.
+    /// Adds an attribute that the client says of the request, usually a header.
     #[must_use]
     pub fn said(
         self,
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Said)
+        self.and(name.into(), value.into(), TrustLevel::Said)
     }
 
-    /// Who the client says it is: an API key that nobody has looked up, a token that nobody has verified.
+    /// Adds an attribute that the client says of itself: an API key that was not looked up, or a token that was not
+    /// verified.
     #[must_use]
     pub fn claimed(
         self,
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Attributes<'a> {
-        self.and(name.into(), value.into(), Standing::Claimed)
+        self.and(name.into(), value.into(), TrustLevel::Claimed)
     }
 
     /// The client's address: the attribute `ip`, which has the group of an IPv6 client in keys, and whose
@@ -115,9 +119,9 @@ impl<'a> Attributes<'a> {
         self.with_known_address(address, known)
     }
 
-    /// The client's network, where its address is not known: the attribute `ip` is the network's first
-    /// address, and is in those networks that hold all of the client's. Envoy's `masked_remote_address`
-    /// is such.
+    /// Adds the client's network, where its address is not known. The attribute `ip` is the network's first address,
+    /// and matches the networks that contain the client's whole network. An example is Envoy's
+    /// `masked_remote_address`.
     #[must_use]
     pub fn with_masked_address(
         self,
@@ -141,14 +145,13 @@ impl<'a> Attributes<'a> {
         request
     }
 
-    /// Returns what is known of the address that the attribute at this place is, if that is more than its
-    /// text says.
+    /// Returns the address of the attribute at this index, as far as it is known, if its text does not show it.
     pub(super) fn address_at(&self, at: usize) -> Option<IpNet> {
         self.each.get(at)?.address
     }
 
-    fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, standing: Standing) -> Self {
-        self.each.push(Attribute { name, value, standing, address: None });
+    fn and(mut self, name: Cow<'a, str>, value: Cow<'a, str>, trust: TrustLevel) -> Self {
+        self.each.push(Attribute { name, value, trust, address: None });
         self
     }
 
@@ -163,7 +166,7 @@ impl<'a, N: Into<Cow<'a, str>>, V: Into<Cow<'a, str>>> FromIterator<(N, V)> for 
     }
 }
 
-/// Names alone: values may be secrets.
+/// Prints names only: values may be secrets.
 impl fmt::Debug for Attributes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.each.iter().map(|attribute| &attribute.name)).finish()

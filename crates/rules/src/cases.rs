@@ -5,24 +5,24 @@ use std::fmt::Write;
 use tollgate_core::Excerpt;
 use tollgate_limiter::Limiter;
 
-use super::attributes::{Attributes, Standing};
+use super::attributes::{Attributes, TrustLevel};
 use super::config::{Config, Spend};
 use super::explain::{Applied, NotApplied, Reason, Spends, applying, why_not};
 use super::key::push_part;
 use super::plan::Plan;
 use super::position::Position;
 use super::problem::Report;
-use super::request::Request;
+use super::request::NumberedRequest;
 
 const REMEDY: &str =
     "correct the rule or the test; `tollgate explain` shows what rules do with a request";
 
-/// The attributes whose values messages show. Others may be secrets.
+/// The attributes whose values messages show. The values of others may be secrets.
 const SHOWN: [&str; 4] = ["method", "path", "ip", "tier"];
 
 /// A request, and what the rules of its domain should do with it.
 #[derive(Debug)]
-pub(super) struct Case {
+pub(super) struct FileTest {
     pub(super) name: Box<str>,
     pub(super) at: Position,
     pub(super) domain: Box<str>,
@@ -36,10 +36,10 @@ pub(super) struct Case {
 pub(super) struct CaseAttribute {
     pub(super) name: Box<str>,
     pub(super) value: Box<str>,
-    pub(super) standing: Standing,
+    pub(super) trust: TrustLevel,
 }
 
-/// A rule that should apply, and what it should do as far as the test says it.
+/// A rule that should apply, and its expected effect as far as the test gives it.
 #[derive(Debug)]
 pub(super) struct Expectation {
     pub(super) rule: Box<str>,
@@ -51,9 +51,9 @@ pub(super) struct Expectation {
 }
 
 /// Reports every test that the rules of a valid file fail.
-pub(super) fn run(config: &Config, cases: &[Case], report: &mut Report) {
+pub(super) fn run(config: &Config, cases: &[FileTest], report: &mut Report) {
     let Some(first) = cases.first() else { return };
-    // Nothing is charged, so that a limiter without memory does.
+    // Nothing is charged, so that a limiter without memory is enough.
     let limiter = Limiter::builder().max_bytes(0).build();
     match Plan::new(&limiter, config, None) {
         Ok(plan) => cases.iter().for_each(|case| case.run(&plan, config, report)),
@@ -64,10 +64,10 @@ pub(super) fn run(config: &Config, cases: &[Case], report: &mut Report) {
     }
 }
 
-impl Case {
+impl FileTest {
     fn run(&self, plan: &Plan, config: &Config, report: &mut Report) {
         let request = self.request();
-        let request = Request::new(&request, &plan.names);
+        let request = NumberedRequest::new(&request, &plan.names);
         let applying = applying(plan, &self.domain, &request);
         for expected in &self.expected {
             let applied = applying.iter().find(|(rule, _)| rule.name.name() == &*expected.rule);
@@ -91,14 +91,13 @@ impl Case {
     }
 
     fn request(&self) -> Attributes<'_> {
-        self.sent.iter().fold(
-            Attributes::new(),
-            |request, CaseAttribute { name, value, standing }| match standing {
-                Standing::Known => request.with(&**name, &**value),
-                Standing::Said => request.said(&**name, &**value),
-                Standing::Claimed => request.claimed(&**name, &**value),
-            },
-        )
+        self.sent.iter().fold(Attributes::new(), |request, CaseAttribute { name, value, trust }| {
+            match trust {
+                TrustLevel::Known => request.with(&**name, &**value),
+                TrustLevel::Said => request.said(&**name, &**value),
+                TrustLevel::Claimed => request.claimed(&**name, &**value),
+            }
+        })
     }
 
     /// Compares what a rule should do with what it does.
@@ -114,7 +113,7 @@ impl Case {
         if let Some(wanted) = wanted.filter(|wanted| *wanted != spent_by(&applied.spends)) {
             let mut does = format!("should spend `{wanted}`, and {}", spends(&applied.spends));
             if is_shown(&applied.because) {
-                // Writing to a text cannot fail.
+                // Writing to a `String` cannot fail.
                 let _ = write!(does, " ({})", applied.because);
             }
             self.fail(rule, &does, *at, report);
@@ -161,20 +160,20 @@ fn spends(spends: &Spends) -> String {
     format!("spends `{}`", spent_by(spends))
 }
 
-/// A key as rules write it.
+/// Returns a key as rules write it.
 fn encoded(key: &[(Box<str>, Box<str>)]) -> String {
     let mut encoded = Vec::new();
     key.iter().for_each(|(name, value)| push_part(&mut encoded, 0, name, value));
     String::from_utf8_lossy(&encoded).into_owned()
 }
 
-/// The attributes that a key is made of, without their values.
+/// Returns the attributes that a key is made of, without their values.
 fn names_in(key: &str) -> String {
     let names = key.split(',').map(|part| part.split_once('=').map_or("", |(name, _)| name));
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a reason can be told without telling a secret.
+/// Returns whether a reason contains no secret.
 fn is_shown(because: &Reason) -> bool {
     match because {
         Reason::Tier { by, .. } | Reason::NoTier { by, .. } => SHOWN.contains(&&**by),
@@ -182,7 +181,7 @@ fn is_shown(because: &Reason) -> bool {
     }
 }
 
-/// Why a rule does not apply, without values that may be secrets.
+/// Returns why a rule does not apply, without values that may be secrets.
 fn shown(why: &NotApplied) -> String {
     match why {
         NotApplied::Unlike { attribute, .. } | NotApplied::Like { attribute, .. }

@@ -10,11 +10,11 @@ use tollgate_core::{Cost, CostError};
 use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Limiter};
 
 use super::attributes::Attributes;
-use super::descriptor::{Descriptor, Hits};
-use super::found::{Found, Matched};
+use super::descriptor::{Descriptor, RequestCost};
 use super::key::push_part;
-use super::plan::{Plan, Spent};
-use super::request::Request;
+use super::matched_rules::{MatchedRule, MatchedRules};
+use super::plan::{Plan, SpendTarget};
+use super::request::NumberedRequest;
 use super::ruling::Ruling;
 
 /// A request that rules have not decided yet: await it, or decide it [`now`](Self::now).
@@ -24,8 +24,8 @@ pub struct RulesCheck<'a> {
     limiter: &'a Limiter,
     plan: Arc<Plan>,
     domain: &'a str,
-    requests: Requests<'a>,
-    /// A part of every key, so that what such requests spend is apart from what others do.
+    requests: RequestSets<'a>,
+    /// A part of every key, which keeps the spending of such requests apart from the spending of others.
     apart: Option<&'static str>,
     cost: Option<Result<Cost, CostError>>,
     max_wait: Option<Duration>,
@@ -35,7 +35,7 @@ pub struct RulesCheck<'a> {
 
 /// The sets of attributes of one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Requests<'a> {
+pub(super) enum RequestSets<'a> {
     Plain(&'a [Attributes<'a>]),
     Each(&'a [Descriptor<'a>]),
 }
@@ -45,29 +45,30 @@ impl<'a> RulesCheck<'a> {
         limiter: &'a Limiter,
         plan: Arc<Plan>,
         domain: &'a str,
-        requests: Requests<'a>,
+        requests: RequestSets<'a>,
     ) -> RulesCheck<'a> {
         let (apart, cost, max_wait, within, at_us) = (None, None, None, None, None);
         RulesCheck { limiter, plan, domain, requests, apart, cost, max_wait, within, at_us }
     }
 
-    /// Spends of each limit what preflights have for themselves: what a browser asks takes nothing from what its
-    /// client may ask. The middleware does so where [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight).
+    /// Charges preflight requests apart from all others: a preflight that the browser sends does not use up the
+    /// limits of its client. The middleware does so where
+    /// [`RequestHead::is_preflight`](tollgate_identity::RequestHead::is_preflight).
     pub fn of_preflight(self) -> RulesCheck<'a> {
         RulesCheck { apart: Some(tollgate_identity::PREFLIGHT), ..self }
     }
 
-    /// What the request spends of every limit, instead of what the rules say. At least 1.
+    /// Sets the cost of the request for every limit, in place of the cost that the rules give. At least 1.
     pub fn cost(self, units: u64) -> RulesCheck<'a> {
         RulesCheck { cost: Some(Cost::new(units)), ..self }
     }
 
-    /// The longest delay the caller accepts, as with [`Check::max_wait`].
+    /// Sets the longest delay that the caller accepts, as with [`Check::max_wait`].
     pub fn max_wait(self, max_wait: Duration) -> RulesCheck<'a> {
         RulesCheck { max_wait: Some(max_wait), ..self }
     }
 
-    /// How long the caller itself has, as with [`Check::within`].
+    /// Sets how long the caller itself has, as with [`Check::within`].
     pub fn within(self, time: Duration) -> RulesCheck<'a> {
         RulesCheck { within: Some(time), ..self }
     }
@@ -89,12 +90,12 @@ impl<'a> RulesCheck<'a> {
         Ruling::of(found, together)
     }
 
-    /// What is charged, in the order of the rules; nothing if one of them refuses whatever it is.
-    fn checks<'f>(&self, found: &'f Found) -> Vec<Check<'f>> {
+    /// Returns the charges, in the order of the rules; none if a rule blocks the request.
+    fn checks<'f>(&self, found: &'f MatchedRules) -> Vec<Check<'f>> {
         if found.blocked_by.is_some() {
             return Vec::new();
         }
-        let check = |matched: &'f Matched| {
+        let check = |matched: &'f MatchedRule| {
             let (scope, key) = (matched.scope()?, &found.keys[matched.key.clone()]);
             let check = if matched.is_look { scope.peek(key) } else { scope.check(key) };
             let mut check = check.cost(matched.units);
@@ -112,29 +113,29 @@ impl<'a> RulesCheck<'a> {
         found.matched.iter().filter_map(check).collect()
     }
 
-    /// Whether a check can be decided by itself, which is quicker than with others.
+    /// Returns whether a check can be decided by itself, which is quicker than together with others.
     fn is_plain(&self, check: &Check<'_>) -> bool {
         !check.is_shadow() && self.max_wait.is_none()
     }
 
-    /// The rules that apply; an error if they are more than any request should meet.
-    fn found(&self) -> Result<Found, Error> {
+    /// Returns the rules that apply; an error if they exceed the bounds of one request.
+    fn found(&self) -> Result<MatchedRules, Error> {
         let cost = self.cost.transpose()?;
         let plan = &self.plan;
-        let mut found = Found::new(plan.generation);
+        let mut found = MatchedRules::new(plan.generation);
         let (Some(domain), mut candidates) = (plan.domains.get(self.domain), Vec::new()) else {
             plan.note_unknown_domain(self.domain);
             return Ok(found);
         };
         domain.use_mark.set();
         let (plain, each) = match self.requests {
-            Requests::Plain(plain) => (plain, &[][..]),
-            Requests::Each(each) => (&[][..], each),
+            RequestSets::Plain(plain) => (plain, &[][..]),
+            RequestSets::Each(each) => (&[][..], each),
         };
-        let plain = plain.iter().map(|attributes| (attributes, Hits::OfRules, None));
+        let plain = plain.iter().map(|attributes| (attributes, RequestCost::OfRules, None));
         let each = each.iter().map(|own| (&own.attributes, own.hits, own.quota));
         for (number, (attributes, hits, quota)) in plain.chain(each).enumerate() {
-            let request = Request::new(attributes, &plan.names);
+            let request = NumberedRequest::new(attributes, &plan.names);
             domain.index.candidates(&request, &mut candidates);
             plan.fetch(&candidates);
             for &at in &candidates {
@@ -144,11 +145,11 @@ impl<'a> RulesCheck<'a> {
                 }
                 let (spent, _) = rule.spent(&request, &found.keys[from..]);
                 let units = match (hits, cost) {
-                    (Hits::Of(own), _) => own?.units(),
-                    (Hits::OfRules, Some(cost)) => cost.units(),
-                    (Hits::OfRules, None) | (Hits::None, _) => rule.units(&request),
+                    (RequestCost::Of(own), _) => own?.units(),
+                    (RequestCost::OfRules, Some(cost)) => cost.units(),
+                    (RequestCost::OfRules, None) | (RequestCost::None, _) => rule.units(&request),
                 };
-                let is_look = matches!(hits, Hits::None);
+                let is_look = matches!(hits, RequestCost::None);
                 if let Some(kind) = self.apart {
                     push_part(&mut found.keys, from, kind, "");
                 }
@@ -158,13 +159,21 @@ impl<'a> RulesCheck<'a> {
                 };
                 let rule = Arc::clone(rule);
                 let key = from..found.keys.len();
-                found.matched.push(Matched { request: number, rule, spent, key, units, is_look });
+                found.matched.push(MatchedRule {
+                    request: number,
+                    rule,
+                    spent,
+                    key,
+                    units,
+                    is_look,
+                });
                 found.check_bounds()?;
             }
         }
         found.leave_out_replaced();
-        let blocks =
-            |matched: &Matched| !matched.rule.is_shadow && matches!(*matched.spent, Spent::Blocked);
+        let blocks = |matched: &MatchedRule| {
+            !matched.rule.is_shadow && matches!(*matched.spent, SpendTarget::Blocked)
+        };
         found.blocked_by = found.matched.iter().position(blocks);
         Ok(found)
     }
@@ -178,30 +187,32 @@ impl<'a> IntoFuture for RulesCheck<'a> {
         let found = match self.found() {
             Ok(found) => found,
             Err(error) => {
-                let asked = Asked::Several(Answer::ready(Err(error)));
-                return RulesAnswer { asked, found: Some(Found::new(0)) };
+                let pending = PendingDecision::Several(Answer::ready(Err(error)));
+                return RulesAnswer { pending, found: Some(MatchedRules::new(0)) };
             }
         };
-        let asked = match &self.checks(&found)[..] {
-            [only] if self.is_plain(only) => Asked::One(only.clone().into_future(), found.units()),
-            checks => Asked::Several(self.limiter.check_all(checks)),
+        let pending = match &self.checks(&found)[..] {
+            [only] if self.is_plain(only) => {
+                PendingDecision::One(only.clone().into_future(), found.units())
+            }
+            checks => PendingDecision::Several(self.limiter.check_all(checks)),
         };
-        RulesAnswer { asked, found: Some(found) }
+        RulesAnswer { pending, found: Some(found) }
     }
 }
 
-/// What rules say, on its way; ready at once in memory.
+/// The pending ruling of a [`RulesCheck`]; in memory it is ready at once.
 #[derive(Debug)]
 #[must_use = "the ruling comes when this is awaited"]
 pub struct RulesAnswer {
-    asked: Asked,
-    /// `None` once it was told.
-    found: Option<Found>,
+    pending: PendingDecision,
+    /// `None` once the ruling was returned.
+    found: Option<MatchedRules>,
 }
 
 #[derive(Debug)]
-enum Asked {
-    /// And what it costs.
+enum PendingDecision {
+    /// The decision, and the cost of its request.
     One(Answer<Decision>, u64),
     Several(Answer<JointDecision>),
 }
@@ -211,12 +222,12 @@ impl Future for RulesAnswer {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let together = match &mut this.asked {
-            Asked::One(answer, units) => {
+        let together = match &mut this.pending {
+            PendingDecision::One(answer, units) => {
                 let decision = ready!(Pin::new(answer).poll(context));
                 decision.map(|decision| JointDecision::of_one(decision, *units))
             }
-            Asked::Several(answer) => ready!(Pin::new(answer).poll(context)),
+            PendingDecision::Several(answer) => ready!(Pin::new(answer).poll(context)),
         };
         match this.found.take() {
             Some(found) => Poll::Ready(Ruling::of(found, together)),

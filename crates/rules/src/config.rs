@@ -1,4 +1,4 @@
-//! What a rules file says: limits, and which requests spend them. Every name in it stands for something.
+//! The contents of a rules file: limits, and which requests spend them. Every name in it is known to exist.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -13,50 +13,50 @@ use super::networks::Networks;
 use super::pattern::Pattern;
 use super::problem::Problems;
 
-/// Limits and rules, as a file has them, checked.
+/// Limits and rules as the file has them, validated.
 #[derive(Clone, Default, PartialEq)]
 pub struct Config {
-    pub(crate) limits: Vec<NamedLimit>,
-    pub(crate) rules: Vec<Rule>,
-    /// Domains that had rules once, and whose requests are not limited on purpose.
+    pub(crate) limits: Vec<LimitConfig>,
+    pub(crate) rules: Vec<RuleConfig>,
+    /// Domains that once had rules, and whose requests are deliberately not limited.
     pub(crate) retired_domains: HashSet<Box<str>>,
-    /// For limits that are called by their names; rules have it in them.
+    /// For limits that callers use by name; each rule has its own setting.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
-    /// The tier of every API key that is known.
+    /// The tier of every API key in the file.
     pub(crate) api_keys: HashMap<Box<str>, Box<str>>,
-    /// Who clients are; whoever asks knows, if `None`.
+    /// How clients are identified; `None` if the file leaves that to the program.
     pub(crate) identity: Option<IdentityConfig>,
-    /// How many tests the file carries, all of which its rules pass.
+    /// The number of tests in the file. The rules pass all of them.
     pub(crate) tests: usize,
-    /// What was probably not meant.
+    /// Mistakes that leave the file valid.
     pub(crate) warnings: Problems,
 }
 
-/// A limit and what the file calls it.
+/// A limit and its name in the file.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NamedLimit {
+pub(crate) struct LimitConfig {
     pub(crate) name: Box<str>,
     pub(crate) limit: Limit,
 }
 
-/// Which requests spend which limit, and for whom.
+/// A rule: the requests that it is for, their key, and the limit that they spend.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Rule {
+pub(crate) struct RuleConfig {
     pub(crate) name: Box<str>,
     pub(crate) domain: Box<str>,
-    /// All of them must hold; of one attribute there is one.
+    /// All conditions must hold; each attribute has at most one.
     pub(crate) when: Vec<Condition>,
-    /// Each must be found in the request. None: all requests have one key.
+    /// Each part must be found in the request. Without parts, all requests share one key.
     pub(crate) key: Vec<KeyPart>,
     pub(crate) limit: Choice,
     pub(crate) cost: Costs,
-    /// Says what it would have done, and refuses nothing.
+    /// Shadow mode: the rule counts what it would have refused, and refuses nothing.
     pub(crate) is_shadow: bool,
-    /// As the limiter has it, if `None`; so is the deadline.
+    /// The limiter's setting applies if `None`; likewise for the deadline.
     pub(crate) on_store_failure: Option<OnFailure>,
     pub(crate) deadline: Option<Duration>,
-    /// What is different for single keys.
+    /// The limits of single keys.
     pub(crate) overrides: Vec<Override>,
     /// The rules of the domain that do not decide a request to which this rule applies.
     pub(crate) replaces: Replaces,
@@ -67,89 +67,89 @@ pub(crate) struct Rule {
 pub(crate) enum Replaces {
     /// The rules with these names.
     Named(Vec<Box<str>>),
-    /// All rules that do not say the same.
+    /// All rules of the domain that do not replace all rules too.
     All,
 }
 
-/// What an attribute of the request must be.
+/// A condition on an attribute of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) attribute: Box<str>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: Requirement,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Wanted {
-    /// There, and like one of these.
+pub(crate) enum Requirement {
+    /// The attribute is present and matches one of these patterns.
     AnyOf(Vec<Pattern>),
-    /// There, and like none of these.
+    /// The attribute is present and matches no pattern of the list.
     NoneOf(Vec<Pattern>),
-    /// There, whatever it is.
+    /// The attribute is present, with any value.
     Present,
     Absent,
 }
 
-impl Wanted {
-    /// What the value is compared with, if it is.
+impl Requirement {
+    /// Returns the patterns that the value is compared with; empty if only its presence matters.
     pub(crate) fn patterns(&self) -> &[Pattern] {
         match self {
-            Wanted::AnyOf(patterns) | Wanted::NoneOf(patterns) => patterns,
-            Wanted::Present | Wanted::Absent => &[],
+            Requirement::AnyOf(patterns) | Requirement::NoneOf(patterns) => patterns,
+            Requirement::Present | Requirement::Absent => &[],
         }
     }
 }
 
-/// The first of these attributes that the request has is a part of the key. At least one.
+/// A part of the key: the first of these attributes that the request has. There is at least one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyPart {
     pub(crate) first_of: Vec<Box<str>>,
 }
 
-/// What a rule spends.
+/// The limit that a rule spends, or what the rule does instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Spend {
-    /// Of the limit at this place in [`Config::limits`].
+    /// The limit at this index in [`Config::limits`].
     Limit(usize),
     /// Nothing: such requests are not limited by this rule.
     Allow,
-    /// Such requests are refused, for as long as the file says so.
+    /// Such requests are refused, as long as the file says so.
     Block,
 }
 
-/// What a rule spends for whom.
+/// The limit that a rule spends, chosen by the tier of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {
-    /// The attribute that chooses, and what each of its values does.
-    pub(crate) tiers: Option<Tiers>,
-    /// What those spend that no tier is for.
+    /// The attribute that names the tier, and the limit of each tier.
+    pub(crate) tiers: Option<TierConfig>,
+    /// The limit of requests without a tier of the rule.
     pub(crate) default: Spend,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Tiers {
+pub(crate) struct TierConfig {
     pub(crate) by: Box<str>,
     pub(crate) of: Vec<(Box<str>, Spend)>,
 }
 
-/// What a request costs: as the first route says that it is on.
+/// The cost of a request: the cost of the first route that the request matches, or else the default.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Costs {
-    pub(crate) routes: Vec<(Route, Cost)>,
+    pub(crate) routes: Vec<(CostRoute, Cost)>,
     pub(crate) default: Cost,
 }
 
 /// `POST /reports`, or a path with any method.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Route {
+pub(crate) struct CostRoute {
     pub(crate) method: Option<Box<str>>,
     pub(crate) path: Pattern,
 }
 
-/// What is different for a single key.
+/// The limit of a single key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Override {
-    /// The attributes that make the key, in the order of [`Rule::key`], and what they are. At most one
-    /// of them is of networks.
+    /// The attributes that make the key, in the order of [`RuleConfig::key`], and their values. At most one value is a list
+    /// of networks.
     pub(crate) key: Vec<(Box<str>, KeyValue)>,
     pub(crate) spend: Spend,
 }
@@ -163,7 +163,7 @@ pub(crate) enum KeyValue {
 }
 
 impl fmt::Debug for Config {
-    /// How many there are of everything: API keys are secrets, also in rules.
+    /// Prints only the number of entries: API keys are secrets, also in rules.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("limits", &self.limits.len())
@@ -175,23 +175,23 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// How many limits there are.
+    /// Returns the number of limits.
     pub fn limits(&self) -> usize {
         self.limits.len()
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     pub fn rules(&self) -> usize {
         self.rules.len()
     }
 
-    /// The domains that have rules, in alphabetical order.
+    /// Returns the domains that have rules, in alphabetical order.
     pub fn domains(&self) -> Vec<&str> {
         let domains: BTreeSet<&str> = self.rules.iter().map(|rule| &*rule.domain).collect();
         domains.into_iter().collect()
     }
 
-    /// The number of tests that the file carries. The rules pass all of them: otherwise the file is refused.
+    /// Returns the number of tests in the file. The rules pass all of them: otherwise the file is refused.
     pub fn tests(&self) -> usize {
         self.tests
     }

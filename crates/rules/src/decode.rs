@@ -1,7 +1,7 @@
-//! From the tree of a file to what it says, with everything that is wrong with it.
+//! Decodes the tree of a file into a configuration, and reports every problem.
 //!
-//! Each part is read as far as it can be, and what is wrong is reported where it stands: a file with
-//! errors gives no configuration, and all of them at once.
+//! Each part is read as far as possible, and problems are reported at their positions: a file with errors gives no
+//! configuration, but all its errors at once.
 
 mod api_keys;
 mod cases;
@@ -25,8 +25,8 @@ mod when;
 
 use std::collections::HashSet;
 
-use super::cases::Case;
-use super::config::{Config, Rule};
+use super::cases::FileTest;
+use super::config::{Config, RuleConfig};
 use super::position::Position;
 use super::problem::Report;
 use super::yaml::Node;
@@ -35,11 +35,11 @@ use cases::CaseReader;
 use defaults::Defaults;
 pub use fields::{Fields, Mapping};
 pub(super) use identity::{MAX_KEY_FILE_BYTES, TokenKeys};
-use limits::Limits;
-pub use names::{ATTRIBUTE, DOMAIN, Kind as NameKind};
+use limits::LimitsTable;
+pub use names::{ATTRIBUTE, DOMAIN, NameKind};
 pub(super) use networks::NetworkFiles;
 use networks::NetworkSets;
-use rule::Rules;
+use rule::RulesReader;
 use sources::AttributeSources;
 
 const FILE: Mapping = Mapping {
@@ -59,27 +59,26 @@ const FILE: Mapping = Mapping {
     remedy: "begin it with `limits:`, and `rules:` after them",
 };
 
-/// What a file says, and what it leaves to another.
-pub(super) struct Decoded {
+/// A configuration, and the parts of it that are still to be read from other files.
+pub(super) struct DecodedFile {
     pub(super) config: Config,
     pub(super) api_keys: ApiKeys,
     pub(super) keys_file: Option<KeysFile>,
-    /// The keys of tokens, which the configuration has not yet.
+    /// The keys of tokens, which the configuration does not have yet.
     pub(super) jwt_keys: TokenKeys,
-    /// The tests that the file carries.
-    pub(super) cases: Vec<Case>,
+    /// The tests in the file.
+    pub(super) cases: Vec<FileTest>,
 }
 
-/// Reads a file's tree. What is wrong with it is in the report; if that has errors, what is returned is
-/// of no use.
+/// Decodes a file's tree. Problems are in the report; if it has errors, the returned value must not be used.
 pub(super) fn decode(
     root: &Node<'_>,
     files: &mut NetworkFiles<'_>,
     report: &mut Report,
-) -> Option<Decoded> {
+) -> Option<DecodedFile> {
     let fields = Fields::read(root, &FILE, report)?;
     let defaults = fields.get("defaults").map(|node| Defaults::read(node, report));
-    let mut limits = Limits::read(&fields, report);
+    let mut limits = LimitsTable::read(&fields, report);
     let mut networks = match fields.get("networks") {
         Some(node) => NetworkSets::read(node, files, report),
         None => NetworkSets::none(fields.may_have("networks")),
@@ -94,20 +93,20 @@ pub(super) fn decode(
     let default_domain = defaults.domain;
     let section = fields.get("identity").and_then(|node| identity::read(node, report));
     let sources = AttributeSources::read(&fields, section.as_ref(), report);
-    let mut reading = Rules::new(defaults, &mut limits, &mut networks, &sources);
-    let rules: Vec<Rule> =
+    let mut reading = RulesReader::new(defaults, &mut limits, &mut networks, &sources);
+    let rules: Vec<RuleConfig> =
         nodes.unwrap_or_default().iter().filter_map(|node| reading.read(node, report)).collect();
     reading.check_replaced(report);
     let retired = fields.get("retired_domains").map(|node| retired::read(node, &rules, report));
-    // Whether a name is used is not known before the errors are mended.
+    // With errors it is not known which names are used.
     let is_whole = report.errors() == 0 && !rules.is_empty();
     if is_whole {
         reading.warn_of_missing(&rules, report);
         limits.warn_of_unused(report);
         networks.warn_of_unused(report);
     }
-    // Tests are read if there are no errors, because the rules and limits that they name are known then.
-    // The warning of unused limits comes first: a limit that only a test names is unused.
+    // Tests are read only without errors, because the rules and limits that they name are known then. The warnings of
+    // unused limits come first: a limit that only a test names is unused.
     let tests = fields.get("tests").filter(|_| report.errors() == 0);
     let cases =
         tests.map(|node| CaseReader::new(&rules, default_domain, &mut limits).read(node, report));
@@ -129,12 +128,12 @@ pub(super) fn decode(
         ..Config::default()
     };
     let (jwt_keys, cases) = (jwt_keys.unwrap_or_default(), cases.unwrap_or_default());
-    Some(Decoded { config, api_keys, keys_file, jwt_keys, cases })
+    Some(DecodedFile { config, api_keys, keys_file, jwt_keys, cases })
 }
 
 const RULE_REMEDY: &str = "write each rule after a dash, like `- name: per-client`";
 
-/// A file that says nothing.
+/// Reports a file without contents.
 pub(super) fn nothing(at: Position, report: &mut Report) {
     report.error(
         at,
@@ -143,8 +142,8 @@ pub(super) fn nothing(at: Position, report: &mut Report) {
     );
 }
 
-/// The tiers that rules have limits for.
-fn tiers_of(rules: &[Rule]) -> HashSet<Box<str>> {
+/// Returns the tiers that rules have limits for.
+fn tiers_of(rules: &[RuleConfig]) -> HashSet<Box<str>> {
     let tiers = rules.iter().filter_map(|rule| rule.limit.tiers.as_ref());
     tiers.flat_map(|tiers| tiers.of.iter().map(|(tier, _)| tier.clone())).collect()
 }

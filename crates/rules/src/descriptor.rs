@@ -6,8 +6,7 @@ use tollgate_core::{Cost, CostError};
 
 use super::attributes::Attributes;
 
-/// One of several sets of attributes that a request has, and what is asked of it: what Envoy calls a
-/// descriptor.
+/// One of several sets of attributes of a request, with its cost and its own limit: what Envoy calls a descriptor.
 ///
 /// ```
 /// # use tollgate::Limiter;
@@ -27,49 +26,49 @@ use super::attributes::Attributes;
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
     pub(super) attributes: Attributes<'a>,
-    pub(super) hits: Hits,
-    pub(super) quota: Option<Quota>,
+    pub(super) hits: RequestCost,
+    pub(super) quota: Option<RequestQuota>,
 }
 
-/// What a request spends.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Hits {
-    /// What the rules say.
+pub(super) enum RequestCost {
+    /// The cost that the rules give.
     OfRules,
     Of(Result<Cost, CostError>),
-    /// Nothing: it is refused if what the rules say would not fit.
+    /// Nothing is spent. The request is refused if the cost that the rules give would not fit.
     None,
 }
 
-/// So many units in so much time.
+/// A number of units in a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Quota {
+pub(super) struct RequestQuota {
     pub(super) units: u64,
     pub(super) per: Duration,
 }
 
 impl<'a> Descriptor<'a> {
-    /// One that spends what the rules say.
+    /// Returns a descriptor that costs what the rules say.
     pub fn new(attributes: Attributes<'a>) -> Descriptor<'a> {
-        Descriptor { attributes, hits: Hits::OfRules, quota: None }
+        Descriptor { attributes, hits: RequestCost::OfRules, quota: None }
     }
 
-    /// What it spends of every limit, instead of what the rules say. At least 1.
+    /// Sets the cost for every limit, in place of the cost that the rules give. At least 1.
     #[must_use]
     pub fn cost(self, units: u64) -> Descriptor<'a> {
-        Descriptor { hits: Hits::Of(Cost::new(units)), ..self }
+        Descriptor { hits: RequestCost::Of(Cost::new(units)), ..self }
     }
 
-    /// Spends nothing, and is refused if it could not have spent what the rules say.
+    /// Spends nothing, and is refused if the cost that the rules give would not fit.
     #[must_use]
     pub fn look(self) -> Descriptor<'a> {
-        Descriptor { hits: Hits::None, ..self }
+        Descriptor { hits: RequestCost::None, ..self }
     }
 
-    /// Is limited to so many units in so much time: the rule's own algorithm, with these numbers. Of 0 units
-    /// nothing may go. What a key has spent of the rule's limit it has spent of this one, and the other way
-    /// round. Where no rule applies, or one that has no limit, it changes nothing; of two with one key, that of
-    /// the first counts.
+    /// Limits the request to a number of units in a span of time, with the algorithm of the rule's own limit. With 0
+    /// units every request is refused. The key has one state under both limits: what it has spent of one, it has also
+    /// spent of the other. Where no rule applies, or a rule without a limit, this changes nothing. If two descriptors
+    /// have one key, the limit of the first counts.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -90,6 +89,6 @@ impl<'a> Descriptor<'a> {
     /// ```
     #[must_use]
     pub fn limited_to(self, units: u64, per: Duration) -> Descriptor<'a> {
-        Descriptor { quota: Some(Quota { units, per }), ..self }
+        Descriptor { quota: Some(RequestQuota { units, per }), ..self }
     }
 }

@@ -115,8 +115,8 @@ pub struct MissingDomains {
 }
 
 impl MissingDomains {
-    /// The names, in alphabetical order. A caller of [`Rules::check`](super::Rules::check) may have invented one:
-    /// escape them before they are shown.
+    /// Returns the names, in alphabetical order. A caller of [`Rules::check`](super::Rules::check) may have invented
+    /// a name, so escape the names before they are shown.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -127,13 +127,13 @@ impl MissingDomains {
         self
     }
 
-    /// Whether every domain in use has rules.
+    /// Returns whether every domain in use has rules.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 }
 
-/// The problem and its remedy, with the names shortened and escaped.
+/// Prints the problem and its remedy, with the names shortened and escaped.
 impl fmt::Display for MissingDomains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = listed(self.names.iter().map(String::as_str));
@@ -145,7 +145,7 @@ impl fmt::Display for MissingDomains {
     }
 }
 
-/// At most five names, each in backticks.
+/// Returns at most five names, each in backticks.
 fn listed<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     const MOST: usize = 5;
     let more = names.len().saturating_sub(MOST);

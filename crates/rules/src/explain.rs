@@ -6,86 +6,86 @@ use std::time::Duration;
 use tollgate_core::{Excerpt, Limit};
 use tollgate_limiter::OnFailure;
 
-use super::attributes::{Attributes, Standing};
+use super::attributes::{Attributes, TrustLevel};
 use super::names::AttributeId;
 use super::networks::{self, FoundNetwork};
 use super::pattern::Pattern;
-use super::plan::{Because, Mismatch, Plan, Rule, RuleName, Spent};
-use super::request::Request;
+use super::plan::{Mismatch, Plan, PlannedRule, RuleName, SpendReason, SpendTarget};
+use super::request::NumberedRequest;
 
-/// What a rule would do with a request.
+/// Whether a rule applies to a request, and its effect.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// Which rule.
+    /// The rule's name.
     pub rule: RuleName,
-    /// Whether it only watches.
+    /// Whether the rule is in shadow mode, and refuses nothing.
     pub is_shadow: bool,
-    /// What it would do, or why it does not apply.
+    /// The rule's effect, or why it does not apply.
     pub outcome: Result<Applied, NotApplied>,
 }
 
-/// What a rule that applies would do.
+/// The effect of a rule that applies.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Applied {
-    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    /// The key that the rule limits: `ip=203.0.113.9`. Empty if the rule limits all requests together.
     pub key: String,
-    /// The networks that `when` found addresses of the request in.
+    /// The networks in which the rule's `when` found addresses of the request.
     pub networks: Vec<MatchedNetwork>,
-    /// What the request spends.
+    /// The limit that the request spends.
     pub spends: Spends,
-    /// Why that.
+    /// Why the request spends that limit.
     pub because: Reason,
-    /// What the request costs.
+    /// The cost of the request in units.
     pub cost: u64,
-    /// What happens if the store fails; as the limiter has it, if `None`.
+    /// The failure policy of the rule; the limiter's policy applies if `None`.
     pub on_store_failure: Option<OnFailure>,
-    /// How long the store may take; as the limiter has it, if `None`.
+    /// The deadline of the store for the rule; the limiter's deadline applies if `None`.
     pub deadline: Option<Duration>,
 }
 
-/// The longest network of a rule that holds an address of a request.
+/// The longest network of a rule that contains an address of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MatchedNetwork {
-    /// The attribute that is the address.
+    /// The attribute that has the address.
     pub attribute: String,
     /// The network: `198.51.100.0/24`.
     pub network: String,
-    /// The name of its set under `networks`, if it is of one.
+    /// The name of its set under `networks`, if it belongs to one.
     pub set: Option<String>,
 }
 
-/// What a rule that applies spends.
+/// The limit that a rule spends, or what the rule does instead.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Spends {
-    /// Of a limit.
+    /// The rule spends a limit.
     Limit {
-        /// What the file calls it.
+        /// The name of the limit in the file.
         name: String,
-        /// Its numbers.
+        /// The algorithm and numbers of the limit.
         limit: Limit,
     },
-    /// Nothing: such requests go.
+    /// The rule allows such requests without a limit.
     Nothing,
-    /// Such requests do not go.
+    /// The rule refuses such requests.
     Blocked,
 }
 
 impl Spends {
-    pub(super) fn of(spent: &Spent) -> Spends {
+    pub(super) fn of(spent: &SpendTarget) -> Spends {
         match spent {
-            Spent::Limit { name, scope } => {
+            SpendTarget::Limit { name, scope } => {
                 Spends::Limit { name: name.to_string(), limit: *scope.limit() }
             }
-            Spent::Nothing => Spends::Nothing,
-            Spent::Blocked => Spends::Blocked,
+            SpendTarget::Nothing => Spends::Nothing,
+            SpendTarget::Blocked => Spends::Blocked,
         }
     }
 
-    /// Returns the limit's name, `allow` or `block`: what a file says under `limit`.
+    /// Returns the limit's name, `allow` or `block`, as in a file's `limit`.
     pub fn name(&self) -> &str {
         match self {
             Spends::Limit { name, .. } => name,
@@ -95,34 +95,34 @@ impl Spends {
     }
 }
 
-/// Why a rule spends what it spends.
+/// Why a rule spends a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The rule says so for this key.
+    /// The rule has an override for this key.
     Override,
-    /// The rule says so for addresses in a network.
+    /// The rule has an override for addresses in a network.
     NetworkOverride {
-        /// The longest network of the overrides that the address is in.
+        /// The longest network of the overrides that contains the address.
         network: String,
-        /// The name of its set under `networks`, if it is of one.
+        /// The name of its set under `networks`, if it belongs to one.
         set: Option<String>,
     },
-    /// The rule says so for this tier.
+    /// The rule has a limit for this tier.
     Tier {
-        /// The attribute that chooses.
+        /// The attribute that names the tier.
         by: String,
-        /// What it is.
+        /// The attribute's value.
         tier: String,
     },
-    /// No tier that the rule has is known of the request.
+    /// The request has no known tier that the rule has a limit for.
     NoTier {
-        /// The attribute that would choose.
+        /// The attribute that would name the tier.
         by: String,
-        /// What it is; `None` if that is not known.
+        /// The attribute's value; `None` if it is not known.
         tier: Option<String>,
     },
-    /// The rule has but one.
+    /// The rule has only one limit.
     Only,
 }
 
@@ -130,69 +130,69 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotApplied {
-    /// An attribute is not there.
+    /// A required attribute is missing.
     Missing {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// An attribute is there, and should not be.
+    /// An attribute is present, and must not be.
     Present {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// An attribute is something else.
+    /// An attribute matches no pattern of the rule.
     Unlike {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
-        /// What it is.
+        /// The attribute's value.
         value: String,
-        /// What it should be like.
+        /// The patterns, one of which the value must match.
         wanted: Vec<String>,
     },
-    /// An attribute is what it should not be.
+    /// An attribute matches a pattern that it must not match.
     Like {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
-        /// What it is.
+        /// The attribute's value.
         value: String,
-        /// What it should not be like.
+        /// The pattern that the value must not match.
         unwanted: String,
     },
-    /// An attribute is an address in a network that the rule leaves out.
+    /// An attribute is an address in a network that the rule excludes.
     InNetwork {
-        /// The network, and which attribute is in it.
+        /// The network, and the attribute that has the address.
         found: MatchedNetwork,
         /// The address.
         value: String,
     },
-    /// Another rule replaces it, which applies.
+    /// Another rule, which applies, replaces this one.
     Replaced {
-        /// That rule's name.
+        /// The name of the other rule.
         by: String,
     },
-    /// An attribute is there, but only claimed.
+    /// An attribute is present, but only claimed.
     Claimed {
-        /// Which.
+        /// The attribute's name.
         attribute: String,
     },
-    /// There is nothing to make a key of.
+    /// The request has no known attribute for a part of the key.
     NoKey {
-        /// Of which one would do.
+        /// The attributes, one of which is needed.
         attributes: Vec<String>,
-        /// Those that are there, but that nobody vouches for.
+        /// The attributes of these that are present, but not confirmed.
         claimed: Vec<String>,
     },
 }
 
 pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) -> Vec<Explanation> {
-    let request = Request::new(attributes, &plan.names);
+    let request = NumberedRequest::new(attributes, &plan.names);
     let rules = plan.domains.get(domain).map_or(&[][..], |domain| &domain.rules);
     let rules = rules.iter().map(|&at| &*plan.rules[at]);
-    let outcomes: Vec<(&Rule, Result<Applied, NotApplied>)> =
+    let outcomes: Vec<(&PlannedRule, Result<Applied, NotApplied>)> =
         rules.map(|rule| (rule, applied(plan, rule, &request))).collect();
     let applied = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(rule, _)| *rule);
-    let replacing: Vec<&Rule> = applied.filter(|rule| rule.is_replacing()).collect();
-    let explain = |(rule, outcome): (&Rule, Result<Applied, NotApplied>)| {
+    let replacing: Vec<&PlannedRule> = applied.filter(|rule| rule.is_replacing()).collect();
+    let explain = |(rule, outcome): (&PlannedRule, Result<Applied, NotApplied>)| {
         let outcome = outcome.and_then(|applied| {
             let by = replacing.iter().find(|own| own.replaces(rule));
             by.map_or(Ok(applied), |by| Err(NotApplied::Replaced { by: by.name.name().to_owned() }))
@@ -202,21 +202,22 @@ pub(super) fn explain(plan: &Plan, domain: &str, attributes: &Attributes<'_>) ->
     outcomes.into_iter().map(explain).collect()
 }
 
-/// Returns the rules that apply to a request, found as a check finds them, and what each would do.
+/// Returns the rules that apply to a request, found as a check finds them, and their effects.
 pub(super) fn applying<'p>(
     plan: &'p Plan,
     domain: &str,
-    request: &Request<'p>,
-) -> Vec<(&'p Rule, Applied)> {
+    request: &NumberedRequest<'p>,
+) -> Vec<(&'p PlannedRule, Applied)> {
     let Some(domain) = plan.domains.get(domain) else { return Vec::new() };
     let mut candidates = Vec::new();
     domain.index.candidates(request, &mut candidates);
     let rules = candidates.iter().map(|&at| &*plan.rules[at]);
-    let applying: Vec<(&Rule, Applied)> =
+    let applying: Vec<(&PlannedRule, Applied)> =
         rules.filter_map(|rule| Some((rule, applied(plan, rule, request).ok()?))).collect();
-    let replacing: Vec<&Rule> =
+    let replacing: Vec<&PlannedRule> =
         applying.iter().map(|(rule, _)| *rule).filter(|rule| rule.is_replacing()).collect();
-    let is_left = |(rule, _): &(&Rule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
+    let is_left =
+        |(rule, _): &(&PlannedRule, Applied)| !replacing.iter().any(|own| own.replaces(rule));
     applying.into_iter().filter(is_left).collect()
 }
 
@@ -225,7 +226,7 @@ pub(super) fn why_not(
     plan: &Plan,
     domain: &str,
     name: &str,
-    request: &Request<'_>,
+    request: &NumberedRequest<'_>,
 ) -> Option<NotApplied> {
     let rules = || plan.domains.get(domain).into_iter().flat_map(|domain| &domain.rules);
     let mut rules_of = rules().map(|&at| &*plan.rules[at]);
@@ -237,7 +238,11 @@ pub(super) fn why_not(
     Some(NotApplied::Replaced { by: by.name.name().to_owned() })
 }
 
-fn applied(plan: &Plan, rule: &Rule, request: &Request<'_>) -> Result<Applied, NotApplied> {
+fn applied(
+    plan: &Plan,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+) -> Result<Applied, NotApplied> {
     let mut key = Vec::new();
     rule.apply(request, &mut key).map_err(|mismatch| not_applied(plan, rule, request, mismatch))?;
     let (spent, because) = rule.spent(request, &key);
@@ -262,16 +267,21 @@ fn matched(plan: &Plan, id: AttributeId, found: FoundNetwork<'_>) -> MatchedNetw
     }
 }
 
-fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>) -> Reason {
+fn reason(
+    plan: &Plan,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+    because: SpendReason<'_>,
+) -> Reason {
     let by = |id| plan.names.name(id).to_owned();
     match (because, rule.tiers_by()) {
-        (Because::Override(None), _) => Reason::Override,
-        (Because::Override(Some(found)), _) => Reason::NetworkOverride {
+        (SpendReason::Override(None), _) => Reason::Override,
+        (SpendReason::Override(Some(found)), _) => Reason::NetworkOverride {
             network: networks::text(found.network),
             set: found.set.map(str::to_owned),
         },
-        (Because::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
-        (Because::Default, Some(id)) => {
+        (SpendReason::Tier(tier), Some(id)) => Reason::Tier { by: by(id), tier: tier.to_owned() },
+        (SpendReason::Default, Some(id)) => {
             Reason::NoTier { by: by(id), tier: request.known(id).map(str::to_owned) }
         }
         (_, None) => Reason::Only,
@@ -280,13 +290,13 @@ fn reason(plan: &Plan, rule: &Rule, request: &Request<'_>, because: Because<'_>)
 
 fn not_applied(
     plan: &Plan,
-    rule: &Rule,
-    request: &Request<'_>,
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
     mismatch: Mismatch<'_>,
 ) -> NotApplied {
     let name = |id: AttributeId| plan.names.name(id).to_owned();
     match mismatch {
-        Mismatch::Missing(id) if request.seen(id).is_some() => {
+        Mismatch::Missing(id) if request.attribute(id).is_some() => {
             NotApplied::Claimed { attribute: name(id) }
         }
         Mismatch::Missing(id) => NotApplied::Missing { attribute: name(id) },
@@ -310,7 +320,7 @@ fn not_applied(
         Mismatch::NoKey(first_of) => {
             let attributes = first_of.iter().map(|(_, name)| name.to_string()).collect();
             let is_claimed = |id: &AttributeId| {
-                request.seen(*id).is_some_and(|seen| seen.standing < Standing::Known)
+                request.attribute(*id).is_some_and(|seen| seen.trust < TrustLevel::Known)
             };
             let claimed = first_of.iter().filter(|(id, _)| is_claimed(id));
             let claimed = claimed.map(|(_, name)| name.to_string()).collect();
@@ -319,15 +329,20 @@ fn not_applied(
     }
 }
 
-/// Returns what a rule compares: an attribute's text, or the whole address where that is in networks or not.
-fn shown(rule: &Rule, request: &Request<'_>, id: AttributeId, value: &str) -> String {
+/// Returns the value that a rule compares: an attribute's text, or the whole address if the rule has networks for it.
+fn shown(
+    rule: &PlannedRule,
+    request: &NumberedRequest<'_>,
+    id: AttributeId,
+    value: &str,
+) -> String {
     let has_networks = patterns(rule, id).any(|pattern| pattern.networks().is_some());
     let address = request.address(id).filter(|_| has_networks);
     address.map_or_else(|| value.to_owned(), networks::text)
 }
 
-/// What a rule compares an attribute with.
-fn patterns(rule: &Rule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
+/// Returns the patterns that a rule compares an attribute with.
+fn patterns(rule: &PlannedRule, id: AttributeId) -> impl Iterator<Item = &Pattern> {
     let when = rule.when.iter().filter(move |(own, _)| *own == id);
     when.flat_map(|(_, wanted)| wanted.patterns())
 }
@@ -337,41 +352,37 @@ impl fmt::Display for NotApplied {
         match self {
             NotApplied::Missing { attribute } => write!(f, "there is no `{attribute}`"),
             NotApplied::Present { attribute } => {
-                write!(f, "there is `{attribute}`, which the rule does not want")
+                write!(f, "`{attribute}` is present, and the rule requires its absence")
             }
             NotApplied::Unlike { attribute, value, wanted } => {
                 write!(f, "`{attribute}` is `{}`, not {}", Excerpt::of(value), listed(wanted))
             }
             NotApplied::Like { attribute, value, unwanted } => {
-                write!(
-                    f,
-                    "`{attribute}` is `{}`, which the rule does not want",
-                    Excerpt::of(value)
-                )?;
+                write!(f, "`{attribute}` is `{}`, which the rule excludes", Excerpt::of(value))?;
                 match value == unwanted {
                     true => Ok(()),
-                    false => write!(f, ": it is like `{}`", Excerpt::of(unwanted)),
+                    false => write!(f, ": it matches `{}`", Excerpt::of(unwanted)),
                 }
             }
             NotApplied::InNetwork { found, value } => {
                 let (attribute, value) = (&found.attribute, Excerpt::of(value));
-                write!(f, "`{attribute}` is `{value}`, which the rule leaves out: it is in {found}")
+                write!(f, "`{attribute}` is `{value}`, which the rule excludes: it is in {found}")
             }
             NotApplied::Replaced { by } => write!(f, "`{by}` replaces it"),
             NotApplied::NoKey { attributes, claimed } if claimed.is_empty() => {
                 write!(f, "there is no {} to make a key of", listed(attributes))
             }
             NotApplied::NoKey { claimed, .. } => {
-                write!(f, "nobody vouches for {}", listed(claimed))
+                write!(f, "there is no verified {}", listed(claimed))
             }
             NotApplied::Claimed { attribute } => {
-                write!(f, "`{attribute}` is only claimed, and nobody vouches for it")
+                write!(f, "`{attribute}` is only claimed, not verified")
             }
         }
     }
 }
 
-/// `198.51.100.0/24` of networks `blocked`
+/// Prints `198.51.100.0/24` of networks `blocked`.
 impl fmt::Display for MatchedNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_network(f, &self.network, self.set.as_deref())
@@ -406,7 +417,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// `a`, `b` or `c`; of many, the first few.
+/// Returns `a`, `b` or `c`; of many, the first five.
 fn listed(texts: &[String]) -> String {
     const MOST: usize = 5;
     let quoted = texts.iter().take(MOST).map(|text| format!("`{}`", Excerpt::of(text)));

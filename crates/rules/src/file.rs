@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 use siphasher::sip::SipHasher13;
 use tollgate_limiter::{Error, Limiter};
 
-pub use follow::Following;
+pub use follow::FileFollower;
 
 use super::{Config, MissingDomains, Problems, Rules, load};
 
-/// Rules that are read from a file, again when it changes. Cheap to clone; clones share everything.
+/// Rules that are read from a file, and read again when it changes. Cheap to clone; clones share everything.
 ///
 /// ```no_run
 /// # use tollgate::Limiter;
@@ -35,77 +35,77 @@ use super::{Config, MissingDomains, Problems, Rules, load};
 /// ```
 #[derive(Clone)]
 pub struct RulesFile {
-    inner: Arc<Inner>,
+    inner: Arc<RulesFileInner>,
 }
 
-struct Inner {
+struct RulesFileInner {
     path: PathBuf,
     rules: Rules,
     hasher: RandomState,
-    /// Who holds it reads the file: what was read the last time, whether it was any good or not.
-    seen: Mutex<Contents>,
-    /// Apart from that, so that nobody who asks waits for a file.
+    /// Held while the file is read: the contents at the last read, whether they were valid or not.
+    seen: Mutex<FileHashes>,
+    /// A separate lock, so that reading the status does not wait for a file.
     status: Mutex<Status>,
 }
 
-/// The files that rules come from, and what was in each.
-type Contents = BTreeMap<PathBuf, Seen>;
+/// The files that the rules come from, and the contents of each.
+type FileHashes = BTreeMap<PathBuf, FileHash>;
 
-/// What was in a file.
-struct Seen {
-    /// How much may be in it; more cannot be read.
+/// The contents of a file at one time.
+struct FileHash {
+    /// The most bytes that the file may have; a larger file cannot be read.
     max_bytes: usize,
     /// `None` if it could not be read.
     hash: Option<u64>,
 }
 
-impl Seen {
-    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> Seen {
+impl FileHash {
+    fn of(bytes: &io::Result<Vec<u8>>, max_bytes: usize, hasher: &RandomState) -> FileHash {
         let hash = bytes.as_ref().ok().map(|bytes| hasher.hash_one(bytes));
-        Seen { max_bytes, hash }
+        FileHash { max_bytes, hash }
     }
 }
 
-/// How rules and their file are.
+/// The state of the rules and of their file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Status {
-    /// The generation of the rules that decide.
+    /// The generation of the rules in use.
     pub generation: u64,
-    /// Since when they do.
+    /// When these rules came into use.
     pub since: SystemTime,
-    /// A hash of their file and of those that it names: the same for the same contents, in any process. It
-    /// tells whether two servers decide by the same rules. What variables of the environment hold is not in it.
+    /// A hash of the rules file and of the files that it names. The same contents have the same hash in any process,
+    /// so that it shows whether two servers use the same rules. Values of environment variables are not part of it.
     pub hash: u64,
-    /// How often the file was read again and taken over.
+    /// The number of reloads that succeeded.
     pub reloads: u64,
-    /// How often it was read again and refused.
+    /// The number of reloads that were refused.
     pub failures: u64,
-    /// The reason why the current file was refused, so that older rules decide; or else the domains in use that have
-    /// no rules; or else why the keys of tokens could not be fetched. `None` if the rules are as the file says, have
-    /// every domain in use, and the keys that it says.
+    /// The reason why the current file was refused, so that older rules are in use; or else the domains in use that
+    /// have no rules; or else why the keys of tokens could not be fetched. `None` if the rules in use are the file's,
+    /// have every domain in use, and have all keys of tokens.
     pub problem: Option<String>,
     /// The domains in use that have no rules.
     pub missing_domains: MissingDomains,
 }
 
-/// Why rules were not taken over.
+/// Why rules could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The file has mistakes.
+    /// The file has errors.
     #[error(transparent)]
     Config(#[from] Problems),
-    /// The limiter cannot have its limits.
+    /// The limiter refuses the limits, or a domain in use has no rules.
     #[error(transparent)]
     Limits(#[from] Error),
 }
 
 impl RulesFile {
-    /// Reads rules for a limiter.
+    /// Reads a file of rules for a limiter.
     pub fn open(limiter: &Limiter, path: impl Into<PathBuf>) -> Result<RulesFile, LoadError> {
         let (path, hasher) = (path.into(), RandomState::new());
-        let Read { config, seen, hash } = read(&path, &hasher);
+        let LoadedFile { config, seen, hash } = read(&path, &hasher);
         let config = config?;
         let rules = Rules::new(limiter, &config)?;
         let status = Status {
@@ -118,17 +118,17 @@ impl RulesFile {
             missing_domains: MissingDomains::default(),
         };
         let (seen, status) = (Mutex::new(seen), Mutex::new(status));
-        Ok(RulesFile { inner: Arc::new(Inner { path, rules, hasher, seen, status }) })
+        Ok(RulesFile { inner: Arc::new(RulesFileInner { path, rules, hasher, seen, status }) })
     }
 
-    /// The rules, whatever the file says by now.
+    /// Returns the rules, which follow the file.
     pub fn rules(&self) -> &Rules {
         &self.inner.rules
     }
 
-    /// Reads the file again, changed or not, and decides by it from here on; returns the generation.
+    /// Reads the file again, even if it has not changed, and replaces the rules; returns the generation.
     ///
-    /// A file with mistakes is not taken over: the rules are as they were.
+    /// A file with errors is not used: the rules do not change.
     pub fn reload(&self) -> Result<u64, LoadError> {
         let mut seen = self.inner.seen.lock();
         let read = read(&self.inner.path, &self.inner.hasher);
@@ -136,13 +136,13 @@ impl RulesFile {
         self.take_over(read.config, read.hash)
     }
 
-    /// Reads the file again if what is in it is not what was in it the last time; `None` if it is.
+    /// Reads the file again if its contents have changed; otherwise returns `None`.
     fn reload_if_changed(&self) -> Option<Result<u64, LoadError>> {
-        let Inner { path, hasher, seen, .. } = &*self.inner;
+        let RulesFileInner { path, hasher, seen, .. } = &*self.inner;
         let mut seen = seen.lock();
-        let is_as_before = |(file, seen): (&PathBuf, &Seen)| {
+        let is_as_before = |(file, seen): (&PathBuf, &FileHash)| {
             let bytes = load::read(file, seen.max_bytes);
-            Seen::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
+            FileHash::of(&bytes, seen.max_bytes, hasher).hash == seen.hash
         };
         if seen.iter().all(is_as_before) {
             return None;
@@ -157,7 +157,7 @@ impl RulesFile {
         let replaced = config
             .map_err(LoadError::from)
             .and_then(|config| Ok(self.inner.rules.replace(&config)?));
-        // New rules forget which domains checks have named, so that those named before are looked up again.
+        // New rules forget which domains checks have named, so the domains named before are looked up again.
         let plan = self.inner.rules.plan();
         let missing = missing.still_missing(|name| plan.is_missing_domain(name));
         if !missing.is_empty() {
@@ -173,7 +173,7 @@ impl RulesFile {
             }
             Err(error) => {
                 let generation = status.generation;
-                tracing::error!(%file, generation, %error, "rules not reloaded: they are as they were");
+                tracing::error!(%file, generation, %error, "rules not reloaded: the previous rules stay in use");
                 status.failures += 1;
                 status.problem = Some(error.to_string());
             }
@@ -181,7 +181,7 @@ impl RulesFile {
         replaced
     }
 
-    /// How the rules and the file are.
+    /// Returns the state of the rules and of their file.
     pub fn status(&self) -> Status {
         let mut status = self.inner.status.lock().clone();
         status.missing_domains = self.inner.rules.missing_domains();
@@ -197,15 +197,15 @@ impl RulesFile {
     ///
     /// This alone does not handle SIGHUP, whose default action ends the process: a signal handler is
     /// for the whole process, so that the application decides about it. Add
-    /// [`and_on_hangup`](Following::and_on_hangup) to read the file again on SIGHUP instead.
-    pub fn follow(&self) -> io::Result<Following> {
-        Following::watching(self.clone())
+    /// [`and_on_hangup`](FileFollower::and_on_hangup) to read the file again on SIGHUP instead.
+    pub fn follow(&self) -> io::Result<FileFollower> {
+        FileFollower::watching(self.clone())
     }
 
-    /// The same by looking every so often, at most a thousand times a second: where nobody tells of
-    /// changes, as on a network's file system.
-    pub fn look_every(&self, interval: Duration) -> io::Result<Following> {
-        Following::looking(self.clone(), interval.max(Duration::from_millis(1)))
+    /// Does the same by polling the file at an interval, at most a thousand times a second: for file systems that do
+    /// not report changes, such as network file systems.
+    pub fn look_every(&self, interval: Duration) -> io::Result<FileFollower> {
+        FileFollower::looking(self.clone(), interval.max(Duration::from_millis(1)))
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -213,28 +213,28 @@ impl RulesFile {
     }
 }
 
-/// What a file says, and what was in it and in those that it names.
-struct Read {
+/// A configuration, and the contents of its file and of the files that it names.
+struct LoadedFile {
     config: Result<Config, Problems>,
-    seen: Contents,
-    /// Of all contents, in the order in which they were read.
+    seen: FileHashes,
+    /// A hash of all contents, in the order in which they were read.
     hash: u64,
 }
 
-fn read(path: &Path, hasher: &RandomState) -> Read {
-    // Without a key, so that it is the same everywhere.
-    let (mut seen, mut hash) = (Contents::new(), SipHasher13::new());
+fn read(path: &Path, hasher: &RandomState) -> LoadedFile {
+    // Without a key, so that the hash is the same everywhere.
+    let (mut seen, mut hash) = (FileHashes::new(), SipHasher13::new());
     let config = Config::load_with(path, |path, max_bytes| {
         let bytes = load::read(path, max_bytes);
-        seen.insert(path.to_owned(), Seen::of(&bytes, max_bytes, hasher));
+        seen.insert(path.to_owned(), FileHash::of(&bytes, max_bytes, hasher));
         if let Ok(bytes) = &bytes {
-            // First how long it is: what is moved from one file to another makes a difference.
+            // The length comes first, so that moving bytes from one file to another changes the hash.
             hash.write(&(bytes.len() as u64).to_le_bytes());
             hash.write(bytes);
         }
         bytes
     });
-    Read { config, seen, hash: hash.finish() }
+    LoadedFile { config, seen, hash: hash.finish() }
 }
 
 impl fmt::Debug for RulesFile {

@@ -20,7 +20,8 @@ pub(crate) fn attributes<'a>(
     with_claims(head, wanted, with_headers(head, wanted, with_key))
 }
 
-/// Few methods are known; clients can invent any number of others.
+/// Adds the method: known if it is one of these, otherwise only said, because clients can invent any number of
+/// methods.
 fn with_method<'a>(head: &'a RequestHead<'_>, attributes: Attributes<'a>) -> Attributes<'a> {
     let method = head.method();
     match *method {

@@ -10,7 +10,7 @@ use super::Rules;
 use super::explain::Spends;
 use super::key::{push_part, without_preflight};
 use super::names::AttributeId;
-use super::plan::{Plan, Rule, RuleName, SpentId};
+use super::plan::{Plan, PlannedRule, RuleName, SpendTargetId};
 use super::tally::Counts;
 
 /// A rule as it was at one time: its name, its counts and the limits that it may spend.
@@ -42,7 +42,7 @@ use super::tally::Counts;
 #[derive(Clone)]
 pub struct RuleInfo {
     plan: Arc<Plan>,
-    rule: Arc<Rule>,
+    rule: Arc<PlannedRule>,
 }
 
 /// One of the limits that a rule may spend.
@@ -51,14 +51,14 @@ pub struct RuleInfo {
 pub struct RuleLimit {
     /// The limit, or that the rule allows or blocks the request.
     pub spends: Spends,
-    /// Where keys are kept under the limit; `None` for `allow` and `block`. A key has one state under all limits
-    /// of a rule.
+    /// The scope that holds the keys of the limit; `None` for `allow` and `block`. A key has one state under all
+    /// limits of a rule.
     pub scope: Option<Scope>,
-    /// Whether requests without a tier of the rule spend it.
+    /// Whether requests without a tier of the rule spend this limit.
     pub is_default: bool,
-    /// The tiers that spend it, in alphabetical order.
+    /// The tiers that spend this limit, in alphabetical order.
     pub tiers: Vec<String>,
-    /// How many overrides are for it.
+    /// The number of overrides that choose this limit.
     pub overrides: usize,
 }
 
@@ -75,31 +75,32 @@ impl Rules {
     /// Returns every rule, in the order of the file.
     pub fn rules(&self) -> Vec<RuleInfo> {
         let plan = self.plan();
-        let info = |rule: &Arc<Rule>| RuleInfo { plan: Arc::clone(&plan), rule: Arc::clone(rule) };
+        let info =
+            |rule: &Arc<PlannedRule>| RuleInfo { plan: Arc::clone(&plan), rule: Arc::clone(rule) };
         plan.rules.iter().map(info).collect()
     }
 }
 
 impl RuleInfo {
-    /// The rule's name.
+    /// Returns the rule's name.
     pub fn name(&self) -> &RuleName {
         &self.rule.name
     }
 
-    /// Whether the rule refuses nothing.
+    /// Returns whether the rule is in shadow mode, and refuses nothing.
     pub fn is_shadow(&self) -> bool {
         self.rule.is_shadow
     }
 
-    /// How often the rule decided what, since there was a rule of that name.
+    /// Returns the counts of the rule's decisions, since a rule of that name exists.
     pub fn counts(&self) -> Counts {
         self.rule.tally.counts()
     }
 
-    /// Returns everything that the rule may spend, each limit once: the default, then the limits of tiers, then those of
-    /// overrides, in the order of the file.
+    /// Returns every limit that the rule may spend, each once: the default, then the limits of tiers, then the limits
+    /// of overrides, in the order of the file.
     pub fn limits(&self) -> Vec<RuleLimit> {
-        let mut overrides: Vec<SpentId> = self.rule.overrides().collect();
+        let mut overrides: Vec<SpendTargetId> = self.rule.overrides().collect();
         overrides.sort_unstable();
         self.described(self.ids_by_request().into_iter().chain(overrides))
     }
@@ -113,8 +114,8 @@ impl RuleInfo {
         }
     }
 
-    /// Whether a key has the form of this rule's keys: the attributes of the rule's `key` in their order, each with a
-    /// value, like `ip=203.0.113.9`.
+    /// Returns whether a key has the form of this rule's keys: the attributes of the rule's `key` in their order,
+    /// each with a value, like `ip=203.0.113.9`.
     pub fn is_key(&self, key: &[u8]) -> bool {
         let key = without_preflight(key);
         let parts = key.split(|byte| *byte == b',').filter(|_| !key.is_empty());
@@ -138,36 +139,37 @@ impl RuleInfo {
         self.rule.key.iter().map(names).collect::<Vec<_>>().join(",")
     }
 
-    /// Whether an override is for the key.
+    /// Returns whether there is an override for the key.
     pub fn has_override(&self, key: &[u8]) -> bool {
         self.rule.override_of(without_preflight(key)).is_some()
     }
 
-    /// The default, and the limits of tiers in the alphabetical order of their names. A limit may come again.
-    fn ids_by_request(&self) -> Vec<SpentId> {
+    /// Returns the default, and the limits of tiers in the alphabetical order of their names. A limit may occur
+    /// twice.
+    fn ids_by_request(&self) -> Vec<SpendTargetId> {
         let tiers = self.tiers().into_iter().map(|(_, id)| id);
         [self.rule.default_spent()].into_iter().chain(tiers).collect()
     }
 
-    /// In alphabetical order.
-    fn tiers(&self) -> Vec<(&str, SpentId)> {
+    /// Returns the tiers in alphabetical order.
+    fn tiers(&self) -> Vec<(&str, SpendTargetId)> {
         let mut tiers: Vec<_> = self.rule.tiers().collect();
         tiers.sort_unstable();
         tiers
     }
 
-    /// Each limit once, where it comes first.
-    fn described(&self, ids: impl IntoIterator<Item = SpentId>) -> Vec<RuleLimit> {
-        let mut tiers: HashMap<SpentId, Vec<String>> = HashMap::new();
+    /// Describes each limit once, at its first occurrence.
+    fn described(&self, ids: impl IntoIterator<Item = SpendTargetId>) -> Vec<RuleLimit> {
+        let mut tiers: HashMap<SpendTargetId, Vec<String>> = HashMap::new();
         for (tier, id) in self.tiers() {
             tiers.entry(id).or_default().push(tier.to_owned());
         }
-        let mut overrides: HashMap<SpentId, usize> = HashMap::new();
+        let mut overrides: HashMap<SpendTargetId, usize> = HashMap::new();
         for id in self.rule.overrides() {
             *overrides.entry(id).or_default() += 1;
         }
         let mut seen = HashSet::new();
-        let describe = |id: SpentId| {
+        let describe = |id: SpendTargetId| {
             let spent = self.plan.spends.get(id)?;
             Some(RuleLimit {
                 spends: Spends::of(spent),
@@ -181,7 +183,7 @@ impl RuleInfo {
     }
 }
 
-/// The name alone: keys of overrides may be secrets.
+/// Prints the name only: keys of overrides may be secrets.
 impl fmt::Debug for RuleInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("RuleInfo").field(self.name()).finish()

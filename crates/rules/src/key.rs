@@ -1,10 +1,10 @@
-//! Whom a rule limits: a key made of attributes.
+//! The keys of rules, made of a request's attributes.
 
-/// Appends a part to the key that begins at `from`: `api_key=k_123`, after others
+/// Appends a part to the key that begins at `from`: `api_key=k_123`, and after another part
 /// `ip=203.0.113.9,path=/login`.
 ///
-/// No two lists of attributes make the same key: what separates the parts, and in a name what
-/// separates it from its value, is `%` and two hex digits where it is no separator.
+/// No two lists of attributes make the same key. Separators that are part of a name or a value are written as `%` and
+/// two hex digits: the comma between parts, and in a name also the `=` before its value.
 pub fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str) {
     if key.len() > from {
         key.push(b',');
@@ -14,7 +14,7 @@ pub fn push_part(key: &mut Vec<u8>, from: usize, name: &str, value: &str) {
     escape(key, value, b"%,");
 }
 
-/// The key without the part that sets preflights apart: an override is for both.
+/// Returns the key without the part that keeps preflight requests apart: an override is for both.
 pub(super) fn without_preflight(key: &[u8]) -> &[u8] {
     match key.strip_suffix(b"preflight=") {
         Some([]) => &[],
@@ -48,14 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_can_be_read() {
+    fn key_is_readable() {
         assert_eq!(key(&[("ip", "2001:db8::/56")]), b"ip=2001:db8::/56");
         assert_eq!(key(&[("api_key", "a,b=%"), ("path", "/x=1")]), b"api_key=a%2Cb=%25,path=/x=1");
         assert_eq!(key(&[]), b"");
     }
 
     #[test]
-    fn a_preflights_key_is_found_without_its_mark() {
+    fn key_loses_the_mark_of_a_preflight() {
         for (key, want) in [
             (&b"ip=203.0.113.9,preflight="[..], &b"ip=203.0.113.9"[..]),
             (b"ip=203.0.113.9", b"ip=203.0.113.9"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_lists_of_attributes_make_one_key() {
+    fn keys_differ_for_different_attributes() {
         let texts = ["", "a", "b", "=", ",", "%", "a=b", "a,b=a", "%2C", "a%3D", ",b="];
         let mut seen: HashMap<Vec<u8>, Vec<(&str, &str)>> = HashMap::new();
         let pairs: Vec<_> = texts.iter().flat_map(|a| texts.map(|b| (*a, b))).collect();

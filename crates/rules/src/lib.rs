@@ -1,21 +1,21 @@
-//! Rules: from a request to its limits.
+//! Rules: which limits a request spends.
 //!
-//! Use them through the crate `tollgate`, as `tollgate::rules`.
+//! Use this crate through the crate `tollgate`, as `tollgate::rules`.
 //!
-//! A rule says which requests it is for, how their key is made, and which limit they spend. A file of
-//! rules, in YAML, is a [`Config`]; [`Rules`] decide by it, and can be given another while they do.
+//! A rule says which requests it is for, how their key is made, and which limit they spend. A file of rules, in YAML,
+//! is read into a [`Config`]; [`Rules`] decide by it, and can be replaced while requests are decided.
 //!
-//! - `load`, `yaml`, `decode`: from a file to a configuration, with everything that is wrong with it; `contents`: what is
-//!   common to all files that are read
-//! - `config`: what a file says; `pattern`: what a value must be like; `networks`: addresses and what they are in;
-//!   `schema`: the same for editors
-//! - `attributes`, `descriptor`: a request; `request`, `names`: the same by number
-//! - `plan`: rules made ready, with an index that finds those that may apply, and limits by other numbers; `key`: whom
-//!   they limit; `found`: the rules that apply to a request
-//! - `check`, `ruling`: asking them, and what they say; `tally`: how often
-//! - `explain`: why they say it; `domains`: which domains are in use; `cases`: the tests that a file carries;
-//!   `info`: what a rule may spend
-//! - `rules`: rules that decide requests, and a snapshot of them; `head`: an HTTP request as they see it
+//! - `load`, `yaml`, `decode`: read a file into a configuration, or report every problem with its position; `contents`:
+//!   helpers for all files that are read
+//! - `config`: the contents of a file; `pattern`: patterns that values match; `networks`: addresses and the networks
+//!   that contain them; `schema`: the JSON Schema for editors
+//! - `attributes`, `descriptor`: a request; `request`, `names`: its attributes by number
+//! - `plan`: compiled rules, with an index that finds the rules that may apply, and limits that requests bring with
+//!   them; `key`: the keys that rules limit; `matched_rules`: the rules that apply to a request
+//! - `check`, `ruling`: checks and their decisions; `tally`: counts of decisions
+//! - `explain`: why a rule applies or does not; `domains`: which domains are in use; `cases`: the tests in a file;
+//!   `info`: the limits that a rule may spend
+//! - `rules`: rules that decide requests, and a snapshot of them; `head`: the attributes of an HTTP request
 //! - `file`: rules that follow their file
 
 mod attributes;
@@ -29,11 +29,11 @@ mod domains;
 mod explain;
 #[cfg(feature = "watch")]
 mod file;
-mod found;
 mod head;
 mod info;
 mod key;
 mod load;
+mod matched_rules;
 mod names;
 mod nearest;
 mod networks;
@@ -48,8 +48,7 @@ mod schema;
 mod tally;
 mod yaml;
 
-/// Reading YAML that is not a rules file, with the position of everything that is wrong with it: for importers of other
-/// formats.
+/// Reads YAML that is not a rules file, and reports every problem with its position: for importers of other formats.
 pub mod reading {
     pub use super::decode::{ATTRIBUTE, DOMAIN, Fields, Mapping, NameKind};
     pub use super::load::Source;
@@ -65,7 +64,7 @@ pub use descriptor::Descriptor;
 pub use domains::MissingDomains;
 pub use explain::{Applied, Explanation, MatchedNetwork, NotApplied, Reason, Spends};
 #[cfg(feature = "watch")]
-pub use file::{Following, LoadError, RulesFile, Status};
+pub use file::{FileFollower, LoadError, RulesFile, Status};
 pub use info::{RuleInfo, RuleLimit};
 pub use key::push_part;
 pub use plan::RuleName;

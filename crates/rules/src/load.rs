@@ -1,4 +1,4 @@
-//! From a path or a text to a configuration.
+//! Reads a configuration from a path or a text.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use tollgate_identity::config::{JwtConfig, MAX_JWKS_BYTES};
 
 use super::config::Config;
 use super::contents::{self, beside, bounded, too_large};
-use super::decode::{self, Decoded, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
+use super::decode::{self, DecodedFile, MAX_KEY_FILE_BYTES, NetworkFiles, TokenKeys};
 use super::position::Position;
 use super::problem::{Problems, Report};
 use super::yaml::{self, MAX_DEPTH, Node};
@@ -20,16 +20,16 @@ const MAX_KEYS_FILE_BYTES: usize = 16 << 20;
 
 const SPLIT: &str = "split it, or put the API keys into a file of their own (`api_keys_file`)";
 
-const FEWER_KEYS: &str = "keep those keys in it that need a tier";
+const FEWER_KEYS: &str = "keep only the keys that need a tier";
 
 impl Config {
-    /// The largest file that is read.
+    /// The size of the largest file that is read.
     pub const MAX_BYTES: usize = 4 << 20;
 
-    /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the
-    /// keys of tokens.
+    /// Reads a file of limits and rules, and the files that it names: the table of API keys, networks, and the keys
+    /// of tokens.
     ///
-    /// What is wrong with it is said all at once, each with its line and what to do.
+    /// All problems are reported at once, each with its line and a remedy.
     ///
     /// ```no_run
     /// # use tollgate::rules::Config;
@@ -42,7 +42,7 @@ impl Config {
         Config::load_with(path.as_ref(), read)
     }
 
-    /// The same with another way to read a file, of which no more is wanted than so many bytes.
+    /// Does the same with another way to read a file, which gets the most bytes that the file may have.
     pub(super) fn load_with(
         path: &Path,
         mut read: impl FnMut(&Path, usize) -> io::Result<Vec<u8>>,
@@ -51,22 +51,22 @@ impl Config {
         let bytes = read(path, Config::MAX_BYTES).map_err(|error| unreadable(&file, &error))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
-        Config::parse_around(&file, &bytes, Around { read: &mut read, variable })
+        Config::parse_around(&file, &bytes, FileContext { read: &mut read, variable })
     }
 
-    /// Reads limits and rules from what is open already, like standard input or a pipe; messages call it
-    /// `file`. The files that it names are looked for in `directory`.
+    /// Reads limits and rules from an open input, like standard input or a pipe, which messages call `file`. Files
+    /// that it names are relative to `directory`.
     pub fn read(file: &str, input: impl Read, directory: &Path) -> Result<Config, Problems> {
         let mut bytes = Vec::new();
-        // One byte more tells an input that is too large. OK because the limit is far below 2^64.
+        // One more byte, to notice an input that is too large. OK because the limit is far below 2^64.
         let mut input = input.take(Config::MAX_BYTES as u64 + 1);
         input.read_to_end(&mut bytes).map_err(|error| unreadable(file, &error))?;
         let mut read = |named: &Path, max_bytes| read(&directory.join(named), max_bytes);
-        Config::parse_around(file, &bytes, Around { read: &mut read, variable })
+        Config::parse_around(file, &bytes, FileContext { read: &mut read, variable })
     }
 
-    /// Reads what is in a file of limits and rules; messages call it `file`. It cannot name other files, only
-    /// variables of the environment.
+    /// Reads limits and rules from the contents of a file, which messages call `file`. The contents cannot name other
+    /// files, only environment variables.
     ///
     /// ```
     /// # use tollgate::rules::Config;
@@ -85,19 +85,23 @@ impl Config {
         })
     }
 
-    /// Reads what is in a file of limits and rules. If it names other files, `read` is asked for what is in
-    /// each, by the path as it is written. It should read no more than it would keep: the path may name
-    /// anything, `/dev/zero` as well.
+    /// Reads limits and rules from the contents of a file. Other files that it names are read with `read`, which gets
+    /// the path as it is written. `read` should bound the bytes that it reads, because the path may name anything,
+    /// even `/dev/zero`.
     pub fn parse_with(
         file: &str,
         text: impl AsRef<[u8]>,
         mut read: impl FnMut(&Path) -> io::Result<Vec<u8>>,
     ) -> Result<Config, Problems> {
         let mut read = |named: &Path, _| read(named);
-        Config::parse_around(file, text.as_ref(), Around { read: &mut read, variable })
+        Config::parse_around(file, text.as_ref(), FileContext { read: &mut read, variable })
     }
 
-    fn parse_around(file: &str, text: &[u8], mut around: Around<'_>) -> Result<Config, Problems> {
+    fn parse_around(
+        file: &str,
+        text: &[u8],
+        mut around: FileContext<'_>,
+    ) -> Result<Config, Problems> {
         let mut report = Report::new(file);
         let mut config = Config::default();
         let source = Source {
@@ -112,7 +116,8 @@ impl Config {
             |root: &Node<'_>, report: &mut Report| decode::decode(root, &mut networks, report);
         let decoded = source.read(decode::nothing, &mut report, decode).flatten();
         let mut others = networks.into_reports();
-        if let Some(Decoded { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded {
+        if let Some(DecodedFile { config: own, mut api_keys, keys_file, jwt_keys, cases }) = decoded
+        {
             let max_bytes = MAX_KEYS_FILE_BYTES;
             match keys_file.as_ref().map(|keys| (keys, around.read(file, &keys.path, max_bytes))) {
                 None => {}
@@ -148,20 +153,20 @@ impl Config {
         }
     }
 
-    /// What was probably not meant, in a file that is valid.
+    /// Returns the warnings: mistakes that leave the file valid.
     pub fn warnings(&self) -> &Problems {
         &self.warnings
     }
 }
 
-/// What a file may name: other files, of which no more is wanted than so many bytes, and variables.
-struct Around<'a> {
+/// Access to what a file may name: other files, each read with a maximum of bytes, and environment variables.
+struct FileContext<'a> {
     read: &'a mut dyn FnMut(&Path, usize) -> io::Result<Vec<u8>>,
     variable: fn(&str) -> Option<OsString>,
 }
 
-impl Around<'_> {
-    /// What is in another file that `file` names.
+impl FileContext<'_> {
+    /// Returns the contents of another file that `file` names.
     fn read(&mut self, file: &str, named: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
         match is_same(&beside(file, named), Path::new(file)) {
             true => Err(io::Error::new(ErrorKind::InvalidInput, "it is this file")),
@@ -169,7 +174,7 @@ impl Around<'_> {
         }
     }
 
-    /// Adds the keys of tokens, those that can be had.
+    /// Adds the keys of tokens that can be read, and reports the others.
     fn fetch(&mut self, file: &str, found: TokenKeys, jwt: &mut JwtConfig, report: &mut Report) {
         let variable = self.variable;
         let mut read = |named: &Path, max_bytes: usize| {
@@ -186,25 +191,26 @@ impl Around<'_> {
     }
 }
 
-/// Of this process.
+/// Returns an environment variable of this process.
 fn variable(name: &str) -> Option<OsString> {
     env::var_os(name)
 }
 
-/// What is in a file, and how much that may be.
+/// The contents of a file, and their bounds.
 pub struct Source<'b> {
-    /// What is in it.
+    /// The contents.
     pub bytes: &'b [u8],
-    /// How much that may be.
+    /// The most bytes that the file may have.
     pub max_bytes: usize,
-    /// How deep lists and mappings may be in each other.
+    /// The most levels that lists and mappings may be nested.
     pub max_depth: usize,
-    /// What to do if it is larger.
+    /// The remedy in the error message if the file is larger.
     pub smaller: &'static str,
 }
 
 impl Source<'_> {
-    /// Lets `decode` read the tree, if there is one; `nothing` says what is wrong with an empty file.
+    /// Parses the contents and calls `decode` with the tree. For an empty file it calls `nothing`, which reports
+    /// that.
     pub fn read<R>(
         self,
         nothing: fn(Position, &mut Report),
@@ -229,7 +235,7 @@ impl Source<'_> {
     }
 }
 
-/// Two ways to write a path, as far as can be told without the file.
+/// Returns whether two paths are the same, as far as their text shows.
 fn is_same(one: &Path, other: &Path) -> bool {
     let steps = |path| Path::components(path).filter(|step| *step != Component::CurDir);
     steps(one).eq(steps(other))
@@ -241,33 +247,33 @@ fn unreadable(file: &str, error: &io::Error) -> Problems {
     report.with(None)
 }
 
-/// What is in a file, if it is one and not too large.
+/// Returns the contents of a file, if it is a regular file and not too large.
 pub(super) fn read(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_dir() {
         return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory"));
     }
-    // Opening a pipe that nobody writes to would wait for ever.
+    // Opening a pipe without a writer would wait for ever.
     if !kind.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let file = File::open(path)?;
     let mut bytes = Vec::new();
-    // One byte more tells a file that is too large. OK because the limits are far below 2^64.
+    // One more byte, to notice a file that is too large. OK because the limits are far below 2^64.
     file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)?;
     bounded(bytes, max_bytes)
 }
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::NotFound => "see that the path is right",
+        ErrorKind::NotFound => "check the path",
         ErrorKind::PermissionDenied => "let this user read it",
         ErrorKind::FileTooLarge => SPLIT,
         _ => "name a YAML file of limits and rules",
     }
 }
 
-/// What to do about a file of keys.
+/// Returns the remedy for a file of API keys that cannot be read.
 fn keys_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => remedy(error),

@@ -1,11 +1,11 @@
-//! The attributes that rules know, by number, and the API keys.
+//! The attributes that rules use, by number, and the API keys.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use ahash::RandomState;
 
-/// The number of an attribute that a rule knows.
+/// The number of an attribute that a rule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AttributeId(u32);
 
@@ -16,15 +16,15 @@ impl AttributeId {
     pub(super) const PATH: AttributeId = AttributeId(3);
 }
 
-/// The attributes that rules know, and the tier of every API key that the file knows.
-pub(super) struct Names {
+/// The attributes that rules use, and the tier of every API key in the file.
+pub(super) struct AttributeNames {
     ids: HashMap<Box<str>, AttributeId, RandomState>,
     api_keys: HashMap<Box<str>, Box<str>, RandomState>,
-    /// Those that rules compare with networks.
+    /// The attributes that rules compare with networks.
     addresses: Vec<AttributeId>,
 }
 
-/// What rules ask of requests over HTTP, besides what all of these have.
+/// The headers and claims that rules use, which are read from an HTTP request only if needed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WantedAttributes {
     /// `header.x-tenant`, and `x-tenant`.
@@ -43,25 +43,28 @@ impl WantedAttributes {
     }
 }
 
-/// API keys are secrets.
-impl fmt::Debug for Names {
+/// Prints counts only: API keys are secrets.
+impl fmt::Debug for AttributeNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ids, api_keys) = (self.ids.len(), self.api_keys.len());
-        f.debug_struct("Names").field("attributes", &ids).field("api_keys", &api_keys).finish()
+        f.debug_struct("AttributeNames")
+            .field("attributes", &ids)
+            .field("api_keys", &api_keys)
+            .finish()
     }
 }
 
-impl Names {
-    pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> Names {
+impl AttributeNames {
+    pub(super) fn new<'a>(api_keys: impl Iterator<Item = (&'a str, &'a str)>) -> AttributeNames {
         let api_keys = api_keys.map(|(key, tier)| (key.into(), tier.into())).collect();
-        let mut names = Names { ids: HashMap::default(), api_keys, addresses: Vec::new() };
+        let mut names = AttributeNames { ids: HashMap::default(), api_keys, addresses: Vec::new() };
         for name in ["api_key", "tier", "method", "path"] {
             names.add(name);
         }
         names
     }
 
-    /// The number of an attribute, which is a new one if it is new.
+    /// Returns the number of an attribute, and assigns the next one if the attribute is new.
     pub(super) fn add(&mut self, name: &str) -> AttributeId {
         if let Some(id) = self.id(name) {
             return id;
@@ -79,7 +82,7 @@ impl Names {
         }
     }
 
-    /// The attributes that rules compare with networks.
+    /// Returns the attributes that rules compare with networks.
     pub(super) fn addresses(&self) -> &[AttributeId] {
         &self.addresses
     }
@@ -88,13 +91,13 @@ impl Names {
         self.ids.get(name).copied()
     }
 
-    /// The name of a number that [`add`](Self::add) gave.
+    /// Returns the name of a number that [`add`](Self::add) assigned.
     pub(super) fn name(&self, id: AttributeId) -> &str {
         self.ids.iter().find(|(_, own)| **own == id).map_or("", |(name, _)| name)
     }
 
-    /// The attributes that are headers, and those that are claims of tokens.
-    pub(super) fn asked(&self) -> WantedAttributes {
+    /// Returns the attributes that are headers or claims of tokens.
+    pub(super) fn wanted_attributes(&self) -> WantedAttributes {
         let with = |prefix: &str| {
             let names = self.ids.keys().map(|name| &**name);
             names

@@ -1,9 +1,9 @@
-//! The name that someone meant who wrote another.
+//! Finds the known name that a misspelt name is nearest to.
 
-/// Names are not longer.
+/// The length of the longest name.
 const MAX_CHARS: usize = 64;
 
-/// The name nearest to `text`, if it is near: one letter in three is wrong at most, and never more than two.
+/// Returns the name nearest to `text`, if at most one letter in three is wrong, and at most two.
 ///
 /// `refil` is near to `refill`, `capcaity` to `capacity`; `burst` to neither.
 pub(super) fn nearest<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
@@ -30,11 +30,11 @@ pub(super) fn nearest<'n>(text: &str, names: impl IntoIterator<Item = &'n str>) 
     nearest
 }
 
-/// More letters than any name has, and no overflow if some are added.
+/// More letters than any name has, and small enough that sums do not overflow.
 const FAR: usize = 1_000;
 
-/// How many letters must be put in, left out, replaced or swapped with the next; case does not count.
-/// Some number above `most` if there are more. The lengths differ by no more than `most`.
+/// Returns how many letters must be inserted, removed, replaced or swapped with the next; case does not count. Some
+/// number above `most` if more than that. The lengths must differ by at most `most`.
 fn distance(text: &[char], name: &[char], most: usize) -> usize {
     let is_same = |(one, other): &(&char, &char)| one.eq_ignore_ascii_case(other);
     let common = text.iter().zip(name).take_while(is_same).count();
@@ -46,8 +46,8 @@ fn distance(text: &[char], name: &[char], most: usize) -> usize {
     for row in 1..=text.len() {
         let mut here = [FAR; MAX_CHARS + 1];
         here[0] = row;
-        // Farther from the diagonal there are more than `most` letters too many. Not empty, because the
-        // lengths differ by no more.
+        // Farther from the diagonal the distance exceeds `most`. The range is not empty, because the lengths differ
+        // by at most that.
         let (from, to) = (row.saturating_sub(most), (row + most).min(name.len()));
         for column in from.max(1)..=to {
             let replaced = above[column - 1] + usize::from(!same(row - 1, column - 1));
@@ -71,7 +71,7 @@ fn distance(text: &[char], name: &[char], most: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The same without any shortcut.
+    /// Computes the same without any shortcut.
     fn slowly(text: &[char], name: &[char]) -> usize {
         let (Some((a, text_rest)), Some((b, name_rest))) = (text.split_first(), name.split_first())
         else {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_shortcut_changes_what_is_near() {
+    fn distance_is_the_same_with_and_without_shortcuts() {
         let words: Vec<Vec<char>> = (0..3_u32.pow(5))
             .map(|number| {
                 (0..5)
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_fingers_is_near_and_another_word_is_not() {
+    fn nearest_finds_typing_errors_and_not_other_words() {
         let names = ["capacity", "refill", "limit", "limits", "by"];
         for (text, meant) in [
             ("refil", Some("refill")),

@@ -1,4 +1,4 @@
-//! Networks: how one is written, and which of many an address is in.
+//! Networks: how one is written, and which of many networks contains an address.
 //!
 //! - `map`: longest prefix match among many networks
 
@@ -36,7 +36,7 @@ pub(crate) enum NetworkError {
 
 /// Reads a network such as `10.0.0.0/8`, or an address, which is a network of one.
 ///
-/// IPv4 that is written as IPv6 (`::ffff:192.0.2.0/120`) is IPv4, as clients' addresses are.
+/// IPv4 that is written as IPv6 (`::ffff:192.0.2.0/120`) becomes IPv4, like the addresses of clients.
 pub(crate) fn parse(text: &str) -> Result<IpNet, NetworkError> {
     let Some((address, bits)) = text.split_once('/') else {
         let address = text.parse::<IpAddr>().map_err(|_| NetworkError::Malformed)?;
@@ -54,7 +54,7 @@ pub(crate) fn parse(text: &str) -> Result<IpNet, NetworkError> {
     }
 }
 
-/// Returns IPv4 as such if it is written as IPv6.
+/// Returns the IPv4 network if it is written as IPv6.
 fn unmapped(network: IpNet) -> IpNet {
     let IpNet::V6(written) = network else { return network };
     let address = written.addr().to_ipv4_mapped();
@@ -62,7 +62,7 @@ fn unmapped(network: IpNet) -> IpNet {
     parts.and_then(|(address, bits)| Ipv4Net::new(address, bits).ok()).map_or(network, IpNet::V4)
 }
 
-/// Writes a network as a file has it: one address without the length of its prefix.
+/// Returns the text of a network in a file: a single address without the length of its prefix.
 pub(crate) fn text(network: &IpNet) -> String {
     match network.prefix_len() == network.max_prefix_len() {
         true => network.addr().to_string(),
@@ -70,8 +70,8 @@ pub(crate) fn text(network: &IpNet) -> String {
     }
 }
 
-/// Returns what the text of an attribute says of an address: all of it (`203.0.113.9`), or the network
-/// that it is in (`2001:db8:12:3400::/56`, a group of IPv6 clients).
+/// Returns the address in an attribute's text, as far as the text shows it: the whole address (`203.0.113.9`), or the
+/// network that contains it (`2001:db8:12:3400::/56`, a group of IPv6 clients).
 pub(crate) fn known_of(text: &str) -> Option<IpNet> {
     match parse(text) {
         Ok(network) => Some(network),
@@ -80,7 +80,7 @@ pub(crate) fn known_of(text: &str) -> Option<IpNet> {
     }
 }
 
-/// Returns the text of a client's address in keys: of IPv6, the group of addresses that it is in.
+/// Returns the text of a client's address in keys; for IPv6, the group of addresses that contains it.
 pub(crate) fn client_text(address: IpAddr, ipv6_prefix: u8) -> String {
     let bits = match address {
         IpAddr::V4(_) => IPV4_BITS,
@@ -97,14 +97,14 @@ pub(crate) struct NetworkSet {
     pub(crate) networks: NetworkMap<()>,
 }
 
-/// By name, which is unique within a file.
+/// Hashes the name only, which is unique within a file.
 impl Hash for NetworkSet {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name.hash(state);
     }
 }
 
-/// Without the networks, which may be many.
+/// Prints the number of networks only, because they may be many.
 impl fmt::Debug for NetworkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NetworkSet({}, {})", self.name, self.networks.len())
@@ -119,7 +119,7 @@ pub(crate) enum Networks {
 }
 
 impl Networks {
-    /// Returns whether all of `part`, an address or a smaller network, is in one of the networks.
+    /// Returns whether one of the networks contains all of `part`, which is an address or a smaller network.
     pub(crate) fn hold(&self, part: &IpNet) -> bool {
         match self {
             Networks::One(network) => network.contains(part),
@@ -128,7 +128,7 @@ impl Networks {
     }
 }
 
-/// `10.0.0.0/8`, or `networks: blocked`.
+/// Prints `10.0.0.0/8`, or `networks: blocked`.
 impl fmt::Display for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,7 +141,7 @@ impl fmt::Display for Networks {
 /// Values of networks and of sets, found by longest prefix match in all of them.
 #[derive(Debug)]
 pub(crate) struct NetworkTable<T> {
-    /// Each value with its place in the given order.
+    /// Each value with its index in the given order.
     single: NetworkMap<(usize, T)>,
     /// Shared, not copied: several rules may use one set.
     sets: Vec<(Arc<NetworkSet>, (usize, T))>,
@@ -165,8 +165,8 @@ impl<T> NetworkTable<T> {
         self.single.values().chain(sets).map(|(_, value)| value)
     }
 
-    /// Returns the longest network that holds all of `part`, and its value. If several entries have that
-    /// network, the first in the given order counts.
+    /// Returns the longest network that contains all of `part`, and its value. If several entries have that network,
+    /// the first in the given order counts.
     pub(crate) fn longest(&self, part: &IpNet) -> Option<(FoundNetwork<'_>, &T)> {
         let single = self.single.longest(part);
         let single = single.map(|(network, own)| (FoundNetwork { network, set: None }, own));
@@ -186,7 +186,7 @@ impl<T> NetworkTable<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FoundNetwork<'n> {
     pub(crate) network: &'n IpNet,
-    /// The name of its set, if it is of one.
+    /// The name of its set, if it belongs to one.
     pub(crate) set: Option<&'n str>,
 }
 

@@ -1,30 +1,29 @@
-//! What a value must be like.
+//! Patterns that values are compared with.
 
 use super::networks::{Networks, known_of};
 
-/// What a value must be like: `POST`, `{ prefix: /v1/ }`, `/v1/**`.
+/// A pattern that a value may match: `POST`, `{ prefix: /v1/ }`, `/v1/**`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pattern {
-    /// Exactly this.
+    /// This text.
     Exact(Box<str>),
-    /// Beginning with this.
+    /// A text that begins with this one.
     Prefix(Box<str>),
-    /// With stars in it.
+    /// A text with stars in the place of others.
     Glob(Glob),
     /// An address in one of these networks.
     In(Networks),
 }
 
-/// A text in which `*` stands for any characters but `/`, and `**` for any at all.
+/// A text in which `*` matches any characters but `/`, and `**` matches any characters.
 ///
-/// `/v1/*/items` is like `/v1/42/items`, not like `/v1/4/2/items`; `/v1/**` is like both, and like
-/// `/v1/`, not like `/v1`.
+/// `/v1/*/items` matches `/v1/42/items`, not `/v1/4/2/items`; `/v1/**` matches both, and also `/v1/`, but not `/v1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Glob {
     text: Box<str>,
-    /// All before the first star.
+    /// The text before the first star.
     first: Box<str>,
-    /// Each star, and what comes after it before the next.
+    /// Each star, and the text between it and the next.
     rest: Vec<(Star, Box<str>)>,
 }
 
@@ -36,27 +35,27 @@ enum Star {
     Any,
 }
 
-/// How often a stretch is tried, about, before it is gone through with all that it could be.
+/// The number of tries per byte, roughly, after which matching changes to an algorithm that reads each byte once.
 const TRIES_PER_BYTE: usize = 8;
 
 /// A byte of a glob, or a star.
 #[derive(Clone, Copy, Debug)]
-enum Token {
+enum GlobToken {
     Star(Star),
     Byte(u8),
 }
 
-/// A star may stand for nothing.
-fn skip_stars(tokens: &[Token], reached: &mut [bool]) {
+/// Marks the positions after stars as reached, because a star may match the empty text.
+fn skip_stars(tokens: &[GlobToken], reached: &mut [bool]) {
     for (at, token) in tokens.iter().enumerate() {
-        if let Token::Star(_) = token {
+        if let GlobToken::Star(_) = token {
             reached[at + 1] |= reached[at];
         }
     }
 }
 
 impl Pattern {
-    /// A text as a file has it: a glob if there is a star in it, itself otherwise.
+    /// Reads a text of a file: a glob if there is a star in it, otherwise the exact text.
     pub(crate) fn of(text: &str) -> Pattern {
         match text.contains('*') {
             true => Pattern::Glob(Glob::new(text)),
@@ -73,7 +72,7 @@ impl Pattern {
         }
     }
 
-    /// The networks that an address must be in, if that is what it says.
+    /// Returns the networks that an address must be in, if the pattern has networks.
     pub(crate) fn networks(&self) -> Option<&Networks> {
         match self {
             Pattern::In(networks) => Some(networks),
@@ -81,16 +80,16 @@ impl Pattern {
         }
     }
 
-    /// Whether every value is like it: `**`.
+    /// Returns whether the pattern matches every value: `**`.
     pub(crate) fn is_like_all(&self) -> bool {
         match self {
-            // No prefix that is read is empty, and not every value is an address.
+            // A prefix is never empty once it is read, and not every value is an address.
             Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::In(_) => false,
             Pattern::Glob(glob) => glob.first.is_empty() && glob.rest == [(Star::Any, "".into())],
         }
     }
 
-    /// What every value that is like it begins with.
+    /// Returns the text that every matching value begins with.
     pub(crate) fn literal_prefix(&self) -> &str {
         match self {
             Pattern::Exact(text) | Pattern::Prefix(text) => text,
@@ -118,7 +117,7 @@ impl Glob {
         let mut rest: Vec<(Star, Box<str>)> = Vec::new();
         for part in parts {
             match rest.last_mut() {
-                // Nothing between two stars: they are one that stops at nothing.
+                // No text between two stars: they are one `**`, which also matches `/`.
                 Some((star, between)) if between.is_empty() => {
                     (*star, *between) = (Star::Any, part.into());
                 }
@@ -133,18 +132,18 @@ impl Glob {
         self.rest_matches(value)
     }
 
-    /// Whether the stars and what comes after them are like `value`.
+    /// Returns whether `value` matches the stars and the texts after them.
     ///
-    /// Each star takes as little as it can. If what follows does not fit, the last one takes a byte more;
-    /// a `*` that has come to a `/` cannot, and leaves that to the last `**`. Stars before those need not
-    /// be tried again: these can take whatever they would.
+    /// Each star matches as few bytes as it can. If the text after it does not fit, the last star takes one byte
+    /// more; a `*` that has reached a `/` cannot, and the last `**` takes one instead. Earlier stars need not be
+    /// tried again, because the later ones can match anything that the earlier ones would.
     ///
-    /// That may try some stretches again and again. What takes too many tries is gone through once instead,
-    /// with all that it could be: a client chooses the value.
+    /// This may try the same bytes many times. Because a client chooses the value, matching that needs too many tries
+    /// is done by [`rest_matches_at_once`](Self::rest_matches_at_once) instead.
     fn rest_matches(&self, value: &str) -> bool {
         let value = value.as_bytes();
         let (mut part, mut at) = (0, 0);
-        // The last star of each kind, and where what follows it was looked for.
+        // The last star of each kind, and the position after it that was tried last.
         let (mut segment, mut any) = (None, None);
         for _ in 0..TRIES_PER_BYTE * (value.len() + 1) {
             match self.rest.get(part) {
@@ -170,13 +169,13 @@ impl Glob {
         self.rest_matches_at_once(value)
     }
 
-    /// The same by following everything that it could be, byte by byte.
+    /// Does the same by following all possible matches at once, byte by byte.
     fn rest_matches_at_once(&self, value: &[u8]) -> bool {
         let tokens = self.rest.iter().flat_map(|(star, text)| {
-            [Token::Star(*star)].into_iter().chain(text.bytes().map(Token::Byte))
+            [GlobToken::Star(*star)].into_iter().chain(text.bytes().map(GlobToken::Byte))
         });
-        let tokens: Vec<Token> = tokens.collect();
-        // Whether what has been read so far is like the tokens before each.
+        let tokens: Vec<GlobToken> = tokens.collect();
+        // Whether the bytes read so far match the tokens before each position.
         let mut reached = vec![false; tokens.len() + 1];
         reached[0] = true;
         skip_stars(&tokens, &mut reached);
@@ -184,9 +183,9 @@ impl Glob {
             let mut next = vec![false; reached.len()];
             for (at, token) in tokens.iter().enumerate().filter(|(at, _)| reached[*at]) {
                 match token {
-                    Token::Byte(own) => next[at + 1] |= *own == byte,
-                    Token::Star(Star::Segment) => next[at] |= byte != b'/',
-                    Token::Star(Star::Any) => next[at] = true,
+                    GlobToken::Byte(own) => next[at + 1] |= *own == byte,
+                    GlobToken::Star(Star::Segment) => next[at] |= byte != b'/',
+                    GlobToken::Star(Star::Any) => next[at] = true,
                 }
             }
             reached = next;
@@ -195,7 +194,7 @@ impl Glob {
         reached[tokens.len()]
     }
 
-    /// The whole segments without a star, between slashes or at an end.
+    /// Returns the whole segments without a star, between slashes or at an end.
     pub(super) fn literal_segments(&self) -> impl Iterator<Item = &str> {
         self.text.split('/').filter(|segment| !segment.is_empty() && !segment.contains('*'))
     }
@@ -209,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stays_in_its_segment_and_two_do_not() {
+    fn star_matches_within_a_segment_and_two_stars_match_across() {
         for (pattern, like, unlike) in [
             ("/login", &["/login"][..], &["/login/", "/LOGIN", ""][..]),
             ("/v1/*", &["/v1/", "/v1/a"], &["/v1", "/v1/a/b", "/v2/a"]),
@@ -233,9 +232,9 @@ mod tests {
         assert!(prefix.matches("/v1") && prefix.matches("/v10") && !prefix.matches("/v"));
     }
 
-    /// One that a client could send took ten seconds.
+    /// A value that a client could send once took ten seconds.
     #[test]
-    fn a_long_value_is_gone_through_about_once() {
+    fn long_values_match_in_linear_time() {
         let long = "a".repeat(1 << 16);
         for pattern in ["**a*b", "**a*a*b", "**a*/a*b", "*a*b", "**a**b", "**a*b**c*d"] {
             let began = std::time::Instant::now();
@@ -246,7 +245,7 @@ mod tests {
         }
     }
 
-    /// By trying everything.
+    /// Matches by trying everything.
     fn is_like(pattern: &[u8], value: &[u8]) -> bool {
         match pattern {
             [] => value.is_empty(),
@@ -263,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn globs_are_what_trying_everything_finds(pattern in "[ab/*]{0,12}", value in "[ab/]{0,14}") {
+        fn globs_match_the_same_as_trying_everything(pattern in "[ab/*]{0,12}", value in "[ab/]{0,14}") {
             let wanted = is_like(pattern.as_bytes(), value.as_bytes());
             let pattern = Pattern::of(&pattern);
             prop_assert_eq!(pattern.matches(&value), wanted);
@@ -277,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_like_a_pattern_has_its_segments(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
+        fn matching_values_have_the_segments_of_the_pattern(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
             if let Pattern::Glob(glob) = Pattern::of(&pattern) {
                 let has = |segment: &str| value.split('/').any(|own| own == segment);
                 prop_assert!(!glob.matches(&value) || glob.literal_segments().all(has));
@@ -285,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_like_a_pattern_begins_with_its_prefix(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
+        fn matching_values_begin_with_the_prefix_of_the_pattern(pattern in "[ab/*]{0,9}", value in "[ab/]{0,12}") {
             let pattern = Pattern::of(&pattern);
             prop_assert!(!pattern.matches(&value) || value.starts_with(pattern.literal_prefix()));
         }

@@ -1,14 +1,14 @@
-//! Rules made ready: every name a number, every limit a scope, and an index to find them by.
+//! Rules compiled from a configuration: every name is a number, every limit is a scope, and an index finds the rules.
 //!
-//! - `make`: from what a file says; `limits`: the limits of one rule
-//! - `values`: conditions that are about many values, or about networks
-//! - `overrides`: by key, and by the networks that an address is in
+//! - `make`: compiles a configuration; `limits`: the limits of one rule
+//! - `values`: conditions on many values, or on networks
+//! - `overrides`: limits for single keys, and for the networks that an address is in
 
 mod index;
-mod limited;
 mod limits;
 mod make;
 mod overrides;
+mod request_limits;
 mod values;
 
 use std::collections::{HashMap, HashSet};
@@ -20,53 +20,53 @@ use std::time::Duration;
 use ahash::RandomState;
 use tollgate_limiter::{Error, Limiter, OnFailure, Scope};
 
-use super::config::{self, Costs, Wanted};
+use super::config::{self, Costs, Requirement};
 use super::domains::{UnknownDomains, UseMark};
 use super::key::push_part;
 use super::names::WantedAttributes;
-use super::names::{AttributeId, Names};
+use super::names::{AttributeId, AttributeNames};
 use super::networks::FoundNetwork;
 use super::pattern::Pattern;
-use super::request::Request;
-use super::tally::Tally;
-use index::Index;
-use limited::Limited;
+use super::request::NumberedRequest;
+use super::tally::RuleTally;
+use index::RuleIndex;
 use overrides::Overrides;
+use request_limits::RequestLimits;
 use tollgate_identity::Identity;
 use tollgate_identity::config::IdentityConfig;
-use values::Values;
+use values::ValueTable;
 
-/// At about 1 kB each.
+/// The number of rules that no longer fit a CPU cache, at about 1 kB each.
 const TOO_MANY_FOR_A_CACHE: usize = 2_000;
 
 pub(super) type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// All rules of a file, made ready. Never changes: a new file makes a new one.
+/// All rules of a file, compiled. A plan never changes: a new file makes a new plan.
 pub(super) struct Plan {
     pub(super) generation: u64,
-    pub(super) names: Names,
-    /// Shared, as what they spend is: a ruling that somebody keeps holds those that it is of, and not all
-    /// the limits of a plan that nobody uses any more.
-    pub(super) rules: Vec<Arc<Rule>>,
-    /// What rules spend, each once.
-    pub(super) spends: Vec<Arc<Spent>>,
-    /// What rules spend first, by the names that their scopes have.
-    pub(super) scopes: Map<Box<str>, SpentId>,
-    /// Where in `rules` those of a domain are, and how to find them.
-    pub(super) domains: Map<Box<str>, Domain>,
-    /// Domains whose requests are not limited on purpose.
+    pub(super) names: AttributeNames,
+    /// Shared, like `spends`: a ruling that the caller keeps holds only its own rules, and not all the limits of a
+    /// plan that is no longer in use.
+    pub(super) rules: Vec<Arc<PlannedRule>>,
+    /// The distinct limits and actions that rules spend.
+    pub(super) spends: Vec<Arc<SpendTarget>>,
+    /// The first limit that each rule spends, by the name of its scope.
+    pub(super) scopes: Map<Box<str>, SpendTargetId>,
+    /// The rules of each domain, as indices into `rules`, and the index that finds them.
+    pub(super) domains: Map<Box<str>, DomainRules>,
+    /// Domains whose requests are deliberately not limited.
     pub(super) retired_domains: HashSet<Box<str>>,
     pub(super) unknown_domains: UnknownDomains,
     pub(super) limits: Map<Box<str>, Scope>,
-    limited: Limited,
-    pub(super) asked: WantedAttributes,
+    request_limits: RequestLimits,
+    pub(super) wanted_attributes: WantedAttributes,
     /// Whether one of the limits delays requests.
     pub(super) is_shaping: bool,
-    pub(super) identity: Option<Configured>,
+    pub(super) identity: Option<ConfiguredIdentity>,
 }
 
 impl Plan {
-    /// Whether requests of a domain are not limited, and the file does not say that this is meant.
+    /// Returns whether requests of a domain are not limited, without the file saying that this is intended.
     pub(super) fn is_missing_domain(&self, domain: &str) -> bool {
         !self.domains.contains_key(domain) && !self.retired_domains.contains(domain)
     }
@@ -81,154 +81,154 @@ impl Plan {
 }
 
 impl Plan {
-    /// Begins with what goes on while the rules decide: fetching the keys of tokens.
+    /// Starts the background work of the rules: fetching the keys that tokens are verified with.
     pub(super) fn start(&self) {
         if let Some(identity) = &self.identity {
-            identity.made.start();
+            identity.identity.start();
         }
     }
 }
 
-// Only the status of a file that is followed has it.
+// Only the status of a file that is followed reports it.
 #[cfg(feature = "watch")]
 impl Plan {
-    /// What is wrong with the keys of tokens that are fetched, if anything is.
+    /// Returns what is wrong with the fetched keys of tokens, if anything is.
     pub(super) fn keys_problem(&self) -> Option<String> {
-        self.identity.as_ref()?.made.problem()
+        self.identity.as_ref()?.identity.problem()
     }
 }
 
-/// Who clients are, and what the file says about it.
+/// How clients are identified, and the configuration that says so.
 #[derive(Clone)]
-pub(super) struct Configured {
-    said: IdentityConfig,
-    pub(super) made: Arc<Identity>,
+pub(super) struct ConfiguredIdentity {
+    config: IdentityConfig,
+    pub(super) identity: Arc<Identity>,
 }
 
-impl Configured {
-    /// As it was, if the file says the same: with the tokens that are known by now.
+impl ConfiguredIdentity {
+    /// Keeps the previous identity if the configuration is the same, with the tokens that are already verified.
     fn new(
-        said: &IdentityConfig,
+        config: &IdentityConfig,
         limiter: &Limiter,
-        before: Option<&Configured>,
-    ) -> Result<Configured, Error> {
-        if let Some(same) = before.filter(|before| before.said == *said) {
+        before: Option<&ConfiguredIdentity>,
+    ) -> Result<ConfiguredIdentity, Error> {
+        if let Some(same) = before.filter(|before| before.config == *config) {
             return Ok(same.clone());
         }
-        let running = before.map(|before| (&before.said, &*before.made));
-        let mut made = Identity::configured(said, running)?.on_clock(limiter.clock());
+        let running = before.map(|before| (&before.config, &*before.identity));
+        let mut identity = Identity::configured(config, running)?.on_clock(limiter.clock());
         if let Some(before) = before {
-            made = made.counting_with(&before.made);
+            identity = identity.counting_with(&before.identity);
         }
-        Ok(Configured { said: said.clone(), made: Arc::new(made) })
+        Ok(ConfiguredIdentity { config: config.clone(), identity: Arc::new(identity) })
     }
 }
 
 /// The rules of one domain.
 #[derive(Debug, Default)]
-pub(super) struct Domain {
-    /// In the order of the file.
+pub(super) struct DomainRules {
+    /// Indices into [`Plan::rules`], in the order of the file.
     pub(super) rules: Vec<usize>,
-    pub(super) index: Index,
+    pub(super) index: RuleIndex,
     pub(super) use_mark: UseMark,
 }
 
-/// A rule made ready.
-pub(super) struct Rule {
+/// A compiled rule.
+pub(super) struct PlannedRule {
     pub(super) name: RuleName,
-    pub(super) when: Vec<(AttributeId, Wanted)>,
-    /// The first of each that is known.
+    pub(super) when: Vec<(AttributeId, Requirement)>,
+    /// For each part of the key, its alternatives: the first attribute that is known is used.
     pub(super) key: Vec<Vec<(AttributeId, Box<str>)>>,
-    default: SpentId,
-    /// Elsewhere: of many rules more fit a cache then.
-    seldom: Option<Box<Seldom>>,
+    default: SpendTargetId,
+    /// Boxed, so that `PlannedRule` stays small and more rules fit in a CPU cache.
+    rare: Option<Box<RareParts>>,
     pub(super) cost: Costs,
     pub(super) is_shadow: bool,
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
-    pub(super) tally: Arc<Tally>,
-    /// Its place in [`Plan::rules`].
+    pub(super) tally: Arc<RuleTally>,
+    /// The rule's index in [`Plan::rules`].
     at: usize,
     replaces: ReplacedRules,
 }
 
 /// The rules that a rule replaces.
 enum ReplacedRules {
-    /// By their places in [`Plan::rules`], in order.
+    /// Their indices in [`Plan::rules`], in ascending order.
     At(Vec<usize>),
     /// All rules of the domain that do not replace all rules too.
     All,
 }
 
-/// What few rules have.
-struct Seldom {
-    /// The conditions that are about many values or networks, by their places in [`Rule::when`].
-    values: Map<usize, Values>,
-    tiers: Option<Tiers>,
+/// The parts that few rules have.
+struct RareParts {
+    /// The conditions on many values or on networks, by their indices in [`PlannedRule::when`].
+    values: Map<usize, ValueTable>,
+    tiers: Option<TierLimits>,
     overrides: Overrides,
 }
 
-impl Seldom {
+impl RareParts {
     fn is_empty(&self) -> bool {
         self.values.is_empty() && self.tiers.is_none() && self.overrides.is_empty()
     }
 }
 
-/// What is spent by whom.
+/// The limits of tiers, and the attribute that names the tier.
 #[derive(Debug)]
-struct Tiers {
+struct TierLimits {
     by: AttributeId,
-    of: Map<Box<str>, SpentId>,
+    of: Map<Box<str>, SpendTargetId>,
 }
 
-/// A rule's name, and the domain that it is of.
+/// The name of a rule, and its domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
     domain: Arc<str>,
     name: Arc<str>,
 }
 
-/// The place of what a rule spends in [`Plan::spends`].
-pub(super) type SpentId = usize;
+/// An index into [`Plan::spends`].
+pub(super) type SpendTargetId = usize;
 
-/// What a rule spends.
+/// The limit that a rule spends, or what the rule does instead.
 #[derive(Debug)]
-pub(super) enum Spent {
+pub(super) enum SpendTarget {
     Limit {
         name: Arc<str>,
         scope: Scope,
     },
     Nothing,
-    /// Whatever it is, it is too much.
+    /// Every request is refused.
     Blocked,
 }
 
 /// Why a rule spends what it spends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Because<'r> {
-    /// An override is for this key, or for the addresses of a network.
+pub(super) enum SpendReason<'r> {
+    /// There is an override for this key, or for the addresses of this network.
     Override(Option<FoundNetwork<'r>>),
-    /// The request is of this tier.
+    /// The request has this tier.
     Tier(&'r str),
     Default,
 }
 
-/// Why a rule has nothing to do with a request.
+/// Why a rule does not apply to a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Mismatch<'r> {
-    /// It is not there.
+    /// The attribute is missing.
     Missing(AttributeId),
-    /// It is there, and should not be.
+    /// The attribute is present, and must not be.
     Unwanted(AttributeId),
     /// The value matches no pattern of the condition at this index.
     Unlike(usize, &'r str),
     /// The value matches a pattern that the condition at this index leaves out.
     Like(usize, &'r str),
-    /// None of these is there for the key, or known.
+    /// None of these attributes of the key is present and known.
     NoKey(&'r [(AttributeId, Box<str>)]),
 }
 
-/// With what a failing store means and how long it may take, where that is said.
+/// Sets the failure policy and the store's deadline on a scope, where they are given.
 fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Duration>) -> Scope {
     let scope = match on_failure {
         Some(on_failure) => scope.on_failure(on_failure),
@@ -241,23 +241,23 @@ fn on_terms(scope: Scope, on_failure: Option<OnFailure>, deadline: Option<Durati
 }
 
 impl Plan {
-    /// Reads a little of each of these rules, which are about to be asked: if there are so many that a cache does not
-    /// hold them, memory is then waited for once for all of them, and not for one after the other.
+    /// Touches these rules, which are about to be tried, if there are more rules than a CPU cache holds: the cache
+    /// misses of all of them then overlap, instead of happening one after the other.
     pub(super) fn fetch(&self, rules: &[usize]) {
         if self.rules.len() < TOO_MANY_FOR_A_CACHE || rules.len() < 2 {
             return;
         }
         let rules = || rules.iter().map(|&at| &*self.rules[at]);
-        let own = |rule: &Rule| rule.default + rule.when.len() + rule.key.len();
+        let own = |rule: &PlannedRule| rule.default + rule.when.len() + rule.key.len();
         black_box(rules().map(own).sum::<usize>());
-        let lists = |rule: &Rule| {
+        let lists = |rule: &PlannedRule| {
             let conditions = rule.when.iter().map(|(_, wanted)| wanted.patterns().len());
             let parts = rule.key.iter().map(Vec::len);
             let spent = usize::from(self.spends[rule.default].scope().is_some());
             conditions.chain(parts).sum::<usize>() + spent + rule.tally.fetch()
         };
         black_box(rules().map(lists).sum::<usize>());
-        let texts = |rule: &Rule| {
+        let texts = |rule: &PlannedRule| {
             let patterns = rule.when.iter().flat_map(|(_, wanted)| wanted.patterns().first());
             let patterns = patterns.map(Pattern::literal_prefix);
             let names = rule.key.iter().flatten().map(|(_, name)| &**name);
@@ -270,11 +270,11 @@ impl Plan {
     }
 }
 
-impl Spent {
+impl SpendTarget {
     pub(super) fn scope(&self) -> Option<&Scope> {
         match self {
-            Spent::Limit { scope, .. } => Some(scope),
-            Spent::Nothing | Spent::Blocked => None,
+            SpendTarget::Limit { scope, .. } => Some(scope),
+            SpendTarget::Nothing | SpendTarget::Blocked => None,
         }
     }
 
@@ -284,25 +284,25 @@ impl Spent {
 }
 
 impl RuleName {
-    /// The domain.
+    /// Returns the domain.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// The name, which no other rule of the domain has.
+    /// Returns the name, which is unique in the domain.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// Names alone: keys of overrides may be secrets.
-impl fmt::Debug for Rule {
+/// Prints the name only: keys of overrides may be secrets.
+impl fmt::Debug for PlannedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rule({})", self.name)
     }
 }
 
-/// The same.
+/// Prints the number of rules only: keys of overrides may be secrets.
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (generation, rules) = (&self.generation, self.rules.len());
@@ -310,48 +310,48 @@ impl fmt::Debug for Plan {
     }
 }
 
-/// `api/per-client`.
+/// Prints `api/per-client`.
 impl fmt::Display for RuleName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.domain, self.name)
     }
 }
 
-impl Rule {
-    /// Whether the rule applies to a request; if so, its key is appended.
+impl PlannedRule {
+    /// Appends the rule's key if the rule applies to a request; returns why not if it does not.
     pub(super) fn apply<'r>(
         &'r self,
-        request: &Request<'r>,
+        request: &NumberedRequest<'r>,
         key: &mut Vec<u8>,
     ) -> Result<(), Mismatch<'r>> {
         for (at, (attribute, wanted)) in self.when.iter().enumerate() {
             let value = request.value(*attribute);
             match (wanted, value) {
-                (Wanted::AnyOf(patterns), Some(value)) => {
+                (Requirement::AnyOf(patterns), Some(value)) => {
                     if !self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Unlike(at, value));
                     }
                 }
-                (Wanted::NoneOf(patterns), Some(value)) => {
+                (Requirement::NoneOf(patterns), Some(value)) => {
                     if self.is_like_one_of(at, patterns, value, request) {
                         return Err(Mismatch::Like(at, value));
                     }
                 }
-                (Wanted::Present, Some(_)) | (Wanted::Absent, None) => {}
-                (Wanted::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
+                (Requirement::Present, Some(_)) | (Requirement::Absent, None) => {}
+                (Requirement::Absent, Some(_)) => return Err(Mismatch::Unwanted(*attribute)),
                 (_, None) => return Err(Mismatch::Missing(*attribute)),
             }
         }
         self.push_key(request, key)
     }
 
-    /// Whether a value is like one of those that the condition at this place is about.
+    /// Returns whether a value matches one of the patterns of the condition at this index.
     fn is_like_one_of(
         &self,
         at: usize,
         patterns: &[Pattern],
         value: &str,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> bool {
         match self.values(at) {
             Some(values) => values.has(value, request.address(self.when[at].0)),
@@ -359,42 +359,42 @@ impl Rule {
         }
     }
 
-    fn values(&self, at: usize) -> Option<&Values> {
-        self.seldom.as_ref()?.values.get(&at)
+    fn values(&self, at: usize) -> Option<&ValueTable> {
+        self.rare.as_ref()?.values.get(&at)
     }
 
-    /// The networks that addresses of a request were found in, by the conditions on them.
+    /// Returns the networks in which the rule's conditions found addresses of a request.
     pub(super) fn networks<'r>(
         &'r self,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> impl Iterator<Item = (AttributeId, FoundNetwork<'r>)> {
         let found = |at: usize| Some((self.when.get(at)?.0, self.network(at, request)?));
         (0..self.when.len()).filter_map(found)
     }
 
-    /// The network that an address of a request was found in, by the condition at this place.
+    /// Returns the network in which the condition at this index found the request's address.
     pub(super) fn network<'r>(
         &'r self,
         at: usize,
-        request: &Request<'_>,
+        request: &NumberedRequest<'_>,
     ) -> Option<FoundNetwork<'r>> {
         let (attribute, _) = self.when.get(at)?;
         self.values(at)?.network(request.address(*attribute))
     }
 
-    /// With what a failing store means and how long it may take, where the rule says so.
+    /// Sets the rule's failure policy and the store's deadline on a scope, where the rule gives them.
     pub(super) fn on_terms(&self, scope: Scope) -> Scope {
         on_terms(scope, self.on_store_failure, self.deadline)
     }
 
-    /// Whether this rule replaces any other.
+    /// Returns whether this rule replaces any other.
     pub(super) fn is_replacing(&self) -> bool {
         !matches!(&self.replaces, ReplacedRules::At(places) if places.is_empty())
     }
 
-    /// Whether the other rule does not decide a request to which this one applies. A shadow rule replaces shadow
-    /// rules only.
-    pub(super) fn replaces(&self, other: &Rule) -> bool {
+    /// Returns whether the other rule is left out of requests to which this one applies. A shadow rule replaces
+    /// shadow rules only.
+    pub(super) fn replaces(&self, other: &PlannedRule) -> bool {
         let is_named = match &self.replaces {
             ReplacedRules::At(places) => places.binary_search(&other.at).is_ok(),
             ReplacedRules::All => !matches!(other.replaces, ReplacedRules::All),
@@ -404,7 +404,7 @@ impl Rule {
 
     fn push_key<'r>(
         &'r self,
-        request: &Request<'r>,
+        request: &NumberedRequest<'r>,
         key: &mut Vec<u8>,
     ) -> Result<(), Mismatch<'r>> {
         let from = key.len();
@@ -419,34 +419,38 @@ impl Rule {
         Ok(())
     }
 
-    /// What a request with this key spends, and why.
-    pub(super) fn spent<'r>(&'r self, request: &Request<'r>, key: &[u8]) -> (SpentId, Because<'r>) {
-        let Some(Seldom { tiers, overrides, .. }) = self.seldom.as_deref() else {
-            return (self.default, Because::Default);
+    /// Returns the limit that a request with this key spends, and why.
+    pub(super) fn spent<'r>(
+        &'r self,
+        request: &NumberedRequest<'r>,
+        key: &[u8],
+    ) -> (SpendTargetId, SpendReason<'r>) {
+        let Some(RareParts { tiers, overrides, .. }) = self.rare.as_deref() else {
+            return (self.default, SpendReason::Default);
         };
         if !overrides.is_empty()
             && let Some((spent, network)) = overrides.find(self, request, key)
         {
-            return (spent, Because::Override(network));
+            return (spent, SpendReason::Override(network));
         }
-        if let Some(Tiers { by, of }) = tiers
+        if let Some(TierLimits { by, of }) = tiers
             && let Some(tier) = request.known(*by)
             && let Some(spent) = of.get(tier)
         {
-            return (*spent, Because::Tier(tier));
+            return (*spent, SpendReason::Tier(tier));
         }
-        (self.default, Because::Default)
+        (self.default, SpendReason::Default)
     }
 
-    /// The attribute that chooses what is spent, if there is one.
+    /// Returns the attribute that names the tier, if the rule has tiers.
     pub(super) fn tiers_by(&self) -> Option<AttributeId> {
-        self.seldom.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
+        self.rare.as_ref()?.tiers.as_ref().map(|tiers| tiers.by)
     }
 
-    /// What a request costs.
-    pub(super) fn units(&self, request: &Request<'_>) -> u64 {
+    /// Returns the cost of a request in units.
+    pub(super) fn units(&self, request: &NumberedRequest<'_>) -> u64 {
         let Costs { routes, default } = &self.cost;
-        let is_on = |route: &config::Route| {
+        let is_on = |route: &config::CostRoute| {
             let (method, path) =
                 (request.value(AttributeId::METHOD), request.value(AttributeId::PATH));
             route.method.as_deref().is_none_or(|own| method == Some(own))

@@ -1,4 +1,4 @@
-//! Where in a text something is.
+//! Positions in a text.
 
 /// A line and a column, both from 1; columns are characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,11 +10,11 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where a file begins.
+    /// The start of a file.
     pub const START: Position = Position { line: 1, column: 1 };
 }
 
-/// Where a text ends: one after its last character.
+/// Returns the end of a text: one after its last character.
 pub(super) fn end_of(text: &str) -> Position {
     let mut at = Position::START;
     let mut letters = text.chars().peekable();

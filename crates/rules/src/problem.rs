@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and what to do about it.
+//! Problems of a file, each with its position and a remedy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ const MAX_KEPT: usize = 1_000;
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// The file can be used, and probably does not do what was meant.
+    /// The file can be used, but probably has a mistake.
     Warning,
 }
 
-/// One thing that is wrong with a file.
+/// A problem of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     severity: Severity,
@@ -32,32 +32,32 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Whether it makes the file invalid.
+    /// Returns whether the problem makes the file invalid.
     pub fn severity(&self) -> Severity {
         self.severity
     }
 
-    /// The file, as it was named when it was read.
+    /// Returns the name of the file, as it was given by the caller.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The line, from 1; `None` if the file could not be read at all.
+    /// Returns the line, from 1; `None` if the file could not be read at all.
     pub fn line(&self) -> Option<u32> {
         self.at.map(|at| at.line)
     }
 
-    /// The character in the line, from 1; `None` if the file could not be read at all.
+    /// Returns the character in the line, from 1; `None` if the file could not be read at all.
     pub fn column(&self) -> Option<u32> {
         self.at.map(|at| at.column)
     }
 
-    /// What is wrong.
+    /// Returns the problem.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> &str {
         &self.remedy
     }
@@ -73,7 +73,7 @@ impl fmt::Display for Severity {
 }
 
 impl fmt::Display for Problem {
-    /// `error: limits.yaml:14:11: …`, and what to do on a line of its own.
+    /// Prints `error: limits.yaml:14:11: …`, and the remedy on a second line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { severity, file, at, message, remedy } = self;
         match at {
@@ -84,7 +84,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a file and those it names, in the order of their lines.
+/// All problems of a file and of the files that it names, in the order of their lines.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Problems {
     kept: Vec<Problem>,
@@ -93,28 +93,28 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Errors and warnings, as they come in the file. Of more than a thousand of either in a file, the first
-    /// that were found.
+    /// Returns errors and warnings, in the order of the file. At most the first thousand errors and the first
+    /// thousand warnings of a file are kept.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.kept.iter()
     }
 
-    /// What makes the file invalid.
+    /// Returns the problems that make the file invalid.
     pub fn errors(&self) -> impl Iterator<Item = &Problem> {
         self.iter().filter(|problem| problem.severity == Severity::Error)
     }
 
-    /// What was probably not meant.
+    /// Returns the problems that leave the file valid.
     pub fn warnings(&self) -> impl Iterator<Item = &Problem> {
         self.iter().filter(|problem| problem.severity == Severity::Warning)
     }
 
-    /// Nothing is wrong.
+    /// Returns whether no problem was found.
     pub fn is_empty(&self) -> bool {
         self.errors + self.warnings == 0
     }
 
-    /// Adds an error about a file as a whole, such as what the program that reads it requires beyond its format.
+    /// Adds an error about a file as a whole, such as a requirement of the program that reads it.
     ///
     /// ```
     /// # use tollgate::rules::{Config, Problems};
@@ -143,7 +143,7 @@ impl Problems {
 }
 
 impl fmt::Display for Problems {
-    /// One after the other, a hundred at most, warnings as far as errors leave room, and how many there are.
+    /// Prints at most a hundred problems, errors before warnings if there are more, and their numbers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut listed = 0;
         let mut errors_left = self.errors().count().min(MAX_LISTED);
@@ -189,12 +189,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing yet; messages call the file so.
+    /// Returns an empty report; messages call the file `file`.
     pub fn new(file: &str) -> Report {
         Report { file: file.into(), found: Problems::default() }
     }
 
-    /// Continues with the problems that were found before.
+    /// Returns a report that begins with problems found earlier.
     pub fn continuing(file: &str, found: Problems) -> Report {
         Report { file: file.into(), found }
     }
@@ -203,22 +203,22 @@ impl Report {
         &self.file
     }
 
-    /// How many errors there are so far.
+    /// Returns the number of errors so far.
     pub fn errors(&self) -> usize {
         self.found.errors
     }
 
-    /// Something that makes the file invalid.
+    /// Reports a problem that makes the file invalid.
     pub fn error(&mut self, at: Position, message: impl Into<String>, remedy: impl Into<String>) {
         self.keep(Severity::Error, Some(at), message.into(), remedy.into());
     }
 
-    /// Something that was probably not meant.
+    /// Reports a probable mistake that leaves the file valid.
     pub fn warn(&mut self, at: Position, message: impl Into<String>, remedy: impl Into<String>) {
         self.keep(Severity::Warning, Some(at), message.into(), remedy.into());
     }
 
-    /// An error of the file as a whole.
+    /// Reports an error of the file as a whole.
     pub fn unreadable(&mut self, message: String, remedy: &str) {
         self.keep(Severity::Error, None, message, remedy.into());
     }
@@ -235,7 +235,7 @@ impl Report {
         }
     }
 
-    /// The one of many names that was probably meant; looked for as long as it will be printed.
+    /// Returns the name that was probably meant; `None` once there are too many errors for the answer to be printed.
     pub(crate) fn meant<'n>(
         &self,
         text: &str,
@@ -244,7 +244,7 @@ impl Report {
         if self.errors() < MAX_LISTED { nearest(text, names) } else { None }
     }
 
-    /// Moves what the parser has put behind the end, on a line that there is not, to the end.
+    /// Moves positions that the parser has put on a line after the end of the text to its end.
     pub(crate) fn keep_within(&mut self, text: &str) {
         if self.found.is_empty() {
             return;

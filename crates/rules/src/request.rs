@@ -1,43 +1,47 @@
-//! A request's attributes by number, as far as rules know them.
+//! A request's attributes by number, limited to the attributes that rules use.
 
 use ipnet::IpNet;
 
-use super::attributes::{Attributes, Standing};
-use super::names::{AttributeId, Names};
+use super::attributes::{Attributes, TrustLevel};
+use super::names::{AttributeId, AttributeNames};
 use super::networks::known_of;
 
-/// What methods that nobody knows are in keys, together.
+/// The value in keys that all unknown methods share.
 const OTHER_METHOD: &str = "other";
 
-/// A request's attributes by number, those that no rule knows left out.
+/// A request's attributes by number, without the attributes that no rule uses.
 #[derive(Debug, Default)]
-pub(super) struct Request<'r> {
-    /// In the order of their numbers, each once.
-    each: Vec<Seen<'r>>,
-    /// The addresses among the attributes that rules compare with networks, as far as they are known.
+pub(super) struct NumberedRequest<'r> {
+    /// Sorted by number, each number once.
+    each: Vec<NumberedAttribute<'r>>,
+    /// The attributes that rules compare with networks, as addresses, as far as they are known.
     addresses: Vec<(AttributeId, IpNet)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'r> {
+pub(super) struct NumberedAttribute<'r> {
     pub(super) id: AttributeId,
     pub(super) value: &'r str,
-    pub(super) standing: Standing,
-    /// Its place among the request's attributes, at most `u16::MAX`.
+    pub(super) trust: TrustLevel,
+    /// Its index among the request's attributes, at most `u16::MAX`.
     at: u16,
 }
 
-impl<'r> Request<'r> {
-    /// With the tier of an API key that is in the table: found there, it is more than a claim.
-    pub(super) fn new(attributes: &'r Attributes<'_>, names: &'r Names) -> Request<'r> {
+impl<'r> NumberedRequest<'r> {
+    /// Reads the attributes. An API key that is in the file's table becomes known, and adds its tier.
+    pub(super) fn new(
+        attributes: &'r Attributes<'_>,
+        names: &'r AttributeNames,
+    ) -> NumberedRequest<'r> {
         let seen = |(at, attribute): (usize, &'r super::attributes::Attribute<'_>)| {
             let id = names.id(&attribute.name)?;
             let at = u16::try_from(at).unwrap_or(u16::MAX);
-            Some(Seen { id, value: &attribute.value, standing: attribute.standing, at })
+            Some(NumberedAttribute { id, value: &attribute.value, trust: attribute.trust, at })
         };
-        let mut each: Vec<Seen<'r>> = attributes.iter().enumerate().filter_map(seen).collect();
-        // Stable, so that of two that are alike the later is the last, and counts.
-        each.sort_by_key(|seen| (seen.id, seen.standing));
+        let mut each: Vec<NumberedAttribute<'r>> =
+            attributes.iter().enumerate().filter_map(seen).collect();
+        // A stable sort, so that of two equals the later is last, and counts.
+        each.sort_by_key(|seen| (seen.id, seen.trust));
         each.dedup_by(|later, earlier| {
             let is_same = later.id == earlier.id;
             if is_same {
@@ -45,41 +49,45 @@ impl<'r> Request<'r> {
             }
             is_same
         });
-        let mut request = Request { each, addresses: Vec::new() };
+        let mut request = NumberedRequest { each, addresses: Vec::new() };
         if names.has_api_keys() {
             request.vouch_for_api_key(names);
         }
-        // After the tier of an API key has replaced the one that a client says.
+        // After the tier of an API key has replaced the tier that a client says.
         if !names.addresses().is_empty() {
             request.read_addresses(attributes, names.addresses());
         }
         request
     }
 
-    /// Reads each of these attributes as an address, whole if that is known.
+    /// Reads each of these attributes as an address; the whole address, if that is known.
     fn read_addresses(&mut self, attributes: &Attributes<'_>, ids: &[AttributeId]) {
         let known = |&id: &AttributeId| {
-            let seen = self.seen(id)?;
+            let seen = self.attribute(id)?;
             let whole = attributes.address_at(seen.at.into());
             Some((id, whole.or_else(|| known_of(seen.value))?))
         };
         self.addresses = ids.iter().filter_map(known).collect();
     }
 
-    /// Returns the address that an attribute is, as far as it is known, if rules compare it with networks.
+    /// Returns an attribute's address, as far as it is known, if rules compare the attribute with networks.
     pub(super) fn address(&self, id: AttributeId) -> Option<&IpNet> {
         self.addresses.iter().find(|(own, _)| *own == id).map(|(_, known)| known)
     }
 
-    fn vouch_for_api_key(&mut self, names: &'r Names) {
+    fn vouch_for_api_key(&mut self, names: &'r AttributeNames) {
         let Some(at) = self.position(AttributeId::API_KEY) else { return };
         let Some(tier) = names.tier(self.each[at].value) else { return };
-        self.each[at].standing = Standing::Known;
-        let tier =
-            Seen { id: AttributeId::TIER, value: tier, standing: Standing::Known, at: u16::MAX };
+        self.each[at].trust = TrustLevel::Known;
+        let tier = NumberedAttribute {
+            id: AttributeId::TIER,
+            value: tier,
+            trust: TrustLevel::Known,
+            at: u16::MAX,
+        };
         match self.each.binary_search_by_key(&tier.id, |seen| seen.id) {
-            // Whoever asks may know better.
-            Ok(at) if self.each[at].standing == Standing::Known => {}
+            // The program knows the tier, which has precedence.
+            Ok(at) if self.each[at].trust == TrustLevel::Known => {}
             Ok(at) => self.each[at] = tier,
             Err(at) => self.each.insert(at, tier),
         }
@@ -89,27 +97,27 @@ impl<'r> Request<'r> {
         self.each.binary_search_by_key(&id, |seen| seen.id).ok()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'r>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = NumberedAttribute<'r>> {
         self.each.iter().copied()
     }
 
-    pub(super) fn seen(&self, id: AttributeId) -> Option<Seen<'r>> {
+    pub(super) fn attribute(&self, id: AttributeId) -> Option<NumberedAttribute<'r>> {
         self.position(id).map(|at| self.each[at])
     }
 
-    /// What it is, if that is more than a claim of who one is.
+    /// Returns the value of an attribute, unless it is only claimed.
     pub(super) fn value(&self, id: AttributeId) -> Option<&'r str> {
-        self.seen(id).filter(|seen| seen.standing > Standing::Claimed).map(|seen| seen.value)
+        self.attribute(id).filter(|seen| seen.trust > TrustLevel::Claimed).map(|seen| seen.value)
     }
 
-    /// What it is, if somebody vouches for it. A method that is only said is `other`: without one, whoever
-    /// invents a method would be rid of the rules whose key has it.
+    /// Returns the value of an attribute if it is known. A method that is only said becomes `other`: if it were
+    /// missing, a client could escape the rules that have it in their key by inventing a method.
     pub(super) fn known(&self, id: AttributeId) -> Option<&'r str> {
-        let seen = self.seen(id)?;
-        match seen.standing {
-            Standing::Known => Some(seen.value),
-            Standing::Said if id == AttributeId::METHOD => Some(OTHER_METHOD),
-            Standing::Said | Standing::Claimed => None,
+        let seen = self.attribute(id)?;
+        match seen.trust {
+            TrustLevel::Known => Some(seen.value),
+            TrustLevel::Said if id == AttributeId::METHOD => Some(OTHER_METHOD),
+            TrustLevel::Said | TrustLevel::Claimed => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use tollgate_identity::{ClientAddress, Identity, Ipv6Prefix, RequestHead};
 use tollgate_limiter::{Error, Limiter, Scope};
 
 use crate::attributes::Attributes;
-use crate::check::{Requests, RulesCheck};
+use crate::check::{RequestSets, RulesCheck};
 use crate::config::Config;
 use crate::descriptor::Descriptor;
 use crate::domains::{MissingDomains, RequiredDomains};
@@ -24,39 +24,39 @@ use crate::tally::Counts;
 /// Rules that decide requests. Cheap to clone; clones share everything.
 #[derive(Clone)]
 pub struct Rules {
-    inner: Arc<Inner>,
+    inner: Arc<RulesInner>,
 }
 
-struct Inner {
+struct RulesInner {
     limiter: Limiter,
     plan: ArcSwap<Plan>,
-    /// Who holds it replaces the rules.
+    /// Held while the rules are replaced, so that only one caller replaces them at a time.
     replacing: Mutex<()>,
     required_domains: RequiredDomains,
 }
 
 impl Rules {
-    /// Rules that spend a limiter's limits. Logs the configuration's [warnings](Config::warnings).
+    /// Returns rules that spend a limiter's limits. Logs the configuration's [warnings](Config::warnings).
     pub fn new(limiter: &Limiter, config: &Config) -> Result<Rules, Error> {
         log_warnings(config);
         let plan = Plan::new(limiter, config, None)?;
         plan.start();
         let plan = ArcSwap::from_pointee(plan);
         let (replacing, required_domains) = (Mutex::new(()), RequiredDomains::default());
-        let inner = Inner { limiter: limiter.clone(), plan, replacing, required_domains };
+        let inner = RulesInner { limiter: limiter.clone(), plan, replacing, required_domains };
         Ok(Rules { inner: Arc::new(inner) })
     }
 
-    /// Decides by other rules from here on; returns their generation. Checks that are on their way
-    /// are decided by those they began with. What keys have spent under a rule of the same name stays
-    /// spent, whatever its limit is now. Logs the configuration's [warnings](Config::warnings).
+    /// Replaces the rules, and returns their generation. Checks in flight are decided by the rules that they began
+    /// with. A key keeps what it has spent under a rule of the same name, even if the rule's limit has changed. Logs
+    /// the configuration's [warnings](Config::warnings).
     ///
-    /// If it fails, the rules are as they were. It fails with [`Error::DomainsInUse`] if the new rules have no rule
-    /// for a domain that a check has named or that is [required](Self::require_domain), because the requests of that
-    /// domain would not be limited any more. A file that lists the domain under `retired_domains` may remove it.
+    /// If it fails, the rules do not change. It fails with [`Error::DomainsInUse`] if the new rules have no rule for
+    /// a domain that a check has named or that is [required](Self::require_domain), because the requests of that
+    /// domain would no longer be limited. A file that lists the domain under `retired_domains` may remove it.
     pub fn replace(&self, config: &Config) -> Result<u64, Error> {
         log_warnings(config);
-        let Inner { limiter, plan, replacing, required_domains } = &*self.inner;
+        let RulesInner { limiter, plan, replacing, required_domains } = &*self.inner;
         let _alone = replacing.lock();
         let before = plan.load();
         let domains = before.domains.iter().map(|(name, domain)| (&**name, &domain.use_mark));
@@ -68,8 +68,9 @@ impl Rules {
         Ok(generation)
     }
 
-    /// Declares that the caller uses a domain: from here on [`missing_domains`](Self::missing_domains) names it while
-    /// it has no rules, and rules that remove it are [refused](Self::replace). Returns whether it has rules now.
+    /// Declares that the caller uses a domain. From then on [`missing_domains`](Self::missing_domains) lists the
+    /// domain while it has no rules, and rules that remove it are [refused](Self::replace). Returns whether it has
+    /// rules now.
     ///
     /// `RateLimitLayer::rules` of the middleware requires its domain.
     pub fn require_domain(&self, domain: &str) -> bool {
@@ -86,63 +87,64 @@ impl Rules {
         self.inner.required_domains.missing(&plan.unknown_domains, is_missing)
     }
 
-    /// A request that the rules of a domain decide. No rule applying, it is allowed.
+    /// Returns a check of a request by the rules of a domain. If no rule applies, the request is allowed.
     pub fn check<'a>(&'a self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a> {
         RulesCheck::new(
             &self.inner.limiter,
             self.plan(),
             domain,
-            Requests::Plain(slice::from_ref(request)),
+            RequestSets::Plain(slice::from_ref(request)),
         )
     }
 
-    /// A request with several sets of attributes, each of which the rules see for itself: all that apply
-    /// are charged, or none. A rule with one key for two of them is one charge, with the costs added.
+    /// Returns a check of a request with several sets of attributes. The rules are applied to each set separately;
+    /// either all rules that apply are charged, or none. If a rule has the same key for two sets, it is charged once,
+    /// with the costs added.
     pub fn check_sets<'a>(
         &'a self,
         domain: &'a str,
         requests: &'a [Attributes<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Plain(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, RequestSets::Plain(requests))
     }
 
-    /// [`check_sets`](Self::check_sets), with what is asked of each of the sets.
+    /// Returns a check like [`check_sets`](Self::check_sets), with a cost and a limit for each set.
     pub fn check_each<'a>(
         &'a self,
         domain: &'a str,
         requests: &'a [Descriptor<'a>],
     ) -> RulesCheck<'a> {
-        RulesCheck::new(&self.inner.limiter, self.plan(), domain, Requests::Each(requests))
+        RulesCheck::new(&self.inner.limiter, self.plan(), domain, RequestSets::Each(requests))
     }
 
-    /// Which rules of a domain apply to a request, which do not, and why. Charges nothing.
+    /// Explains which rules of a domain apply to a request, which do not, and why. Charges nothing.
     pub fn explain(&self, domain: &str, request: &Attributes<'_>) -> Vec<Explanation> {
         explain::explain(&self.plan(), domain, request)
     }
 
-    /// The domains that have rules, in alphabetical order.
+    /// Returns the domains that have rules, in alphabetical order.
     pub fn domains(&self) -> Vec<String> {
         let mut domains: Vec<_> = self.plan().domains.keys().map(|name| name.to_string()).collect();
         domains.sort_unstable();
         domains
     }
 
-    /// A limit of the file by its name, to be spent directly: that has nothing to do with what rules
-    /// spend of it.
+    /// Returns the limit of this name, to be spent directly. Its keys are separate from the keys of rules that spend
+    /// the same limit.
     pub fn limit(&self, name: &str) -> Option<Scope> {
         self.plan().limits.get(name).cloned()
     }
 
-    /// Where keys are kept that a limit or a rule of this [name](Scope::name) was charged: `free`, or
-    /// `api/per-client`. `None` if there is none any more. Of a rule that spends several limits it is the
-    /// first: a key has one state under all of them.
+    /// Returns the scope of a limit or a rule by its [name](Scope::name): `free`, or `api/per-client`. `None` if
+    /// there is no such limit or rule any more. For a rule that spends several limits it is the scope of the first: a
+    /// key has one state under all of them.
     pub fn scope(&self, name: &str) -> Option<Scope> {
         let plan = self.plan();
         let of_rule = || plan.scopes.get(name).and_then(|&spent| plan.spends.get(spent)?.scope());
         plan.limits.get(name).or_else(of_rule).cloned()
     }
 
-    /// Every limit of the file, in alphabetical order of their names.
+    /// Returns every limit of the file, in alphabetical order of their names.
     pub fn limits(&self) -> Vec<(String, Limit)> {
         let plan = self.plan();
         let limits = plan.limits.iter().map(|(name, scope)| (name.to_string(), *scope.limit()));
@@ -151,24 +153,24 @@ impl Rules {
         limits
     }
 
-    /// Whether a domain has rules; a request of another is allowed.
+    /// Returns whether a domain has rules; a request of a domain without rules is allowed.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.plan().domains.contains_key(domain)
     }
 
-    /// Whether rules look at an attribute: without, it need not be made. `api_key`, `tier`, `method` and `path`
-    /// always count as looked at.
+    /// Returns whether rules use an attribute; if not, the caller need not compute it. `api_key`, `tier`, `method`
+    /// and `path` always count as used.
     pub fn asks_for(&self, attribute: &str) -> bool {
         self.inner.plan.load().names.id(attribute).is_some()
     }
 
-    /// How often every rule decided what, since there was a rule of that name.
+    /// Returns the counts of every rule's decisions, since a rule of that name exists.
     pub fn counts(&self) -> Vec<(RuleName, Counts)> {
         let plan = self.plan();
         plan.rules.iter().map(|rule| (rule.name.clone(), rule.tally.counts())).collect()
     }
 
-    /// 1 for the first rules, one more whenever they are replaced.
+    /// Returns the generation: 1 for the first rules, one more each time they are replaced.
     pub fn generation(&self) -> u64 {
         self.inner.plan.load().generation
     }
@@ -192,13 +194,13 @@ impl Rules {
         self.snapshot().client_address(ip)
     }
 
-    /// The limiter whose limits they spend.
+    /// Returns the limiter whose limits the rules spend.
     pub fn limiter(&self) -> &Limiter {
         &self.inner.limiter
     }
 
-    /// The rules as they are now, however long a request takes to be looked at: for whoever decides requests over
-    /// HTTP without the middleware.
+    /// Returns the current rules, which stay the same while a request is processed: for programs that decide HTTP
+    /// requests without the middleware.
     ///
     /// ```
     /// use http::{HeaderMap, Request};
@@ -233,45 +235,45 @@ impl Rules {
     }
 }
 
-/// Rules as they were at one time: a reload does not change them.
+/// The rules at one moment: a reload does not change them.
 pub struct Snapshot<'r> {
     rules: &'r Rules,
     plan: Arc<Plan>,
 }
 
 impl<'r> Snapshot<'r> {
-    /// Who clients are, if the file says it.
+    /// Returns how clients are identified, if the file says so.
     pub fn identity(&self) -> Option<&Identity> {
-        self.plan.identity.as_ref().map(|configured| &*configured.made)
+        self.plan.identity.as_ref().map(|configured| &*configured.identity)
     }
 
-    /// The domain of all of them, if it is one.
+    /// Returns the domain of the rules, if they have only one.
     pub fn only_domain(&self) -> Option<&str> {
         let mut domains = self.plan.domains.keys();
         domains.next().filter(|_| domains.next().is_none()).map(|only| &**only)
     }
 
-    /// Whether a domain has rules; a request of another is allowed.
+    /// Returns whether a domain has rules; a request of a domain without rules is allowed.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.plan.domains.contains_key(domain)
     }
 
-    /// A request as they see it, as far as they ask.
+    /// Returns a request's attributes, as far as the rules use them.
     pub fn attributes<'a>(&'a self, head: &'a RequestHead<'_>) -> Attributes<'a> {
-        head::attributes(head, &self.plan.asked)
+        head::attributes(head, &self.plan.wanted_attributes)
     }
 
-    /// Whether one of their limits delays requests.
+    /// Returns whether one of the limits delays requests.
     pub fn is_shaping(&self) -> bool {
         self.plan.is_shaping
     }
 
-    /// Whether one of them knows an attribute: nobody need make a value that is not asked for.
+    /// Returns whether a rule uses an attribute; if not, the caller need not compute it.
     pub fn asks_for(&self, attribute: &str) -> bool {
         self.plan.names.id(attribute).is_some()
     }
 
-    /// A client's address as keys have it: [`Rules::client_address`].
+    /// Returns a client's address with its text in keys: [`Rules::client_address`].
     pub fn client_address(&self, ip: IpAddr) -> ClientAddress {
         match self.identity() {
             Some(identity) => identity.client_address(ip),
@@ -279,16 +281,16 @@ impl<'r> Snapshot<'r> {
         }
     }
 
-    /// A request that they decide.
+    /// Returns a check of a request: [`Rules::check`].
     pub fn check<'a>(&self, domain: &'a str, request: &'a Attributes<'a>) -> RulesCheck<'a>
     where
         'r: 'a,
     {
-        let request = Requests::Plain(slice::from_ref(request));
+        let request = RequestSets::Plain(slice::from_ref(request));
         RulesCheck::new(&self.rules.inner.limiter, Arc::clone(&self.plan), domain, request)
     }
 
-    /// A request with several sets of attributes that they decide: [`Rules::check_each`].
+    /// Returns a check of a request with several sets of attributes: [`Rules::check_each`].
     pub fn check_each<'a>(&self, domain: &'a str, requests: &'a [Descriptor<'a>]) -> RulesCheck<'a>
     where
         'r: 'a,
@@ -297,7 +299,7 @@ impl<'r> Snapshot<'r> {
             &self.rules.inner.limiter,
             Arc::clone(&self.plan),
             domain,
-            Requests::Each(requests),
+            RequestSets::Each(requests),
         )
     }
 }
@@ -313,7 +315,7 @@ impl fmt::Debug for Snapshot<'_> {
 fn log_warnings(config: &Config) {
     let warnings = config.warnings();
     if !warnings.is_empty() {
-        tracing::warn!(%warnings, "rules with something that was probably not meant");
+        tracing::warn!(%warnings, "the rules have warnings");
     }
 }
 

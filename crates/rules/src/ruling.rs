@@ -1,4 +1,4 @@
-//! What rules decide.
+//! The decision of rules about a request.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use tollgate_core::{Limit, Retry, Verdict};
 use tollgate_limiter::{Answer, Check, Decision, Error, JointDecision, Scope};
 
-use super::found::{Found, Matched};
-use super::plan::{Rule, RuleName, Spent};
-use super::tally::{DecidedBy, Outcome};
+use super::matched_rules::{MatchedRule, MatchedRules};
+use super::plan::{PlannedRule, RuleName, SpendTarget};
+use super::tally::{DecidedBy, RuleOutcome};
 
-/// What rules decide about a request: all that apply were charged, or none.
+/// The decision of rules about a request. Either all rules that apply were charged, or none.
 #[derive(Debug)]
 #[must_use = "the request may have been refused: branch on `is_allowed()` or `verdict()`"]
 pub struct Ruling {
-    found: Found,
+    found: MatchedRules,
     together: JointDecision,
 }
 
@@ -22,13 +22,13 @@ pub struct Ruling {
 #[derive(Clone, Copy)]
 pub struct RulePart<'r> {
     ruling: &'r Ruling,
-    matched: &'r Matched,
+    matched: &'r MatchedRule,
     decision: Option<&'r Decision>,
 }
 
 impl Ruling {
-    /// One more in the count of every rule that applied; for a look, only if it refuses.
-    fn counted(found: Found, together: JointDecision) -> Ruling {
+    /// Adds the decision to the counts of every rule that applied; a look is counted only if it refuses.
+    fn counted(found: MatchedRules, together: JointDecision) -> Ruling {
         let ruling = Ruling { found, together };
         for part in ruling.rules() {
             if let Some(outcome) = part.outcome() {
@@ -38,12 +38,12 @@ impl Ruling {
         ruling
     }
 
-    /// Whether the request may go: no rule refuses it, or none applies.
+    /// Returns whether the request may proceed: no rule refuses it, or none applies.
     pub fn is_allowed(&self) -> bool {
         self.verdict().is_allowed()
     }
 
-    /// Yes or no, and when.
+    /// Returns whether the request is allowed, and when.
     pub fn verdict(&self) -> Verdict {
         match self.found.blocked_by {
             Some(_) => Verdict::Denied { retry: Retry::Never },
@@ -51,7 +51,7 @@ impl Ruling {
         }
     }
 
-    /// When refused, the rule one must wait for longest; of several, the first.
+    /// Returns the rule that a refused request must wait for longest; of equals, the first.
     pub fn refused_by(&self) -> Option<RulePart<'_>> {
         match self.found.blocked_by {
             Some(blocked) => self.rules().nth(blocked),
@@ -62,8 +62,8 @@ impl Ruling {
         }
     }
 
-    /// Every rule that applies, in the order of the file; of several sets of attributes, first those of
-    /// the first.
+    /// Returns every rule that applies, in the order of the file. With several sets of attributes, the rules of the
+    /// first set come first.
     pub fn rules(&self) -> impl Iterator<Item = RulePart<'_>> {
         let mut decisions = self.together.each().iter();
         self.found.matched.iter().map(move |matched| {
@@ -106,31 +106,31 @@ impl Ruling {
         }
     }
 
-    /// How long until nothing is spent of any limit that can refuse.
+    /// Returns how long until nothing is spent of any limit that can refuse.
     pub fn reset_after(&self) -> Duration {
         self.together.reset_after()
     }
 
-    /// How long an allowed request should wait before it goes.
+    /// Returns how long an allowed request should wait before it proceeds.
     pub fn delay(&self) -> Duration {
         self.together.delay()
     }
 
-    /// Whether the store failed, and one or more of the rules were decided without it.
+    /// Returns whether the store failed, and at least one of the rules was decided without it.
     pub fn is_degraded(&self) -> bool {
         self.together.is_degraded()
     }
 
-    /// The generation of the rules that decided: 1 for the first, one more whenever they are replaced.
+    /// Returns the generation of the rules that decided: 1 for the first, one more each time they are replaced.
     pub fn generation(&self) -> u64 {
         self.found.generation
     }
 
-    /// Gives everything back that was charged: the request came to nothing, or need not count. How much
-    /// more remains then, over all rules.
+    /// Gives back everything that was charged, because the request failed or need not count. Returns how many more
+    /// units remain then, over all rules.
     pub async fn refund(self) -> Result<u64, Error> {
         let mut back = Ok(0);
-        // One that fails keeps none from going.
+        // All refunds have been sent already, so one that fails does not stop the others.
         for refund in self.send_refunds() {
             let own = refund.await;
             back = back.and_then(|back| Ok(back + own?));
@@ -138,17 +138,17 @@ impl Ruling {
         back
     }
 
-    /// [`refund`](Self::refund), and nobody waits for it.
+    /// Sends the [`refund`](Self::refund) without waiting for its result.
     pub fn give_back(self) {
         drop(self.send_refunds());
     }
 
-    /// Whether anything was charged, shadow rules included.
+    /// Returns whether anything was charged, shadow rules included.
     pub fn is_charged(&self) -> bool {
         self.together.each().iter().any(|decision| decision.receipt().is_some())
     }
 
-    /// Sends the refunds of all that was charged. The receipts stay: a caller does this once.
+    /// Sends the refunds of everything that was charged. The receipts stay, so a caller must do this only once.
     pub fn send_refunds(&self) -> Vec<Answer<u64>> {
         let refund = |part: RulePart<'_>| {
             let (scope, receipt) = (part.scope()?, part.decision()?.receipt()?);
@@ -157,7 +157,8 @@ impl Ruling {
         self.rules().filter_map(refund).collect()
     }
 
-    /// Looks at the limits again: the same rules, as their keys stand now. `None` if no rule has a limit.
+    /// Looks at the limits again, without charging: the same rules, with the current state of their keys. `None` if
+    /// no rule has a limit.
     pub fn look_again(&self) -> Option<impl Future<Output = Result<Ruling, Error>> + use<>> {
         let limiter = self.rules().find_map(|part| Some(part.scope()?.limiter().clone()))?;
         let looks: Vec<_> = self.rules().filter_map(|part| part.look()).collect();
@@ -167,7 +168,7 @@ impl Ruling {
     }
 }
 
-/// The rule alone: keys may be secrets.
+/// Prints the rule only: keys may be secrets.
 impl fmt::Debug for RulePart<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (rule, decision) = (self.name(), self.decision);
@@ -176,10 +177,10 @@ impl fmt::Debug for RulePart<'_> {
 }
 
 impl Ruling {
-    /// What rules come to, and one more in every rule's count. A failure of the store is counted as such; other errors
-    /// are the caller's.
+    /// Makes a ruling and adds it to the counts of every rule. A failure of the store is counted as such; other
+    /// errors are the caller's, and are not counted.
     pub(super) fn of(
-        found: Found,
+        found: MatchedRules,
         together: Result<JointDecision, Error>,
     ) -> Result<Ruling, Error> {
         if let Err(Error::Store(_)) = together {
@@ -192,76 +193,75 @@ impl Ruling {
 }
 
 impl<'r> RulePart<'r> {
-    /// A look at what was decided on.
+    /// Returns a check that looks at the same key and limit without charging.
     fn look(&self) -> Option<Check<'r>> {
         self.decision?;
         let peek = self.scope()?.peek(self.key()).cost(self.cost());
         Some(if self.is_shadow() { peek.shadow() } else { peek })
     }
 
-    fn rule(&self) -> &'r Rule {
+    fn rule(&self) -> &'r PlannedRule {
         &self.matched.rule
     }
 
-    fn spent(&self) -> &'r Spent {
+    fn spent(&self) -> &'r SpendTarget {
         &self.matched.spent
     }
 
-    /// Which of several sets of attributes it applies to, from 0.
+    /// Returns the index of the set of attributes that the rule applies to, from 0.
     pub fn request(&self) -> usize {
         self.matched.request
     }
 
-    /// The rule's name.
+    /// Returns the rule's name.
     pub fn name(&self) -> &'r RuleName {
         &self.rule().name
     }
 
-    /// Whom it limits: `ip=203.0.113.9`. Empty if it limits all together.
+    /// Returns the key that the rule limits: `ip=203.0.113.9`. Empty if the rule limits all requests together.
     pub fn key(&self) -> &'r [u8] {
         &self.ruling.found.keys[self.matched.key.clone()]
     }
 
-    /// What the request costs.
+    /// Returns the cost of the request in units.
     pub fn cost(&self) -> u64 {
         self.matched.units
     }
 
-    /// Whether it only watches, and refuses nothing.
+    /// Returns whether the rule is in shadow mode: it counts what it would refuse, and refuses nothing.
     pub fn is_shadow(&self) -> bool {
         self.rule().is_shadow
     }
 
-    /// Whether it has nothing against the request. What it has nothing against, another may refuse: then
-    /// it was not charged.
+    /// Returns whether this rule allows the request. If another rule refuses it, this one was not charged.
     pub fn is_allowed(&self) -> bool {
         match (self.spent(), self.decision) {
-            (Spent::Blocked, _) => false,
+            (SpendTarget::Blocked, _) => false,
             (_, Some(decision)) => decision.is_allowed(),
             (_, None) => true,
         }
     }
 
-    /// The name of the limit that it spends; `None` if it lets such requests go, or none of them.
+    /// Returns the name of the limit that the rule spends; `None` if the rule allows or blocks such requests.
     pub fn limit_name(&self) -> Option<&'r str> {
         match self.spent() {
-            Spent::Limit { name, .. } => Some(name),
-            Spent::Nothing | Spent::Blocked => None,
+            SpendTarget::Limit { name, .. } => Some(name),
+            SpendTarget::Nothing | SpendTarget::Blocked => None,
         }
     }
 
-    /// The limit that it spends.
+    /// Returns the limit that the rule spends.
     pub fn limit(&self) -> Option<&'r Limit> {
         self.scope().map(Scope::limit)
     }
 
-    /// Where that is kept: to look at the key, or to reset it.
+    /// Returns the scope that holds the key, to look at the key or to reset it.
     pub fn scope(&self) -> Option<&'r Scope> {
         self.matched.scope()
     }
 
-    /// Its limit's own answer; `None` if it has no limit, or if the request is one that another rule
-    /// lets nobody make: a blocked request asks the store nothing, and is counted by no limit.
+    /// Returns the decision of the rule's limit. `None` if the rule has no limit, or if another rule blocks the
+    /// request: a blocked request does not query the store, and no limit counts it.
     pub fn decision(&self) -> Option<&'r Decision> {
         self.decision
     }
@@ -273,16 +273,16 @@ impl<'r> RulePart<'r> {
         }
     }
 
-    fn outcome(&self) -> Option<Outcome> {
-        if let (Spent::Limit { .. }, None) = (self.spent(), self.decision) {
+    fn outcome(&self) -> Option<RuleOutcome> {
+        if let (SpendTarget::Limit { .. }, None) = (self.spent(), self.decision) {
             return None;
         }
         Some(match self.is_allowed() {
-            // Counted are charges, and what is refused.
+            // A look that is allowed charges nothing, so it is not counted.
             true if self.matched.is_look => return None,
-            true => Outcome::Allowed,
-            false if self.is_shadow() => Outcome::ShadowDenied,
-            false => Outcome::Denied,
+            true => RuleOutcome::Allowed,
+            false if self.is_shadow() => RuleOutcome::ShadowDenied,
+            false => RuleOutcome::Denied,
         })
     }
 }

@@ -1,80 +1,80 @@
-//! How often a rule decided what.
+//! Counts of a rule's decisions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often a rule decided what; kept when rules are replaced, by the rule's name.
+/// Counts of a rule's decisions. Rules that replace others keep the counts of the rule of the same name.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    by_store: Decided,
-    degraded: Decided,
+pub(super) struct RuleTally {
+    by_store: OutcomeCounts,
+    degraded: OutcomeCounts,
     failed: AtomicU64,
 }
 
-impl Tally {
-    /// Any of it.
+impl RuleTally {
+    /// Touches the counts, to bring them into the CPU cache.
     pub(super) fn fetch(&self) -> usize {
         usize::from(self.failed.load(Ordering::Relaxed) > 0)
     }
 }
 
-/// Each decision is in one of these alone, so that sums are right whenever they are read.
+/// Counts by outcome. Each decision is counted in one of these only, so that sums are right whenever they are read.
 #[derive(Debug, Default)]
-struct Decided {
+struct OutcomeCounts {
     allowed: AtomicU64,
     denied: AtomicU64,
     shadow_denied: AtomicU64,
 }
 
-/// What a rule decided about a request.
+/// A rule's decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RuleOutcome {
     Allowed,
     Denied,
     ShadowDenied,
 }
 
-/// Who decided.
+/// How a decision was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecidedBy {
-    /// Or nobody had to be asked.
+    /// By the store, or without needing it.
     Store,
-    /// This process, because the store failed.
+    /// By this process under the failure policy, because the store failed.
     Policy,
 }
 
-/// How often a rule decided what. A [look](super::Descriptor::look) that it had nothing against is not
-/// counted: nothing was spent. One that it refused, or would have, is.
+/// Counts of a rule's decisions. A [look](super::Descriptor::look) that the rule allows is not counted, because
+/// nothing was spent; a look that it refused, or would have refused in shadow mode, is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// It had nothing against the request.
+    /// Requests that the rule allowed.
     pub allowed: u64,
-    /// It refused.
+    /// Requests that the rule refused.
     pub denied: u64,
-    /// It would have refused, but only watches.
+    /// Requests that the rule would have refused if it were not in shadow mode.
     pub shadow_denied: u64,
-    /// Of those, how many were decided without the store, which failed.
+    /// Requests of the above that were decided without the store, because it failed.
     pub degraded: u64,
-    /// Of the allowed, how many were degraded.
+    /// Allowed requests that were decided without the store.
     pub degraded_allowed: u64,
-    /// Of the denied, how many were degraded.
+    /// Refused requests that were decided without the store.
     pub degraded_denied: u64,
-    /// Of those that it would have refused, how many were degraded.
+    /// Requests that the rule would have refused, decided without the store.
     pub degraded_shadow_denied: u64,
-    /// The store failed, and so did the check.
+    /// Checks that failed because the store failed.
     pub failed: u64,
 }
 
-impl Tally {
-    pub(super) fn count(&self, outcome: Outcome, by: DecidedBy) {
+impl RuleTally {
+    pub(super) fn count(&self, outcome: RuleOutcome, by: DecidedBy) {
         let decided = match by {
             DecidedBy::Store => &self.by_store,
             DecidedBy::Policy => &self.degraded,
         };
         let counter = match outcome {
-            Outcome::Allowed => &decided.allowed,
-            Outcome::Denied => &decided.denied,
-            Outcome::ShadowDenied => &decided.shadow_denied,
+            RuleOutcome::Allowed => &decided.allowed,
+            RuleOutcome::Denied => &decided.denied,
+            RuleOutcome::ShadowDenied => &decided.shadow_denied,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! YAML as a tree that knows where everything stands.
+//! YAML as a tree in which every node has its position.
 //!
-//! Only what a configuration needs: one document of texts, lists and mappings. Aliases, which can make
-//! a small file huge, anchors, tags and merge keys are refused.
+//! Only what a configuration needs: one document of texts, lists and mappings. Anchors, tags, merge keys and aliases,
+//! which can make a small file huge, are refused.
 
 mod syntax;
 
@@ -12,39 +12,39 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use super::position::Position;
 use super::problem::Report;
 
-/// Lists and mappings in each other: deeper than any rule.
+/// The most levels of nested lists and mappings: more than any rule has.
 pub(crate) const MAX_DEPTH: usize = 16;
 
-/// Texts, lists and mappings together.
+/// The most texts, lists and mappings together.
 const MAX_NODES: usize = 1_000_000;
 
-/// A text, a list or a mapping, and where it begins.
+/// A text, a list or a mapping, and its position.
 pub struct Node<'t> {
-    /// Where it begins.
+    /// The position of its first character.
     pub at: Position,
-    /// What it is.
+    /// The contents.
     pub kind: Kind<'t>,
 }
 
-/// What stands in a node.
+/// The contents of a node.
 pub enum Kind<'t> {
-    /// Whatever stands there, also if YAML would call it a number.
+    /// A text, also if YAML would call it a number.
     Text {
-        /// Without its quotes.
+        /// The text without its quotes.
         text: Cow<'t, str>,
-        /// It has none.
+        /// Whether it has no quotes.
         is_plain: bool,
     },
     /// `[a, b]`
     List(Vec<Node<'t>>),
     /// `{ a: b }`
     Map(Vec<(Node<'t>, Node<'t>)>),
-    /// What has been refused already.
+    /// A node that was reported and refused.
     Refused,
 }
 
 impl Node<'_> {
-    /// Nothing at all, `~` or `null`, without quotes.
+    /// Returns whether the node is empty, `~` or `null`, without quotes.
     pub fn is_null(&self) -> bool {
         match &self.kind {
             Kind::Text { text, is_plain: true } => {
@@ -55,7 +55,7 @@ impl Node<'_> {
     }
 }
 
-/// The document in a text, if there is one. `None` also if it cannot be read, which is then reported.
+/// Returns the document in a text. `None` if the text is empty, or if it cannot be read, which is then reported.
 pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) -> Option<Node<'t>> {
     if let Some((code, at)) = syntax::control_character(text) {
         let message = format!("the character U+{code:04X}, which does not print");
@@ -71,7 +71,7 @@ pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) ->
                 let at = position(*error.marker());
                 let (at, message, remedy) = syntax::explained(error.info(), at, text, max_depth);
                 report.error(at, message, remedy);
-                Err(Ended)
+                Err(ParseEnded)
             }
         };
         if ended.is_err() {
@@ -81,10 +81,10 @@ pub(crate) fn parse<'t>(text: &'t str, max_depth: usize, report: &mut Report) ->
     tree.root
 }
 
-/// The parser has a limit of its own, for what it reads ahead.
+/// Returns the error for nesting too deep. The parser has a limit of its own, for what it reads ahead.
 fn too_deep(max_depth: usize) -> (String, &'static str) {
     let message = format!("nested more than {max_depth} deep");
-    (message, "no part of such a file is nested so deep")
+    (message, "nest it less deeply")
 }
 
 fn position(marker: Marker) -> Position {
@@ -92,32 +92,37 @@ fn position(marker: Marker) -> Position {
     Position { line: narrow(marker.line()), column: narrow(marker.col()).saturating_add(1) }
 }
 
-/// Why nothing more is read has been reported.
-struct Ended;
+/// Reading has ended with an error, which has been reported.
+struct ParseEnded;
 
-/// A list or a mapping whose end has not come yet.
-struct Open<'t> {
+/// A list or a mapping that has not ended yet.
+struct OpenNode<'t> {
     at: Position,
     kind: OpenKind<'t>,
 }
 
 enum OpenKind<'t> {
     List(Vec<Node<'t>>),
-    /// With the key whose value comes next.
+    /// The entries, and the key whose value comes next.
     Map(Vec<(Node<'t>, Node<'t>)>, Option<Node<'t>>),
 }
 
 #[derive(Default)]
 struct Tree<'t> {
     root: Option<Node<'t>>,
-    open: Vec<Open<'t>>,
+    open: Vec<OpenNode<'t>>,
     max_depth: usize,
     nodes: usize,
     documents: usize,
 }
 
 impl<'t> Tree<'t> {
-    fn take(&mut self, event: Event<'t>, at: Position, report: &mut Report) -> Result<(), Ended> {
+    fn take(
+        &mut self,
+        event: Event<'t>,
+        at: Position,
+        report: &mut Report,
+    ) -> Result<(), ParseEnded> {
         match event {
             Event::DocumentStart(_) => return self.begin_document(at, report),
             Event::Alias(_) => {
@@ -140,7 +145,7 @@ impl<'t> Tree<'t> {
                 return self.begin(at, OpenKind::Map(Vec::new(), None), report);
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                if let Some(Open { at, kind }) = self.open.pop() {
+                if let Some(OpenNode { at, kind }) = self.open.pop() {
                     let kind = match kind {
                         OpenKind::List(items) => Kind::List(items),
                         OpenKind::Map(entries, _) => Kind::Map(entries),
@@ -153,11 +158,11 @@ impl<'t> Tree<'t> {
         Ok(())
     }
 
-    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), Ended> {
+    fn begin_document(&mut self, at: Position, report: &mut Report) -> Result<(), ParseEnded> {
         self.documents += 1;
         if self.documents > 1 {
             report.error(at, "a second document", "keep one document in a file");
-            return Err(Ended);
+            return Err(ParseEnded);
         }
         Ok(())
     }
@@ -167,23 +172,23 @@ impl<'t> Tree<'t> {
         at: Position,
         kind: OpenKind<'t>,
         report: &mut Report,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ParseEnded> {
         if self.open.len() == self.max_depth {
             let (message, remedy) = too_deep(self.max_depth);
             report.error(at, message, remedy);
-            return Err(Ended);
+            return Err(ParseEnded);
         }
-        self.open.push(Open { at, kind });
+        self.open.push(OpenNode { at, kind });
         Ok(())
     }
 
-    /// Puts a whole node where it belongs.
-    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), Ended> {
+    /// Adds a complete node to the list or mapping that contains it.
+    fn place(&mut self, node: Node<'t>, report: &mut Report) -> Result<(), ParseEnded> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let message = format!("more than {MAX_NODES} texts, lists and mappings");
             report.error(node.at, message, "split the file");
-            return Err(Ended);
+            return Err(ParseEnded);
         }
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => self.root = Some(node),
@@ -194,7 +199,7 @@ impl<'t> Tree<'t> {
                     if !is_usable_key(&key, report) {
                         key.kind = Kind::Refused;
                     }
-                    // Nothing stands there: the key says where.
+                    // An empty value has no position of its own: the key's is used.
                     let at = if node.is_empty_text() { key.at } else { node.at };
                     entries.push((key, Node { at, ..node }));
                 }

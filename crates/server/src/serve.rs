@@ -11,7 +11,7 @@ use hyper::Request;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::http::Peer;
-use tollgate::rules::{Config, Following, Rules, RulesFile};
+use tollgate::rules::{Config, FileFollower, Rules, RulesFile};
 use tollgate::{Limiter, Redis};
 use tollgate_playground::Playground;
 
@@ -128,7 +128,7 @@ fn foundation(
     log: &Log,
     lifecycle: Lifecycle,
     traces: Option<Traces>,
-) -> anyhow::Result<(Foundation, Option<Following>)> {
+) -> anyhow::Result<(Foundation, Option<FileFollower>)> {
     let limiter = limiter(args)?;
     // First: the rules may take all the limits there can be.
     let store = StoreMonitor::new(&limiter, args.max_memory)?;
@@ -139,7 +139,7 @@ fn foundation(
     let (rules, following) = match &args.config {
         Some(path) => {
             let file = RulesFile::open(&limiter, path)?;
-            let following = file.follow().and_then(Following::and_on_hangup);
+            let following = file.follow().and_then(FileFollower::and_on_hangup);
             let following = following.context("--config cannot be followed")?;
             (RuleSet::of_file(file), Some(following))
         }

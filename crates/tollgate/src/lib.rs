@@ -1,7 +1,6 @@
 //! Exact rate limiting: five algorithms, one set of semantics.
 //!
-//! A [`Limiter`] keeps what every key has spent. A [`Scope`] is a limit with a name; ask it about a
-//! key:
+//! A [`Limiter`] holds what every key has spent. A [`Scope`] is a limit with a name; check a key against it:
 //!
 //! ```
 //! use tollgate::Limiter;
@@ -17,8 +16,8 @@
 //! # }
 //! ```
 //!
-//! In async code, await the same check; in memory it is ready at once, and on a store across the
-//! network it will not be:
+//! In async code, await the same check. In memory it is ready at once; on a store across the network it takes a round
+//! trip:
 //!
 //! ```
 //! # use tollgate::{Limiter, Verdict, Redis};
@@ -36,9 +35,9 @@
 //! # }
 //! ```
 //!
-//! A request that must fit several limits is charged to all of them or to none. A shadow limit is
-//! one you are trying out: it says what it would have done. A [peek](Scope::peek) among them refuses
-//! and is never charged.
+//! A request that must fit several limits is charged to all of them or to none. A limit in shadow mode is one on
+//! trial: it reports what it would have done, and refuses nothing. A [peek](Scope::peek) among them can refuse the
+//! request, and is never charged.
 //!
 //! ```
 //! # use tollgate::Limiter;
@@ -56,8 +55,8 @@
 //! # }
 //! ```
 //!
-//! What is refused costs nothing. What was charged for nothing can be given back, with the receipt
-//! that the decision carries:
+//! A refused request costs nothing. The charge of a request that failed later can be given back, with the receipt in
+//! the decision:
 //!
 //! ```
 //! # use tollgate::Limiter;
@@ -73,9 +72,8 @@
 //! # }
 //! ```
 //!
-//! A limit can change while it is in use: ask for the same name with other numbers, or another
-//! algorithm. What was spent stays spent, and customers with limits of their own keep what they have
-//! spent when these change ([`Limiter::scope`]).
+//! A limit can change while it is in use: request a scope of the same name with other numbers, or another algorithm.
+//! Keys keep what they have spent, also when a customer moves to a limit of its own ([`Limiter::scope`]).
 //!
 //! ```
 //! # use tollgate::Limiter;
@@ -89,8 +87,8 @@
 //! # }
 //! ```
 //!
-//! Work of your own that can wait is not checked but acquired: it waits its turn, in order, or is told
-//! at once that its turn would come too late.
+//! Work that can wait is acquired instead of checked: it waits its turn, in order, or learns at once that its turn
+//! would come too late.
 //!
 //! ```
 //! use std::time::Duration;
@@ -106,8 +104,8 @@
 //! # }
 //! ```
 //!
-//! When one process becomes many, the same limits hold across all of them on a Redis or Valkey (feature
-//! `redis`; `tls` for `rediss://`). Only how the limiter is made changes, and that checks are awaited:
+//! When one process becomes many, the same limits hold across all of them on a Redis or Valkey (feature `redis`;
+//! `tls` for `rediss://`). Only two things change: how the limiter is built, and that checks are awaited:
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
@@ -126,20 +124,20 @@
 //! # }
 //! ```
 //!
-//! A check is one round trip, decided inside the server at the server's time; checks that come while
-//! one is on its way go together in the next. A refusal is remembered for as long as it is sure to
-//! last, at most a second ([`Decision::is_cached`]).
+//! A check is one round trip, decided inside the server at the server's time; checks that arrive while one is in
+//! flight are sent together in the next. A refusal is cached as long as it is certain to last, at most a second
+//! ([`Decision::is_cached`]).
 //!
-//! A cluster is `redis+cluster://a,b,c`, a primary that sentinels watch `redis+sentinel://a,b,c/name`,
-//! and several servers that share the keys `redis+shards://a,b,c`.
+//! The URL of a cluster is `redis+cluster://a,b,c`, the URL of a primary behind sentinels is
+//! `redis+sentinel://a,b,c/name`, and the URL of several servers that share the keys is `redis+shards://a,b,c`.
 //!
-//! A store that fails is no refusal. What a check comes to then is for you to say: allowed, which it is
-//! unless said otherwise, an error, or decided on this process's share of the limit. A scope may say so for
-//! itself, and have its own deadline ([`Scope::on_failure`], [`Scope::deadline`]). The answer is
-//! marked ([`Decision::is_degraded`]), comes within the deadline, and at once while the server keeps
-//! failing; [`Limiter::health`] reports the state of the servers. The log (`tracing`, target `tollgate::outage`) has
-//! one warning when a store begins to fail, and one line when it answers again, with the number of failed requests, the
-//! number of decisions made without the store, and the duration.
+//! A store failure is not a refusal. The failure policy decides the result of a check then: allowed, which is the
+//! default; an error; or decided on this process's share of the limit. A scope may have its own policy and its own
+//! deadline ([`Scope::on_failure`], [`Scope::deadline`]). Such a decision is marked ([`Decision::is_degraded`]). It
+//! is returned within the deadline, and at once while the server keeps failing; [`Limiter::health`] reports the state
+//! of the servers. The log (`tracing`, target `tollgate::outage`) has one warning when a store begins to fail, and
+//! one line when it answers again, with the number of failed requests, the number of decisions made without the
+//! store, and the duration.
 //!
 #![cfg_attr(feature = "redis", doc = "```no_run")]
 #![cfg_attr(not(feature = "redis"), doc = "```ignore")]
@@ -161,8 +159,8 @@
 //! # }
 //! ```
 //!
-//! Which requests spend which limits, and for whom, need not be in the program: rules say it, in YAML
-//! (feature `rules`). Every rule that applies is charged, or none is.
+//! Rules in a YAML file can say which requests spend which limits, and by which key, so that the program need not
+//! (feature `rules`). Either every rule that applies is charged, or none is.
 //!
 #![cfg_attr(feature = "rules", doc = "```")]
 #![cfg_attr(not(feature = "rules"), doc = "```ignore")]
@@ -183,15 +181,14 @@
 //! let rules = Rules::new(&Limiter::memory(), &config)?;
 //! let request = Attributes::new().with("ip", "203.0.113.9").claimed("api_key", "anything");
 //! let ruling = rules.check("api", &request).now()?;
-//! assert_eq!(ruling.remaining(), Some(59)); // nobody vouches for the key: the address counts
+//! assert_eq!(ruling.remaining(), Some(59)); // the key is only claimed, so the address is used
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A server need not ask for itself: a layer does it, for axum, tonic and everything else that is a tower
-//! service (feature `tower`, and one for each framework). A client that has spent its quota gets a 429 that says
-//! when to come back, and every response has the headers that say how its client stands
-//! ([`tower::RateLimitLayer`]).
+//! In a server, a layer can do the checks, for axum, tonic and everything else that is a tower service (feature
+//! `tower`, and one for each framework). A client that has spent its quota gets a 429 that says when to retry, and
+//! every response has headers with the client's quota and what remains of it ([`tower::RateLimitLayer`]).
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -211,52 +208,54 @@
 //! # }
 //! ```
 //!
-//! Clients are known by their address, also behind proxies, by API keys or by tokens ([`http::Identity`]). Those who
-//! ask are helped as well: [`tower::PaceLayer`] makes the requests of a client wait their turn, as the servers that it asks wish.
+//! Clients are identified by their address, also behind proxies, by API keys or by tokens ([`http::Identity`]). There
+//! is a layer for clients as well: [`tower::PaceLayer`] delays a client's requests to the rate that the servers ask
+//! for.
 //!
-//! Memory is bounded: keys with nothing spent are dropped a few at a time, by whoever brings in a new
-//! one, and at the ceiling ([`Builder::max_bytes`]) nobody's state is dropped to make room: new keys
-//! share one state for each name until there is room again ([`Limiter::usage`] counts them). Who knows how many keys
-//! will come has their memory fetched beforehand ([`Builder::room_for`]).
+//! Memory is bounded. Keys with nothing spent are removed a few at a time, whenever a new key is added. At the
+//! ceiling ([`Builder::max_bytes`]) no state is dropped to make room: new keys share one state for each name until
+//! there is room again ([`Limiter::usage`] counts them). If the number of keys is known, [`Builder::room_for`]
+//! allocates their memory in advance.
 //!
-//! Tests bring their own time: [`ManualClock`].
+//! Tests control the time with a [`ManualClock`].
 //!
 //! # Answers
 //!
-//! Each of these is made of the one before it.
+//! Each of these types contains the one before it.
 //!
-//! | type | what it is | comes from |
+//! | type | meaning | returned by |
 //! |---|---|---|
 //! | [`Verdict`] | allowed, with a delay; or denied, with the wait | every answer below: `verdict()` |
-//! | [`Decision`] | one limit's answer: a verdict, what remains, and a receipt if something was charged | [`Scope::check`], [`Scope::peek`] |
-//! | [`JointDecision`] | the answer of several limits to one request, with each one's decision | [`Limiter::check_all`] |
-//! | `rules::Ruling` | the answer of rules: a joint decision, with the rules that applied | `Rules::check` |
-//! | `http::Outcome` | a decision or a ruling, for those who tell an HTTP client | `Outcome::of_limit`, `Outcome::of_rules` |
+//! | [`Decision`] | the decision of one limit: a verdict, the units that remain, and a receipt if something was charged | [`Scope::check`], [`Scope::peek`] |
+//! | [`JointDecision`] | the decision of several limits about one request, with the decision of each | [`Limiter::check_all`] |
+//! | `rules::Ruling` | the decision of rules: a joint decision, with the rules that applied | `Rules::check` |
+//! | `http::Outcome` | a decision or a ruling, in the form that an HTTP response needs | `Outcome::of_limit`, `Outcome::of_rules` |
 //! | `http::Refusal` | the response to a refused request: an outcome, a failed store, or a bad token | `Refusal::new` |
-//! | `tower::LayerDecision` | what the middleware does with a request: an outcome or a refusal | the hooks of `RateLimitLayer` |
+//! | `tower::LayerDecision` | the effect of the middleware on a request: an outcome or a refusal | the hooks of `RateLimitLayer` |
 //!
-//! [`Answer`] is the future of each store operation, and [`Acquired`] what [`Scope::acquire`] comes to. `check` is one
-//! request on one limit, or on the rules of a domain; `check_all` is one request on several limits; `batch` is several requests.
+//! [`Answer`] is the future of each store operation, and [`Acquired`] is the result of [`Scope::acquire`]. `check` is
+//! one request on one limit, or on the rules of a domain; `check_all` is one request on several limits; `batch` is
+//! several requests.
 //!
 //! # Features
 //!
-//! None is on unless asked for.
+//! No feature is enabled by default.
 //!
-//! | feature | what it brings |
+//! | feature | adds |
 //! |---|---|
 //! | `redis` | limits on Redis and Valkey, shared by many processes |
-//! | `tls` | the same over TLS; with `redis` |
-//! | `rules` | which requests spend which limits, from YAML |
-//! | `watch` | rules that follow their file; with `rules` |
-//! | `tower` | middleware for servers and clients, of every framework that is on tower; with `rules` |
-//! | `axum` | axum's bodies, and the addresses of its clients; with `tower` |
-//! | `tonic` | the same of tonic, and refusals as gRPC statuses; with `tower` |
-//! | `reqwest` | reqwest's clients can be paced; with `tower` |
-//! | `jwt` | clients known by their tokens; with `tower` |
+//! | `tls` | Redis and Valkey over TLS; includes `redis` |
+//! | `rules` | rules in YAML that say which requests spend which limits |
+//! | `watch` | rules that follow their file; includes `rules` |
+//! | `tower` | middleware for servers and clients of every framework built on tower; includes `rules` |
+//! | `axum` | support for axum's bodies and client addresses; includes `tower` |
+//! | `tonic` | support for tonic's bodies and client addresses, and refusals as gRPC statuses; includes `tower` |
+//! | `reqwest` | pacing of reqwest clients; includes `tower` |
+//! | `jwt` | clients identified by their tokens; includes `tower` |
 //! | `serde` | limits, decisions and receipts as text and JSON |
-//! | `jwks` | the keys of tokens fetched from their issuer's URL; with `jwt` |
+//! | `jwks` | keys of tokens fetched from their issuer's URL; includes `jwt` |
 //!
-// What another feature documents leads to the table above.
+// Links to items of features that are not enabled lead to the table above.
 #![cfg_attr(not(feature = "tower"), doc = "[`http::Identity`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::PaceLayer`]: #features")]
 #![cfg_attr(not(feature = "tower"), doc = "[`tower::RateLimitLayer`]: #features")]
@@ -278,9 +277,9 @@ pub use tollgate_rules as rules;
 #[cfg(feature = "tower")]
 pub use tollgate_tower as tower;
 
-/// Requests over HTTP: who a client is, and what it is told.
+/// HTTP requests: how clients are identified, and the headers and responses that they receive.
 ///
-/// The middleware in [`tower`] is made of it, and a server of one's own can be.
+/// The middleware in [`tower`] uses these types, and a server without the middleware can use them too.
 #[cfg(feature = "tower")]
 pub mod http {
     pub use tollgate_http::*;

@@ -1,8 +1,8 @@
-//! The most each decider admits, by the length of the interval: measured, and as promised.
+//! The most units that each limit admits, by the length of the interval: measured, and the bound.
 
-use crate::Run;
-use crate::chart::{Mark, Panel, marks};
-use crate::decided::{Passing, Step, admitted, leaving, most_in};
+use crate::LimitRun;
+use crate::chart::{ChartPanel, MarkShape, marks};
+use crate::decided::{LevelStep, PassedUnits, admitted, leaving, most_in};
 use crate::decider::{WINDOW_US, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
 
@@ -11,12 +11,12 @@ const HEIGHT: u32 = 560;
 const COLUMNS: usize = 3;
 const UNTIL_US: u64 = 2 * WINDOW_US;
 
-/// The lengths drawn are whole tenths of a second and 3 us: what comes after a burst may come two
-/// microseconds after it.
+/// Intervals are whole tenths of a second and 3 us long, because the requests after a burst may come two microseconds
+/// after it.
 const EVERY_US: u64 = 100_000;
 const SLACK_US: u64 = 3;
 
-pub(crate) fn draw(runs: &[Run]) -> String {
+pub(crate) fn draw(runs: &[LimitRun]) -> String {
     let caption = Caption {
         title: "The most that gets through, by the length of the interval".to_owned(),
         description: runs.iter().map(described).collect::<Vec<_>>().join(" "),
@@ -34,19 +34,19 @@ pub(crate) fn draw(runs: &[Run]) -> String {
             width: 236.0,
             height: 160.0,
         };
-        draw_panel(run, &Panel { area, until_us: UNTIL_US, top_units: 32 }, &mut svg);
+        draw_panel(run, &ChartPanel { area, until_us: UNTIL_US, top_units: 32 }, &mut svg);
     }
     svg.text("note middle", Point { x: 440.0, y: HEIGHT as f64 - 18.0 }, "length of the interval");
     svg.finish()
 }
 
-fn described(run: &Run) -> String {
+fn described(run: &LimitRun) -> String {
     let measured = most_in(&admitted(&run.attack), WINDOW_US);
     let bound = run.limit.bound_over(WINDOW_US).max_units;
     format!("{}: {measured} units measured in 10 s, bound {bound}.", run.decider.title)
 }
 
-fn draw_panel(run: &Run, panel: &Panel, svg: &mut Svg) {
+fn draw_panel(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     let heading = Point { x: panel.area.left, y: panel.area.top - 10.0 };
     svg.text("heading", heading, run.decider.title);
     svg.path("area", &panel.filled(&measured(&admitted(&run.attack))));
@@ -64,30 +64,30 @@ fn draw_panel(run: &Run, panel: &Panel, svg: &mut Svg) {
     label(run, panel, svg);
 }
 
-/// The two numbers most people ask for: what can come at once, and in one window.
-fn label(run: &Run, panel: &Panel, svg: &mut Svg) {
+/// Writes two numbers: the most units at once, and the most in one window.
+fn label(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     let admitted = admitted(&run.attack);
     let at_once = most_in(&admitted, SLACK_US);
-    // Clear of the limit's own line.
+    // Below the line of the limit.
     let line = if at_once < 2 * run.limit.size() { run.limit.size() } else { at_once };
     let words = Point { x: panel.x(0) + 5.0, y: panel.y(line) + 15.0 };
     svg.text("", words, &format!("{at_once} in {SLACK_US} µs"));
 
     let most = most_in(&admitted, WINDOW_US);
     let point = panel.at(WINDOW_US, most);
-    svg.path("allowed", &marks(Mark::Dot, &[point]));
+    svg.path("allowed", &marks(MarkShape::Dot, &[point]));
     let words = Point { x: point.x - 6.0, y: point.y - 9.0 };
     svg.text("end", words, &format!("{most} in 10 s"));
 }
 
-fn measured(passing: &[Passing]) -> Vec<Step> {
+fn measured(passing: &[PassedUnits]) -> Vec<LevelStep> {
     by_interval(|interval_us| most_in(passing, interval_us))
 }
 
-/// A count for every length of interval, where it changes.
-fn by_interval(count: impl Fn(u64) -> u64) -> Vec<Step> {
+/// Returns a count for every length of interval, where it changes.
+fn by_interval(count: impl Fn(u64) -> u64) -> Vec<LevelStep> {
     let lengths = (0..UNTIL_US / EVERY_US).map(|nth| nth * EVERY_US);
-    let mut steps: Vec<Step> =
+    let mut steps: Vec<LevelStep> =
         lengths.map(|length_us| (length_us, count(length_us + SLACK_US))).collect();
     steps.dedup_by_key(|(_, count)| *count);
     steps
@@ -101,7 +101,7 @@ mod tests {
     use crate::traffic::attack;
 
     #[test]
-    fn the_attack_reaches_every_bound() {
+    fn attack_reaches_every_bound() {
         for decider in &ALL {
             let limit: tollgate_core::Limit = decider.limit.parse().unwrap();
             let attacked = admitted(&decide(&limit, &attack()).unwrap());

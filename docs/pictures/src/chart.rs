@@ -1,9 +1,9 @@
 //! Panels: an area of the picture with a scale of time and one of units.
 
-use crate::decided::Step;
+use crate::decided::LevelStep;
 use crate::svg::{Area, Coordinate, Point, Svg};
 
-/// Requests of one half second stand in one column.
+/// Requests of one half second are in one column.
 const COLUMN_US: u64 = 500_000;
 
 /// The height of a mark with the gap above it.
@@ -12,13 +12,13 @@ pub(crate) const MARK_HEIGHT: f64 = 5.5;
 const TEN_SECONDS_US: u64 = 10_000_000;
 
 /// An area whose left edge is 0 us and whose bottom is 0 units.
-pub(crate) struct Panel {
+pub(crate) struct ChartPanel {
     pub(crate) area: Area,
     pub(crate) until_us: u64,
     pub(crate) top_units: u64,
 }
 
-impl Panel {
+impl ChartPanel {
     pub(crate) fn x(&self, at_us: u64) -> f64 {
         self.area.left + self.area.width * at_us as f64 / self.until_us as f64
     }
@@ -31,7 +31,7 @@ impl Panel {
         Point { x: self.x(at_us), y: self.y(units) }
     }
 
-    /// Every other window of 10 s, shaded.
+    /// Shades every other window of 10 s.
     pub(crate) fn windows(&self, svg: &mut Svg) {
         let width = self.x(TEN_SECONDS_US) - self.x(0);
         for start_us in (TEN_SECONDS_US..self.until_us).step_by(2 * TEN_SECONDS_US as usize) {
@@ -39,7 +39,7 @@ impl Panel {
         }
     }
 
-    /// A vertical line every 10 s, and numbered horizontal ones at `ticks`.
+    /// Draws a vertical line every 10 s, and numbered horizontal lines at `ticks`.
     pub(crate) fn grid(&self, svg: &mut Svg, ticks: &[u64]) {
         for at_us in (0..=self.until_us).step_by(TEN_SECONDS_US as usize) {
             let [from, to] = [self.at(at_us, 0), self.at(at_us, self.top_units)];
@@ -56,7 +56,7 @@ impl Panel {
         svg.line("axis", self.at(0, 0), self.at(self.until_us, 0));
     }
 
-    /// The seconds under the panel.
+    /// Writes the seconds below the panel.
     pub(crate) fn seconds(&self, svg: &mut Svg, every_us: u64) {
         let y = self.area.bottom() + 16.0;
         for at_us in (0..=self.until_us).step_by(every_us as usize) {
@@ -65,8 +65,8 @@ impl Panel {
         }
     }
 
-    /// The outline of values that each hold until the next.
-    pub(crate) fn outline(&self, steps: &[Step]) -> String {
+    /// Returns the outline of values, each of which holds until the next.
+    pub(crate) fn outline(&self, steps: &[LevelStep]) -> String {
         let mut d = String::new();
         for &(at_us, units) in steps.iter().filter(|(at_us, _)| *at_us <= self.until_us) {
             let [x, y] = [self.x(at_us), self.y(units)].map(Coordinate);
@@ -75,14 +75,19 @@ impl Panel {
         d + &format!("H{}", Coordinate(self.area.right()))
     }
 
-    /// The area under that outline.
-    pub(crate) fn filled(&self, steps: &[Step]) -> String {
+    /// Returns the area below that outline.
+    pub(crate) fn filled(&self, steps: &[LevelStep]) -> String {
         let [left, bottom] = [self.area.left, self.area.bottom()].map(Coordinate);
         format!("{}V{bottom}H{left}Z", self.outline(steps))
     }
 
-    /// Where the mark of each instant stands: in columns that grow away from `baseline_y`.
-    pub(crate) fn columns(&self, instants: &[u64], baseline_y: f64, grow: Grow) -> Vec<Point> {
+    /// Returns the position of each instant's mark, in columns that grow away from `baseline_y`.
+    pub(crate) fn columns(
+        &self,
+        instants: &[u64],
+        baseline_y: f64,
+        grow: GrowDirection,
+    ) -> Vec<Point> {
         let column = |at_us: u64| at_us / COLUMN_US;
         let mut points = Vec::with_capacity(instants.len());
         let (mut last, mut height) = (None, 0.0);
@@ -91,37 +96,37 @@ impl Panel {
             last = Some(column(at_us));
             let x = self.x(column(at_us) * COLUMN_US + COLUMN_US / 2);
             let away = MARK_HEIGHT / 2.0 + 1.0 + height;
-            let y = if grow == Grow::Up { baseline_y - away } else { baseline_y + away };
+            let y = if grow == GrowDirection::Up { baseline_y - away } else { baseline_y + away };
             points.push(Point { x, y });
         }
         points
     }
 }
 
-/// The way a column of marks grows.
+/// The direction in which a column of marks grows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Grow {
+pub(crate) enum GrowDirection {
     Up,
     Down,
 }
 
-/// The shape of a mark: it tells what the colour tells.
+/// The shape of a mark, which says the same as its colour.
 #[derive(Clone, Copy)]
-pub(crate) enum Mark {
+pub(crate) enum MarkShape {
     Dot,
     Cross,
     Diamond,
 }
 
-/// Marks at these points, as path data.
-pub(crate) fn marks(mark: Mark, points: &[Point]) -> String {
+/// Returns marks at these points, as path data.
+pub(crate) fn marks(mark: MarkShape, points: &[Point]) -> String {
     let shape = |at: &Point| {
         let [x, y] = [at.x, at.y].map(Coordinate);
         match mark {
-            // A line of no length with round ends.
-            Mark::Dot => format!("M{x} {y}h0"),
-            Mark::Cross => format!("M{x} {y}m-2-2l4 4m0-4l-4 4"),
-            Mark::Diamond => format!("M{x} {y}m0-3.2l3.2 3.2-3.2 3.2-3.2-3.2Z"),
+            // A line of length zero with round ends.
+            MarkShape::Dot => format!("M{x} {y}h0"),
+            MarkShape::Cross => format!("M{x} {y}m-2-2l4 4m0-4l-4 4"),
+            MarkShape::Diamond => format!("M{x} {y}m0-3.2l3.2 3.2-3.2 3.2-3.2-3.2Z"),
         }
     };
     points.iter().map(shape).collect()

@@ -1,7 +1,7 @@
-//! The same traffic through all deciders: what comes out of each.
+//! The same traffic through all limits, and the requests that each lets through.
 
-use crate::Run;
-use crate::chart::{Grow, MARK_HEIGHT, Mark, Panel, marks};
+use crate::LimitRun;
+use crate::chart::{ChartPanel, GrowDirection, MARK_HEIGHT, MarkShape, marks};
 use crate::decided::{leaving, most_in};
 use crate::decider::{WINDOW_US, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
@@ -14,16 +14,17 @@ const FIRST_TOP: f64 = 84.0;
 const LANE_HEIGHT: f64 = 62.0;
 const LANE_PITCH: f64 = 76.0;
 
-/// One row: a name, two lines about it, and when requests pass.
-struct Lane {
+/// One row: a name, two notes, and the times at which requests pass.
+struct TrafficLane {
     name: &'static str,
     notes: [String; 2],
     class: &'static str,
     instants: Vec<u64>,
 }
 
-pub(crate) fn draw(runs: &[Run]) -> String {
-    let lanes: Vec<Lane> = asked(runs).into_iter().chain(runs.iter().map(let_through)).collect();
+pub(crate) fn draw(runs: &[LimitRun]) -> String {
+    let lanes: Vec<TrafficLane> =
+        asked(runs).into_iter().chain(runs.iter().map(let_through)).collect();
     let caption = Caption {
         title: "The same traffic through six deciders".to_owned(),
         description: lanes.iter().map(described).collect::<Vec<_>>().join(" "),
@@ -32,12 +33,12 @@ pub(crate) fn draw(runs: &[Run]) -> String {
     let mut svg = Svg::new(WIDTH, height as u32, &caption);
     svg.text("title", Point { x: 24.0, y: 34.0 }, &caption.title);
     let note =
-        "All allow a nominal 10 in 10 s. Each dot is a request that goes through, when it goes.";
+        "All allow a nominal 10 in 10 s. Each dot is a request that passes, at the time it passes.";
     svg.text("note", Point { x: 24.0, y: 54.0 }, note);
     for (nth, lane) in lanes.iter().enumerate() {
         let top = FIRST_TOP + LANE_PITCH * nth as f64;
         let area = Area { left: LEFT, top, width: PLOT_WIDTH, height: LANE_HEIGHT };
-        let panel = Panel { area, until_us: END_US, top_units: 1 };
+        let panel = ChartPanel { area, until_us: END_US, top_units: 1 };
         draw_lane(lane, &panel, &mut svg);
         if nth + 1 == lanes.len() {
             panel.seconds(&mut svg, 10_000_000);
@@ -46,35 +47,35 @@ pub(crate) fn draw(runs: &[Run]) -> String {
     svg.finish()
 }
 
-/// The first lane: the traffic itself.
-fn asked(runs: &[Run]) -> Option<Lane> {
+/// Returns the first lane: the traffic itself.
+fn asked(runs: &[LimitRun]) -> Option<TrafficLane> {
     let everyday = &runs.first()?.everyday;
     let notes = [format!("{} requests", everyday.len()), String::new()];
     let instants = everyday.iter().map(|it| it.at_us).collect();
-    Some(Lane { name: "What was asked", notes, class: "asked", instants })
+    Some(TrafficLane { name: "All requests", notes, class: "asked", instants })
 }
 
-fn let_through(run: &Run) -> Lane {
+fn let_through(run: &LimitRun) -> TrafficLane {
     let mut instants: Vec<u64> = leaving(&run.everyday).iter().map(|it| it.at_us).collect();
     instants.sort_unstable();
     let most = most_in(&leaving(&run.everyday), WINDOW_US);
     let verb = if is_shaping(&run.limit) { "leave" } else { "pass" };
     let notes = [format!("{} {verb}", instants.len()), format!("at most {most} in 10 s")];
-    Lane { name: run.decider.title, notes, class: "allowed", instants }
+    TrafficLane { name: run.decider.title, notes, class: "allowed", instants }
 }
 
-fn described(lane: &Lane) -> String {
+fn described(lane: &TrafficLane) -> String {
     let [first, second] = &lane.notes;
     let comma = if second.is_empty() { "" } else { ", " };
     format!("{}: {first}{comma}{second}.", lane.name)
 }
 
-fn draw_lane(lane: &Lane, panel: &Panel, svg: &mut Svg) {
+fn draw_lane(lane: &TrafficLane, panel: &ChartPanel, svg: &mut Svg) {
     panel.grid(svg, &[]);
     panel.baseline(svg);
     let bottom = panel.area.bottom();
-    let points = panel.columns(&lane.instants, bottom, Grow::Up);
-    svg.path(lane.class, &marks(Mark::Dot, &points));
+    let points = panel.columns(&lane.instants, bottom, GrowDirection::Up);
+    svg.path(lane.class, &marks(MarkShape::Dot, &points));
     let x = 24.0;
     svg.text("heading", Point { x, y: bottom - 5.0 * MARK_HEIGHT - 4.0 }, lane.name);
     for (note, y) in lane.notes.iter().zip([bottom - 14.0, bottom + 2.0]) {

@@ -1,32 +1,32 @@
-//! The decisions on a trace, and counts over them.
+//! The decisions on a trace, and counts of them.
 
 use serde::Deserialize;
 use tollgate_core::{Ask, Cost, Limit};
 
-use crate::traffic::Request;
+use crate::traffic::TraceRequest;
 
 /// One decision: the fields of a line of `tollgate replay` that are drawn.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-pub struct LayerDecision {
+pub struct ReplayedDecision {
     /// When the request was made.
     pub at_us: u64,
-    /// The units that the request costs.
+    /// The cost of the request.
     pub cost: u64,
     /// Whether the request is allowed.
     pub allowed: bool,
     /// The largest cost that would fit now.
     pub remaining: u64,
-    /// How long an allowed request waits before it leaves.
+    /// How long an allowed request waits before it proceeds.
     pub delay_us: u64,
 }
 
-/// Decides a trace with the library, as `tollgate replay` does.
-pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<LayerDecision>> {
+/// Makes the decisions that `tollgate replay` would print for this trace, with the library.
+pub fn decide(limit: &Limit, requests: &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>> {
     let mut state = limit.fresh();
-    let decide = |&Request { at_us, cost }: &Request| {
+    let decide = |&TraceRequest { at_us, cost }: &TraceRequest| {
         let ask = Ask::new(Cost::new(cost)?);
         let decision = limit.check(&mut state, at_us, ask).decision;
-        Ok(LayerDecision {
+        Ok(ReplayedDecision {
             at_us,
             cost,
             allowed: decision.is_allowed(),
@@ -39,52 +39,52 @@ pub fn decide(limit: &Limit, requests: &[Request]) -> anyhow::Result<Vec<LayerDe
 
 /// Units that pass at an instant.
 #[derive(Clone, Copy)]
-pub(crate) struct Passing {
+pub(crate) struct PassedUnits {
     pub(crate) at_us: u64,
     pub(crate) units: u64,
 }
 
-/// Returns the admitted units, at the time of their request.
-pub(crate) fn admitted(decided: &[LayerDecision]) -> Vec<Passing> {
+/// Returns the admitted units, at the times of their requests.
+pub(crate) fn admitted(decided: &[ReplayedDecision]) -> Vec<PassedUnits> {
     let allowed = decided.iter().filter(|it| it.allowed);
-    allowed.map(|it| Passing { at_us: it.at_us, units: it.cost }).collect()
+    allowed.map(|it| PassedUnits { at_us: it.at_us, units: it.cost }).collect()
 }
 
-/// Returns the admitted units, at the time when their request leaves.
-pub(crate) fn leaving(decided: &[LayerDecision]) -> Vec<Passing> {
+/// Returns the admitted units, at the times at which their requests leave.
+pub(crate) fn leaving(decided: &[ReplayedDecision]) -> Vec<PassedUnits> {
     let allowed = decided.iter().filter(|it| it.allowed);
-    allowed.map(|it| Passing { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
+    allowed.map(|it| PassedUnits { at_us: it.at_us + it.delay_us, units: it.cost }).collect()
 }
 
 /// A value that holds from an instant on.
-pub(crate) type Step = (u64, u64);
+pub(crate) type LevelStep = (u64, u64);
 
-/// The units that passed in the window that ends at each instant, where they change.
-pub(crate) fn trailing(passing: &[Passing], window_us: u64) -> Vec<Step> {
-    let changes = |passing: &Passing| [passing.at_us, passing.at_us + window_us];
+/// Returns the units that passed in the window before each instant, where they change.
+pub(crate) fn trailing(passing: &[PassedUnits], window_us: u64) -> Vec<LevelStep> {
+    let changes = |passing: &PassedUnits| [passing.at_us, passing.at_us + window_us];
     let mut instants: Vec<u64> = passing.iter().flat_map(changes).collect();
     instants.sort_unstable();
     instants.dedup();
     let in_window = |end_us: u64| {
-        let counts = |it: &&Passing| it.at_us <= end_us && end_us < it.at_us + window_us;
+        let counts = |it: &&PassedUnits| it.at_us <= end_us && end_us < it.at_us + window_us;
         passing.iter().filter(counts).map(|it| it.units).sum()
     };
     std::iter::once((0, 0)).chain(instants.into_iter().map(|at| (at, in_window(at)))).collect()
 }
 
-/// The most units that passed in any `interval_us` consecutive microseconds.
-pub(crate) fn most_in(passing: &[Passing], interval_us: u64) -> u64 {
-    let from = |first: &Passing| -> u64 {
+/// Returns the most units that passed in any `interval_us` consecutive microseconds.
+pub(crate) fn most_in(passing: &[PassedUnits], interval_us: u64) -> u64 {
+    let from = |first: &PassedUnits| -> u64 {
         let counts =
-            |it: &&Passing| first.at_us <= it.at_us && it.at_us < first.at_us + interval_us;
+            |it: &&PassedUnits| first.at_us <= it.at_us && it.at_us < first.at_us + interval_us;
         passing.iter().filter(counts).map(|it| it.units).sum()
     };
     passing.iter().map(from).max().unwrap_or(0)
 }
 
-/// How `remaining` moved, where it changed.
-pub(crate) fn remaining(decided: &[LayerDecision]) -> Vec<Step> {
-    let mut steps: Vec<Step> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
+/// Returns the values of `remaining`, where they change.
+pub(crate) fn remaining(decided: &[ReplayedDecision]) -> Vec<LevelStep> {
+    let mut steps: Vec<LevelStep> = decided.iter().map(|it| (it.at_us, it.remaining)).collect();
     steps.dedup_by_key(|(_, remaining)| *remaining);
     steps
 }

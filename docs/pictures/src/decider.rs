@@ -2,16 +2,16 @@
 
 use tollgate_core::Limit;
 
-/// The window of the window limits, and the time the buckets take to be whole again.
+/// The window of the window limits, and the time in which the buckets refill.
 pub(crate) const WINDOW_US: u64 = 10_000_000;
 
-/// One way to decide, as it is drawn.
+/// A limit that is drawn.
 pub(crate) struct Decider {
-    /// Its file's name.
+    /// The name of its picture's file, without the extension.
     pub(crate) slug: &'static str,
     /// Its heading.
     pub(crate) title: &'static str,
-    /// Its limit, as the command reads it.
+    /// The limit, as the command line takes it.
     pub(crate) limit: &'static str,
 }
 
@@ -48,12 +48,12 @@ pub(crate) const ALL: [Decider; 6] = [
     },
 ];
 
-/// Whether it counts in windows that begin at fixed times.
+/// Returns whether a limit counts in windows that begin at fixed times.
 pub(crate) fn has_aligned_windows(limit: &Limit) -> bool {
     matches!(limit, Limit::FixedWindow(_) | Limit::SlidingWindowCounter(_))
 }
 
-/// Whether what it admits leaves later.
+/// Returns whether admitted requests leave later.
 pub(crate) fn is_shaping(limit: &Limit) -> bool {
     matches!(limit, Limit::LeakyBucket(bucket) if bucket.mode() == tollgate_core::Mode::Shaping)
 }

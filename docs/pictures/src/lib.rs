@@ -1,13 +1,13 @@
-//! Draws the pictures of `docs/guide/algorithms.md` from replayed traffic.
+//! Draws the pictures of `docs/algorithms.md` from replayed traffic.
 //!
 //! - `decider`: the six limits that are drawn
-//! - `traffic`: the requests they are given
-//! - `decided`: what they answered, and counts over it
+//! - `traffic`: the requests that they decide
+//! - `decided`: their decisions, and counts of them
 //! - `svg`, `chart`: text and shapes, then panels with scales
 //! - `timeline`, `compared`, `bounds`: one kind of picture each
 //!
-//! Whoever calls [`pictures`] says how to replay: the program runs `tollgate replay`, the test that
-//! the committed pictures are up to date asks the library with [`decide`].
+//! The caller of [`pictures`] chooses how to replay: the program runs `tollgate replay`, and the test that the
+//! committed pictures are up to date calls the library with [`decide`].
 
 mod bounds;
 mod chart;
@@ -23,9 +23,9 @@ use std::fmt;
 use anyhow::Context;
 use tollgate_core::Limit;
 
-pub use decided::{LayerDecision, decide};
+pub use decided::{ReplayedDecision, decide};
 use decider::{ALL, Decider};
-pub use traffic::Request;
+pub use traffic::TraceRequest;
 
 /// One finished picture.
 pub struct Picture {
@@ -41,31 +41,31 @@ impl fmt::Debug for Picture {
     }
 }
 
-/// One decider, and what it did with both kinds of traffic.
-struct Run {
+/// One limit, and its decisions on each kind of traffic.
+struct LimitRun {
     decider: &'static Decider,
     limit: Limit,
     /// The everyday traffic.
-    everyday: Vec<LayerDecision>,
-    /// The same with probes in between, to show how `remaining` changes between requests.
-    probed: Vec<LayerDecision>,
-    /// The traffic that gets the most out of each of them.
-    attack: Vec<LayerDecision>,
+    everyday: Vec<ReplayedDecision>,
+    /// The same with probes in between, which show how `remaining` changes between requests.
+    probed: Vec<ReplayedDecision>,
+    /// The traffic that gets the most out of each limit.
+    attack: Vec<ReplayedDecision>,
 }
 
-impl Run {
-    /// How many of the everyday requests were allowed, and how many refused.
+impl LimitRun {
+    /// Returns the number of everyday requests that were allowed, and the number that were refused.
     fn allowed_and_refused(&self) -> (usize, usize) {
         let allowed = self.everyday.iter().filter(|it| it.allowed).count();
         (allowed, self.everyday.len() - allowed)
     }
 }
 
-/// Every picture, from the decisions that `replay` makes for a limit on a trace.
+/// Returns every picture, from the decisions that `replay` makes for a limit on a trace.
 pub fn pictures(
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
+    replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
 ) -> anyhow::Result<Vec<Picture>> {
-    let runs: Vec<Run> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
+    let runs: Vec<LimitRun> = ALL.iter().map(|it| run(it, &replay)).collect::<Result<_, _>>()?;
     let mut pictures: Vec<Picture> = runs
         .iter()
         .map(|run| Picture {
@@ -80,12 +80,12 @@ pub fn pictures(
 
 fn run(
     decider: &'static Decider,
-    replay: impl Fn(&Limit, &[Request]) -> anyhow::Result<Vec<LayerDecision>>,
-) -> anyhow::Result<Run> {
+    replay: impl Fn(&Limit, &[TraceRequest]) -> anyhow::Result<Vec<ReplayedDecision>>,
+) -> anyhow::Result<LimitRun> {
     let limit: Limit = decider.limit.parse().context(decider.limit)?;
     let everyday = traffic::everyday();
     let probed = traffic::with_probes(&everyday, limit.size());
-    Ok(Run {
+    Ok(LimitRun {
         decider,
         limit,
         everyday: replay(&limit, &everyday)?,

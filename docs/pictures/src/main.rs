@@ -9,11 +9,11 @@ use std::thread;
 use anyhow::{Context, bail};
 use clap::Parser;
 use tollgate_core::Limit;
-use tollgate_pictures::{LayerDecision, Request, pictures};
+use tollgate_pictures::{ReplayedDecision, TraceRequest, pictures};
 
 /// Draw the pictures of docs/guide/algorithms.md from real replays
 #[derive(Debug, Parser)]
-struct Args {
+struct PictureArgs {
     /// The `tollgate` command to run
     #[arg(long, default_value = "target/release/tollgate")]
     tollgate: PathBuf,
@@ -24,7 +24,7 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+    let args = PictureArgs::parse();
     for picture in pictures(|limit, requests| replay(&args.tollgate, limit, requests))? {
         let path = args.out.join(&picture.file_name);
         fs::write(&path, &picture.svg).with_context(|| path.display().to_string())?;
@@ -37,8 +37,8 @@ fn main() -> anyhow::Result<()> {
 fn replay(
     tollgate: &Path,
     limit: &Limit,
-    requests: &[Request],
-) -> anyhow::Result<Vec<LayerDecision>> {
+    requests: &[TraceRequest],
+) -> anyhow::Result<Vec<ReplayedDecision>> {
     let mut child = Command::new(tollgate)
         .args(["replay", "--limit", &limit.to_string(), "-"])
         .stdin(Stdio::piped())
@@ -48,7 +48,7 @@ fn replay(
         .with_context(|| format!("{}: cannot be run; build it first", tollgate.display()))?;
     let mut stdin = child.stdin.take().context("standard input is a pipe")?;
     let trace = csv(requests);
-    // Written from a thread: the command answers while it reads, and either pipe may fill up.
+    // Written from a thread: the command writes while it reads, and either pipe may fill up.
     let writer = thread::spawn(move || stdin.write_all(trace.as_bytes()));
     let output = child.wait_with_output()?;
     if !output.status.success() {
@@ -62,7 +62,7 @@ fn replay(
     lines.map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-fn csv(requests: &[Request]) -> String {
+fn csv(requests: &[TraceRequest]) -> String {
     let header = "at_us,key,cost\n".to_owned();
     requests.iter().fold(header, |text, it| text + &format!("{},a,{}\n", it.at_us, it.cost))
 }

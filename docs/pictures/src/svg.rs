@@ -1,8 +1,8 @@
-//! SVG text: shapes and words by class, one style for all pictures.
+//! SVG text: shapes and texts by class, one style for all pictures.
 
 use std::fmt::{self, Write};
 
-/// Blue, vermilion and green of the Okabe-Ito palette: apart for colour-blind eyes too.
+/// Blue, vermilion and green of the Okabe-Ito palette, which colour-blind people can tell apart.
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif;fill:#1f2328}\
 .title{font-size:18px;font-weight:600}\
@@ -27,12 +27,12 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,
 .area{fill:#b9d8ea}\
 .leaving-area{fill:#8fcdb9}";
 
-/// A place in the picture, in pixels from its top left.
+/// A point in the picture, in pixels from its top left.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
-    /// To the right.
+    /// Pixels to the right.
     pub x: f64,
-    /// Down.
+    /// Pixels down.
     pub y: f64,
 }
 
@@ -43,19 +43,19 @@ pub struct Area {
     pub left: f64,
     /// Its upper edge.
     pub top: f64,
-    /// To its right edge.
+    /// The distance to its right edge.
     pub width: f64,
-    /// To its lower edge.
+    /// The distance to its lower edge.
     pub height: f64,
 }
 
 impl Area {
-    /// The right edge.
+    /// Returns the right edge.
     pub fn right(&self) -> f64 {
         self.left + self.width
     }
 
-    /// The lower edge.
+    /// Returns the lower edge.
     pub fn bottom(&self) -> f64 {
         self.top + self.height
     }
@@ -75,23 +75,23 @@ impl fmt::Display for Coordinate {
     }
 }
 
-/// The title and the description of a picture, also for screen readers.
+/// The title and the description of a picture, which screen readers use.
 #[derive(Clone, Debug)]
 pub struct Caption {
-    /// In a few words.
+    /// A few words.
     pub title: String,
-    /// In sentences, for screen readers.
+    /// A description in sentences, for people who cannot see the picture.
     pub description: String,
 }
 
-/// A picture being drawn; what is drawn later lies above.
+/// A picture being drawn; later shapes cover earlier ones.
 #[derive(Debug)]
 pub struct Svg {
     text: String,
 }
 
 impl Svg {
-    /// An empty page.
+    /// Returns an empty page.
     pub fn new(width: u32, height: u32, caption: &Caption) -> Svg {
         let (title, description) = (escaped(&caption.title), escaped(&caption.description));
         let text = format!(
@@ -108,12 +108,12 @@ impl Svg {
         svg
     }
 
-    /// Looks of a picture's own classes, as CSS.
+    /// Adds styles for a picture's own classes, as CSS.
     pub fn style(&mut self, css: &str) {
         self.push(format_args!("<style>{css}</style>"));
     }
 
-    /// A rectangle.
+    /// Draws a rectangle.
     pub fn rect(&mut self, class: &str, area: Area) {
         let [x, y] = [area.left, area.top].map(Coordinate);
         let [width, height] = [area.width, area.height].map(Coordinate);
@@ -122,34 +122,34 @@ impl Svg {
         ));
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
         let [x1, y1, x2, y2] = [from.x, from.y, to.x, to.y].map(Coordinate);
         self.push(format_args!("<path class=\"{class}\" d=\"M{x1} {y1}L{x2} {y2}\"/>"));
     }
 
-    /// Draws a path with the data `d`, unless `d` is empty.
+    /// Draws a path with the data `d`; does nothing if `d` is empty.
     pub fn path(&mut self, class: &str, d: &str) {
         if !d.is_empty() {
             self.push(format_args!("<path class=\"{class}\" d=\"{d}\"/>"));
         }
     }
 
-    /// Words, from this point on.
+    /// Writes a text that begins at this point.
     pub fn text(&mut self, class: &str, at: Point, words: &str) {
         let [x, y] = [at.x, at.y].map(Coordinate);
         let words = escaped(words);
         self.push(format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{words}</text>"));
     }
 
-    /// The finished text.
+    /// Returns the finished SVG.
     pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }
 
     fn push(&mut self, element: fmt::Arguments<'_>) {
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.text, "{element}");
     }
 }

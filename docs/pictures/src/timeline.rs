@@ -1,7 +1,7 @@
-//! One decider over time: requests, `remaining`, and the units admitted in the last window.
+//! One limit over time: requests, `remaining`, and the units admitted in the last window.
 
-use crate::Run;
-use crate::chart::{Grow, MARK_HEIGHT, Mark, Panel, marks};
+use crate::LimitRun;
+use crate::chart::{ChartPanel, GrowDirection, MARK_HEIGHT, MarkShape, marks};
 use crate::decided::{admitted, leaving, most_in, remaining, trailing};
 use crate::decider::{WINDOW_US, has_aligned_windows, is_shaping};
 use crate::svg::{Area, Caption, Point, Svg};
@@ -10,10 +10,10 @@ use crate::traffic::{END_US, PARTS};
 const WIDTH: u32 = 880;
 const LEFT: f64 = 84.0;
 const PLOT_WIDTH: f64 = 770.0;
-/// The most marks in one column, either way.
+/// The most marks in one column, in either direction.
 const MOST_MARKS: f64 = 10.0;
 
-pub(crate) fn draw(run: &Run) -> String {
+pub(crate) fn draw(run: &LimitRun) -> String {
     let shaping = is_shaping(&run.limit);
     let mut svg = Svg::new(WIDTH, if shaping { 554 } else { 492 }, &caption(run));
     let [asked, left, trail] = [
@@ -45,11 +45,11 @@ pub(crate) fn draw(run: &Run) -> String {
 
 const PLOT: Area = Area { left: LEFT, top: 0.0, width: PLOT_WIDTH, height: 0.0 };
 
-fn panel(area: Area, top_units: u64) -> Panel {
-    Panel { area, until_us: END_US, top_units }
+fn panel(area: Area, top_units: u64) -> ChartPanel {
+    ChartPanel { area, until_us: END_US, top_units }
 }
 
-fn caption(run: &Run) -> Caption {
+fn caption(run: &LimitRun) -> Caption {
     let (allowed, refused) = run.allowed_and_refused();
     let most = most_in(&admitted(&run.everyday), WINDOW_US);
     let bound = run.limit.bound_over(WINDOW_US).max_units;
@@ -64,7 +64,7 @@ fn caption(run: &Run) -> Caption {
     }
 }
 
-fn header(run: &Run, svg: &mut Svg) {
+fn header(run: &LimitRun, svg: &mut Svg) {
     let (allowed, refused) = run.allowed_and_refused();
     let x = 24.0;
     svg.text("title", Point { x, y: 34.0 }, run.decider.title);
@@ -74,8 +74,8 @@ fn header(run: &Run, svg: &mut Svg) {
     svg.text("note", Point { x, y: 54.0 }, &note);
 }
 
-/// Allowed requests grow up from the middle, refused ones down.
-fn requests(run: &Run, panel: &Panel, svg: &mut Svg) {
+/// Draws allowed requests upwards from the middle, and refused ones downwards.
+fn requests(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     let words = "Requests: each mark is one, each column half a second";
     svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 25.0 }, words);
     panel.grid(svg, &[]);
@@ -87,9 +87,10 @@ fn requests(run: &Run, panel: &Panel, svg: &mut Svg) {
         let y = panel.area.top - 8.0;
         svg.text("tick middle", Point { x, y }, part.name);
     }
-    for (allowed, class, mark, grow) in
-        [(true, "allowed", Mark::Dot, Grow::Up), (false, "refused", Mark::Cross, Grow::Down)]
-    {
+    for (allowed, class, mark, grow) in [
+        (true, "allowed", MarkShape::Dot, GrowDirection::Up),
+        (false, "refused", MarkShape::Cross, GrowDirection::Down),
+    ] {
         let of_kind = run.everyday.iter().filter(|it| it.allowed == allowed);
         let instants: Vec<u64> = of_kind.map(|it| it.at_us).collect();
         svg.path(class, &marks(mark, &panel.columns(&instants, middle_y, grow)));
@@ -99,7 +100,7 @@ fn requests(run: &Run, panel: &Panel, svg: &mut Svg) {
     }
 }
 
-fn last_window(run: &Run, panel: &Panel, svg: &mut Svg) {
+fn last_window(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     heading(panel, svg, "Units admitted in the 10 s up to each instant");
     panel.grid(svg, &[0, 10, 20]);
     panel.baseline(svg);
@@ -123,7 +124,7 @@ fn last_window(run: &Run, panel: &Panel, svg: &mut Svg) {
     svg.path("curve", &panel.outline(&trailing(&admitted(&run.everyday), WINDOW_US)));
 }
 
-fn departures(run: &Run, panel: &Panel, svg: &mut Svg) {
+fn departures(run: &LimitRun, panel: &ChartPanel, svg: &mut Svg) {
     heading(panel, svg, "When they leave: never less than a second apart");
     panel.grid(svg, &[]);
     panel.baseline(svg);
@@ -132,17 +133,17 @@ fn departures(run: &Run, panel: &Panel, svg: &mut Svg) {
         .iter()
         .map(|passing| Point { x: panel.x(passing.at_us), y })
         .collect();
-    svg.path("leaves", &marks(Mark::Diamond, &points));
-    svg.path("leaves", &marks(Mark::Diamond, &[Point { x: 20.0, y }]));
+    svg.path("leaves", &marks(MarkShape::Diamond, &points));
+    svg.path("leaves", &marks(MarkShape::Diamond, &[Point { x: 20.0, y }]));
     svg.text("", Point { x: 28.0, y: y + 4.0 }, "leaves");
 }
 
-fn heading(panel: &Panel, svg: &mut Svg, words: &str) {
+fn heading(panel: &ChartPanel, svg: &mut Svg, words: &str) {
     svg.text("heading", Point { x: panel.area.left, y: panel.area.top - 8.0 }, words);
 }
 
-/// Words under a horizontal line, at its beginning.
-fn label(panel: &Panel, svg: &mut Svg, class: &str, units: u64, words: &str) {
+/// Writes a text under a horizontal line, at its left end.
+fn label(panel: &ChartPanel, svg: &mut Svg, class: &str, units: u64, words: &str) {
     let on_line = panel.at(0, units);
     svg.text(class, Point { x: on_line.x + 6.0, y: on_line.y + 14.0 }, words);
 }

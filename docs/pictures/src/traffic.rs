@@ -1,81 +1,81 @@
-//! The requests every decider is given.
+//! The requests that every limit decides.
 
 use crate::decider::WINDOW_US;
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// Where the everyday picture ends: the last shaped request has left by then.
+/// The end of the everyday picture: the last shaped request has left by then.
 pub(crate) const END_US: u64 = 70 * SECOND;
 
-/// Close enough that a change of `remaining` is drawn within a quarter of a pixel.
+/// The time between probes: short enough that a change of `remaining` is drawn within a quarter of a pixel.
 const PROBE_EVERY_US: u64 = 20 * MS;
 
 /// One request of a trace; there is only one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// When it is made.
+pub struct TraceRequest {
+    /// When the request is made.
     pub at_us: u64,
-    /// The units that it costs.
+    /// The cost of the request.
     pub cost: u64,
 }
 
-impl Request {
-    fn one(at_us: u64) -> Request {
-        Request { at_us, cost: 1 }
+impl TraceRequest {
+    fn one(at_us: u64) -> TraceRequest {
+        TraceRequest { at_us, cost: 1 }
     }
 }
 
-/// A part of the everyday traffic, to write over it.
-pub(crate) struct Part {
+/// A part of the everyday traffic, with the text above it.
+pub(crate) struct TrafficPart {
     pub(crate) name: &'static str,
     pub(crate) from_us: u64,
     pub(crate) until_us: u64,
 }
 
-pub(crate) const PARTS: [Part; 3] = [
-    Part { name: "a trickle", from_us: 0, until_us: 10 * SECOND },
-    Part {
+pub(crate) const PARTS: [TrafficPart; 3] = [
+    TrafficPart { name: "a trickle", from_us: 0, until_us: 10 * SECOND },
+    TrafficPart {
         name: "10 just before 20 s, 10 just after",
         from_us: 13 * SECOND,
         until_us: 27 * SECOND,
     },
-    Part {
+    TrafficPart {
         name: "4 each second, whatever the answer",
         from_us: 37_500 * MS,
         until_us: 60 * SECOND,
     },
 ];
 
-/// A trickle, a burst of 20 across the boundary at 20 s, and a client that never backs off.
-pub(crate) fn everyday() -> Vec<Request> {
+/// Returns a trickle, a burst of 20 across the boundary at 20 s, and a client that never backs off.
+pub(crate) fn everyday() -> Vec<TraceRequest> {
     let trickle = (0..5).map(|nth| (2 * nth + 1) * SECOND);
     let burst = (0..20).map(|nth| 19_800 * MS + nth * 20 * MS);
     let hammering = (0..90).map(|nth| 37_500 * MS + nth * 250 * MS);
-    trickle.chain(burst).chain(hammering).map(Request::one).collect()
+    trickle.chain(burst).chain(hammering).map(TraceRequest::one).collect()
 }
 
-/// Ten requests at each of the three microseconds around every second, after an idle time.
+/// Returns ten requests at each of the three microseconds around every second, after an idle time.
 ///
-/// The first ten arrive in the last microsecond of a window; what each algorithm gives back after
-/// that, it gives back at one of these instants.
-pub(crate) fn attack() -> Vec<Request> {
+/// The first ten arrive in the last microsecond of a window; the units that each algorithm gives back after that, it
+/// gives back at one of these instants.
+pub(crate) fn attack() -> Vec<TraceRequest> {
     let seconds = 2 * WINDOW_US / SECOND..=4 * WINDOW_US / SECOND;
     let instants = seconds.flat_map(|second| {
         let at_us = second * SECOND;
         [at_us - 1, at_us, at_us + 1]
     });
-    instants.flat_map(|at_us| [Request::one(at_us); 10]).collect()
+    instants.flat_map(|at_us| [TraceRequest::one(at_us); 10]).collect()
 }
 
-/// The requests, and between them some that cost more than there can be.
+/// Returns the requests, with probes between them: requests that cost more than the limit can ever have.
 ///
-/// Those are refused, charge nothing and report `remaining`.
-pub(crate) fn with_probes(requests: &[Request], size: u64) -> Vec<Request> {
+/// Probes are refused, charge nothing and report `remaining`.
+pub(crate) fn with_probes(requests: &[TraceRequest], size: u64) -> Vec<TraceRequest> {
     let probes = (0..=END_US / PROBE_EVERY_US)
-        .map(|nth| Request { at_us: nth * PROBE_EVERY_US, cost: size + 1 });
-    let mut all: Vec<Request> = requests.iter().copied().chain(probes).collect();
-    // Stable: at one instant the requests come before the probe.
+        .map(|nth| TraceRequest { at_us: nth * PROBE_EVERY_US, cost: size + 1 });
+    let mut all: Vec<TraceRequest> = requests.iter().copied().chain(probes).collect();
+    // A stable sort: at one instant the requests come before the probe.
     all.sort_by_key(|request| request.at_us);
     all
 }

@@ -1,4 +1,4 @@
-//! The committed pictures and sizes match the current algorithms.
+//! The committed pictures and sizes are what the algorithms give today.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use tollgate_core::{Fill, Log, State, Window, WindowPair};
 use tollgate_pictures::{decide, pictures};
 
-/// Every picture is compared before the test fails, so that it names them all.
+/// Every picture is compared before the test fails, so that the failure names them all.
 #[test]
 fn committed_pictures_are_up_to_date() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -20,15 +20,15 @@ fn committed_pictures_are_up_to_date() {
 }
 
 #[test]
-fn no_picture_is_large() {
+fn pictures_are_small() {
     for picture in pictures(decide).unwrap() {
         assert!(picture.svg.len() < 60_000, "{picture:?}");
     }
 }
 
 #[test]
-fn the_documented_sizes_are_the_real_ones() {
-    let document = include_str!("../../guide/algorithms.md");
+fn documented_state_sizes_are_correct() {
+    let document = include_str!("../../algorithms.md");
     assert!(document.contains(&format!("is {} bytes whichever it holds", size_of::<State>())));
     for (state, bytes) in [
         ("Window", size_of::<Window>()),
@@ -37,6 +37,6 @@ fn the_documented_sizes_are_the_real_ones() {
         ("Fill", size_of::<Fill>()),
     ] {
         let stated = format!("`{state}`, {bytes} bytes");
-        assert!(document.contains(&stated), "docs/guide/algorithms.md does not say {stated}");
+        assert!(document.contains(&stated), "docs/algorithms.md does not say {stated}");
     }
 }

@@ -1,5 +1,5 @@
-//! The tiers of API keys, here and in a file of their own. The keys are secrets: no message shows them,
-//! nor what stands beside them, which may have changed places with them.
+//! The tiers of API keys, in the rules file and in a file of their own. The keys are secrets: no message shows them,
+//! nor the tiers next to them, because the two may have been swapped.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Naming, Row, Table, listed};
+use super::fields::{NameTable, Naming, TableRow, listed};
 use super::names;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::Node;
 
-/// YAML has no longer names of fields.
+/// The longest name of a field in YAML.
 const MAX_KEY_BYTES: usize = 1_024;
 
 /// The most tiers that a remedy lists.
 const MAX_LISTED: usize = 8;
 
-const API_KEYS: Table = Table {
+const API_KEYS: NameTable = NameTable {
     name: "the table of API keys",
     item: "API key",
     remedy: "give each key its tier on a line of its own, indented under `api_keys`",
@@ -30,21 +30,21 @@ const API_KEYS: Table = Table {
 
 /// The table of API keys, from one file or two.
 pub(crate) struct ApiKeys {
-    rows: HashMap<Box<str>, Tier>,
+    rows: HashMap<Box<str>, KeyTier>,
     /// The tiers that rules name, if there are rules.
     named: Option<HashSet<Box<str>>>,
-    /// Those that none names, and has been warned of.
+    /// The tiers that no rule names, of which the file was warned.
     unnamed: HashSet<Box<str>>,
 }
 
-/// A key's tier, and where that stands.
-struct Tier {
+/// A key's tier, and its position.
+struct KeyTier {
     name: Box<str>,
     file: Arc<str>,
     line: u32,
 }
 
-/// The file that has more keys.
+/// The file that has further keys.
 pub(crate) struct KeysFile {
     pub(crate) path: PathBuf,
     pub(crate) at: Position,
@@ -57,7 +57,7 @@ impl ApiKeys {
 
     /// Adds the keys of a table.
     pub(crate) fn read(&mut self, node: &Node<'_>, report: &mut Report) {
-        for Row { name, at, value } in API_KEYS.rows(node, report).unwrap_or_default() {
+        for TableRow { name, at, value } in API_KEYS.rows(node, report).unwrap_or_default() {
             if name.is_empty() || name.len() > MAX_KEY_BYTES {
                 let remedy = format!("use 1 to {MAX_KEY_BYTES} bytes");
                 report.error(at, "an API key that is empty or too long", remedy);
@@ -70,10 +70,10 @@ impl ApiKeys {
             match self.rows.entry(name.into()) {
                 Entry::Vacant(entry) => {
                     let file = report.file().clone();
-                    entry.insert(Tier { name: tier.into(), file, line: at.line });
+                    entry.insert(KeyTier { name: tier.into(), file, line: at.line });
                 }
                 Entry::Occupied(entry) => {
-                    let Tier { file, line, .. } = entry.get();
+                    let KeyTier { file, line, .. } = entry.get();
                     let message = format!("this API key is defined twice (first at {file}:{line})");
                     report.error(at, message, "keep one of them");
                 }
@@ -118,7 +118,7 @@ impl KeysFile {
     }
 }
 
-/// A file of API keys that has none.
+/// Reports a file of API keys that is empty.
 pub(crate) fn nothing(at: Position, report: &mut Report) {
     report.error(at, "no API keys", "give each key its tier, or write `{}` if there are none");
 }

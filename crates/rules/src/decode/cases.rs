@@ -1,20 +1,20 @@
-//! The tests that a file carries: requests, and what its rules should do with them.
+//! The tests in a file: requests, and the expected effects of its rules.
 
 use std::collections::{BTreeSet, HashMap};
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
-use super::limits::Limits;
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::limits::LimitsTable;
 use super::names;
-use crate::attributes::Standing;
-use crate::cases::{Case, CaseAttribute, Expectation};
-use crate::config::Rule;
+use crate::attributes::TrustLevel;
+use crate::cases::{CaseAttribute, Expectation, FileTest};
+use crate::config::RuleConfig;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most tests in a file: they run whenever it is read.
+/// The most tests in a file: they run each time the file is read.
 const MAX_TESTS: usize = 1_000;
 
 /// The most attributes of a test's request.
@@ -31,8 +31,8 @@ const TEST: Mapping = Mapping {
 const EXPECT_REMEDY: &str =
     "name each rule that applies and its limit, like `{ per-client: free }`; `{}` if none applies";
 
-const EXPECT: Table =
-    Table { name: "`expect`", item: "rule", remedy: EXPECT_REMEDY, naming: Naming::Shown };
+const EXPECT: NameTable =
+    NameTable { name: "`expect`", item: "rule", remedy: EXPECT_REMEDY, naming: Naming::Shown };
 
 const EXPECTED: Mapping = Mapping {
     name: "what a test expects of a rule",
@@ -40,47 +40,47 @@ const EXPECTED: Mapping = Mapping {
     remedy: "use a limit's name, or a mapping like `{ limit: free, cost: 1 }`",
 };
 
-const KEY: Table = Table {
+const KEY: NameTable = NameTable {
     name: "`key`",
     item: "attribute",
     remedy: "give the attributes of the key and their values, like `key: { ip: 203.0.113.9 }`",
     naming: Naming::Hidden,
 };
 
-/// The fields of a test that make its request, and how far what is in each can be relied on.
-const PARTS: [(&str, Table, Standing); 3] = [
-    ("attributes", attributes_in("`attributes`"), Standing::Known),
-    ("said", attributes_in("`said`"), Standing::Said),
-    ("claims", attributes_in("`claims`"), Standing::Claimed),
+/// The fields of a test that make its request, and how far the attributes in each are trusted.
+const PARTS: [(&str, NameTable, TrustLevel); 3] = [
+    ("attributes", attributes_in("`attributes`"), TrustLevel::Known),
+    ("said", attributes_in("`said`"), TrustLevel::Said),
+    ("claims", attributes_in("`claims`"), TrustLevel::Claimed),
 ];
 
-const fn attributes_in(name: &'static str) -> Table {
+const fn attributes_in(name: &'static str) -> NameTable {
     let remedy = "give each attribute its value, like `{ method: POST, path: /login }`";
-    Table { name, item: "attribute", remedy, naming: Naming::Hidden }
+    NameTable { name, item: "attribute", remedy, naming: Naming::Hidden }
 }
 
 /// Reads the tests of a file, which name its rules and limits.
 pub(super) struct CaseReader<'r, 'l, 'n> {
-    rules: HashMap<(&'r str, &'r str), &'r Rule>,
+    rules: HashMap<(&'r str, &'r str), &'r RuleConfig>,
     domains: BTreeSet<&'r str>,
     default: Option<&'r str>,
-    limits: &'l mut Limits<'n>,
+    limits: &'l mut LimitsTable<'n>,
 }
 
 impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
-    /// Reads tests of these rules, which have no errors. A test without a domain has the default one.
+    /// Returns a reader for tests of these rules, which have no errors. A test without a domain has the default one.
     pub(super) fn new(
-        rules: &'r [Rule],
+        rules: &'r [RuleConfig],
         default: Option<&'r str>,
-        limits: &'l mut Limits<'n>,
+        limits: &'l mut LimitsTable<'n>,
     ) -> CaseReader<'r, 'l, 'n> {
-        let named = |rule: &'r Rule| ((&*rule.domain, &*rule.name), rule);
+        let named = |rule: &'r RuleConfig| ((&*rule.domain, &*rule.name), rule);
         let domains = rules.iter().map(|rule| &*rule.domain).collect();
         CaseReader { rules: rules.iter().map(named).collect(), domains, default, limits }
     }
 
     /// Reads the tests of a file.
-    pub(super) fn read(&mut self, node: &Node<'_>, report: &mut Report) -> Vec<Case> {
+    pub(super) fn read(&mut self, node: &Node<'_>, report: &mut Report) -> Vec<FileTest> {
         let items = report.list(node, "`tests`", REMEDY).unwrap_or_default();
         if items.len() > MAX_TESTS {
             let message = format!("{} tests, above the most of {MAX_TESTS}", items.len());
@@ -90,7 +90,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         items.iter().filter_map(|item| self.case(item, report)).collect()
     }
 
-    fn case(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Case> {
+    fn case(&mut self, node: &Node<'_>, report: &mut Report) -> Option<FileTest> {
         let fields = Fields::read(node, &TEST, report)?;
         let name = fields.require("name", "name the test, like `name: logins`", report);
         let name = name.and_then(|node| report.text(node, "`name`", "use a text"));
@@ -100,9 +100,9 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let rows = expect.and_then(|node| EXPECT.rows(node, report));
         let domain = domain?;
         let expected = rows?.into_iter().map(|row| self.expected(&row, domain, report));
-        // Each is read, whatever is wrong with another.
+        // Collected first, so that each is read even if another has errors.
         let expected: Vec<Option<Expectation>> = expected.collect();
-        Some(Case {
+        Some(FileTest {
             name: name?.into(),
             at: node.at,
             domain: domain.into(),
@@ -111,7 +111,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         })
     }
 
-    /// The domain that a test names, or the one of all rules.
+    /// Returns the domain that a test names, or the only domain of the rules.
     fn domain(&self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<&'r str> {
         if let Some(node) = fields.get("domain") {
             let text = names::DOMAIN.read(node, "`domain`", report)?;
@@ -130,7 +130,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         let found =
             self.default.and_then(|default| self.domains.get(default).copied()).or_else(only);
         if found.is_none() {
-            let remedy = "say whose rules are tested, like `domain: api`";
+            let remedy = "name the domain whose rules are tested, like `domain: api`";
             fields.require("domain", remedy, report);
         }
         found
@@ -138,11 +138,11 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
 
     fn expected(
         &mut self,
-        row: &Row<'_, '_>,
+        row: &TableRow<'_, '_>,
         domain: &str,
         report: &mut Report,
     ) -> Option<Expectation> {
-        let Row { name, at, value } = *row;
+        let TableRow { name, at, value } = *row;
         let rule = self.rule(domain, name, at, report);
         let fields = match value.kind {
             Kind::Map(_) => Some(Fields::read(value, &EXPECTED, report)?),
@@ -171,7 +171,7 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
         name: &str,
         at: Position,
         report: &mut Report,
-    ) -> Option<&'r Rule> {
+    ) -> Option<&'r RuleConfig> {
         let found = self.rules.get(&(domain, name)).copied();
         if found.is_none() {
             let of_domain = self.rules.keys().filter(|(own, _)| *own == domain);
@@ -186,22 +186,22 @@ impl<'r, 'l, 'n> CaseReader<'r, 'l, 'n> {
     }
 }
 
-/// The attributes of a test's request.
+/// Reads the attributes of a test's request.
 fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribute>> {
     let mut sent = Vec::new();
     let mut is_whole = true;
-    for (field, table, standing) in PARTS {
+    for (field, table, trust) in PARTS {
         let Some(node) = fields.get(field) else { continue };
         let rows = table.rows(node, report);
         is_whole &= rows.is_some();
-        for Row { name, at, value } in rows.unwrap_or_default() {
+        for TableRow { name, at, value } in rows.unwrap_or_default() {
             let name = names::ATTRIBUTE.check(name, at, report);
             let value = report.text(value, "an attribute's value", "use a text");
             is_whole &= name.is_some() && value.is_some();
             sent.extend(name.zip(value).map(|(name, value)| CaseAttribute {
                 name: name.into(),
                 value: value.into(),
-                standing,
+                trust,
             }));
         }
     }
@@ -213,23 +213,23 @@ fn sent(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Vec<CaseAttribut
     is_whole.then_some(sent)
 }
 
-/// The attributes of a key, in the order of the rule's key.
+/// Reads the attributes of a key, in the order of the rule's key.
 fn key(
     node: &Node<'_>,
-    rule: Option<&Rule>,
+    rule: Option<&RuleConfig>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Box<str>)>> {
     let rows = KEY.rows(node, report)?;
     let mut key = Vec::with_capacity(rows.len());
-    for Row { name, at, value } in rows {
-        let is_part = |rule: &Rule| {
+    for TableRow { name, at, value } in rows {
+        let is_part = |rule: &RuleConfig| {
             rule.key.iter().position(|part| part.first_of.iter().any(|own| **own == *name))
         };
         let value = report.text(value, "an attribute's value", "use a text")?;
         match is_part(rule?) {
             Some(part) => key.push((part, name, value)),
             None => {
-                // Not shown: the value may stand in its place.
+                // The name is not shown: a secret value may have been written in its place.
                 let remedy = "use the attributes that the rule names under `key`";
                 report.error(at, "the rule's key has no such attribute", remedy);
                 return None;

@@ -1,10 +1,10 @@
-//! Which limit a rule spends for whom.
+//! The limit that a rule spends, by tier.
 
-use super::fields::{Fields, Mapping, Naming, Table};
-use super::limits::Limits;
+use super::fields::{Fields, Mapping, NameTable, Naming};
+use super::limits::LimitsTable;
 use super::names;
-use super::sources::Origin;
-use crate::config::{Choice, Spend, Tiers};
+use super::sources::RequestOrigin;
+use crate::config::{Choice, Spend, TierConfig};
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
@@ -14,7 +14,7 @@ pub(super) const REMEDY: &str =
 const CHOICE: Mapping =
     Mapping { name: "`limit`", fields: &["by", "tiers", "default"], remedy: REMEDY };
 
-const TIERS: Table = Table {
+const TIERS: NameTable = NameTable {
     name: "`tiers`",
     item: "tier",
     remedy: "say which limit each tier spends, like `tiers: { pro: pro }`",
@@ -23,8 +23,8 @@ const TIERS: Table = Table {
 
 pub(super) fn read(
     node: &Node<'_>,
-    limits: &mut Limits<'_>,
-    origin: Origin<'_>,
+    limits: &mut LimitsTable<'_>,
+    origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Choice> {
     match node.kind {
@@ -52,15 +52,15 @@ pub(super) fn read(
     }
     let tiers = fields.require("tiers", TIERS.remedy, report);
     let of = tiers.and_then(|node| read_tiers(node, limits, report));
-    let remedy = "name the limit of those without a tier, or use `allow` or `block`";
+    let remedy = "name the limit of requests without a tier, or use `allow` or `block`";
     let default = fields.require("default", remedy, report);
     let default = default.and_then(|node| limits.spend(node, "`default`", report));
-    Some(Choice { tiers: Some(Tiers { by: by?.into(), of: of? }), default: default? })
+    Some(Choice { tiers: Some(TierConfig { by: by?.into(), of: of? }), default: default? })
 }
 
 fn read_tiers(
     node: &Node<'_>,
-    limits: &mut Limits<'_>,
+    limits: &mut LimitsTable<'_>,
     report: &mut Report,
 ) -> Option<Vec<(Box<str>, Spend)>> {
     let rows = TIERS.rows(node, report)?;

@@ -1,17 +1,17 @@
-//! What requests cost.
+//! The costs of requests.
 
 use tollgate_core::{Cost, Excerpt, MAX_UNITS};
 
-use super::fields::{Naming, Row, Table};
-use super::sources::Origin;
-use crate::config::{Costs, Route};
+use super::fields::{NameTable, Naming, TableRow};
+use super::sources::RequestOrigin;
+use crate::config::{CostRoute, Costs};
 use crate::nearest::nearest;
 use crate::pattern::Pattern;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most routes that may have costs of their own in a rule: they are tried one after the other.
+/// The most routes of a rule that may have their own costs: they are tried one after the other.
 const MAX_ROUTES: usize = 1_000;
 
 const REMEDY: &str =
@@ -19,12 +19,16 @@ const REMEDY: &str =
 
 const ROUTE_REMEDY: &str = "write it like `/v1/export/**` or `POST /reports`";
 
-const ROUTES: Table =
-    Table { name: "`cost`", item: "route", remedy: REMEDY, naming: Naming::Shown };
+const ROUTES: NameTable =
+    NameTable { name: "`cost`", item: "route", remedy: REMEDY, naming: Naming::Shown };
 
 pub(super) const ONE: Costs = Costs { routes: Vec::new(), default: Cost::ONE };
 
-pub(super) fn read(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<Costs> {
+pub(super) fn read(
+    node: &Node<'_>,
+    origin: RequestOrigin<'_>,
+    report: &mut Report,
+) -> Option<Costs> {
     match node.kind {
         Kind::Map(_) => read_routes(node, origin, report),
         Kind::Text { .. } if !node.is_null() => Some(Costs { default: cost(node, report)?, ..ONE }),
@@ -35,7 +39,7 @@ pub(super) fn read(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> 
     }
 }
 
-fn read_routes(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<Costs> {
+fn read_routes(node: &Node<'_>, origin: RequestOrigin<'_>, report: &mut Report) -> Option<Costs> {
     let rows = ROUTES.rows(node, report)?;
     if rows.len() > MAX_ROUTES {
         let message = format!("{} routes, above the most of {MAX_ROUTES}", rows.len());
@@ -43,7 +47,7 @@ fn read_routes(node: &Node<'_>, origin: Origin<'_>, report: &mut Report) -> Opti
         return None;
     }
     let mut costs = ONE;
-    for Row { name, at, value } in rows {
+    for TableRow { name, at, value } in rows {
         let cost = cost(value, report);
         if name == "default" {
             costs.default = cost.unwrap_or(Cost::ONE);
@@ -66,8 +70,8 @@ fn cost(node: &Node<'_>, report: &mut Report) -> Option<Cost> {
     cost
 }
 
-/// `POST /reports` or `/v1/export/**`.
-fn route(text: &str, at: Position, report: &mut Report) -> Option<Route> {
+/// Reads `POST /reports` or `/v1/export/**`.
+fn route(text: &str, at: Position, report: &mut Report) -> Option<CostRoute> {
     let mut words = text.split(' ');
     let (method, path) = match (words.next(), words.next(), words.next()) {
         (Some(path), None, _) => (None, path),
@@ -102,6 +106,6 @@ fn route(text: &str, at: Position, report: &mut Report) -> Option<Route> {
             report.error(at, message, "methods are like `POST`; lower case is another method");
             None
         }
-        _ => Some(Route { method: method.map(Into::into), path: Pattern::of(path) }),
+        _ => Some(CostRoute { method: method.map(Into::into), path: Pattern::of(path) }),
     }
 }

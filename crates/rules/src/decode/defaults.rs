@@ -1,4 +1,4 @@
-//! What holds for every rule that does not say otherwise, and how rules say it.
+//! The settings of every rule that has none of its own, and how rules set them.
 
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ const LOCAL: Mapping = Mapping {
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// What a rule has that does not say.
+/// The settings of a rule that has none of its own.
 #[derive(Default)]
 pub(super) struct Defaults<'n> {
     pub(super) domain: Option<&'n str>,
     pub(super) on_store_failure: Option<OnFailure>,
     pub(super) deadline: Option<Duration>,
-    /// One that was refused is not missing.
+    /// Whether a domain is given; one that was refused is not reported as missing.
     pub(super) has_domain: bool,
 }
 

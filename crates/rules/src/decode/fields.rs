@@ -1,4 +1,4 @@
-//! Mappings: those whose fields are known, and tables of names that the file chooses.
+//! Mappings with known fields, and tables of names that the file chooses.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,21 +15,21 @@ const MAX_PLAIN_CHARS: usize = 32;
 
 /// A mapping whose fields are known.
 pub struct Mapping {
-    /// What messages call it.
+    /// The mapping's name in messages.
     pub name: &'static str,
-    /// Their names.
+    /// The names of the fields.
     pub fields: &'static [&'static str],
-    /// What to write if it is something else.
+    /// The remedy if the node is not a mapping.
     pub remedy: &'static str,
 }
 
 /// A mapping of names that the file chooses.
-pub(super) struct Table {
-    /// What messages call it.
+pub(super) struct NameTable {
+    /// The table's name in messages.
     pub(super) name: &'static str,
-    /// What it is a table of: `limit`.
+    /// The kind of its items: `limit`.
     pub(super) item: &'static str,
-    /// What to write if it is something else.
+    /// The remedy if the node is not a mapping.
     pub(super) remedy: &'static str,
     pub(super) naming: Naming,
 }
@@ -38,31 +38,31 @@ pub(super) struct Table {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Naming {
     Shown,
-    /// They are secrets.
+    /// The names are secrets.
     Hidden,
 }
 
-/// The fields of a mapping, each one that is known, and once.
+/// The known fields of a mapping, each once.
 pub struct Fields<'n, 't> {
     /// Where the mapping begins.
     pub at: Position,
     known: Vec<(&'static str, &'n Node<'t>)>,
-    /// What someone meant who wrote another name: it is not missing.
+    /// Fields that were probably meant by an unknown name, and so are not missing.
     meant: Vec<&'static str>,
-    /// A field was refused whose name says nothing: nothing is missing for certain.
+    /// Whether a field with an unusable name was refused; any field may then be the one that was meant.
     has_refused: bool,
     is_empty: bool,
 }
 
 /// A row of a table.
-pub(super) struct Row<'n, 't> {
+pub(super) struct TableRow<'n, 't> {
     pub(super) name: &'n str,
     pub(super) at: Position,
     pub(super) value: &'n Node<'t>,
 }
 
 impl<'n, 't> Fields<'n, 't> {
-    /// Those of a node; `None` if it is no mapping. What is wrong is reported.
+    /// Reads the fields of a node; `None` if it is not a mapping. Problems are reported.
     pub fn read(
         node: &'n Node<'t>,
         mapping: &Mapping,
@@ -99,22 +99,22 @@ impl<'n, 't> Fields<'n, 't> {
         Some(Fields { at: node.at, known, meant, has_refused, is_empty: entries.is_empty() })
     }
 
-    /// A field, if it is there.
+    /// Returns a field, if it is present.
     pub fn get(&self, name: &str) -> Option<&'n Node<'t>> {
         self.known.iter().find(|(field, _)| *field == name).map(|(_, node)| *node)
     }
 
-    /// Those that are there.
+    /// Returns the names of the fields that are present.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.known.iter().map(|(name, _)| *name)
     }
 
-    /// There is nothing in the mapping, not even what is unknown.
+    /// Returns whether the mapping is empty, without even unknown fields.
     pub(super) fn is_empty_mapping(&self) -> bool {
         self.is_empty
     }
 
-    /// A field that has to be there.
+    /// Returns a required field; reports it if it is missing.
     pub fn require(&self, name: &str, remedy: &str, report: &mut Report) -> Option<&'n Node<'t>> {
         let found = self.get(name);
         if found.is_none() && !self.may_have(name) {
@@ -123,7 +123,7 @@ impl<'n, 't> Fields<'n, 't> {
         found
     }
 
-    /// What a field says that need not be there; `otherwise` if it is not.
+    /// Reads an optional field; returns `otherwise` if it is missing.
     pub(super) fn or<T>(
         &self,
         name: &str,
@@ -133,12 +133,12 @@ impl<'n, 't> Fields<'n, 't> {
         self.get(name).map_or(Some(otherwise), read)
     }
 
-    /// A field is not there, and one that was reported may be meant for it.
+    /// Returns whether a field that was reported may be meant for this one.
     pub(super) fn may_have(&self, name: &str) -> bool {
         self.has_refused || self.meant.contains(&name)
     }
 
-    /// What is in a mapping, as it stands there.
+    /// Returns the entries of a mapping as they are, unchecked.
     pub(super) fn of(node: &'n Node<'t>) -> impl Iterator<Item = (&'n str, &'n Node<'t>)> {
         let entries = match &node.kind {
             Kind::Map(entries) => entries.as_slice(),
@@ -153,8 +153,8 @@ impl<'n, 't> Fields<'n, 't> {
 
 /// Reports an unknown field; returns the field that was probably meant.
 ///
-/// The message shows a name that looks like a field's or is nearly one. Any other name may be an API key
-/// that is indented wrongly, and stays hidden.
+/// The message shows a name that has the form of a field's name or is nearly one. Any other name may be an API key
+/// with wrong indentation, and stays hidden.
 fn unknown_field(
     text: &str,
     at: Position,
@@ -181,19 +181,19 @@ fn unknown_field(
     meant
 }
 
-/// Whether a name has the form of a field's name: up to 32 lower-case letters and underscores.
+/// Returns whether a name has the form of a field's name: up to 32 lower-case letters and underscores.
 fn is_plain(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     (1..=MAX_PLAIN_CHARS).contains(&name.len()) && name.bytes().all(fits)
 }
 
-/// The field at the beginning of `capacity:60`, which is one text to YAML.
+/// Returns the field at the beginning of `capacity:60`, which YAML reads as one text.
 pub(super) fn unspaced(text: &str, fields: &[&'static str]) -> Option<&'static str> {
     let (name, _) = text.split_once(':')?;
     fields.iter().copied().find(|field| *field == name)
 }
 
-/// `a, b or c`, each in backticks.
+/// Returns `a, b or c`, each in backticks.
 pub(super) fn listed(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match quoted.split_last() {
@@ -203,28 +203,28 @@ pub(super) fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Where names stand in the rows of a table.
-enum Seen<'n> {
-    /// In most tables they are few, and quicker compared than hashed.
+/// The rows of a table by name.
+enum RowLookup<'n> {
+    /// Most tables have few names, which are compared faster than they are hashed.
     Few,
     Many(HashMap<&'n str, usize>),
 }
 
-impl<'n> Seen<'n> {
+impl<'n> RowLookup<'n> {
     const FEW: usize = 8;
 
-    fn of(entries: usize) -> Seen<'n> {
+    fn of(entries: usize) -> RowLookup<'n> {
         match entries {
-            0..=Seen::FEW => Seen::Few,
-            _ => Seen::Many(HashMap::with_capacity(entries)),
+            0..=RowLookup::FEW => RowLookup::Few,
+            _ => RowLookup::Many(HashMap::with_capacity(entries)),
         }
     }
 
-    /// The row that has the name; if none has, the next one will.
-    fn place_of(&mut self, name: &'n str, rows: &[Row<'n, '_>]) -> Option<usize> {
+    /// Returns the index of the row that has the name; otherwise notes that the next row will have it.
+    fn place_of(&mut self, name: &'n str, rows: &[TableRow<'n, '_>]) -> Option<usize> {
         match self {
-            Seen::Few => rows.iter().position(|row| row.name == name),
-            Seen::Many(places) => match places.entry(name) {
+            RowLookup::Few => rows.iter().position(|row| row.name == name),
+            RowLookup::Many(places) => match places.entry(name) {
                 Entry::Occupied(entry) => Some(*entry.get()),
                 Entry::Vacant(entry) => {
                     entry.insert(rows.len());
@@ -235,23 +235,23 @@ impl<'n> Seen<'n> {
     }
 }
 
-impl Table {
-    /// The rows, without those whose name has come before.
+impl NameTable {
+    /// Returns the rows. A name that occurs again is reported and left out.
     pub(super) fn rows<'n, 't>(
         &self,
         node: &'n Node<'t>,
         report: &mut Report,
-    ) -> Option<Vec<Row<'n, 't>>> {
+    ) -> Option<Vec<TableRow<'n, 't>>> {
         let Kind::Map(entries) = &node.kind else {
             report.unfit(node, self.name, "a mapping", self.remedy);
             return None;
         };
-        let mut seen = Seen::of(entries.len());
-        let mut rows: Vec<Row<'_, '_>> = Vec::with_capacity(entries.len());
+        let mut seen = RowLookup::of(entries.len());
+        let mut rows: Vec<TableRow<'_, '_>> = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let Kind::Text { text, .. } = &key.kind else { continue };
             match seen.place_of(text, &rows) {
-                None => rows.push(Row { name: text, at: key.at, value }),
+                None => rows.push(TableRow { name: text, at: key.at, value }),
                 Some(first) => self.twice(text, key.at, rows[first].at, report),
             }
         }

@@ -1,4 +1,4 @@
-//! Who clients are: whose word counts for where they come from, and what their tokens are verified with.
+//! How clients are identified: which proxies and headers are trusted, and which keys verify tokens.
 
 mod jwks;
 mod jwt;
@@ -17,7 +17,7 @@ use key::KeySource;
 pub(crate) use key::MAX_KEY_FILE_BYTES;
 use tollgate_identity::config::{ForwardingHeader, IdentityConfig};
 
-/// The most headers that may be trusted: each is looked for in every request.
+/// The most headers that may be trusted: each is looked up in every request.
 const MAX_HEADERS: usize = 64;
 
 const IDENTITY: Mapping = Mapping {
@@ -41,23 +41,23 @@ const FORWARDING: [(&str, ForwardingHeader); 3] = [
 
 const HEADERS_REMEDY: &str = "list the headers that the proxies set or remove, like `[x-tenant]`";
 
-/// What tokens are verified with, where that is yet to be read.
+/// The keys that verify tokens, which are still to be read from their sources.
 #[derive(Default)]
 pub(crate) struct TokenKeys {
     pub(crate) keys: Vec<KeySource>,
     pub(crate) jwks: Option<JwksFile>,
 }
 
-/// What a file says of clients.
-pub(super) struct Section {
+/// The section `identity` of a file.
+pub(super) struct IdentitySection {
     pub(super) identity: IdentityConfig,
-    /// The keys of its `jwt`, which has none itself.
+    /// The keys of its `jwt`, whose own list is still empty.
     pub(super) keys: TokenKeys,
-    /// One that was refused is not missing.
+    /// Whether `jwt` is given; one that was refused is not reported as missing.
     has_jwt: bool,
 }
 
-pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Section> {
+pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<IdentitySection> {
     let fields = Fields::read(node, &IDENTITY, report)?;
     let trusted_proxies = fields.get("trusted_proxies").and_then(|node| nets::read(node, report));
     for name in ["forwarding_header", "trusted_headers"] {
@@ -82,15 +82,15 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Section> {
         jwt,
     };
     let has_jwt = fields.get("jwt").is_some() || fields.may_have("jwt");
-    Some(Section { identity, keys: keys.unwrap_or_default(), has_jwt })
+    Some(IdentitySection { identity, keys: keys.unwrap_or_default(), has_jwt })
 }
 
-/// Nobody is there who could write such headers.
+/// Refuses a field about headers of proxies if no proxy is trusted to write them.
 fn refuse_without_proxies(name: &str, fields: &Fields<'_, '_>, report: &mut Report) {
     let has_proxies = fields.get("trusted_proxies").is_some() || fields.may_have("trusted_proxies");
     if let Some(node) = fields.get(name).filter(|_| !has_proxies) {
-        let message = format!("`{name}` means nothing without `trusted_proxies`");
-        let remedy = "say whose headers count, like `trusted_proxies: [10.0.0.0/8]`";
+        let message = format!("`{name}` has no effect without `trusted_proxies`");
+        let remedy = "list the proxies whose headers count, like `trusted_proxies: [10.0.0.0/8]`";
         report.error(node.at, message, remedy);
     }
 }
@@ -127,7 +127,7 @@ fn headers(node: &Node<'_>, report: &mut Report) -> Option<Vec<Box<str>>> {
     Some(headers)
 }
 
-/// The same header to HTTP.
+/// Returns the name of a header in lower case, which is the same header in HTTP.
 fn lower_case(header: &str) -> Box<str> {
     header.to_ascii_lowercase().into()
 }
@@ -142,17 +142,17 @@ fn prefix(node: &Node<'_>, report: &mut Report) -> Option<u8> {
     prefix
 }
 
-impl Section {
+impl IdentitySection {
     pub(super) fn ipv6_prefix(&self) -> Option<u8> {
         self.identity.ipv6_prefix
     }
 
-    /// Whether a header is known if a trusted proxy sent it.
+    /// Returns whether a header is known if a trusted proxy sent it.
     pub(super) fn is_trusted(&self, header: &str) -> bool {
         self.identity.trusted_headers.iter().any(|trusted| **trusted == *header)
     }
 
-    /// Whether the file says how tokens are verified.
+    /// Returns whether the file configures how tokens are verified.
     pub(super) fn has_jwt(&self) -> bool {
         self.has_jwt
     }

@@ -1,11 +1,11 @@
-//! How a rule's key is made.
+//! The key of a rule.
 
 use tollgate_core::Excerpt;
 
 use super::fields::{Fields, Mapping};
 use super::names;
-use super::sources::Origin;
-use crate::config::{Condition, KeyPart, Wanted};
+use super::sources::RequestOrigin;
+use crate::config::{Condition, KeyPart, Requirement};
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
@@ -24,7 +24,7 @@ const PART: Mapping = Mapping {
 
 pub(super) fn read(
     node: &Node<'_>,
-    origin: Origin<'_>,
+    origin: RequestOrigin<'_>,
     report: &mut Report,
 ) -> Option<Vec<KeyPart>> {
     let items = report.list(node, "`key`", REMEDY)?;
@@ -56,7 +56,11 @@ pub(super) fn read(
     Some(parts)
 }
 
-fn attribute<'n>(node: &'n Node<'_>, origin: Origin<'_>, report: &mut Report) -> Option<&'n str> {
+fn attribute<'n>(
+    node: &'n Node<'_>,
+    origin: RequestOrigin<'_>,
+    report: &mut Report,
+) -> Option<&'n str> {
     let text = report.text(node, PART.name, PART.remedy)?;
     let name = names::ATTRIBUTE.check(text, node.at, report)?;
     origin.warn_of_name(name, node.at, report);
@@ -71,13 +75,13 @@ fn first_of<'n, 't>(node: &'n Node<'t>, report: &mut Report) -> Option<&'n [Node
     };
     let items = report.list(node, "`first_of`", PART.remedy)?;
     if items.is_empty() {
-        report.error(node.at, "`first_of` of no attributes", PART.remedy);
+        report.error(node.at, "`first_of` without attributes", PART.remedy);
         return None;
     }
     Some(items)
 }
 
-/// A part of the key that `when` wants not to be there: the rule would never apply.
+/// Reports a part of the key that `when` requires to be absent: the rule would never apply.
 pub(super) fn check_presence(
     key: &[KeyPart],
     when: &[Condition],
@@ -86,7 +90,7 @@ pub(super) fn check_presence(
 ) {
     let is_absent = |attribute: &str| {
         when.iter().any(|condition| {
-            *condition.attribute == *attribute && condition.wanted == Wanted::Absent
+            *condition.attribute == *attribute && condition.wanted == Requirement::Absent
         })
     };
     for part in key {
@@ -94,7 +98,7 @@ pub(super) fn check_presence(
             && part.first_of.iter().all(|attribute| is_absent(attribute))
         {
             let name = Excerpt::of(first);
-            let message = format!("the key needs `{name}`, and `when` wants it not to be there");
+            let message = format!("the key needs `{name}`, and `when` requires its absence");
             report.error(at, message, "the rule would never apply; change one of them");
         }
     }

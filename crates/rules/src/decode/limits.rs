@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use tollgate_core::{AlgorithmName, Excerpt, Limit, LimitError, Notation};
 
-use super::fields::{Fields, Mapping, Naming, Row, Table, unspaced};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow, unspaced};
 use super::names;
-use crate::config::{NamedLimit, Spend};
+use crate::config::{LimitConfig, Spend};
 use crate::nearest::nearest;
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-const LIMITS: Table = Table {
+const LIMITS: NameTable = NameTable {
     name: "`limits`",
     item: "limit",
     remedy: "name each limit, like `free: token-bucket capacity=60 refill=1/s`",
@@ -24,32 +24,32 @@ const LIMIT: Wording = Wording { name: "a limit", remedy: LIMITS.remedy };
 const ALGORITHM_REMEDY: &str =
     "begin with it, like `{ algorithm: token-bucket, capacity: 60, refill: 1/s }`";
 
-/// What a rule may spend that is no limit.
+/// The names that a rule may use instead of a limit's.
 const RESERVED: [(&str, Spend); 2] = [("allow", Spend::Allow), ("block", Spend::Block)];
 
 /// The limits of a file, by name.
 #[derive(Default)]
-pub(super) struct Limits<'n> {
-    found: Vec<Found<'n>>,
+pub(super) struct LimitsTable<'n> {
+    found: Vec<FoundLimit<'n>>,
     places: HashMap<&'n str, usize>,
-    /// There is no table to look names up in, and that has been reported.
+    /// Whether the table of limits could not be read, which has been reported; names are then not looked up.
     is_lost: bool,
 }
 
-struct Found<'n> {
+struct FoundLimit<'n> {
     name: &'n str,
     at: Position,
-    /// `None` if it was refused: its name is not unknown for that.
+    /// `None` if it was refused; its name is still known.
     limit: Option<Limit>,
     is_used: bool,
 }
 
-impl<'n> Limits<'n> {
-    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> Limits<'n> {
+impl<'n> LimitsTable<'n> {
+    pub(super) fn read(file: &Fields<'n, '_>, report: &mut Report) -> LimitsTable<'n> {
         let rows = file.or("limits", Vec::new(), |node| LIMITS.rows(node, report));
         let is_lost = rows.is_none() || file.may_have("limits");
-        let mut limits = Limits { is_lost, ..Limits::default() };
-        for Row { name, at, value } in rows.unwrap_or_default() {
+        let mut limits = LimitsTable { is_lost, ..LimitsTable::default() };
+        for TableRow { name, at, value } in rows.unwrap_or_default() {
             if RESERVED.iter().any(|(reserved, _)| *reserved == name) {
                 let message = format!("a limit cannot be called `{name}`");
                 let remedy = "choose another name: a rule may say that instead of a limit";
@@ -61,12 +61,12 @@ impl<'n> Limits<'n> {
             }
             let limit = read_limit(value, &LIMIT, report);
             limits.places.insert(name, limits.found.len());
-            limits.found.push(Found { name, at, limit, is_used: false });
+            limits.found.push(FoundLimit { name, at, limit, is_used: false });
         }
         limits
     }
 
-    /// What a rule spends: a limit's name, `allow` or `block`.
+    /// Reads the limit that a rule spends: a limit's name, `allow` or `block`.
     pub(super) fn spend(
         &mut self,
         node: &Node<'_>,
@@ -103,7 +103,7 @@ impl<'n> Limits<'n> {
         report.error(at, format!("there is no limit `{}`", Excerpt::of(text)), remedy);
     }
 
-    /// The most that one request may cost of a limit.
+    /// Returns the size of a limit: the most that one request may cost.
     pub(super) fn size(&self, place: usize) -> Option<u64> {
         self.found.get(place)?.limit.map(|limit| limit.size())
     }
@@ -115,7 +115,11 @@ impl<'n> Limits<'n> {
     pub(super) fn warn_of_unused(&self, report: &mut Report) {
         for limit in self.found.iter().filter(|limit| !limit.is_used) {
             let message = format!("no rule spends limit `{}`", limit.name);
-            report.warn(limit.at, message, "name it in a rule, unless it is asked for by its name");
+            report.warn(
+                limit.at,
+                message,
+                "name it in a rule, or ignore this if callers use the limit by its name",
+            );
         }
     }
 
@@ -123,20 +127,21 @@ impl<'n> Limits<'n> {
         self.found.len()
     }
 
-    pub(super) fn into_list(self) -> Vec<NamedLimit> {
-        let named =
-            |found: Found<'_>| Some(NamedLimit { name: found.name.into(), limit: found.limit? });
+    pub(super) fn into_list(self) -> Vec<LimitConfig> {
+        let named = |found: FoundLimit<'_>| {
+            Some(LimitConfig { name: found.name.into(), limit: found.limit? })
+        };
         self.found.into_iter().filter_map(named).collect()
     }
 }
 
-/// What messages call a limit, and what to write if it is something else.
+/// The name of a limit in messages, and the remedy if the node is something else.
 pub(super) struct Wording {
     pub(super) name: &'static str,
     pub(super) remedy: &'static str,
 }
 
-/// A limit as one text, or as a mapping of its parameters.
+/// Reads a limit from one text, or from a mapping of its parameters.
 pub(super) fn read_limit(node: &Node<'_>, wording: &Wording, report: &mut Report) -> Option<Limit> {
     match &node.kind {
         Kind::Text { text, .. } if unspaced(text, &["algorithm"]).is_some() => {
@@ -167,7 +172,7 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
         match fields.get(parameter) {
             Some(value) => {
                 let remedy = "use a number, a time or a rate, like `10`, `60s` or `1/s`";
-                // Also if it is no text, for the others to be read.
+                // A stand-in if the value is not a text, so that the other parameters are still read.
                 let text = report.text(value, &format!("`{parameter}`"), remedy);
                 parameters.push((parameter, text.unwrap_or(stand_in(parameter)), value.at));
             }
@@ -183,12 +188,12 @@ fn read_parameters(node: &Node<'_>, report: &mut Report) -> Option<Limit> {
     let is_there = |parameter: &&str| *parameter == "mode" || fields.get(parameter).is_some();
     let missing = name.parameters().iter().filter(|parameter| !is_there(parameter));
     parameters.extend(missing.map(|&parameter| (parameter, stand_in(parameter), node.at)));
-    let limit = of_parameters(name, parameters, node.at, report);
-    // One with a stand-in is not what was meant.
+    let limit = limit_of_parameters(name, parameters, node.at, report);
+    // A limit with a stand-in is not the limit in the file.
     limit.filter(|_| report.errors() == errors_before)
 }
 
-/// The algorithm of a limit, also if the field's name is but nearly right.
+/// Returns the algorithm of a limit, even if the field's name is misspelt.
 fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
     let is_meant = |name: &str| nearest(name, ["algorithm"]).is_some();
     let exact = Fields::of(node).find(|(name, _)| *name == "algorithm");
@@ -206,15 +211,15 @@ fn algorithm(node: &Node<'_>, report: &mut Report) -> Option<AlgorithmName> {
             None
         }
     });
-    // Without its algorithm the fields are not read, which would say so.
+    // The misspelt field must be reported here, because the fields are not read without their algorithm.
     if found.is_none() && name != "algorithm" {
         Fields::read(node, &ANY, report);
     }
     found
 }
 
-/// Reports each parameter that is refused.
-fn of_parameters(
+/// Makes a limit of its parameters, and reports each parameter that is refused.
+fn limit_of_parameters(
     name: AlgorithmName,
     mut parameters: Vec<(&'static str, &str, Position)>,
     at: Position,
@@ -225,7 +230,7 @@ fn of_parameters(
     };
     let mut first = pairs(&parameters);
     let limit = first.as_ref().ok().copied();
-    // Ends: at each turn one more is a stand-in, and those are never refused.
+    // Ends, because each turn replaces one more parameter by a stand-in, which is never refused.
     while let Err(error) = &first {
         let faulty = parameters.iter_mut().find(|(name, ..)| error.parameter() == Some(name));
         let Some((parameter, value, at)) = faulty else {
@@ -239,7 +244,7 @@ fn of_parameters(
     limit
 }
 
-/// Fits whatever the other parameters are.
+/// Returns a value that is valid with any other parameters.
 fn stand_in(parameter: &str) -> &'static str {
     match parameter {
         "window" => "1s",

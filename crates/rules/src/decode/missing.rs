@@ -1,29 +1,29 @@
-//! Requests that a rule does not limit because they have nothing to make its key of.
+//! Finds requests that a rule does not limit because they lack the attributes of its key.
 
 use std::collections::HashMap;
 
 use super::fields::listed;
-use super::sources::{AttributeSources, Availability, Origin};
-use crate::config::{Condition, KeyPart, Rule, Spend, Wanted};
+use super::sources::{AttributeSources, Availability, RequestOrigin};
+use crate::config::{Condition, KeyPart, Requirement, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most rules that a rule whose key may be missing is compared with: rules of its domain that have no
-/// condition on values, or whose first such condition is one of its own. If there are more, the requests
-/// without the key are taken to be limited.
+/// The most rules that are compared with a rule whose key may be missing: the rules of its domain that have no
+/// condition on values, or whose first such condition is one of its own. If there are more, the requests without the
+/// key are assumed to be limited.
 const MAX_COMPARED: usize = 1_000;
 
 /// A domain, and the attribute and the first value of a condition. Empty if there is no condition on values.
-type Heading<'r> = (&'r str, &'r str, String);
+type RuleHeading<'r> = (&'r str, &'r str, String);
 
 /// The rules whose keys every request has.
-type OtherRules<'r> = HashMap<Heading<'r>, Vec<&'r Rule>>;
+type OtherRules<'r> = HashMap<RuleHeading<'r>, Vec<&'r RuleConfig>>;
 
 /// The parts of keys that some requests do not have.
 #[derive(Default)]
 pub(super) struct MissingKeys {
-    /// How many rules were read.
+    /// The number of rules that were read.
     rules: usize,
     found: Vec<MissingPart>,
 }
@@ -35,8 +35,8 @@ struct MissingPart {
 }
 
 impl MissingKeys {
-    /// Notes the parts of a rule's key, which stands at `node`, that some requests do not have.
-    pub(super) fn note(&mut self, rule: &Rule, node: &Node<'_>, origin: Origin<'_>) {
+    /// Notes the parts of a rule's key, which is at `node`, that some requests do not have.
+    pub(super) fn note(&mut self, rule: &RuleConfig, node: &Node<'_>, origin: RequestOrigin<'_>) {
         let place = self.rules;
         self.rules += 1;
         let Kind::List(items) = &node.kind else { return };
@@ -52,13 +52,18 @@ impl MissingKeys {
     }
 
     /// Warns of the parts without which no other rule limits a request either.
-    pub(super) fn warn(&self, rules: &[Rule], sources: &AttributeSources<'_>, report: &mut Report) {
+    pub(super) fn warn(
+        &self,
+        rules: &[RuleConfig],
+        sources: &AttributeSources<'_>,
+        report: &mut Report,
+    ) {
         if self.found.is_empty() {
             return;
         }
         let mut others = OtherRules::new();
         for rule in rules.iter().filter(|rule| sources.makes_key(&rule.key)) {
-            let first = rule.when.iter().find(|condition| condition.wanted != Wanted::Absent);
+            let first = rule.when.iter().find(|condition| condition.wanted != Requirement::Absent);
             others.entry(heading(rule, first)).or_default().push(rule);
         }
         for MissingPart { rule, part, at } in &self.found {
@@ -71,16 +76,15 @@ impl MissingKeys {
     }
 }
 
-fn heading<'r>(rule: &'r Rule, condition: Option<&'r Condition>) -> Heading<'r> {
+fn heading<'r>(rule: &'r RuleConfig, condition: Option<&'r Condition>) -> RuleHeading<'r> {
     let value =
         |condition: &Condition| condition.wanted.patterns().first().map(ToString::to_string);
     let attribute = condition.map_or("", |condition| &condition.attribute);
     (&rule.domain, attribute, condition.and_then(value).unwrap_or_default())
 }
 
-/// Whether another rule limits the requests that `rule` does not limit because they do not have a part of
-/// its key.
-fn is_limited_without(part: &KeyPart, rule: &Rule, others: &OtherRules<'_>) -> bool {
+/// Returns whether another rule limits the requests that `rule` does not limit because they lack a part of its key.
+fn is_limited_without(part: &KeyPart, rule: &RuleConfig, others: &OtherRules<'_>) -> bool {
     let headings = rule.when.iter().map(Some).chain([None]).map(|own| heading(rule, own));
     let mut others = headings.filter_map(|heading| others.get(&heading)).flatten();
     let is_found =
@@ -88,7 +92,7 @@ fn is_limited_without(part: &KeyPart, rule: &Rule, others: &OtherRules<'_>) -> b
     is_found || others.next().is_some()
 }
 
-fn warn(rule: &Rule, part: &KeyPart, at: Position, report: &mut Report) {
+fn warn(rule: &RuleConfig, part: &KeyPart, at: Position, report: &mut Report) {
     let names: Vec<&str> = part.first_of.iter().map(|name| &**name).collect();
     let first = names.first().copied().unwrap_or_default();
     let has_ip = rule.key.iter().any(|part| part.first_of.iter().any(|name| **name == *"ip"));
@@ -103,35 +107,35 @@ fn warn(rule: &Rule, part: &KeyPart, at: Position, report: &mut Report) {
     );
 }
 
-/// Whether a rule limits or refuses any request.
-fn limits_anything(rule: &Rule) -> bool {
+/// Returns whether a rule limits or refuses any request.
+fn limits_anything(rule: &RuleConfig) -> bool {
     rule.limit.default != Spend::Allow || rule.limit.tiers.is_some()
 }
 
-/// Whether some requests have none of a part's attributes, and others have one.
+/// Returns whether some requests have no attribute of a part, and others have one.
 fn may_be_missing(part: &KeyPart, sources: &AttributeSources<'_>) -> bool {
     let available = || part.first_of.iter().map(|name| sources.of(name));
     !available().any(|it| it == Availability::Always)
         && available().any(|it| it == Availability::Sometimes)
 }
 
-/// Whether `when` only holds for requests that have the part, so that the rule is for these alone.
+/// Returns whether `when` holds only for requests that have the part, so that the rule is only for these.
 fn is_wanted(part: &KeyPart, when: &[Condition]) -> bool {
-    when.iter().any(|condition| is_of(part, condition) && condition.wanted != Wanted::Absent)
+    when.iter().any(|condition| is_of(part, condition) && condition.wanted != Requirement::Absent)
 }
 
 fn is_of(part: &KeyPart, condition: &Condition) -> bool {
     part.first_of.contains(&condition.attribute)
 }
 
-/// Whether `other`, whose key every request has, limits the requests that `rule` does not limit because
-/// they do not have the part.
+/// Returns whether `other`, whose key every request has, limits the requests that `rule` does not limit because they
+/// lack the part.
 ///
-/// Such a rule says that the part is missing, or limits each client by another key. It applies to all that
-/// `rule` is for: each of its further conditions is one of `rule`.
-fn limits_without(other: &Rule, rule: &Rule, part: &KeyPart) -> bool {
+/// Such a rule requires that the part is missing, or limits each client by another key. It applies to all requests
+/// that `rule` is for: each of its further conditions is a condition of `rule`.
+fn limits_without(other: &RuleConfig, rule: &RuleConfig, part: &KeyPart) -> bool {
     let is_absence =
-        |condition: &Condition| is_of(part, condition) && condition.wanted == Wanted::Absent;
+        |condition: &Condition| is_of(part, condition) && condition.wanted == Requirement::Absent;
     let says_missing = other.when.iter().any(is_absence);
     let limits_each = !other.key.is_empty() && limits_anything(other);
     (says_missing || limits_each)

@@ -1,4 +1,4 @@
-//! What may be a name.
+//! The texts that may be names.
 
 use tollgate_core::Excerpt;
 
@@ -10,10 +10,10 @@ use crate::yaml::Node;
 const MAX_NAME_CHARS: usize = 64;
 const MAX_LONG_CHARS: usize = 128;
 
-/// A kind of name, and what may be one.
+/// A kind of name, and the texts that are allowed.
 #[derive(Clone, Copy)]
-pub struct Kind {
-    /// What messages call one, with its article.
+pub struct NameKind {
+    /// The noun in messages, with its article.
     pub(super) noun: &'static str,
     fits: fn(&str) -> bool,
     remedy: &'static str,
@@ -26,34 +26,34 @@ const HEADER_REMEDY: &str = "use 1 to 64 letters, digits and `-`, like `x-tenant
 const DOMAIN_REMEDY: &str =
     "use 1 to 128 characters that print, and neither spaces nor `/`, like `api`";
 
-pub(super) const LIMIT: Kind =
-    Kind { noun: "a limit", fits: is_name, remedy: NAME_REMEDY, naming: Naming::Shown };
-pub(super) const RULE: Kind = Kind { noun: "a rule", ..LIMIT };
-pub(super) const TIER: Kind = Kind { noun: "a tier", ..LIMIT };
-pub(super) const NETWORKS: Kind = Kind { noun: "networks", ..LIMIT };
-/// Beside an API key, which someone may have written in its place.
-pub(super) const TIER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..TIER };
-/// What attributes are called.
-pub const ATTRIBUTE: Kind = Kind {
+pub(super) const LIMIT: NameKind =
+    NameKind { noun: "a limit", fits: is_name, remedy: NAME_REMEDY, naming: Naming::Shown };
+pub(super) const RULE: NameKind = NameKind { noun: "a rule", ..LIMIT };
+pub(super) const TIER: NameKind = NameKind { noun: "a tier", ..LIMIT };
+pub(super) const NETWORKS: NameKind = NameKind { noun: "networks", ..LIMIT };
+/// A tier next to an API key; the API key may have been written in its place by mistake.
+pub(super) const TIER_OF_KEY: NameKind = NameKind { naming: Naming::Hidden, ..TIER };
+/// Names of attributes.
+pub const ATTRIBUTE: NameKind = NameKind {
     noun: "an attribute",
     fits: |text| is_long_name(text, |_| true),
     remedy: ATTRIBUTE_REMEDY,
     ..LIMIT
 };
-/// What domains are called.
-pub const DOMAIN: Kind = Kind {
+/// Names of domains.
+pub const DOMAIN: NameKind = NameKind {
     noun: "a domain",
     fits: |text| is_long_name(text, |letter| letter != '/'),
     remedy: DOMAIN_REMEDY,
     ..LIMIT
 };
-pub(super) const HEADER: Kind =
-    Kind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
-/// Beside which someone may have written the key.
-pub(super) const HEADER_OF_KEY: Kind = Kind { naming: Naming::Hidden, ..HEADER };
+pub(super) const HEADER: NameKind =
+    NameKind { noun: "a header", fits: is_header, remedy: HEADER_REMEDY, ..LIMIT };
+/// A header next to an API key; the API key may have been written in its place by mistake.
+pub(super) const HEADER_OF_KEY: NameKind = NameKind { naming: Naming::Hidden, ..HEADER };
 
-impl Kind {
-    /// The text, if it may be such a name.
+impl NameKind {
+    /// Returns the text if it may be such a name; reports it otherwise.
     pub fn check<'n>(self, text: &'n str, at: Position, report: &mut Report) -> Option<&'n str> {
         if (self.fits)(text) {
             return Some(text);
@@ -67,7 +67,7 @@ impl Kind {
         None
     }
 
-    /// A node that has such a name.
+    /// Reads a node that has such a name.
     pub(super) fn read<'n>(
         self,
         node: &'n Node<'_>,
@@ -84,7 +84,7 @@ fn is_name(text: &str) -> bool {
     (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
 }
 
-/// What HTTP calls a token.
+/// Returns whether a text is what HTTP calls a token.
 fn is_header(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=MAX_NAME_CHARS).contains(&text.len()) && text.bytes().all(fits)
@@ -92,7 +92,7 @@ fn is_header(text: &str) -> bool {
 
 fn is_long_name(text: &str, fits: fn(char) -> bool) -> bool {
     let prints = |letter: char| {
-        // What escapes does not print. A quote and a backslash escape all the same.
+        // A character that `escape_debug` escapes does not print, except quotes and backslashes.
         let is_printed = letter.escape_debug().len() == 1 || matches!(letter, '"' | '\'' | '\\');
         is_printed && !letter.is_whitespace() && fits(letter)
     };

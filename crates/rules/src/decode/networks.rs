@@ -1,4 +1,5 @@
-//! Networks: one as a value in a rule, and many under a name, here or in a file of their own.
+//! Networks: one network as a value in a rule, and named sets of networks, in the rules file or in a file of their
+//! own.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
 use super::names;
 use crate::contents::{self, beside, bounded};
 use crate::networks::{self, NetworkError, NetworkMap, NetworkSet, Networks};
@@ -32,7 +33,7 @@ const REMEDY: &str = "write it like `192.0.2.7` or `10.0.0.0/8`; names are not l
 const SET_REMEDY: &str =
     "list them, like `[10.0.0.0/8]`, or name a file that has them, like `{ file: blocked.txt }`";
 
-const NETWORKS: Table = Table {
+const NETWORKS: NameTable = NameTable {
     name: "`networks`",
     item: "set of networks",
     remedy: "give each set a name, like `networks: { blocked: { file: blocked.txt } }`",
@@ -41,27 +42,27 @@ const NETWORKS: Table = Table {
 
 const SET: Mapping = Mapping { name: "a set of networks", fields: &["file"], remedy: SET_REMEDY };
 
-/// Reads another file by its path as written, and at most a number of bytes of it.
-type ReadFile<'a> = dyn FnMut(&Path, usize) -> io::Result<Vec<u8>> + 'a;
+/// Reads another file by its path as written, up to a number of bytes.
+type NetworkFileReader<'a> = dyn FnMut(&Path, usize) -> io::Result<Vec<u8>> + 'a;
 
-/// The files of networks that a file names, and what is wrong with them.
+/// The files of networks that a rules file names, and their problems.
 pub(crate) struct NetworkFiles<'a> {
-    read: &'a mut ReadFile<'a>,
+    read: &'a mut NetworkFileReader<'a>,
     reports: Vec<Report>,
 }
 
 /// The sets of networks of a file.
 #[derive(Default)]
 pub(super) struct NetworkSets<'n> {
-    sets: Vec<Named<'n>>,
-    /// In all sets.
+    sets: Vec<NamedSet<'n>>,
+    /// The number of networks in all sets.
     count: usize,
-    /// The section could not be read: sets that are not there are not missing.
+    /// Whether the section could not be read, so that a name that is not found is not reported.
     is_broken: bool,
 }
 
 /// A set of networks, its name, and whether a rule uses it.
-struct Named<'n> {
+struct NamedSet<'n> {
     name: &'n str,
     at: Position,
     /// `None` if it could not be read.
@@ -70,7 +71,7 @@ struct Named<'n> {
 }
 
 impl<'a> NetworkFiles<'a> {
-    pub(crate) fn new(read: &'a mut ReadFile<'a>) -> NetworkFiles<'a> {
+    pub(crate) fn new(read: &'a mut NetworkFileReader<'a>) -> NetworkFiles<'a> {
         NetworkFiles { read, reports: Vec::new() }
     }
 
@@ -111,7 +112,7 @@ fn file_remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// Reads one network or address a line; `None` if one of them is neither.
+/// Reads one network or address a line; `None` if a line is neither.
 fn lines(bytes: &[u8], report: &mut Report) -> Option<Vec<IpNet>> {
     let text = contents::text(bytes, report)?;
     let mut networks = Vec::new();
@@ -127,7 +128,7 @@ fn lines(bytes: &[u8], report: &mut Report) -> Option<Vec<IpNet>> {
             Err(error) => {
                 // OK because no line has 2^32 characters.
                 let at = Position { line: number, column: spaces as u32 + 1 };
-                refuse(&Value { text: entry, at, naming: Naming::Hidden }, error, report);
+                refuse(&NetworkText { text: entry, at, naming: Naming::Hidden }, error, report);
             }
         }
     }
@@ -148,7 +149,7 @@ impl<'n> NetworkSets<'n> {
             return NetworkSets::none(true);
         }
         let mut sets = NetworkSets::default();
-        for Row { name, at, value } in rows {
+        for TableRow { name, at, value } in rows {
             names::NETWORKS.check(name, at, report);
             let set = set(value, files, report).and_then(|networks| {
                 sets.count(networks.len(), value.at, report)?;
@@ -160,7 +161,7 @@ impl<'n> NetworkSets<'n> {
                 let networks = NetworkMap::new(networks, |(), ()| {});
                 Some(Arc::new(NetworkSet { name: name.into(), networks }))
             });
-            sets.sets.push(Named { name, at, set, is_used: false });
+            sets.sets.push(NamedSet { name, at, set, is_used: false });
         }
         sets
     }
@@ -206,8 +207,8 @@ impl<'n> NetworkSets<'n> {
     }
 
     /// Reads a value that is one network or one address.
-    pub(super) fn network(&self, value: &Value<'_>, report: &mut Report) -> Option<Networks> {
-        let Value { text, at, .. } = *value;
+    pub(super) fn network(&self, value: &NetworkText<'_>, report: &mut Report) -> Option<Networks> {
+        let NetworkText { text, at, .. } = *value;
         let error = match networks::parse(text) {
             Ok(network) => return Some(Networks::One(network)),
             Err(error) => error,
@@ -223,7 +224,7 @@ impl<'n> NetworkSets<'n> {
 
     /// Warns of sets that no rule uses.
     pub(super) fn warn_of_unused(&self, report: &mut Report) {
-        for Named { name, at, .. } in self.sets.iter().filter(|named| !named.is_used) {
+        for NamedSet { name, at, .. } in self.sets.iter().filter(|named| !named.is_used) {
             let message = format!("networks `{}` that no rule uses", Excerpt::of(name));
             let remedy =
                 format!("use them in a rule, like `when: {{ ip: {{ networks: {name} }} }}`");
@@ -233,14 +234,14 @@ impl<'n> NetworkSets<'n> {
 }
 
 /// A text that should be a network.
-pub(super) struct Value<'t> {
+pub(super) struct NetworkText<'t> {
     pub(super) text: &'t str,
     pub(super) at: Position,
-    /// Whether messages show a text that is nothing like an address: it may be a secret.
+    /// Whether messages show a text that does not look like an address, because it may be a secret.
     pub(super) naming: Naming,
 }
 
-impl Value<'_> {
+impl NetworkText<'_> {
     fn is_shown(&self) -> bool {
         let fits = |letter: char| letter.is_ascii_hexdigit() || ".:/".contains(letter);
         let is_like_an_address = self.text.chars().all(fits) && self.text.contains(['.', ':']);
@@ -248,7 +249,7 @@ impl Value<'_> {
     }
 }
 
-/// The networks of one set.
+/// Reads the networks of one set.
 fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     match &node.kind {
         Kind::List(items) => {
@@ -271,15 +272,15 @@ fn set(node: &Node<'_>, files: &mut NetworkFiles<'_>, report: &mut Report) -> Op
     }
 }
 
-/// One network or address of a list.
+/// Reads one network or address of a list.
 pub(super) fn listed(node: &Node<'_>, name: &str, report: &mut Report) -> Option<IpNet> {
     let text = report.text(node, name, REMEDY)?;
-    let value = Value { text, at: node.at, naming: Naming::Shown };
+    let value = NetworkText { text, at: node.at, naming: Naming::Shown };
     networks::parse(text).map_err(|error| refuse(&value, error, report)).ok()
 }
 
 /// Reports why a text is not a network.
-fn refuse(value: &Value<'_>, error: NetworkError, report: &mut Report) {
+fn refuse(value: &NetworkText<'_>, error: NetworkError, report: &mut Report) {
     let shown = match value.text {
         "" => "an empty text".into(),
         text if value.is_shown() => format!("`{}`", Excerpt::of(text)),

@@ -1,12 +1,12 @@
-//! What is different for single keys. Their values may be secrets: no message shows them.
+//! The overrides of single keys. Their values may be secrets: no message shows them.
 
 use std::collections::HashMap;
 
 use tollgate_core::Excerpt;
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
-use super::limits::Limits;
-use super::networks::{NetworkSets, Value};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
+use super::limits::LimitsTable;
+use super::networks::{NetworkSets, NetworkText};
 use crate::config::{KeyPart, KeyValue, Override};
 use crate::networks::UNKNOWN_ADDRESS;
 use crate::position::Position;
@@ -22,8 +22,8 @@ const OVERRIDE: Mapping =
 const KEY_REMEDY: &str =
     "give the attributes that make the key and what they are, like `key: { api_key: k_partner }`";
 
-const KEY: Table =
-    Table { name: "`key`", item: "attribute", remedy: KEY_REMEDY, naming: Naming::Hidden };
+const KEY: NameTable =
+    NameTable { name: "`key`", item: "attribute", remedy: KEY_REMEDY, naming: Naming::Hidden };
 
 const ONE_OF_EACH: &str = "use one attribute of each part of the rule's key";
 
@@ -33,21 +33,21 @@ const VALUE: Mapping = Mapping {
     remedy: "use a text, or one of `{ network: … }` and `{ networks: … }`",
 };
 
-/// The attributes that make a key, and what they are.
-type Key = Vec<(Box<str>, KeyValue)>;
+/// The attributes that make a key, and their values.
+type OverrideKey = Vec<(Box<str>, KeyValue)>;
 
 /// The context of a rule's overrides.
-pub(super) struct Reading<'r, 'n> {
+pub(super) struct OverridesReader<'r, 'n> {
     /// The rule's key, if that could be read.
     pub(super) parts: Option<&'r [KeyPart]>,
-    pub(super) limits: &'r mut Limits<'n>,
+    pub(super) limits: &'r mut LimitsTable<'n>,
     pub(super) networks: &'r mut NetworkSets<'n>,
 }
 
 /// Reads the overrides of a rule.
 pub(super) fn read(
     node: &Node<'_>,
-    mut reading: Reading<'_, '_>,
+    mut reading: OverridesReader<'_, '_>,
     report: &mut Report,
 ) -> Option<Vec<Override>> {
     let parts = reading.parts;
@@ -61,7 +61,7 @@ pub(super) fn read(
         );
         return None;
     }
-    let mut first: HashMap<Key, Position> = HashMap::new();
+    let mut first: HashMap<OverrideKey, Position> = HashMap::new();
     let mut overrides = Vec::with_capacity(items.len());
     for item in items {
         let Some(one) = reading.one(item, report) else { continue };
@@ -79,7 +79,7 @@ pub(super) fn read(
     Some(overrides)
 }
 
-impl Reading<'_, '_> {
+impl OverridesReader<'_, '_> {
     fn one(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Override> {
         let fields = Fields::read(node, &OVERRIDE, report)?;
         let key = fields.require("key", KEY_REMEDY, report);
@@ -90,15 +90,15 @@ impl Reading<'_, '_> {
     }
 
     /// Reads one attribute for each part of the rule's key, in the order of the parts.
-    fn key(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Key> {
+    fn key(&mut self, node: &Node<'_>, report: &mut Report) -> Option<OverrideKey> {
         let rows = KEY.rows(node, report)?;
         let mut values: Vec<(&str, Option<KeyValue>)> = Vec::with_capacity(rows.len());
-        for Row { name, at, value } in &rows {
+        for TableRow { name, at, value } in &rows {
             let is_known = |parts: &[KeyPart]| {
                 parts.iter().any(|part| part.first_of.iter().any(|known| **known == **name))
             };
             if self.parts.is_some_and(|parts| !is_known(parts)) {
-                // Not shown: the value may stand in its place.
+                // The name is not shown: a secret value may have been written in its place.
                 report.error(*at, "the rule's key has no such attribute", ONE_OF_EACH);
                 return None;
             }
@@ -148,12 +148,12 @@ impl Reading<'_, '_> {
     }
 
     fn network(&self, text: &str, at: Position, report: &mut Report) -> Option<KeyValue> {
-        let value = Value { text, at, naming: Naming::Hidden };
+        let value = NetworkText { text, at, naming: Naming::Hidden };
         self.networks.network(&value, report).map(KeyValue::In)
     }
 }
 
-/// Returns the one value that is for a part of the rule's key.
+/// Returns the one value for a part of the rule's key.
 fn one_of(
     part: &KeyPart,
     values: &[(&str, Option<KeyValue>)],

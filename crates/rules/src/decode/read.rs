@@ -1,4 +1,4 @@
-//! Texts, lists and numbers, or what stands there instead.
+//! Reads texts, lists and numbers from nodes.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// What is read of a node. Each reports what is wrong, naming the node as `name`, which has its
-/// backticks, and returns nothing then.
+/// Reading a node. Each function reports a problem, in which the node is called `name`, including its backticks, and
+/// then returns `None`.
 impl Report {
-    /// A text, also if YAML would call it a number.
+    /// Reads a text, also if YAML would call it a number.
     pub fn text<'n>(&mut self, node: &'n Node<'_>, name: &str, remedy: &str) -> Option<&'n str> {
         match &node.kind {
             Kind::Text { text, .. } if !node.is_null() => Some(text),
@@ -23,7 +23,7 @@ impl Report {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn list<'n, 't>(
         &mut self,
         node: &'n Node<'t>,
@@ -39,11 +39,11 @@ impl Report {
         }
     }
 
-    /// A whole number of at least 1, as far as 64 bits go.
+    /// Reads a whole number of at least 1. A number beyond 64 bits becomes the largest.
     pub(super) fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u64> {
         let text = self.text(node, name, "use a whole number, like 10")?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // One that is too large for 64 bits is the largest, for the caller to refuse.
+        // A number too large for 64 bits becomes the largest, which the caller refuses.
         let number = is_number.then(|| text.parse().unwrap_or(u64::MAX));
         if number.is_none() {
             let message = format!("{name} is `{}`, which is not a whole number", Excerpt::of(text));
@@ -54,14 +54,14 @@ impl Report {
         number.filter(|&number| number > 0)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(super) fn truth(&mut self, node: &Node<'_>, name: &str) -> Option<bool> {
         const REMEDY: &str = "use `true` or `false`";
         let is_plain = matches!(node.kind, Kind::Text { is_plain: true, .. });
         match self.text(node, name, REMEDY)? {
             "true" => Some(true),
             "false" => Some(false),
-            // YAML's other ways to write them.
+            // YAML's other spellings.
             "True" | "TRUE" if is_plain => Some(true),
             "False" | "FALSE" if is_plain => Some(false),
             other => {
@@ -77,7 +77,7 @@ impl Report {
         match parse_duration(name, text) {
             Ok(duration) => Some(duration),
             Err(error @ LimitError::NotADuration { .. }) => {
-                // Core's own are for windows, which are longer.
+                // The remedy of the core crate is for windows, which are longer.
                 let remedy = "use one whole number and one unit, like `10ms` or `1s`";
                 self.error(node.at, error.problem(Notation::Yaml), remedy);
                 None
@@ -89,7 +89,7 @@ impl Report {
         }
     }
 
-    /// What there is instead of what should be.
+    /// Reports a node of the wrong kind.
     pub(super) fn unfit(&mut self, node: &Node<'_>, name: &str, wanted: &str, remedy: &str) {
         let found = match &node.kind {
             Kind::Text { text, .. } if text.is_empty() && node.is_null() => {
@@ -107,7 +107,7 @@ impl Report {
         self.error(node.at, format!("{name} must be {wanted}, not {found}"), remedy);
     }
 
-    /// What core says of a limit or a time.
+    /// Reports an error of the core crate about a limit or a time.
     pub(super) fn refused(&mut self, at: Position, error: &LimitError, notation: Notation) {
         let meant = match error {
             LimitError::UnknownAlgorithm { found } => {
@@ -122,7 +122,7 @@ impl Report {
         self.error(at, error.problem(notation), remedy);
     }
 
-    /// `capacity:60`, which is one text to YAML.
+    /// Reports `capacity:60`, which YAML reads as one text.
     pub(super) fn no_space(&mut self, at: Position, field: &str) {
         self.error(at, format!("`{field}:` without a space after it"), "put a space after the `:`");
     }

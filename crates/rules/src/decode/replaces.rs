@@ -1,4 +1,4 @@
-//! Which rules a rule replaces. Whether there are such rules is known once all have been read.
+//! The rules that a rule replaces. Whether these rules exist is checked once all rules have been read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,24 +10,24 @@ use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::{Kind, Node};
 
-/// The most rules that one may replace.
+/// The most rules that one rule may replace.
 const MAX_REPLACED: usize = 1_000;
 
 const REMEDY: &str =
     "list other rules of the domain, like `replaces: [per-client]`, or use `replaces: all`";
 
-/// A rule that is replaced, and where that is said.
-pub(super) struct Named<'n> {
+/// A rule that is replaced, and the position of its name.
+pub(super) struct ReplacedName<'n> {
     pub(super) name: &'n str,
     at: Position,
 }
 
 /// A rule by its domain and its name.
-pub(super) type Id<'n> = (&'n str, &'n str);
+pub(super) type RuleId<'n> = (&'n str, &'n str);
 
 /// The value of a rule's field `replaces`.
 pub(super) enum ReplacesField<'n> {
-    Named(Vec<Named<'n>>),
+    Named(Vec<ReplacedName<'n>>),
     All,
 }
 
@@ -44,13 +44,13 @@ impl ReplacesField<'_> {
 
 /// The rules that replace others, in the order of the file.
 #[derive(Default)]
-pub(super) struct Replacing<'n> {
-    each: Vec<(Id<'n>, Vec<Named<'n>>)>,
+pub(super) struct ReplacingRules<'n> {
+    each: Vec<(RuleId<'n>, Vec<ReplacedName<'n>>)>,
     /// The rules that replace all others.
-    all: HashSet<Id<'n>>,
+    all: HashSet<RuleId<'n>>,
 }
 
-/// Reads the rules that one replaces, each once; `all` is not the name of a rule here, and in a list it is.
+/// Reads the rules that a rule replaces, each once. `all` means all rules; in a list it is the name of a rule.
 pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<ReplacesField<'n>> {
     if matches!(&node.kind, Kind::Text { text, .. } if text == "all") {
         return Some(ReplacesField::All);
@@ -66,7 +66,7 @@ pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Replac
     for item in items {
         let Some(name) = names::RULE.read(item, "a rule of `replaces`", report) else { continue };
         match seen.insert(name) {
-            true => named.push(Named { name, at: item.at }),
+            true => named.push(ReplacedName { name, at: item.at }),
             false => {
                 let message = format!("rule `{name}` is replaced twice");
                 report.error(item.at, message, "keep one of them");
@@ -76,8 +76,8 @@ pub(super) fn read<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Replac
     Some(ReplacesField::Named(named))
 }
 
-impl<'n> Replacing<'n> {
-    pub(super) fn add(&mut self, rule: Id<'n>, replaced: ReplacesField<'n>) {
+impl<'n> ReplacingRules<'n> {
+    pub(super) fn add(&mut self, rule: RuleId<'n>, replaced: ReplacesField<'n>) {
         match replaced {
             ReplacesField::Named(named) if named.is_empty() => {}
             ReplacesField::Named(named) => self.each.push((rule, named)),
@@ -87,11 +87,11 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// Reports every rule that names one which says `replaces: all`: the two would replace each other. Such rules
-    /// are in no other circle, because they do not replace each other.
+    /// Reports every rule that names a rule with `replaces: all`, because the two would replace each other. Rules
+    /// with `replaces: all` are in no other circle, because they do not replace each other.
     pub(super) fn check_all(&self, report: &mut Report) {
         for ((domain, _), named) in &self.each {
-            for Named { name, at } in named {
+            for ReplacedName { name, at } in named {
                 if self.all.contains(&(*domain, *name)) {
                     let message = format!("rule `{name}` replaces all rules, and this one too");
                     report.error(*at, message, "remove it here, or list rules in its `replaces`");
@@ -100,10 +100,10 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// Every name stands for another rule; all the rules of the file are `known`.
-    pub(super) fn check_names(&self, known: &BTreeMap<Id<'n>, Position>, report: &mut Report) {
+    /// Reports every name that is not another rule; `known` has all rules of the file.
+    pub(super) fn check_names(&self, known: &BTreeMap<RuleId<'n>, Position>, report: &mut Report) {
         for ((domain, own), named) in &self.each {
-            for Named { name, at } in named {
+            for ReplacedName { name, at } in named {
                 if name == own {
                     let message = format!("rule `{own}` replaces itself");
                     report.error(*at, message, "name another rule of its domain");
@@ -119,35 +119,36 @@ impl<'n> Replacing<'n> {
         }
     }
 
-    /// No rules replace each other in a circle: a request that all of them apply to would meet none.
+    /// Reports rules that replace each other in a circle: if all of them apply to a request, none would decide it.
     pub(super) fn check_circles(&self, report: &mut Report) {
-        let places: HashMap<Id<'n>, usize> =
+        let places: HashMap<RuleId<'n>, usize> =
             self.each.iter().enumerate().map(|(at, (rule, _))| (*rule, at)).collect();
-        let mut steps = vec![Step::NotTaken; self.each.len()];
+        let mut steps = vec![SearchStep::NotTaken; self.each.len()];
         for start in 0..self.each.len() {
-            // Each with the next of its names to follow. Not by recursion: a chain is as long as the file.
+            // The rules on the path, each with the index of its next name to follow. Without recursion, because a
+            // chain may be as long as the file.
             let mut path: Vec<(usize, usize)> = Vec::new();
-            if steps[start] == Step::NotTaken {
-                steps[start] = Step::OnPath(0);
+            if steps[start] == SearchStep::NotTaken {
+                steps[start] = SearchStep::OnPath(0);
                 path.push((start, 0));
             }
             while let Some((at, next)) = path.last_mut() {
                 let ((domain, own), named) = &self.each[*at];
-                let Some(Named { name, at: said_at }) = named.get(*next) else {
-                    steps[*at] = Step::Done;
+                let Some(ReplacedName { name, at: said_at }) = named.get(*next) else {
+                    steps[*at] = SearchStep::Done;
                     path.pop();
                     continue;
                 };
                 *next += 1;
-                // One that replaces itself was reported.
+                // A rule that replaces itself has been reported.
                 let Some(&place) = places.get(&(*domain, *name)).filter(|_| name != own) else {
                     continue;
                 };
                 match steps[place] {
-                    Step::OnPath(from) => self.circle(&path[from..], *said_at, report),
-                    Step::Done => {}
-                    Step::NotTaken => {
-                        steps[place] = Step::OnPath(path.len());
+                    SearchStep::OnPath(from) => self.circle(&path[from..], *said_at, report),
+                    SearchStep::Done => {}
+                    SearchStep::NotTaken => {
+                        steps[place] = SearchStep::OnPath(path.len());
                         path.push((place, 0));
                     }
                 }
@@ -167,11 +168,11 @@ impl<'n> Replacing<'n> {
     }
 }
 
-/// How far a rule has been followed.
+/// How far the search has followed a rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum SearchStep {
     NotTaken,
-    /// At this place of the path.
+    /// At this index in the path.
     OnPath(usize),
     Done,
 }

@@ -1,11 +1,11 @@
-//! Domains that had rules once, and whose requests are not limited on purpose.
+//! Domains that once had rules, and whose requests are deliberately not limited.
 
 use std::collections::HashSet;
 
 use tollgate_core::Excerpt;
 
 use super::names;
-use crate::config::Rule;
+use crate::config::RuleConfig;
 use crate::problem::Report;
 use crate::yaml::Node;
 
@@ -15,7 +15,11 @@ const MAX_RETIRED: usize = 1_000;
 const REMEDY: &str = "list the domains, like `retired_domains: [web]`";
 
 /// Reads the list. A domain that has `rules` cannot be retired.
-pub(super) fn read(node: &Node<'_>, rules: &[Rule], report: &mut Report) -> HashSet<Box<str>> {
+pub(super) fn read(
+    node: &Node<'_>,
+    rules: &[RuleConfig],
+    report: &mut Report,
+) -> HashSet<Box<str>> {
     let items = report.list(node, "`retired_domains`", REMEDY).unwrap_or_default();
     if items.len() > MAX_RETIRED {
         let message = format!("{} retired domains, above the most of {MAX_RETIRED}", items.len());

@@ -1,4 +1,4 @@
-//! The rules, each on its own and among the others.
+//! The rules, each on its own and in relation to the others.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use tollgate_core::Excerpt;
 
 use super::defaults::{self, Defaults};
 use super::fields::{Fields, Mapping};
-use super::limits::Limits;
+use super::limits::LimitsTable;
 use super::missing::MissingKeys;
 use super::networks::NetworkSets;
-use super::replaces::{self, ReplacesField, Replacing};
-use super::sources::{AttributeSources, Origin};
+use super::replaces::{self, ReplacesField, ReplacingRules};
+use super::sources::{AttributeSources, RequestOrigin};
 use super::{choice, cost, key, names, overrides, when};
-use crate::config::{Choice, Costs, Override, Replaces, Rule, Spend};
+use crate::config::{Choice, Costs, Override, Replaces, RuleConfig, Spend};
 use crate::position::Position;
 use crate::problem::Report;
 use crate::yaml::Node;
@@ -41,51 +41,51 @@ const RULE: Mapping = Mapping {
     remedy: super::RULE_REMEDY,
 };
 
-/// The rules that have been read, as far as the next ones care.
-pub(super) struct Rules<'n, 'l> {
+/// The state of reading rules, one after the other.
+pub(super) struct RulesReader<'n, 'l> {
     defaults: Defaults<'n>,
-    limits: &'l mut Limits<'n>,
+    limits: &'l mut LimitsTable<'n>,
     networks: &'l mut NetworkSets<'n>,
     /// The attributes that requests have.
     sources: &'l AttributeSources<'l>,
     missing: MissingKeys,
-    /// Where each name of a domain stands first.
-    first: BTreeMap<replaces::Id<'n>, Position>,
-    replacing: Replacing<'n>,
+    /// The first position of each name of a domain.
+    first: BTreeMap<replaces::RuleId<'n>, Position>,
+    replacing: ReplacingRules<'n>,
     count: usize,
-    /// Of how many it could be read what they are called.
+    /// The number of rules whose name and domain could be read.
     named: usize,
     pairs: usize,
 }
 
-impl<'n, 'l> Rules<'n, 'l> {
+impl<'n, 'l> RulesReader<'n, 'l> {
     pub(super) fn new(
         defaults: Defaults<'n>,
-        limits: &'l mut Limits<'n>,
+        limits: &'l mut LimitsTable<'n>,
         networks: &'l mut NetworkSets<'n>,
         sources: &'l AttributeSources<'l>,
-    ) -> Rules<'n, 'l> {
-        Rules {
+    ) -> RulesReader<'n, 'l> {
+        RulesReader {
             defaults,
             limits,
             networks,
             sources,
             missing: MissingKeys::default(),
             first: BTreeMap::new(),
-            replacing: Replacing::default(),
+            replacing: ReplacingRules::default(),
             count: 0,
             named: 0,
             pairs: 0,
         }
     }
 
-    pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<Rule> {
+    pub(super) fn read(&mut self, node: &'n Node<'_>, report: &mut Report) -> Option<RuleConfig> {
         self.count(node.at, report)?;
         let fields = Fields::read(node, &RULE, report)?;
         let (name, domain) = self.identity(&fields, report);
         let key_node = fields.require("key", key::REMEDY, report);
         let when = fields.get("when").into_iter().flat_map(Fields::of);
-        let origin = Origin::of(self.sources, when.map(|(name, _)| name));
+        let origin = RequestOrigin::of(self.sources, when.map(|(name, _)| name));
         let key = key_node.and_then(|node| key::read(node, origin, report));
         let when =
             fields.or("when", Vec::new(), |node| when::read(node, origin, self.networks, report));
@@ -97,7 +97,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         let cost = fields.or("cost", cost::ONE, |node| cost::read(node, origin, report));
         let overrides = fields.or("overrides", Vec::new(), |node| {
             let (limits, networks) = (&mut *self.limits, &mut *self.networks);
-            let reading = overrides::Reading { parts: key.as_deref(), limits, networks };
+            let reading = overrides::OverridesReader { parts: key.as_deref(), limits, networks };
             overrides::read(node, reading, report)
         });
         let is_shadow = fields.or("shadow", false, |node| report.truth(node, "`shadow`"));
@@ -109,7 +109,7 @@ impl<'n, 'l> Rules<'n, 'l> {
             defaults::deadline(node, report).map(Some)
         });
         let replaces = self.replaced(&fields, domain.zip(name), report);
-        let rule = Rule {
+        let rule = RuleConfig {
             name: name?.into(),
             domain: domain?.into(),
             when: when?,
@@ -131,11 +131,11 @@ impl<'n, 'l> Rules<'n, 'l> {
         Some(rule)
     }
 
-    /// The rules that a rule replaces.
+    /// Reads the rules that a rule replaces.
     fn replaced(
         &mut self,
         fields: &Fields<'n, '_>,
-        rule: Option<replaces::Id<'n>>,
+        rule: Option<replaces::RuleId<'n>>,
         report: &mut Report,
     ) -> Option<Replaces> {
         let none = ReplacesField::Named(Vec::new());
@@ -147,9 +147,10 @@ impl<'n, 'l> Rules<'n, 'l> {
         Some(replaces)
     }
 
-    /// Once all have been read: what rules replace are other rules, and one of them is left.
+    /// Checks, once all rules have been read, that rules replace existing rules, and that at least one of them
+    /// remains.
     pub(super) fn check_replaced(&self, report: &mut Report) {
-        // One without a name may be the one that is named.
+        // A rule whose name could not be read may be the rule that is named.
         if self.named == self.count {
             self.replacing.check_names(&self.first, report);
         }
@@ -157,13 +158,12 @@ impl<'n, 'l> Rules<'n, 'l> {
         self.replacing.check_circles(report);
     }
 
-    /// Warns of requests that no rule limits because a key is missing, once all rules were read without
-    /// errors.
-    pub(super) fn warn_of_missing(&self, rules: &[Rule], report: &mut Report) {
+    /// Warns of requests that no rule limits because a key is missing, once all rules were read without errors.
+    pub(super) fn warn_of_missing(&self, rules: &[RuleConfig], report: &mut Report) {
         self.missing.warn(rules, self.sources, report);
     }
 
-    /// Says once that there are too many.
+    /// Reports too many rules, once.
     fn count(&mut self, at: Position, report: &mut Report) -> Option<()> {
         self.count += 1;
         if self.count == MAX_RULES + 1 {
@@ -172,8 +172,8 @@ impl<'n, 'l> Rules<'n, 'l> {
         (self.count <= MAX_RULES).then_some(())
     }
 
-    fn count_pairs(&mut self, rule: &Rule, at: Position, report: &mut Report) {
-        // Limits that are called by their names have counts of their own.
+    fn count_pairs(&mut self, rule: &RuleConfig, at: Position, report: &mut Report) {
+        // Limits that callers use by name have metrics of their own.
         let before = self.pairs + self.limits.count();
         self.pairs += limits_of(&rule.limit, &rule.overrides).len();
         if before <= MAX_PAIRS && self.pairs + self.limits.count() > MAX_PAIRS {
@@ -196,7 +196,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         }
     }
 
-    /// The rule's name and domain, which no other rule has.
+    /// Reads the rule's name and domain, which together must be unique.
     fn identity(
         &mut self,
         fields: &Fields<'n, '_>,
@@ -223,8 +223,8 @@ impl<'n, 'l> Rules<'n, 'l> {
         report.error(at, message, "rename one of them");
     }
 
-    /// A request that costs more than there ever is would be refused for ever.
-    fn warn_of_cost(&self, rule: &Rule, at: Position, report: &mut Report) {
+    /// Warns of a cost above the size of a limit, because such requests would always be refused.
+    fn warn_of_cost(&self, rule: &RuleConfig, at: Position, report: &mut Report) {
         let Costs { routes, default } = &rule.cost;
         let most = routes.iter().map(|(_, cost)| *cost).chain([*default]).max();
         let most = most.map_or(0, |cost| cost.units());
@@ -232,7 +232,7 @@ impl<'n, 'l> Rules<'n, 'l> {
         let limits = limits_of(&rule.limit, &rule.overrides);
         if let Some(place) = limits.into_iter().find(too_small) {
             let name = self.limits.name(place);
-            let message = format!("a cost of {most}, above all that limit `{name}` ever has");
+            let message = format!("a cost of {most}, above the size of limit `{name}` ever has");
             report.warn(
                 at,
                 message,
@@ -242,7 +242,7 @@ impl<'n, 'l> Rules<'n, 'l> {
     }
 }
 
-/// The limits that a rule may spend, each once.
+/// Returns the limits that a rule may spend, each once.
 fn limits_of(choice: &Choice, overrides: &[Override]) -> Vec<usize> {
     let tiers = choice.tiers.iter().flat_map(|tiers| tiers.of.iter().map(|(_, spend)| *spend));
     let overrides = overrides.iter().map(|one| one.spend);

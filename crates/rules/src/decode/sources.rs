@@ -1,13 +1,13 @@
 //! The attributes that requests have, and warnings about names and values that no request has.
 //!
-//! - `lookalikes`: the name that was meant by one that no request over HTTP has
+//! - `lookalikes`: finds the attribute that was probably meant by a name that no HTTP request has
 
 mod lookalikes;
 
 use tollgate_core::Excerpt;
 
 use super::fields::Fields;
-use super::identity::Section;
+use super::identity::IdentitySection;
 use super::names;
 use crate::config::KeyPart;
 use crate::pattern::Pattern;
@@ -22,33 +22,33 @@ const DECLARED: &str = "caller_attributes";
 
 const REMEDY: &str = "list the attributes that callers send with every request, like `[tenant]`";
 
-/// The attributes that requests have: attributes of HTTP, as far as `identity` makes them known, and
-/// attributes that the file declares.
+/// The attributes that requests have: attributes of HTTP, as far as `identity` makes them known, and attributes that
+/// the file declares.
 pub(super) struct AttributeSources<'n> {
     declared: Vec<&'n str>,
-    section: Option<&'n Section>,
-    /// `identity` or `caller_attributes` was refused, so that what is missing is not known.
+    section: Option<&'n IdentitySection>,
+    /// Whether `identity` or `caller_attributes` was refused, so that missing attributes cannot be told.
     is_lost: bool,
 }
 
-/// How often requests have an attribute that keys and tiers can be made of.
+/// How often requests have an attribute in a form that keys and tiers can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Availability {
     /// Every request has it, as far as the file shows.
     Always,
-    /// Some clients do not send it, or send one that is not verified.
+    /// Some clients do not send it, or send a value that is not verified.
     Sometimes,
     /// A header that the file does not trust.
     Untrusted,
-    /// A claim of tokens, which the file does not verify.
+    /// A claim of tokens, and the file does not verify tokens.
     Unverified,
 }
 
 impl<'n> AttributeSources<'n> {
-    /// Reads what the file declares, beside its section `identity` as far as that could be read.
+    /// Reads the attributes that the file declares. `section` is the file's `identity`, as far as it could be read.
     pub(super) fn read(
         file: &Fields<'n, '_>,
-        section: Option<&'n Section>,
+        section: Option<&'n IdentitySection>,
         report: &mut Report,
     ) -> AttributeSources<'n> {
         let declared = file.or(DECLARED, Vec::new(), |node| declared(node, report));
@@ -59,16 +59,17 @@ impl<'n> AttributeSources<'n> {
         AttributeSources { declared: declared.unwrap_or_default(), section, is_lost }
     }
 
-    /// How many bits the IPv6 addresses of one client share, if the file says so.
+    /// Returns the length of the prefix that the IPv6 addresses of one client share, if the file gives it.
     pub(super) fn ipv6_prefix(&self) -> Option<u8> {
-        self.section.and_then(Section::ipv6_prefix)
+        self.section.and_then(IdentitySection::ipv6_prefix)
     }
 
     fn is_declared(&self, name: &str) -> bool {
         self.declared.contains(&name)
     }
 
-    /// How often requests have an attribute. Whether callers send one of their own is up to them.
+    /// Returns how often requests have an attribute. An attribute that is neither declared nor of HTTP counts as
+    /// always present, because callers decide what they send.
     pub(super) fn of(&self, name: &str) -> Availability {
         if self.is_declared(name) {
             return Availability::Always;
@@ -82,7 +83,7 @@ impl<'n> AttributeSources<'n> {
             };
         }
         if name.starts_with("jwt.") {
-            let has_jwt = self.section.is_some_and(Section::has_jwt);
+            let has_jwt = self.section.is_some_and(IdentitySection::has_jwt);
             return if has_jwt || self.is_lost {
                 Availability::Sometimes
             } else {
@@ -96,13 +97,13 @@ impl<'n> AttributeSources<'n> {
         }
     }
 
-    /// Whether every request has an attribute for each part of a key.
+    /// Returns whether every request has an attribute for each part of a key.
     pub(super) fn makes_key(&self, key: &[KeyPart]) -> bool {
         key.iter()
             .all(|part| part.first_of.iter().any(|name| self.of(name) == Availability::Always))
     }
 
-    /// Warns of what a part of a key is never made of.
+    /// Warns of the attributes that a part of a key is never made of.
     pub(super) fn warn_of_key_part(&self, part: &KeyPart, at: Position, report: &mut Report) {
         let names = || part.first_of.iter().map(|name| &**name);
         let mut never = names().filter(|name| self.of(name).is_never());
@@ -116,7 +117,7 @@ impl<'n> AttributeSources<'n> {
         }
     }
 
-    /// Warns of an attribute that requests never have as something known; `so` is what follows from that.
+    /// Warns of an attribute that is never known; `so` is the consequence in the message.
     pub(super) fn warn_if_never(&self, name: &str, so: &str, at: Position, report: &mut Report) {
         let shown = Excerpt::of(name);
         let (because, remedy) = match self.of(name) {
@@ -153,28 +154,29 @@ fn declared<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Vec<&'n str>>
     Some(items.iter().filter_map(name).collect())
 }
 
-/// Where the requests of one rule come from.
+/// The kind of requests that a rule is for.
 #[derive(Clone, Copy)]
-pub(super) struct Origin<'s> {
+pub(super) struct RequestOrigin<'s> {
     pub(super) sources: &'s AttributeSources<'s>,
-    /// Only Envoy's descriptors have `descriptor_keys`; their entries may have any name.
+    /// Whether the requests are Envoy's descriptors: only these have `descriptor_keys`, and their entries may have
+    /// any name.
     pub(super) is_envoy: bool,
 }
 
-impl<'s> Origin<'s> {
+impl<'s> RequestOrigin<'s> {
     pub(super) fn of<'n>(
         sources: &'s AttributeSources<'s>,
         mut attributes: impl Iterator<Item = &'n str>,
-    ) -> Origin<'s> {
-        Origin { sources, is_envoy: attributes.any(|name| name == "descriptor_keys") }
+    ) -> RequestOrigin<'s> {
+        RequestOrigin { sources, is_envoy: attributes.any(|name| name == "descriptor_keys") }
     }
 
-    /// Whether an attribute is one that HTTP has, or should have.
+    /// Returns whether a name should be an attribute of HTTP.
     pub(super) fn is_http(self, name: &str) -> bool {
         !self.is_envoy && !self.sources.is_declared(name)
     }
 
-    /// Warns of an attribute that requests over HTTP have under another name.
+    /// Warns of an attribute that HTTP requests have under another name.
     pub(super) fn warn_of_name(self, name: &str, at: Position, report: &mut Report) {
         let Some(meant) = lookalikes::meant(name).filter(|_| self.is_http(name)) else { return };
         let (shown, meant) = (Excerpt::of(name), Excerpt::of(&meant));
@@ -188,13 +190,13 @@ impl<'s> Origin<'s> {
     /// Warns of an attribute of `when` that requests do not have.
     pub(super) fn warn_of_condition(self, name: &str, at: Position, report: &mut Report) {
         self.warn_of_name(name, at, report);
-        // A header that is not trusted is good enough for a condition.
+        // A condition may use a header that is not trusted.
         if self.sources.of(name) == Availability::Unverified {
             self.sources.warn_if_never(name, "", at, report);
         }
     }
 
-    /// Warns of the first path with a query: a request's path ends before its `?`.
+    /// Warns of the first path with a query, because a request's path ends before its `?`.
     pub(super) fn warn_of_query<'p>(
         self,
         mut paths: impl Iterator<Item = &'p Pattern>,
@@ -205,7 +207,7 @@ impl<'s> Origin<'s> {
             let text = path.to_string();
             text.contains('?').then_some(text)
         });
-        // Also of Envoy's entry `path`, which the server takes without its query.
+        // Also for Envoy's entry `path`, from which the server removes the query.
         if let Some(text) = with_query.filter(|_| !self.sources.is_declared("path")) {
             let message = format!("no request over HTTP has the path `{}`", Excerpt::of(&text));
             report.warn(at, message, "leave out the query: a path ends before its `?`");

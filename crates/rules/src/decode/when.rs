@@ -1,14 +1,14 @@
-//! When a rule applies.
+//! The conditions of a rule.
 
 use ipnet::IpNet;
 use tollgate_core::Excerpt;
 use tollgate_limiter::Ipv6Prefix;
 
-use super::fields::{Fields, Mapping, Naming, Row, Table};
+use super::fields::{Fields, Mapping, NameTable, Naming, TableRow};
 use super::names;
-use super::networks::{NetworkSets, Value};
-use super::sources::Origin;
-use crate::config::{Condition, Wanted};
+use super::networks::{NetworkSets, NetworkText};
+use super::sources::RequestOrigin;
+use crate::config::{Condition, Requirement};
 use crate::networks::{self, UNKNOWN_ADDRESS};
 use crate::pattern::Pattern;
 use crate::position::Position;
@@ -25,7 +25,7 @@ const REMEDY: &str = "use a value, a list of values, or one of `{ exact: … }`,
      `{ glob: … }`, `{ network: … }`, `{ networks: … }`, `{ any_of: […] }`, `{ none_of: […] }` and \
      `{ present: true }`";
 
-const WHEN: Table = Table {
+const WHEN: NameTable = NameTable {
     name: "`when`",
     item: "attribute",
     remedy: "write it like `when: { method: POST, path: /v1/** }`",
@@ -46,26 +46,26 @@ const PATTERN: Mapping = Mapping {
 };
 
 /// The context of one attribute's values.
-struct Reading<'s, 'n> {
+struct ConditionReader<'s, 'n> {
     attribute: &'s str,
     networks: &'s mut NetworkSets<'n>,
-    /// How many bits the IPv6 addresses of one client share.
+    /// The length of the prefix that the IPv6 addresses of one client share.
     ipv6_prefix: u8,
 }
 
-/// What every attribute must be.
+/// Reads the condition on every attribute.
 pub(super) fn read(
     node: &Node<'_>,
-    origin: Origin<'_>,
+    origin: RequestOrigin<'_>,
     networks: &mut NetworkSets<'_>,
     report: &mut Report,
 ) -> Option<Vec<Condition>> {
     let ipv6_prefix = origin.sources.ipv6_prefix().unwrap_or(Ipv6Prefix::default().bits());
     let rows = WHEN.rows(node, report)?;
     let mut conditions = Vec::with_capacity(rows.len());
-    for Row { name, at, value } in rows {
+    for TableRow { name, at, value } in rows {
         let attribute = names::ATTRIBUTE.check(name, at, report);
-        let mut reading = Reading { attribute: name, networks, ipv6_prefix };
+        let mut reading = ConditionReader { attribute: name, networks, ipv6_prefix };
         for wanted in reading.wanted(value, report).into_iter().flatten() {
             if origin.is_http(name) {
                 warn_of_values(name, wanted.patterns(), value.at, report);
@@ -82,7 +82,7 @@ pub(super) fn read(
     Some(conditions)
 }
 
-/// Values that no request over HTTP has.
+/// Warns of values that no HTTP request has.
 fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut Report) {
     let is_method = |text: &str| {
         let capitals = text.to_ascii_uppercase();
@@ -108,12 +108,14 @@ fn warn_of_values(name: &str, patterns: &[Pattern], at: Position, report: &mut R
     }
 }
 
-impl Reading<'_, '_> {
-    /// Reads a condition: one pattern or list, and the values that `none_of` leaves out.
-    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Wanted>> {
+impl ConditionReader<'_, '_> {
+    /// Reads a condition: one pattern or list, and the patterns that `none_of` excludes.
+    fn wanted(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Vec<Requirement>> {
         match &node.kind {
-            Kind::Text { .. } => Some(vec![Wanted::AnyOf(vec![self.pattern(node, report)?])]),
-            Kind::List(items) => Some(vec![Wanted::AnyOf(self.any_of(items, node.at, report)?)]),
+            Kind::Text { .. } => Some(vec![Requirement::AnyOf(vec![self.pattern(node, report)?])]),
+            Kind::List(items) => {
+                Some(vec![Requirement::AnyOf(self.any_of(items, node.at, report)?)])
+            }
             Kind::Map(_) => {
                 let fields = Fields::read(node, &CONDITION, report)?;
                 let like = one_alone(&fields, report)?;
@@ -123,7 +125,7 @@ impl Reading<'_, '_> {
                 }
                 if let Some(node) = fields.get("none_of") {
                     let items = report.list(node, "`none_of`", "use a list, like `[GET, HEAD]`")?;
-                    wanted.push(Wanted::NoneOf(self.none_of(items, node.at, report)?));
+                    wanted.push(Requirement::NoneOf(self.none_of(items, node.at, report)?));
                 }
                 Some(wanted)
             }
@@ -137,17 +139,17 @@ impl Reading<'_, '_> {
         name: &str,
         fields: &Fields<'_, '_>,
         report: &mut Report,
-    ) -> Option<Wanted> {
+    ) -> Option<Requirement> {
         match (name, fields.get(name)) {
             ("any_of", Some(node)) => {
                 let items = report.list(node, "`any_of`", "use a list, like `[GET, HEAD]`")?;
-                Some(Wanted::AnyOf(self.any_of(items, node.at, report)?))
+                Some(Requirement::AnyOf(self.any_of(items, node.at, report)?))
             }
             ("present", Some(node)) => {
                 let is_present = report.truth(node, "`present`")?;
-                Some(if is_present { Wanted::Present } else { Wanted::Absent })
+                Some(if is_present { Requirement::Present } else { Requirement::Absent })
             }
-            _ => Some(Wanted::AnyOf(vec![self.of_fields(fields, report)?])),
+            _ => Some(Requirement::AnyOf(vec![self.pattern_of_fields(fields, report)?])),
         }
     }
 
@@ -158,7 +160,7 @@ impl Reading<'_, '_> {
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
         if items.is_empty() {
-            report.error(at, "an empty list, which no request is like", NAME_ONE);
+            report.error(at, "an empty list, which matches no request", NAME_ONE);
             return None;
         }
         self.patterns(items, at, report)
@@ -171,13 +173,13 @@ impl Reading<'_, '_> {
         report: &mut Report,
     ) -> Option<Vec<Pattern>> {
         if items.is_empty() {
-            report.error(at, "`none_of` no values, which leaves nothing out", NAME_ONE);
+            report.error(at, "`none_of` without values, which excludes nothing", NAME_ONE);
             return None;
         }
         let patterns = self.patterns(items, at, report)?;
         if let Some(all) = patterns.iter().find(|pattern| pattern.is_like_all()) {
-            let message = format!("`none_of` has `{all}`, which every value is like");
-            let remedy = "use `{ present: false }` if the attribute must not be there";
+            let message = format!("`none_of` has `{all}`, which matches every value");
+            let remedy = "use `{ present: false }` if the attribute must be absent";
             report.error(at, message, remedy);
             return None;
         }
@@ -202,12 +204,12 @@ impl Reading<'_, '_> {
         Some(items.iter().filter_map(|item| self.pattern(item, report)).collect())
     }
 
-    /// Reads one value: a text, or a mapping that says how the text is meant.
+    /// Reads one pattern: a text, or a mapping that says how the text is compared.
     fn pattern(&mut self, node: &Node<'_>, report: &mut Report) -> Option<Pattern> {
         if let Kind::Map(_) = node.kind {
             let fields = Fields::read(node, &PATTERN, report)?;
             one_alone(&fields, report)?;
-            return self.of_fields(&fields, report);
+            return self.pattern_of_fields(&fields, report);
         }
         let text = report.text(node, PATTERN.name, PATTERN.remedy)?;
         match self.is_address() {
@@ -219,7 +221,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Whether the attribute is a client's address, whose values are addresses and networks.
+    /// Returns whether the attribute is a client's address, whose values are addresses and networks.
     fn is_address(&self) -> bool {
         self.attribute == "ip"
     }
@@ -236,11 +238,12 @@ impl Reading<'_, '_> {
             report.warn(at, message, remedy);
             return Some(Pattern::of(text));
         }
-        let value = Value { text, at, naming: Naming::Shown };
+        let value = NetworkText { text, at, naming: Naming::Shown };
         self.networks.network(&value, report).map(Pattern::In)
     }
 
-    /// Warns of a network that is compared as text. Envoy masks addresses to networks in one attribute.
+    /// Warns of a network that is compared as text. The exception is one attribute of Envoy, which masks addresses to
+    /// networks.
     fn warn_of_network(&self, text: &str, at: Position, report: &mut Report) {
         let is_text = self.attribute == "masked_remote_address" || !text.contains('/');
         if !is_text && networks::known_of(text).is_some() {
@@ -254,7 +257,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// Warns of a text that no client's `ip` is: IPv6 clients have a group there.
+    /// Warns of a text that is never a client's `ip`, because IPv6 clients have the text of their group.
     fn warn_of_exact_address(&self, text: &str, at: Position, report: &mut Report) {
         let is_client =
             |known: IpNet| networks::client_text(known.addr(), self.ipv6_prefix) == text;
@@ -264,7 +267,11 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn of_fields(&mut self, fields: &Fields<'_, '_>, report: &mut Report) -> Option<Pattern> {
+    fn pattern_of_fields(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        report: &mut Report,
+    ) -> Option<Pattern> {
         if let Some(node) = fields.get("networks") {
             return self.networks.named(node, report).map(Pattern::In);
         }
@@ -273,7 +280,7 @@ impl Reading<'_, '_> {
             Some((node.at, report.text(node, &format!("`{name}`"), "use a text")?))
         };
         if let Some((at, text)) = text("network") {
-            let value = Value { text, at, naming: Naming::Shown };
+            let value = NetworkText { text, at, naming: Naming::Shown };
             return self.networks.network(&value, report).map(Pattern::In);
         }
         if let Some((at, exact)) = text("exact") {
@@ -302,7 +309,7 @@ impl Reading<'_, '_> {
 
 const NAME_ONE: &str = "name a value, or use `{ present: true }` for any";
 
-/// The one field besides `none_of`, which may narrow what a value must be like.
+/// Returns the one field besides `none_of`, which may exclude values of it.
 fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'static str>> {
     let others: Vec<_> = fields.names().filter(|name| *name != "none_of").collect();
     match (&others[..], fields.get("none_of").is_some()) {
@@ -310,9 +317,9 @@ fn one_alone(fields: &Fields<'_, '_>, report: &mut Report) -> Option<Option<&'st
         ([like], false) | ([like @ ("prefix" | "glob" | "network" | "networks")], true) => {
             return Some(Some(like));
         }
-        // What was there instead has been reported.
+        // Unknown fields in its place have been reported.
         ([], false) if !fields.is_empty_mapping() => {}
-        ([], false) => report.error(fields.at, "a condition that says nothing", REMEDY),
+        ([], false) => report.error(fields.at, "an empty condition", REMEDY),
         _ => {
             let remedy = "keep one of them; several values go into `any_of`";
             report.error(fields.at, "more than one condition on an attribute", remedy);

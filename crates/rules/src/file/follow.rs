@@ -1,8 +1,8 @@
 //! Notices that a file has changed.
 //!
-//! The directories that it is in are watched, not the file: editors and deployments put another in
-//! its place, and Kubernetes changes the target of a link that the path goes through. What is in the
-//! file is what counts in the end, and is looked at every ten seconds even if nothing was noticed.
+//! The directories that contain the file are watched, not the file itself: editors and deployments replace the file,
+//! and Kubernetes changes the target of a link in the path. The contents of the file decide in the end, and are read
+//! every ten seconds even if no change was noticed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,68 +21,68 @@ use notify::{Event, RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::RulesFile;
 
-/// However nothing was noticed, the file is looked at.
+/// How often the file is read even if no change was noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// A file is looked at when nothing has happened to it for so long: whoever writes it may not be done.
+/// A file is read when it has not changed for this time, because its writer may not have finished.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Or when it is not left alone for so long.
+/// A file that keeps changing is read after this time.
 const RESTLESS: Duration = Duration::from_secs(1);
 
 /// Reads rules again when their file changes, until it is dropped.
 #[must_use = "the file is followed until this is dropped"]
-pub struct Following {
+pub struct FileFollower {
     file: RulesFile,
-    bell: Bell,
-    looking: Option<JoinHandle<()>>,
-    /// Who listens for hangups.
-    listening: Option<AbortHandle>,
+    signal: ReloadSignal,
+    thread: Option<JoinHandle<()>>,
+    /// The task that waits for SIGHUP.
+    hangup_task: Option<AbortHandle>,
 }
 
-/// Rings in the thread that looks.
+/// Wakes the thread that reads the file.
 #[derive(Clone)]
-struct Bell {
-    /// Room for one: who is to look need not be told twice.
-    ring: SyncSender<()>,
-    is_over: Arc<AtomicBool>,
+struct ReloadSignal {
+    /// Capacity 1: a second wake-up before the thread reads the file adds nothing.
+    wake: SyncSender<()>,
+    is_ended: Arc<AtomicBool>,
 }
 
-impl Bell {
-    fn ring(&self) {
-        // Full is as good; and nobody there means that it is over.
-        let _ = self.ring.try_send(());
+impl ReloadSignal {
+    fn wake(&self) {
+        // A full channel has a wake-up already, and a closed one means that the thread has ended.
+        let _ = self.wake.try_send(());
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
     }
 }
 
-impl Following {
-    /// Whenever something happens to the file, and every ten seconds.
-    pub(super) fn watching(file: RulesFile) -> io::Result<Following> {
-        Following::new(file, Watched::new, LOOK_EVERY)
+impl FileFollower {
+    /// Reads the file when it changes, and every ten seconds.
+    pub(super) fn watching(file: RulesFile) -> io::Result<FileFollower> {
+        FileFollower::new(file, WatchedDirectories::new, LOOK_EVERY)
     }
 
-    /// Every so often.
-    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<Following> {
-        Following::new(file, |_| Watched::default(), every)
+    /// Reads the file at this interval.
+    pub(super) fn looking(file: RulesFile, every: Duration) -> io::Result<FileFollower> {
+        FileFollower::new(file, |_| WatchedDirectories::default(), every)
     }
 
     fn new(
         file: RulesFile,
-        watched: impl FnOnce(Bell) -> Watched,
+        watched: impl FnOnce(ReloadSignal) -> WatchedDirectories,
         every: Duration,
-    ) -> io::Result<Following> {
-        let (ring, rung) = sync_channel(1);
-        let bell = Bell { ring, is_over: Arc::default() };
+    ) -> io::Result<FileFollower> {
+        let (wake, woken) = sync_channel(1);
+        let signal = ReloadSignal { wake, is_ended: Arc::default() };
         let look = {
-            let (file, bell, watched) = (file.clone(), bell.clone(), watched(bell.clone()));
-            move || look_on(&file, &bell, watched, &rung, every)
+            let (file, signal, watched) = (file.clone(), signal.clone(), watched(signal.clone()));
+            move || reload_until_ended(&file, &signal, watched, &woken, every)
         };
-        let looking = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
-        Ok(Following { file, bell, looking: Some(looking), listening: None })
+        let thread = thread::Builder::new().name("tollgate-rules".to_owned()).spawn(look)?;
+        Ok(FileFollower { file, signal, thread: Some(thread), hangup_task: None })
     }
 
     /// Also reads the file again whenever the process receives SIGHUP, whether it changed or not.
@@ -91,106 +91,106 @@ impl Following {
     /// runtime this fails. From then on SIGHUP no longer ends the process, even when the returned
     /// value was dropped.
     #[cfg(unix)]
-    pub fn and_on_hangup(mut self) -> io::Result<Following> {
+    pub fn and_on_hangup(mut self) -> io::Result<FileFollower> {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let mut hangups = signal(SignalKind::hangup())?;
         let file = self.file.clone();
-        let listening = runtime.spawn(async move {
+        let hangup_task = runtime.spawn(async move {
             while hangups.recv().await.is_some() {
                 let file = file.clone();
-                // Loud in itself, either way.
+                // The reload logs its result itself.
                 let _ = tokio::task::spawn_blocking(move || file.reload()).await;
             }
         });
-        self.listening = Some(listening.abort_handle());
+        self.hangup_task = Some(hangup_task.abort_handle());
         Ok(self)
     }
 }
 
-impl Drop for Following {
+impl Drop for FileFollower {
     fn drop(&mut self) {
-        if let Some(listening) = &self.listening {
-            listening.abort();
+        if let Some(hangup_task) = &self.hangup_task {
+            hangup_task.abort();
         }
-        self.bell.is_over.store(true, Ordering::Relaxed);
-        self.bell.ring();
-        if let Some(looking) = self.looking.take() {
-            // It has no panics to pass on.
-            let _ = looking.join();
+        self.signal.is_ended.store(true, Ordering::Relaxed);
+        self.signal.wake();
+        if let Some(thread) = self.thread.take() {
+            // The thread does not panic.
+            let _ = thread.join();
         }
     }
 }
 
-impl fmt::Debug for Following {
+impl fmt::Debug for FileFollower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Following").field("file", &self.file).finish_non_exhaustive()
+        f.debug_struct("FileFollower").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
-fn look_on(
+fn reload_until_ended(
     file: &RulesFile,
-    bell: &Bell,
-    mut watched: Watched,
-    rung: &Receiver<()>,
+    signal: &ReloadSignal,
+    mut watched: WatchedDirectories,
+    woken: &Receiver<()>,
     every: Duration,
 ) {
     watched.follow(&file.files());
-    while !bell.is_over() {
-        // Also at the beginning: for what happened before it was watched. Loud in itself, either way.
+    while !signal.is_ended() {
+        // Also at the start, for changes before the directories were watched. The reload logs its result itself.
         let _ = file.reload_if_changed();
-        // A link may lead elsewhere now, or the rules name another file.
+        // A link may have another target now, or the rules may name another file.
         watched.follow(&file.files());
-        if rung.recv_timeout(every).is_ok() && !bell.is_over() {
-            until_quiet(rung);
+        if woken.recv_timeout(every).is_ok() && !signal.is_ended() {
+            until_quiet(woken);
         }
     }
 }
 
-fn until_quiet(rung: &Receiver<()>) {
+fn until_quiet(woken: &Receiver<()>) {
     let began = Instant::now();
-    while began.elapsed() < RESTLESS && rung.recv_timeout(QUIET).is_ok() {}
+    while began.elapsed() < RESTLESS && woken.recv_timeout(QUIET).is_ok() {}
 }
 
-/// The directories that are watched; none without a watcher.
+/// The watched directories; empty without a watcher.
 #[derive(Default)]
-struct Watched {
+struct WatchedDirectories {
     watcher: Option<RecommendedWatcher>,
     directories: BTreeSet<PathBuf>,
 }
 
-impl Watched {
-    fn new(bell: Bell) -> Watched {
+impl WatchedDirectories {
+    fn new(signal: ReloadSignal) -> WatchedDirectories {
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().is_ok_and(is_idle) {
                 return;
             }
-            bell.ring();
+            signal.wake();
         });
         let watcher = watcher.inspect_err(|error| {
-            tracing::warn!(%error, "changes of the rules are noticed late: every ten seconds");
+            tracing::warn!(%error, "the rules file cannot be watched: changes are noticed within ten seconds");
         });
-        Watched { watcher: watcher.ok(), directories: BTreeSet::new() }
+        WatchedDirectories { watcher: watcher.ok(), directories: BTreeSet::new() }
     }
 
-    /// Watches where these files are, and nothing else.
+    /// Watches the directories of these files, and nothing else.
     fn follow(&mut self, files: &[PathBuf]) {
         let Some(watcher) = &mut self.watcher else { return };
         let wanted: BTreeSet<PathBuf> =
             files.iter().flat_map(|file| directories_of(file)).collect();
         for gone in self.directories.difference(&wanted) {
-            // It may be gone itself.
+            // The directory may not exist any more.
             let _ = watcher.unwatch(gone);
         }
-        // All of them again: one of the same name may have taken another's place. What cannot be watched
-        // is looked at now and then.
+        // Watches all of them again, because a directory may have been replaced by another of the same name. Files in
+        // directories that cannot be watched are still read every ten seconds.
         let is_watched =
             |directory: &PathBuf| watcher.watch(directory, RecursiveMode::NonRecursive).is_ok();
         self.directories = wanted.into_iter().filter(is_watched).collect();
     }
 }
 
-/// Whether something was only looked at: by us, as a rule.
+/// Returns whether a file was only read, usually by this process.
 fn is_idle(event: &Event) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => false,
@@ -199,18 +199,18 @@ fn is_idle(event: &Event) -> bool {
     }
 }
 
-/// The most links that are gone through, as the system has it.
+/// The most links that are followed, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The directories in which something can happen that changes what a path leads to: its own, and those
-/// of every link on the way, and of what is behind each.
+/// Returns the directories in which a change can alter the target of a path: its own directory, and the
+/// directories of every link on the way and of each link's target.
 fn directories_of(file: &Path) -> BTreeSet<PathBuf> {
     let mut directories = BTreeSet::new();
     let mut ahead = vec![std::path::absolute(file).unwrap_or_else(|_| file.to_owned())];
     for _ in 0..MAX_LINKS {
         let Some(path) = ahead.pop() else { break };
         directories.extend(path.parent().map(Path::to_owned));
-        // The first link on the way to it.
+        // The first link in the path.
         let mut ancestors: Vec<&Path> = path.ancestors().collect();
         ancestors.reverse();
         let Some(link) = ancestors.into_iter().find(|ancestor| ancestor.is_symlink()) else {

@@ -1,4 +1,4 @@
-//! What is read again, and when.
+//! When a file is read again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ identity: { jwt: { keys: [{ algorithm: HS256, secret_file: jwt.secret }] } }
 ";
 
 #[test]
-fn the_file_of_a_key_is_followed_too() {
+fn file_is_reloaded_when_a_key_file_changes() {
     let directory = tempfile::tempdir().unwrap();
     let (path, secret) = (directory.path().join("rules.yaml"), directory.path().join("jwt.secret"));
     fs::write(&path, TEXT).unwrap();
@@ -25,7 +25,7 @@ fn the_file_of_a_key_is_followed_too() {
 }
 
 #[test]
-fn a_file_that_is_too_large_is_refused_once() {
+fn file_is_refused_once_when_too_large() {
     let directory = tempfile::tempdir().unwrap();
     let (path, secret) = (directory.path().join("rules.yaml"), directory.path().join("jwt.secret"));
     fs::write(&path, TEXT).unwrap();
@@ -38,7 +38,7 @@ fn a_file_that_is_too_large_is_refused_once() {
 }
 
 #[test]
-fn the_same_contents_have_the_same_hash_wherever_they_are() {
+fn hash_depends_on_the_contents_only() {
     let write = |text: &str, secret: &[u8]| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("rules.yaml");
@@ -56,7 +56,7 @@ fn the_same_contents_have_the_same_hash_wherever_they_are() {
     let different = [hash(&other_secret), hash(&other_text)];
     assert!(!different.contains(&hash(&one)) && different[0] != different[1], "{different:?}");
 
-    // It is of the rules that decide, not of a file that was refused.
+    // The hash is of the rules in use, not of a file that was refused.
     fs::write(&path, "nonsense").unwrap();
     assert!(one.reload().is_err());
     assert_eq!(hash(&one), hash(&same));

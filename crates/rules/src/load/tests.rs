@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Reading a file gives the configuration that it describes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,8 +9,8 @@ use tollgate_limiter::OnFailure;
 
 use super::*;
 use crate::config::{
-    Choice, Condition, Costs, KeyPart, KeyValue, Override, Replaces, Route, Rule, Spend, Tiers,
-    Wanted,
+    Choice, Condition, CostRoute, Costs, KeyPart, KeyValue, Override, Replaces, Requirement,
+    RuleConfig, Spend, TierConfig,
 };
 use crate::networks::Networks;
 use crate::pattern::Pattern;
@@ -52,8 +52,8 @@ rules:
   - { name: 1, domain: web, key: [], limit: pro }
 "#;
 
-fn plain() -> Rule {
-    Rule {
+fn plain() -> RuleConfig {
+    RuleConfig {
         name: "plain".into(),
         domain: "api".into(),
         when: vec![],
@@ -68,14 +68,14 @@ fn plain() -> Rule {
     }
 }
 
-fn all() -> Rule {
+fn all() -> RuleConfig {
     let cost = |units| Cost::new(units).unwrap();
     let exact = |text: &str| Pattern::Exact(text.into());
     let condition = |attribute: &str, wanted| Condition { attribute: attribute.into(), wanted };
-    let any_of = |attribute, patterns| condition(attribute, Wanted::AnyOf(patterns));
+    let any_of = |attribute, patterns| condition(attribute, Requirement::AnyOf(patterns));
     let part =
         |names: &[&str]| KeyPart { first_of: names.iter().map(|&name| name.into()).collect() };
-    Rule {
+    RuleConfig {
         name: "all".into(),
         domain: "web".into(),
         when: vec![
@@ -83,14 +83,14 @@ fn all() -> Rule {
             any_of("path", vec![Pattern::of("/v1/**")]),
             any_of("version", vec![exact("1.0")]),
             any_of("flag", vec![exact("true")]),
-            condition("here", Wanted::Present),
-            condition("gone", Wanted::Absent),
+            condition("here", Requirement::Present),
+            condition("gone", Requirement::Absent),
             any_of("any", vec![exact("x"), exact("y")]),
-            condition("none", Wanted::NoneOf(vec![exact("x"), Pattern::of("y*")])),
+            condition("none", Requirement::NoneOf(vec![exact("x"), Pattern::of("y*")])),
         ],
         key: vec![part(&["tenant"]), part(&["api_key", "ip"])],
         limit: Choice {
-            tiers: Some(Tiers {
+            tiers: Some(TierConfig {
                 by: "tier".into(),
                 of: vec![
                     ("pro".into(), Spend::Limit(1)),
@@ -102,15 +102,15 @@ fn all() -> Rule {
         },
         cost: Costs {
             routes: vec![
-                (Route { method: Some("POST".into()), path: exact("/reports") }, cost(10)),
-                (Route { method: None, path: Pattern::of("**/export") }, cost(5)),
+                (CostRoute { method: Some("POST".into()), path: exact("/reports") }, cost(10)),
+                (CostRoute { method: None, path: Pattern::of("**/export") }, cost(5)),
             ],
             default: cost(2),
         },
         is_shadow: true,
         on_store_failure: Some(OnFailure::Local { processes: 4 }),
         deadline: Some(Duration::from_millis(5)),
-        // In the order of the rule's key, not as written.
+        // In the order of the rule's key, not in the order of the file.
         overrides: vec![Override {
             key: vec![
                 ("tenant".into(), KeyValue::Text("7".into())),
@@ -123,7 +123,7 @@ fn all() -> Rule {
 }
 
 #[test]
-fn everything_in_a_file_is_read_as_it_is_meant() {
+fn config_has_everything_in_the_file() {
     let config = Config::parse("limits.yaml", TEXT).unwrap();
     let limits: Vec<_> = config.limits.iter().map(|it| (&*it.name, it.limit.to_string())).collect();
     let expected = [
@@ -138,7 +138,7 @@ fn everything_in_a_file_is_read_as_it_is_meant() {
 }
 
 #[test]
-fn without_defaults_a_store_that_fails_lets_through_and_has_its_own_deadline() {
+fn config_leaves_failure_policy_and_deadline_to_the_limiter_by_default() {
     let text = "rules: [{ name: a, domain: d, key: [], limit: allow }]";
     let config = Config::parse("limits.yaml", text).unwrap();
     let rule = &config.rules[0];
@@ -146,7 +146,7 @@ fn without_defaults_a_store_that_fails_lets_through_and_has_its_own_deadline() {
 }
 
 #[test]
-fn a_file_of_keys_that_may_not_be_read_says_who_must_be_let() {
+fn api_keys_file_without_permission_is_reported_with_a_remedy() {
     let problems = Config::load_with(Path::new("limits.yaml"), |path, _| match path.to_str() {
         Some("limits.yaml") => Ok(b"limits: {}\napi_keys_file: keys.yaml\n".to_vec()),
         _ => Err(ErrorKind::PermissionDenied.into()),
@@ -185,7 +185,7 @@ MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAESm9x/UBCIVhyICC9zvZEkS6zyX5h
 -----END PUBLIC KEY-----
 ";
 
-/// What is in a text, beside a file of either kind, and a variable that is set.
+/// Reads a text that may name a key file of either kind, and an environment variable that is set.
 fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
     let mut read = |path: &Path, max_bytes| {
         assert_eq!(max_bytes, 64 << 10);
@@ -195,13 +195,13 @@ fn around(text: &str, secret: &[u8]) -> Result<Config, Problems> {
             _ => Err(ErrorKind::PermissionDenied.into()),
         }
     };
-    // Not as it is in a file: a variable has no line end to leave out.
+    // Not the same as in the file: a variable has no line end to remove.
     let variable = |name: &str| (name == "JWT_SECRET").then(|| format!("{:\n<32}", "x").into());
-    Config::parse_around("limits.yaml", text.as_bytes(), Around { read: &mut read, variable })
+    Config::parse_around("limits.yaml", text.as_bytes(), FileContext { read: &mut read, variable })
 }
 
 #[test]
-fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
+fn identity_has_everything_in_the_file() {
     let config = around(IDENTITY, SECRET).unwrap();
     let key = |algorithm, id: Option<&str>, material: &[u8]| JwtKeyConfig {
         algorithm,
@@ -238,7 +238,7 @@ fn all_that_is_said_of_clients_is_read_as_it_is_meant() {
 }
 
 #[test]
-fn what_is_not_said_of_clients_is_left_to_whoever_asks() {
+fn identity_fields_have_defaults_when_missing() {
     assert_eq!(around("limits: {}", b"").unwrap().identity, None);
     let empty = around("limits: {}\nidentity: {}", b"").unwrap().identity;
     assert_eq!(empty, Some(IdentityConfig::default()));
@@ -253,7 +253,7 @@ fn what_is_not_said_of_clients_is_left_to_whoever_asks() {
 }
 
 #[test]
-fn one_line_end_is_no_part_of_a_secret() {
+fn secret_file_loses_one_line_end() {
     let material = |secret: &[u8]| {
         let text = "limits: {}\nidentity: { jwt: { keys: [{ algorithm: HS256, secret_file: keys/jwt.secret }] } }";
         let identity = around(text, secret).unwrap().identity;
@@ -270,7 +270,7 @@ fn one_line_end_is_no_part_of_a_secret() {
 }
 
 #[test]
-fn a_file_of_a_key_that_may_not_be_read_says_who_must_be_let() {
+fn key_file_without_permission_is_reported_with_a_remedy() {
     let text =
         "limits: {}\nidentity: { jwt: { keys: [{ algorithm: HS256, secret_file: other }] } }";
     let expected = "error: limits.yaml:2:60: `secret_file` cannot be read: permission denied\n  \
@@ -278,7 +278,7 @@ fn a_file_of_a_key_that_may_not_be_read_says_who_must_be_let() {
     assert_eq!(around(text, b"").unwrap_err().to_string(), expected);
 }
 
-// Keys are looked into only with the feature `jwt`.
+// Keys are parsed only with the feature `jwt`.
 #[cfg(feature = "jwt")]
 const ED25519_SET: &str =
     r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
@@ -288,7 +288,7 @@ fn jwks_of(config: Config) -> Option<JwksConfig> {
 }
 
 #[test]
-fn a_key_set_under_a_url_is_read_as_it_is_meant() {
+fn jwks_url_is_read_with_its_ages() {
     let read = |jwks: &str| {
         let text = format!("limits: {{}}\nidentity: {{ jwt: {{ jwks: {jwks} }} }}");
         jwks_of(Config::parse("limits.yaml", text).unwrap())
@@ -305,7 +305,7 @@ fn a_key_set_under_a_url_is_read_as_it_is_meant() {
 
 #[cfg(feature = "jwt")]
 #[test]
-fn a_key_set_in_a_file_is_read_with_bounds() {
+fn jwks_file_is_read_with_bounds() {
     let text = "limits: {}\nidentity: { jwt: { jwks: { file: keys/jwks.json } } }";
     let read = |json: &str| {
         Config::parse_with("limits.yaml", text, |path| {

@@ -1,9 +1,9 @@
 //! Finds the few rules that may apply to a request among many.
 //!
-//! Every rule is filed under one thing that it wants of one attribute: the one that the fewest others
-//! want too. That is a value, what a value begins with, a whole segment of it between slashes, or that it
-//! is there. A request looks up what it has, and finds those filed there; whether they apply is then
-//! asked of each.
+//! Every rule is filed under one requirement that it has for one attribute: the requirement that the fewest other
+//! rules share. A requirement is a value, a prefix of the value, a whole segment of it between slashes, a network
+//! that holds it, or its presence. A request looks up its own attributes and finds the rules filed under them; each
+//! of these rules is then tried.
 
 mod networks;
 mod prefixes;
@@ -14,39 +14,39 @@ use std::collections::HashMap;
 use ahash::RandomState;
 use ipnet::IpNet;
 
-use super::Rule;
-use crate::config::Wanted;
+use super::PlannedRule;
+use crate::config::Requirement;
 use crate::names::AttributeId;
 use crate::networks::Networks;
 use crate::pattern::Pattern;
-use crate::request::Request;
-use networks::ByNetwork;
-use prefixes::Prefixes;
+use crate::request::NumberedRequest;
+use networks::NetworkIndex;
+use prefixes::PrefixIndex;
 
-/// Rules by what they want.
+/// Rules by what they require.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
-    attributes: HashMap<AttributeId, ByValue, RandomState>,
-    /// Those that want nothing that could be looked up.
+pub(crate) struct RuleIndex {
+    attributes: HashMap<AttributeId, ValueIndex, RandomState>,
+    /// The rules that require nothing that could be looked up.
     others: Vec<usize>,
 }
 
-/// Rules by what they want of one attribute.
+/// Rules by what they require of one attribute.
 #[derive(Debug, Default)]
-struct ByValue {
+struct ValueIndex {
     exact: HashMap<Box<str>, Vec<usize>, RandomState>,
-    prefixes: Prefixes,
+    prefixes: PrefixIndex,
     /// By a segment between slashes.
     segments: HashMap<Box<str>, Vec<usize>, RandomState>,
     /// By a network that the address is in.
-    networks: ByNetwork,
-    /// They want it to be there.
+    networks: NetworkIndex,
+    /// The rules that require only its presence.
     present: Vec<usize>,
 }
 
-/// What a rule could be filed under.
+/// A requirement that a rule could be filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Heading<'a> {
+enum IndexHeading<'a> {
     Exact(AttributeId, &'a str),
     Prefix(AttributeId, &'a str),
     Segment(AttributeId, &'a str),
@@ -54,20 +54,23 @@ enum Heading<'a> {
     Present(AttributeId),
 }
 
-/// How many rules could be filed under each.
-type Crowds<'a> = HashMap<Heading<'a>, usize, RandomState>;
+/// The number of rules that could be filed under each heading.
+type HeadingCounts<'a> = HashMap<IndexHeading<'a>, usize, RandomState>;
 
-impl Index {
-    pub(super) fn new<'a>(rules: impl Iterator<Item = (usize, &'a Rule)> + Clone) -> Index {
-        let mut crowds = Crowds::default();
+impl RuleIndex {
+    pub(super) fn new<'a>(
+        rules: impl Iterator<Item = (usize, &'a PlannedRule)> + Clone,
+    ) -> RuleIndex {
+        let mut crowds = HeadingCounts::default();
         for heading in rules.clone().flat_map(|(_, rule)| headings(rule)) {
             *crowds.entry(heading).or_default() += 1;
         }
-        let mut index = Index::default();
+        let mut index = RuleIndex::default();
         for (at, rule) in rules {
-            let crowd = |way: &Vec<Heading<'_>>| way.iter().map(|heading| crowds[heading]).max();
-            // Of equals the one with the most headings: a request is the less likely to have one of them.
-            let cost = |way: &Vec<Heading<'_>>| (crowd(way), rank(way), Reverse(way.len()));
+            let crowd =
+                |way: &Vec<IndexHeading<'_>>| way.iter().map(|heading| crowds[heading]).max();
+            // On a tie, the way with the most headings wins: each of them is then the less likely to match a request.
+            let cost = |way: &Vec<IndexHeading<'_>>| (crowd(way), rank(way), Reverse(way.len()));
             match ways_to_file(rule, &crowds).into_iter().min_by_key(cost) {
                 Some(way) => way.into_iter().for_each(|heading| index.file(at, heading)),
                 None => index.others.push(at),
@@ -80,28 +83,28 @@ impl Index {
         index
     }
 
-    fn file(&mut self, at: usize, heading: Heading<'_>) {
+    fn file(&mut self, at: usize, heading: IndexHeading<'_>) {
         match heading {
-            Heading::Exact(id, value) => {
+            IndexHeading::Exact(id, value) => {
                 let by_value = self.attributes.entry(id).or_default();
                 by_value.exact.entry(value.into()).or_default().push(at);
             }
-            Heading::Prefix(id, prefix) => {
+            IndexHeading::Prefix(id, prefix) => {
                 self.attributes.entry(id).or_default().prefixes.add(prefix, at);
             }
-            Heading::Network(id, network) => {
+            IndexHeading::Network(id, network) => {
                 self.attributes.entry(id).or_default().networks.add(network, at);
             }
-            Heading::Segment(id, segment) => {
+            IndexHeading::Segment(id, segment) => {
                 let by_value = self.attributes.entry(id).or_default();
                 by_value.segments.entry(segment.into()).or_default().push(at);
             }
-            Heading::Present(id) => self.attributes.entry(id).or_default().present.push(at),
+            IndexHeading::Present(id) => self.attributes.entry(id).or_default().present.push(at),
         }
     }
 
-    /// All rules that may apply, in the order of the file, and some that do not.
-    pub(crate) fn candidates(&self, request: &Request<'_>, into: &mut Vec<usize>) {
+    /// Collects all rules that may apply, in the order of the file; some of them may not apply.
+    pub(crate) fn candidates(&self, request: &NumberedRequest<'_>, into: &mut Vec<usize>) {
         into.clear();
         into.extend_from_slice(&self.others);
         for seen in request.iter() {
@@ -126,70 +129,77 @@ impl Index {
     }
 }
 
-/// Everything that a rule could be filed under.
-fn headings(rule: &Rule) -> Vec<Heading<'_>> {
+/// Returns every heading that a rule could be filed under.
+fn headings(rule: &PlannedRule) -> Vec<IndexHeading<'_>> {
     let when = rule.when.iter().flat_map(|(id, wanted)| {
         let patterns = match wanted {
-            Wanted::AnyOf(patterns) => &patterns[..],
-            Wanted::NoneOf(_) | Wanted::Present | Wanted::Absent => &[],
+            Requirement::AnyOf(patterns) => &patterns[..],
+            Requirement::NoneOf(_) | Requirement::Present | Requirement::Absent => &[],
         };
         let by_start = patterns.iter().map(|pattern| by_start(*id, pattern));
         let by_segment = patterns.iter().flat_map(|pattern| by_segment(*id, pattern));
-        by_start.chain(by_segment).chain([Heading::Present(*id)])
+        by_start.chain(by_segment).chain([IndexHeading::Present(*id)])
     });
-    let key = rule.key.iter().flatten().map(|(id, _)| Heading::Present(*id));
+    let key = rule.key.iter().flatten().map(|(id, _)| IndexHeading::Present(*id));
     when.chain(key).collect()
 }
 
-/// The ways to file a rule: under all headings of any one of them.
-fn ways_to_file<'a>(rule: &'a Rule, crowds: &Crowds<'a>) -> Vec<Vec<Heading<'a>>> {
-    let rarest = |headings: Vec<Heading<'a>>| {
+/// Returns the ways to file a rule. Filing it one way means filing it under all headings of that way.
+fn ways_to_file<'a>(
+    rule: &'a PlannedRule,
+    crowds: &HeadingCounts<'a>,
+) -> Vec<Vec<IndexHeading<'a>>> {
+    let rarest = |headings: Vec<IndexHeading<'a>>| {
         headings.into_iter().min_by_key(|heading| crowds.get(heading).copied())
     };
     let mut ways = Vec::new();
     for (id, wanted) in &rule.when {
         match wanted {
-            Wanted::Absent => continue,
-            Wanted::Present | Wanted::NoneOf(_) => ways.push(vec![Heading::Present(*id)]),
-            Wanted::AnyOf(patterns) => {
+            Requirement::Absent => continue,
+            Requirement::Present | Requirement::NoneOf(_) => {
+                ways.push(vec![IndexHeading::Present(*id)])
+            }
+            Requirement::AnyOf(patterns) => {
                 ways.push(patterns.iter().map(|pattern| by_start(*id, pattern)).collect());
-                // Only if each of them has a segment.
+                // Only if each pattern has a segment.
                 let segments = patterns.iter().map(|pattern| rarest(by_segment(*id, pattern)));
                 ways.extend(segments.collect::<Option<Vec<_>>>());
             }
         }
     }
-    // One of them must be there.
+    // At least one of the alternatives must be present.
     let key = rule.key.iter();
-    ways.extend(key.map(|first_of| first_of.iter().map(|(id, _)| Heading::Present(*id)).collect()));
+    ways.extend(
+        key.map(|first_of| first_of.iter().map(|(id, _)| IndexHeading::Present(*id)).collect()),
+    );
     ways
 }
 
-fn by_start(id: AttributeId, pattern: &Pattern) -> Heading<'_> {
+fn by_start(id: AttributeId, pattern: &Pattern) -> IndexHeading<'_> {
     match pattern {
-        Pattern::Exact(value) => Heading::Exact(id, value),
-        Pattern::In(Networks::One(network)) => Heading::Network(id, *network),
-        // What every value begins with finds nothing.
-        other if other.literal_prefix().is_empty() => Heading::Present(id),
-        other => Heading::Prefix(id, other.literal_prefix()),
+        Pattern::Exact(value) => IndexHeading::Exact(id, value),
+        Pattern::In(Networks::One(network)) => IndexHeading::Network(id, *network),
+        // Every value begins with an empty prefix, so it would tell nothing apart.
+        other if other.literal_prefix().is_empty() => IndexHeading::Present(id),
+        other => IndexHeading::Prefix(id, other.literal_prefix()),
     }
 }
 
-fn by_segment(id: AttributeId, pattern: &Pattern) -> Vec<Heading<'_>> {
+fn by_segment(id: AttributeId, pattern: &Pattern) -> Vec<IndexHeading<'_>> {
     match pattern {
         Pattern::Exact(_) | Pattern::In(Networks::One(_)) => vec![by_start(id, pattern)],
         Pattern::Prefix(_) | Pattern::In(Networks::Set(_)) => Vec::new(),
         Pattern::Glob(glob) => {
-            glob.literal_segments().map(|segment| Heading::Segment(id, segment)).collect()
+            glob.literal_segments().map(|segment| IndexHeading::Segment(id, segment)).collect()
         }
     }
 }
 
-fn rank(way: &[Heading<'_>]) -> u8 {
-    let rank = |heading: &Heading<'_>| match heading {
-        Heading::Exact(..) => 0,
-        Heading::Prefix(..) | Heading::Segment(..) | Heading::Network(..) => 1,
-        Heading::Present(_) => 2,
+fn rank(way: &[IndexHeading<'_>]) -> u8 {
+    let rank = |heading: &IndexHeading<'_>| match heading {
+        IndexHeading::Exact(..) => 0,
+        IndexHeading::Prefix(..) | IndexHeading::Segment(..) | IndexHeading::Network(..) => 1,
+        IndexHeading::Present(_) => 2,
     };
     way.iter().map(rank).max().unwrap_or(0)
 }

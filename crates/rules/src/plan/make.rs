@@ -1,40 +1,41 @@
-//! From what a file says to rules made ready.
+//! Compiles a configuration into a plan.
 
 use std::sync::Arc;
 
 use tollgate_limiter::{Error, Limiter};
 
-use super::Configured;
-use super::index::Index;
-use super::limited::Limited;
+use super::ConfiguredIdentity;
+use super::index::RuleIndex;
 use super::overrides::{NetworkOverride, Overrides};
-use super::values::Values;
+use super::request_limits::RequestLimits;
+use super::values::ValueTable;
 use super::{
-    Domain, Map, Plan, ReplacedRules, Rule, RuleName, Seldom, Spent, SpentId, Tiers, on_terms,
+    DomainRules, Map, Plan, PlannedRule, RareParts, ReplacedRules, RuleName, SpendTarget,
+    SpendTargetId, TierLimits, on_terms,
 };
-use crate::config::{self, Config, KeyValue, Spend, Wanted};
+use crate::config::{self, Config, KeyValue, Requirement, Spend};
 use crate::domains::{UnknownDomains, UseMark};
 use crate::key::push_part;
-use crate::names::{AttributeId, Names};
-use crate::tally::Tally;
+use crate::names::{AttributeId, AttributeNames};
+use crate::tally::RuleTally;
 
 impl Plan {
-    /// Makes rules ready. What was counted for a rule of the same name before goes on.
+    /// Compiles the rules. A rule keeps the counts of the earlier rule of the same name.
     pub(crate) fn new(
         limiter: &Limiter,
         config: &Config,
         before: Option<&Plan>,
     ) -> Result<Plan, Error> {
         let api_keys = config.api_keys.iter().map(|(key, tier)| (&**key, &**tier));
-        let mut names = Names::new(api_keys);
-        let tallies: Map<&RuleName, &Arc<Tally>> = before
+        let mut names = AttributeNames::new(api_keys);
+        let tallies: Map<&RuleName, &Arc<RuleTally>> = before
             .iter()
             .flat_map(|plan| &plan.rules)
             .map(|rule| (&rule.name, &rule.tally))
             .collect();
         let mut spends = Vec::new();
         let places = config.rules.iter().enumerate();
-        let mut making = Making {
+        let mut making = PlanBuilder {
             limiter,
             config,
             names: &mut names,
@@ -49,13 +50,13 @@ impl Plan {
             .map(|(at, rule)| {
                 making.rule(at, rule, |name| tallies.get(name).map(|&tally| Arc::clone(tally)))
             })
-            .collect::<Result<Vec<Arc<Rule>>, Error>>()?;
-        let mut domains: Map<Box<str>, Domain> = Map::default();
+            .collect::<Result<Vec<Arc<PlannedRule>>, Error>>()?;
+        let mut domains: Map<Box<str>, DomainRules> = Map::default();
         for (at, rule) in rules.iter().enumerate() {
             domains.entry(rule.name.domain().into()).or_default().rules.push(at);
         }
         for (name, domain) in &mut domains {
-            domain.index = Index::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
+            domain.index = RuleIndex::new(domain.rules.iter().map(|&at| (at, &*rules[at])));
             let before = before.and_then(|plan| plan.domains.get(name));
             domain.use_mark = UseMark::new(before.is_some_and(|domain| domain.use_mark.is_set()));
         }
@@ -65,7 +66,7 @@ impl Plan {
                 scopes.entry(scope.name().into()).or_insert(id);
             }
         }
-        let scope = |limit: &config::NamedLimit| {
+        let scope = |limit: &config::LimitConfig| {
             let scope = limiter.scope(&limit.name, limit.limit)?;
             let scope = on_terms(scope, config.on_store_failure, config.deadline);
             Ok((limit.name.clone(), scope))
@@ -73,13 +74,14 @@ impl Plan {
         let limits = config.limits.iter().map(scope).collect::<Result<_, Error>>()?;
         let identity = {
             let before = before.and_then(|plan| plan.identity.as_ref());
-            let made = config.identity.as_ref().map(|said| Configured::new(said, limiter, before));
+            let made =
+                config.identity.as_ref().map(|said| ConfiguredIdentity::new(said, limiter, before));
             made.transpose()?
         };
         let generation = before.map_or(1, |plan| plan.generation + 1);
         Ok(Plan {
             generation,
-            asked: names.asked(),
+            wanted_attributes: names.wanted_attributes(),
             identity,
             is_shaping: spends.iter().any(|spent| spent.is_shaping()),
             names,
@@ -90,63 +92,63 @@ impl Plan {
             retired_domains: config.retired_domains.clone(),
             unknown_domains: UnknownDomains::default(),
             limits,
-            limited: Limited::default(),
+            request_limits: RequestLimits::default(),
         })
     }
 }
 
-/// What is needed to make rules ready.
-struct Making<'a> {
+/// The state of compiling rules.
+struct PlanBuilder<'a> {
     limiter: &'a Limiter,
     config: &'a Config,
-    names: &'a mut Names,
+    names: &'a mut AttributeNames,
     domains: Map<&'a str, Arc<str>>,
-    /// Where the rules are, by their domains and names.
+    /// The indices of the rules, by their domains and names.
     places: Map<(&'a str, &'a str), usize>,
-    spends: &'a mut Vec<Arc<Spent>>,
+    spends: &'a mut Vec<Arc<SpendTarget>>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> PlanBuilder<'a> {
     fn rule(
         &mut self,
         at: usize,
-        rule: &'a config::Rule,
-        tally: impl FnOnce(&RuleName) -> Option<Arc<Tally>>,
-    ) -> Result<Arc<Rule>, Error> {
+        rule: &'a config::RuleConfig,
+        tally: impl FnOnce(&RuleName) -> Option<Arc<RuleTally>>,
+    ) -> Result<Arc<PlannedRule>, Error> {
         let domain = self.domains.entry(&rule.domain).or_insert_with(|| (&*rule.domain).into());
         let name = RuleName { domain: Arc::clone(domain), name: (&*rule.name).into() };
         let when = rule
             .when
             .iter()
             .map(|condition| (self.names.add(&condition.attribute), condition.wanted.clone()));
-        let when: Vec<(AttributeId, Wanted)> = when.collect();
+        let when: Vec<(AttributeId, Requirement)> = when.collect();
         let mut part = |part: &config::KeyPart| {
             part.first_of.iter().map(|name| (self.names.add(name), name.clone())).collect()
         };
         let key = rule.key.iter().map(&mut part).collect();
-        let mut scopes = Scopes { making: self, rule, name: &name, made: Map::default() };
+        let mut scopes = RuleScopes { making: self, rule, name: &name, made: Map::default() };
         let tiers = match &rule.limit.tiers {
             Some(tiers) => Some(scopes.tiers(tiers)?),
             None => None,
         };
         let default = scopes.id(rule.limit.default)?;
         let overrides = scopes.overrides()?;
-        let values: Map<usize, Values> = rule
+        let values: Map<usize, ValueTable> = rule
             .when
             .iter()
             .enumerate()
-            .filter_map(|(at, own)| Some((at, Values::of(&own.wanted)?)))
+            .filter_map(|(at, own)| Some((at, ValueTable::of(&own.wanted)?)))
             .collect();
         for (at, _) in values.iter().filter(|(_, values)| values.has_networks()) {
-            // OK because it is the place of a condition.
+            // OK because it is the index of a condition.
             self.names.add_address(when[*at].0);
         }
-        let seldom = Seldom { values, tiers, overrides };
-        Ok(Arc::new(Rule {
+        let rare = RareParts { values, tiers, overrides };
+        Ok(Arc::new(PlannedRule {
             when,
             key,
             default,
-            seldom: (!seldom.is_empty()).then(|| Box::new(seldom)),
+            rare: (!rare.is_empty()).then(|| Box::new(rare)),
             cost: rule.cost.clone(),
             is_shadow: rule.is_shadow,
             on_store_failure: rule.on_store_failure,
@@ -158,7 +160,7 @@ impl<'a> Making<'a> {
         }))
     }
 
-    fn replaced(&self, rule: &config::Rule) -> ReplacedRules {
+    fn replaced(&self, rule: &config::RuleConfig) -> ReplacedRules {
         let config::Replaces::Named(names) = &rule.replaces else { return ReplacedRules::All };
         let names = names.iter().map(|name| (&*rule.domain, &**name));
         let mut places: Vec<usize> =
@@ -168,22 +170,22 @@ impl<'a> Making<'a> {
     }
 }
 
-/// The scopes of one rule: all of its name, one for each limit that it may spend.
-struct Scopes<'m, 'a> {
-    making: &'m mut Making<'a>,
-    rule: &'m config::Rule,
+/// The scopes of one rule: all have its name, and there is one for each limit that it may spend.
+struct RuleScopes<'m, 'a> {
+    making: &'m mut PlanBuilder<'a>,
+    rule: &'m config::RuleConfig,
     name: &'m RuleName,
-    made: Map<Spend, SpentId>,
+    made: Map<Spend, SpendTargetId>,
 }
 
-impl Scopes<'_, '_> {
-    fn id(&mut self, spend: Spend) -> Result<SpentId, Error> {
+impl RuleScopes<'_, '_> {
+    fn id(&mut self, spend: Spend) -> Result<SpendTargetId, Error> {
         if let Some(made) = self.made.get(&spend) {
             return Ok(*made);
         }
         let spent = match spend {
-            Spend::Allow => Spent::Nothing,
-            Spend::Block => Spent::Blocked,
+            Spend::Allow => SpendTarget::Nothing,
+            Spend::Block => SpendTarget::Blocked,
             Spend::Limit(at) => self.limit(&self.making.config.limits[at])?,
         };
         let id = self.making.spends.len();
@@ -192,17 +194,17 @@ impl Scopes<'_, '_> {
         Ok(id)
     }
 
-    fn limit(&self, own: &config::NamedLimit) -> Result<Spent, Error> {
+    fn limit(&self, own: &config::LimitConfig) -> Result<SpendTarget, Error> {
         let scope = self.making.limiter.scope(&self.name.to_string(), own.limit)?;
         let scope = on_terms(scope, self.rule.on_store_failure, self.rule.deadline);
-        Ok(Spent::Limit { name: (&*own.name).into(), scope })
+        Ok(SpendTarget::Limit { name: (&*own.name).into(), scope })
     }
 
-    fn tiers(&mut self, tiers: &config::Tiers) -> Result<Tiers, Error> {
+    fn tiers(&mut self, tiers: &config::TierConfig) -> Result<TierLimits, Error> {
         let by = self.making.names.add(&tiers.by);
         let tier = |(name, spend): &(Box<str>, Spend)| Ok((name.clone(), self.id(*spend)?));
         let of = tiers.of.iter().map(tier).collect::<Result<_, Error>>()?;
-        Ok(Tiers { by, of })
+        Ok(TierLimits { by, of })
     }
 
     fn overrides(&mut self) -> Result<Overrides, Error> {

@@ -1,35 +1,35 @@
-//! Overrides: by key, and by the networks that an address is in.
+//! Overrides: limits for single keys, and for the networks that an address is in.
 
-use super::{Map, Rule, SpentId};
+use super::{Map, PlannedRule, SpendTargetId};
 use crate::key::push_part;
 use crate::names::AttributeId;
 use crate::networks::{self, FoundNetwork, NetworkTable, Networks};
-use crate::request::Request;
+use crate::request::NumberedRequest;
 
 /// The overrides of a rule.
 #[derive(Default)]
 pub(super) struct Overrides {
-    pub(super) exact: Map<Vec<u8>, SpentId>,
-    pub(super) in_networks: Vec<InNetworks>,
+    pub(super) exact: Map<Vec<u8>, SpendTargetId>,
+    pub(super) in_networks: Vec<NetworkOverrides>,
 }
 
 /// The overrides that have networks for one attribute of one part of the rule's key.
-pub(super) struct InNetworks {
+pub(super) struct NetworkOverrides {
     part: usize,
     attribute: AttributeId,
     /// By the other parts of the key.
-    others: Map<Vec<u8>, NetworkTable<SpentId>>,
+    others: Map<Vec<u8>, NetworkTable<SpendTargetId>>,
 }
 
 /// An override that has networks.
 pub(super) struct NetworkOverride<'c> {
-    /// The part of the rule's key that is in networks, and its attribute.
+    /// The part of the rule's key that must be in the networks, and its attribute.
     pub(super) part: usize,
     pub(super) attribute: AttributeId,
     pub(super) networks: &'c Networks,
     /// The other parts, as a key.
     pub(super) others: Vec<u8>,
-    pub(super) spent: SpentId,
+    pub(super) spent: SpendTargetId,
 }
 
 impl Overrides {
@@ -39,11 +39,11 @@ impl Overrides {
 
     /// Groups overrides, which come in the order of the file.
     pub(super) fn new(
-        exact: Map<Vec<u8>, SpentId>,
+        exact: Map<Vec<u8>, SpendTargetId>,
         in_networks: Vec<NetworkOverride<'_>>,
     ) -> Overrides {
-        type Values<'c> = Map<Vec<u8>, Vec<(&'c Networks, SpentId)>>;
-        let mut groups: Vec<((usize, AttributeId), Values<'_>)> = Vec::new();
+        type GroupedOverrides<'c> = Map<Vec<u8>, Vec<(&'c Networks, SpendTargetId)>>;
+        let mut groups: Vec<((usize, AttributeId), GroupedOverrides<'_>)> = Vec::new();
         for own in in_networks {
             let of = (own.part, own.attribute);
             let at = groups.iter().position(|(group, _)| *group == of).unwrap_or_else(|| {
@@ -52,21 +52,21 @@ impl Overrides {
             });
             groups[at].1.entry(own.others).or_default().push((own.networks, own.spent));
         }
-        let group = |((part, attribute), values): (_, Values<'_>)| {
+        let group = |((part, attribute), values): (_, GroupedOverrides<'_>)| {
             let values = values.into_iter();
             let others = values.map(|(others, each)| (others, NetworkTable::new(each))).collect();
-            InNetworks { part, attribute, others }
+            NetworkOverrides { part, attribute, others }
         };
         Overrides { exact, in_networks: groups.into_iter().map(group).collect() }
     }
 
-    /// Returns what a request with this key spends instead, and the network that says so.
+    /// Returns the limit that a request with this key spends instead, and the network that the override is for.
     pub(super) fn find<'r>(
         &'r self,
-        rule: &'r Rule,
-        request: &Request<'_>,
+        rule: &'r PlannedRule,
+        request: &NumberedRequest<'_>,
         key: &[u8],
-    ) -> Option<(SpentId, Option<FoundNetwork<'r>>)> {
+    ) -> Option<(SpendTargetId, Option<FoundNetwork<'r>>)> {
         if let Some(spent) = self.exact.get(key) {
             return Some((*spent, None));
         }
@@ -76,22 +76,22 @@ impl Overrides {
 }
 
 impl Overrides {
-    /// Returns what the requests of a key spend instead. An override for a part of a group of IPv6 addresses is not
-    /// found by the key of the group, because it is for some of the group's requests only.
-    pub(super) fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+    /// Returns the limit that the requests of a key spend instead. An override for a part of a group of IPv6
+    /// addresses is not found by the key of the group, because it is for some of the group's requests only.
+    pub(super) fn find_by_key(&self, rule: &PlannedRule, key: &[u8]) -> Option<SpendTargetId> {
         let exact = self.exact.get(key).copied();
-        exact.or_else(|| self.in_networks.iter().find_map(|own| own.of_key(rule, key)))
+        exact.or_else(|| self.in_networks.iter().find_map(|own| own.find_by_key(rule, key)))
     }
 
-    /// Returns what each override spends.
-    pub(super) fn spends(&self) -> impl Iterator<Item = SpentId> {
+    /// Returns the limit of each override.
+    pub(super) fn spends(&self) -> impl Iterator<Item = SpendTargetId> {
         let tables = self.in_networks.iter().flat_map(|own| own.others.values());
         self.exact.values().chain(tables.flat_map(NetworkTable::values)).copied()
     }
 }
 
-impl InNetworks {
-    fn of_key(&self, rule: &Rule, key: &[u8]) -> Option<SpentId> {
+impl NetworkOverrides {
+    fn find_by_key(&self, rule: &PlannedRule, key: &[u8]) -> Option<SpendTargetId> {
         let mut parts: Vec<&[u8]> = key.split(|byte| *byte == b',').collect();
         let own = (self.part < parts.len()).then(|| parts.remove(self.part))?;
         let (_, name) = rule.key.get(self.part)?.iter().find(|(id, _)| *id == self.attribute)?;
@@ -101,7 +101,11 @@ impl InNetworks {
         Some(*spent)
     }
 
-    fn find(&self, rule: &Rule, request: &Request<'_>) -> Option<(FoundNetwork<'_>, SpentId)> {
+    fn find(
+        &self,
+        rule: &PlannedRule,
+        request: &NumberedRequest<'_>,
+    ) -> Option<(FoundNetwork<'_>, SpendTargetId)> {
         let address = request.address(self.attribute)?;
         let mut others = Vec::new();
         for (at, first_of) in rule.key.iter().enumerate() {

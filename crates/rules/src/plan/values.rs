@@ -1,28 +1,28 @@
-//! Conditions that are about many values, or about networks.
+//! Conditions on many values, or on networks.
 
 use std::collections::HashSet;
 
 use ahash::RandomState;
 use ipnet::IpNet;
 
-use crate::config::Wanted;
+use crate::config::Requirement;
 use crate::networks::{FoundNetwork, NetworkTable};
 use crate::pattern::Pattern;
 
-/// So few values are as quickly compared one by one.
+/// Up to this number, comparing values one by one is as quick as a lookup.
 const FEW: usize = 8;
 
-/// Many values that an attribute may have, or none of which it may have.
-pub(super) struct Values {
+/// The many values that an attribute may have, or must not have.
+pub(super) struct ValueTable {
     exact: HashSet<Box<str>, RandomState>,
     networks: Option<NetworkTable<()>>,
     /// Prefixes and globs.
     others: Vec<Pattern>,
 }
 
-impl Values {
-    /// Those of a condition; `None` if its patterns are to be compared one by one.
-    pub(super) fn of(wanted: &Wanted) -> Option<Values> {
+impl ValueTable {
+    /// Returns the values of a condition; `None` if its patterns are to be compared one by one.
+    pub(super) fn of(wanted: &Requirement) -> Option<ValueTable> {
         let patterns = wanted.patterns();
         let has_networks = patterns.iter().any(|pattern| pattern.networks().is_some());
         if patterns.len() <= FEW && !has_networks {
@@ -40,21 +40,21 @@ impl Values {
         }
         let networks = patterns.iter().filter_map(|pattern| Some((pattern.networks()?, ())));
         let networks = has_networks.then(|| NetworkTable::new(networks));
-        Some(Values { exact, networks, others })
+        Some(ValueTable { exact, networks, others })
     }
 
     pub(super) fn has_networks(&self) -> bool {
         self.networks.is_some()
     }
 
-    /// Whether a value is one of them or like one; `address` is what is known of it if it is one.
+    /// Returns whether a value matches. `address` is the value as an address, as far as it is known.
     pub(super) fn has(&self, value: &str, address: Option<&IpNet>) -> bool {
         self.exact.contains(value)
             || self.network(address).is_some()
             || self.others.iter().any(|pattern| pattern.matches(value))
     }
 
-    /// The longest network that an address is in.
+    /// Returns the longest network that an address is in.
     pub(super) fn network(&self, address: Option<&IpNet>) -> Option<FoundNetwork<'_>> {
         let (found, ()) = self.networks.as_ref()?.longest(address?)?;
         Some(found)

@@ -1,25 +1,25 @@
-//! What is wrong with a text that is no YAML, in words that help.
+//! Explains errors of the YAML parser, with remedies.
 
 use crate::position::{Position, end_of};
 
-/// The first character that no text has, and where. The parser would take a NUL for the end.
+/// Returns the first control character and its position. The parser would take a NUL for the end.
 pub(super) fn control_character(text: &str) -> Option<(u8, Position)> {
     let is_control =
         |byte: u8| byte == 0x7f || (byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r'));
     let index = text.bytes().position(is_control)?;
-    // OK because the byte is there, and begins a character.
+    // OK because the byte exists, and begins a character.
     Some((text.as_bytes()[index], end_of(&text[..index])))
 }
 
 const QUOTE: &str = "put the text in quotes";
 const CLOSE: &str = "close it, and indent its lines more than its field";
-const FLOW: &str = "see that each `[` and `{` has its `]` and `}`, with commas between the items";
-const INDENT: &str = "see that what belongs together is indented alike";
+const FLOW: &str = "check that each `[` and `{` has its `]` and `}`, with commas between the items";
+const INDENT: &str = "indent the lines of one mapping or list alike";
 
 const DIRECTIVE: &str = "a directive, which begins with `%`";
 const NO_DIRECTIVE: &str = "remove it; put a text that begins with % in quotes";
 
-/// How the parser's message begins, what to say instead, and what to do. The first that fits counts.
+/// The beginning of a parser's message, the problem to report instead, and the remedy. The first match counts.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("':' must be followed by", "a tab after `:`", "use a space"),
     ("'-' must be followed by", "a tab after `-`", "use a space"),
@@ -41,12 +41,12 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("invalid indentation in quoted scalar", "a quote that is not closed", CLOSE),
     (
         "invalid trailing content after double-quoted scalar",
-        "text behind a text in quotes",
+        "text after a quoted text",
         "put all of it in quotes; in single quotes a quote is written twice, as in `'it''s'`",
     ),
     (
         "while parsing a quoted scalar, found invalid Unicode",
-        "an escape of a character that there is not",
+        "an escape of a character that does not exist",
         "write the character itself",
     ),
     (
@@ -56,14 +56,10 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
     (
         "while parsing a quoted scalar",
-        "a quoted text with an escape that there is not",
+        "a quoted text with an unknown escape",
         "write `\\\\` for a backslash, or use single quotes",
     ),
-    (
-        "unexpected character",
-        "a text that begins with a character that YAML keeps for itself",
-        QUOTE,
-    ),
+    ("unexpected character", "a text that begins with a character that YAML reserves", QUOTE),
     (
         "block sequence entries are not allowed",
         "a list where none may be",
@@ -77,13 +73,13 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "text after the end of the document",
         "remove the `...`",
     ),
-    ("while scanning a block scalar", "a `|` or `>` with something behind it", QUOTE),
+    ("while scanning a block scalar", "a `|` or `>` with text after it", QUOTE),
     (
         "wrongly indented line in block scalar",
         "a line of a text that is not indented enough",
         QUOTE,
     ),
-    ("comment intercepting", "a comment in the middle of a text", "move it behind the text"),
+    ("comment intercepting", "a comment in the middle of a text", "move it after the text"),
     ("plain scalar cannot start with '-'", "a `-` where no list may be", QUOTE),
     ("mapping keys are not allowed", "a `?` where no field may be", QUOTE),
     ("a byte order mark", "a byte order mark in the middle of the file", "remove it"),
@@ -109,7 +105,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What the parser says of a text, in words that help, and where that is.
+/// Returns the problem that the parser found, in plain words, with its position and a remedy.
 pub(super) fn explained(
     info: &str,
     at: Position,
@@ -123,15 +119,13 @@ pub(super) fn explained(
     let (message, remedy) = match KNOWN.iter().find(|(beginning, ..)| info.starts_with(beginning)) {
         Some((_, message, remedy)) => ((*message).into(), *remedy),
         None if info.starts_with("recursion limit") => super::too_deep(max_depth),
-        None => {
-            (format!("not YAML: {info}"), "see that quotes, brackets and indentation are right")
-        }
+        None => (format!("not YAML: {info}"), "check the quotes, brackets and indentation"),
     };
     (at, message, remedy)
 }
 
-/// The first tab in the indentation of a line, from `line` on: the parser may say where the text before
-/// it begins.
+/// Returns the first tab in the indentation of a line, from `line` on: the parser may report the position of the text
+/// before it.
 fn indenting_tab(text: &str, line: u32) -> Option<Position> {
     let text = text.replace("\r\n", "\n");
     let lines = (1..).zip(text.split(['\n', '\r'])).skip_while(|(number, _)| *number < line);

@@ -101,7 +101,7 @@ error: bad.yaml:2:1: the file has no field `rule`
   did you mean `rules`?
 2 errors
 error: none.yaml: cannot be read: No such file or directory (os error 2)
-  see that the path is right
+  check the path
 1 error
 ";
     assert_eq!(printed(&output), (Some(1), "good.yaml: 1 limit, 1 rule\n", problems));
@@ -112,7 +112,7 @@ fn warnings_leave_a_file_valid() {
     let files = directory(&[("limits.yaml", ODD)]);
     let output = tollgate(files.path(), &["validate", "limits.yaml"]);
     let warning = "warning: limits.yaml:1:49: no rule spends limit `pro`
-  name it in a rule, unless it is asked for by its name
+  name it in a rule, or ignore this if callers use the limit by its name
 1 warning
 ";
     assert_eq!(printed(&output), (Some(0), "limits.yaml: 2 limits, 1 rule\n", warning));
@@ -191,12 +191,12 @@ fn json_is_one_array_for_all_files() {
         },
         {
             "file": "odd.yaml", "line": 1, "column": 49, "severity": "warning",
-            "message": "no rule spends limit `pro`", "remedy": "name it in a rule, unless it is asked for by its name",
+            "message": "no rule spends limit `pro`", "remedy": "name it in a rule, or ignore this if callers use the limit by its name",
         },
         {
             "file": "none.yaml", "line": null, "column": null, "severity": "error",
             "message": "cannot be read: No such file or directory (os error 2)",
-            "remedy": "see that the path is right",
+            "remedy": "check the path",
         },
     ]);
     assert_eq!(found, expected);

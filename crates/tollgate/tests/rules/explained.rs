@@ -27,7 +27,7 @@ fn every_rule_of_the_domain_says_what_it_would_do_or_why_not() {
         explained,
         [
             ("login-attempts", "`method` is `GET`, not `POST`"),
-            ("per-client", "nobody vouches for `api_key`"),
+            ("per-client", "there is no verified `api_key`"),
             ("whole-service", "\"\" costs 1, the rule's only limit"),
         ]
         .map(|(rule, why)| (rule.to_owned(), why.to_owned()))
@@ -58,11 +58,11 @@ rules:
 ",
     ));
     for (user, others, all) in [
-        ("u7", "`user` is `u7`, which the rule does not want", "`some` replaces it"),
+        ("u7", "`user` is `u7`, which the rule excludes", "`some` replaces it"),
         ("u77", "`some` replaces it", "`some` replaces it"),
         (
             "admin-7",
-            "`user` is `admin-7`, which the rule does not want: it is like `admin-*`",
+            "`user` is `admin-7`, which the rule excludes: it matches `admin-*`",
             "applies",
         ),
         ("x", "applies", "applies"),

@@ -237,10 +237,10 @@ rules:
         (
             "198.51.100.7",
             "/a",
-            "`ip` is `198.51.100.7`, which the rule leaves out: it is in `198.51.100.0/24` of networks `offices`",
+            "`ip` is `198.51.100.7`, which the rule excludes: it is in `198.51.100.0/24` of networks `offices`",
         ),
         ("198.51.1.7", "/b", "`path` is `/b`, not `/a…`"),
-        ("198.51.1.7", "/ab", "`path` is `/ab`, which the rule does not want"),
+        ("198.51.1.7", "/ab", "`path` is `/ab`, which the rule excludes"),
     ] {
         let request = attributes(&[("ip", ip), ("path", path)]);
         let explained = fixture.rules.explain("api", &request);
@@ -281,7 +281,7 @@ rules:
         explained("198.51.100.7"),
         [
             r#"["ip: `198.51.100.0/24` of networks `offices`"], the rule's only limit"#,
-            "`ip` is `198.51.100.7`, which the rule leaves out: it is in `198.51.100.0/24` of networks `offices`",
+            "`ip` is `198.51.100.7`, which the rule excludes: it is in `198.51.100.0/24` of networks `offices`",
             "[], an override for `198.51.100.0/24` of networks `offices`",
         ]
     );
@@ -289,7 +289,7 @@ rules:
         explained("192.0.2.1"),
         [
             r#"["ip: `192.0.2.0/24`"], the rule's only limit"#,
-            "`ip` is `192.0.2.1`, which the rule leaves out: it is in `192.0.2.0/24`",
+            "`ip` is `192.0.2.1`, which the rule excludes: it is in `192.0.2.0/24`",
             "[], an override for `192.0.2.0/24`",
         ]
     );

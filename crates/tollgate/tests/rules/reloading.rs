@@ -50,7 +50,7 @@ rules: [{ name: it, domain: api, key: [api_key], limit: it }]
     });
     let lines = lines.lock().unwrap();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(lines.iter().all(|line| line.starts_with("WARN rules with something")), "{lines:?}");
+    assert!(lines.iter().all(|line| line.starts_with("WARN the rules have warnings")), "{lines:?}");
 }
 
 /// Many check while the rules are replaced again and again: none fails, and all together are admitted

@@ -379,7 +379,7 @@ fn files_that_are_too_large_are_refused() {
     let directory = Directory::with(&[("limits.yaml", LIMITS), ("keys.yaml", &large(16))]);
     let problems = directory.problems("limits.yaml");
     let expected = "limits.yaml:3:16: `keys.yaml` cannot be read: it is larger than 16 MiB\n  \
-                    keep those keys in it that need a tier\n";
+                    keep only the keys that need a tier\n";
     assert!(problems.contains(expected), "{problems}");
 }
 

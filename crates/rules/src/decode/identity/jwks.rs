@@ -1,4 +1,4 @@
-//! Where the key set of an issuer is: in a file, or under a URL.
+//! The source of an issuer's key set: a file, or a URL.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
@@ -23,21 +23,21 @@ const URL_REMEDY: &str = "use one that begins with `https://`, without user name
 
 const MAX_URL_CHARS: usize = 2_048;
 
-/// More often no issuer should be asked.
+/// An issuer should not be queried more often.
 const SHORTEST_AGE: Duration = Duration::from_secs(10);
 const LONGEST_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST_STALE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What is wrong, after the name of the field, and what to do.
-type Fault = (Cow<'static, str>, &'static str);
+/// The problem, which follows the name of the field in the message, and its remedy.
+type JwksFault = (Cow<'static, str>, &'static str);
 
-/// A key set, as far as the file of rules has it.
+/// A key set, as far as the rules file has it.
 pub(super) enum JwksSource {
     Known(JwksConfig),
     File(JwksFile),
 }
 
-/// A file with a key set, which is yet to be read.
+/// A file with a key set, which is still to be read.
 pub(crate) struct JwksFile {
     path: PathBuf,
     at: Position,
@@ -62,7 +62,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
         (Some(file), None) => {
             for (name, age) in [("max_age", max_age), ("max_stale", max_stale)] {
                 if let Some((at, _)) = age {
-                    let message = format!("`{name}` means nothing for a file");
+                    let message = format!("`{name}` has no effect for a file");
                     report.error(at, message, "remove it: the file is read again when it changes");
                 }
             }
@@ -81,7 +81,7 @@ pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<JwksSource> {
     }
 }
 
-/// Not shown in any message: there may be a secret in it.
+/// Reads a URL, which no message shows, because it may contain a secret.
 fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
     let url = report.text(node, "`url`", URL_REMEDY)?;
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -97,13 +97,13 @@ fn url<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<&'n str> {
         return None;
     }
     if scheme == "http" && !is_here(authority) {
-        let message = "`url` is not encrypted: whoever is on the way can replace the keys";
+        let message = "`url` is not encrypted: an attacker on the network can replace the keys";
         report.warn(node.at, message, "use `https://`");
     }
     Some(url)
 }
 
-// Looking into keys and URLs needs the features `jwt` and `jwks`; without them, nothing is verified anyway.
+// Parsing keys and URLs needs the features `jwt` and `jwks`; without them, no token is verified anyway.
 #[cfg(feature = "jwks")]
 fn is_usable(url: &str) -> bool {
     tollgate_identity::Jwks::url(url).is_ok()
@@ -114,7 +114,7 @@ fn is_usable(_: &str) -> bool {
     true
 }
 
-/// Whether it is this machine.
+/// Returns whether the authority is this machine.
 fn is_here(authority: &str) -> bool {
     let is_loopback = |host: &str| match host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
@@ -133,22 +133,24 @@ fn age(node: &Node<'_>, name: &'static str, report: &mut Report) -> Option<Durat
         _ => return Some(age),
     };
     let remedy = match name {
-        "max_age" => "use 10s to 1d; a key that the issuer withdraws counts for up to this long",
-        _ => "use 10s to 30d; keys count for this long while the issuer does not answer",
+        "max_age" => {
+            "use 10s to 1d; a key that the issuer withdraws stays valid for up to this long"
+        }
+        _ => "use 10s to 30d; keys stay valid for this long while the issuer does not answer",
     };
     report.error(node.at, format!("`{name}` {fault}"), remedy);
     None
 }
 
-/// A field that is there, and its value if that is right.
-type Given = Option<(Position, Option<Duration>)>;
+/// A field that is present, and its value if that is valid.
+type GivenAge = Option<(Position, Option<Duration>)>;
 
 fn ages(
-    max_age: Given,
-    max_stale: Given,
+    max_age: GivenAge,
+    max_stale: GivenAge,
     report: &mut Report,
 ) -> Option<(Option<Duration>, Option<Duration>)> {
-    let read = |given: Given| match given {
+    let read = |given: GivenAge| match given {
         None => Some(None),
         Some((_, age)) => age.map(Some),
     };
@@ -157,18 +159,14 @@ fn ages(
         && stale < age.unwrap_or(JWKS_MAX_AGE)
     {
         let remedy = "use a longer one: keys are fetched again before they are `max_age` old";
-        report.error(
-            at,
-            "`max_stale` is below `max_age`, which is 10m unless said otherwise",
-            remedy,
-        );
+        report.error(at, "`max_stale` is below `max_age`, which is 10m by default", remedy);
         return None;
     }
     Some((age, stale))
 }
 
 impl JwksFile {
-    /// Reads the set. `read` is asked for what is in a file, by the path as it is written.
+    /// Reads the set. `read` returns the contents of a file by its path as written.
     pub(crate) fn fetch(
         self,
         read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
@@ -192,7 +190,7 @@ impl JwksFile {
 }
 
 #[cfg(feature = "jwt")]
-fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), Fault> {
+fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), JwksFault> {
     use tollgate_identity::{JwksError, KeySet};
 
     let private =
@@ -225,11 +223,11 @@ fn check(json: &[u8], at: Position, report: &mut Report) -> Result<(), Fault> {
 }
 
 #[cfg(not(feature = "jwt"))]
-fn check(_: &[u8], _: Position, _: &mut Report) -> Result<(), Fault> {
+fn check(_: &[u8], _: Position, _: &mut Report) -> Result<(), JwksFault> {
     Ok(())
 }
 
-/// What to do about a file that cannot be read.
+/// Returns the remedy for a file that cannot be read.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "let this user read it",

@@ -15,7 +15,7 @@ use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JwtConfig, MAX_WITHOUT_ID, OnInvalid};
 
-/// The most keys: enough for several issuers that are changing theirs.
+/// The most keys: enough for several issuers that are rotating theirs.
 const MAX_KEYS: usize = 64;
 
 const LONGEST_LEEWAY: Duration = Duration::from_secs(3_600);
@@ -39,7 +39,7 @@ const VERIFICATIONS: Wording = Wording {
     remedy: "write it like `verifications: token-bucket capacity=20 refill=5/s`",
 };
 
-/// Without its keys, and where those are.
+/// Reads the section without its keys, and the sources of the keys.
 pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<(JwtConfig, TokenKeys)> {
     let fields = Fields::read(node, &JWT, report)?;
     let has_jwks = fields.get("jwks").is_some() || fields.may_have("jwks");
@@ -101,7 +101,7 @@ fn keys(node: &Node<'_>, report: &mut Report) -> Option<Vec<KeySource>> {
     Some(keys)
 }
 
-/// Said once, of the first that is too many.
+/// Reports too many keys without an id, once, at the first that exceeds the bound.
 fn refuse_too_many(key: &KeySource, at: Position, before: &[KeySource], report: &mut Report) {
     let Some(algorithm) = key.without_id() else { return };
     let alike = before.iter().filter(|other| other.without_id() == Some(algorithm));
@@ -119,7 +119,7 @@ fn refuse_twice(id: &str, at: Position, before: &[(&str, Position)], report: &mu
     }
 }
 
-/// What a claim of the token must be.
+/// Reads the value that a claim of the token must have.
 fn claim(node: &Node<'_>, name: &str, remedy: &str, report: &mut Report) -> Option<Box<str>> {
     let text = report.text(node, name, remedy)?;
     if text.is_empty() {
@@ -132,7 +132,7 @@ fn claim(node: &Node<'_>, name: &str, remedy: &str, report: &mut Report) -> Opti
 fn leeway(node: &Node<'_>, report: &mut Report) -> Option<Duration> {
     let leeway = report.duration(node, "leeway")?;
     if leeway > LONGEST_LEEWAY {
-        let remedy = "use at most 1h: so much longer every token is good for";
+        let remedy = "use at most 1h: every token stays valid this much longer";
         report.error(node.at, "`leeway` is above 1h", remedy);
         return None;
     }

@@ -1,7 +1,7 @@
-//! The keys of tokens, and where they are. Those are secrets: no message shows them, nor what stands where
-//! a file or a variable should be named.
+//! The keys of tokens, and their sources. Keys are secrets: no message shows them, nor a text in the place where a
+//! file or a variable should be named.
 
-// Looking into a key needs the cryptography of the feature `jwt`.
+// Parsing a key needs the cryptography of the feature `jwt`.
 #[cfg(feature = "jwt")]
 mod usable;
 
@@ -19,7 +19,7 @@ use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::{JwtAlgorithm, JwtKeyConfig, MIN_SECRET_BYTES};
 
-/// The largest file of a key: a PEM of 16384 bits has not 4 KiB.
+/// The largest file of a key: a PEM of 16384 bits has less than 4 KiB.
 pub(crate) const MAX_KEY_FILE_BYTES: usize = 64 << 10;
 
 const MAX_ID_CHARS: usize = 256;
@@ -38,11 +38,11 @@ const ALGORITHMS: [(&str, JwtAlgorithm); 5] = [
     ("EdDSA", JwtAlgorithm::EdDsa),
 ];
 
-/// What others sign with.
+/// Algorithms that other software uses, and that are not supported.
 const UNSUPPORTED: [&str; 9] =
     ["HS384", "HS512", "RS384", "RS512", "ES512", "ES256K", "PS256", "PS384", "PS512"];
 
-/// The fields that say what a key is, of which it has one.
+/// The fields that give a key; a key has one of them.
 const MATERIALS: [&str; 4] = ["secret_file", "secret_env", "public_key", "public_key_file"];
 
 const SECRET_REMEDY: &str = "name the file or the variable that has it, like `secret_file: jwt.secret` or \
@@ -51,33 +51,33 @@ const SECRET_REMEDY: &str = "name the file or the variable that has it, like `se
 const PUBLIC_REMEDY: &str =
     "name its file, like `public_key_file: rsa.pem`, or put the PEM under `public_key`";
 
-/// A key of which all is known but itself.
+/// A key without its material, which is still to be read.
 pub(crate) struct KeySource {
     algorithm: JwtAlgorithm,
     id: Option<Box<str>>,
-    /// The field that says where it is.
+    /// The field that names the source.
     field: &'static str,
     at: Position,
-    origin: Origin,
+    origin: KeyOrigin,
 }
 
-enum Origin {
+enum KeyOrigin {
     Given(Vec<u8>),
     File(PathBuf),
     Variable(Box<str>),
 }
 
-/// What is wrong, after the name of the field, and what to do.
-type Fault = (Cow<'static, str>, &'static str);
+/// The problem, which follows the name of the field in the message, and its remedy.
+type KeyFault = (Cow<'static, str>, &'static str);
 
-/// An id, and where it stands.
-type Id<'n> = (&'n str, Position);
+/// An id, and its position.
+type KeyId<'n> = (&'n str, Position);
 
-/// The key, if nothing is wrong with it, and its id in any case.
+/// Reads a key, if it has no errors, and its id in any case.
 pub(super) fn read<'n>(
     node: &'n Node<'_>,
     report: &mut Report,
-) -> Option<(Option<KeySource>, Option<Id<'n>>)> {
+) -> Option<(Option<KeySource>, Option<KeyId<'n>>)> {
     if let Some((_, value)) = Fields::of(node).find(|(name, _)| *name == "secret") {
         report.error(value.at, "a secret does not belong in this file", SECRET_REMEDY);
         return None;
@@ -120,7 +120,7 @@ fn read_algorithm(node: &Node<'_>, remedy: &str, report: &mut Report) -> Option<
     None
 }
 
-fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Id<'n>> {
+fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<KeyId<'n>> {
     let remedy = "use what tokens have as `kid`, 1 to 256 characters";
     let text = report.text(node, "`id`", remedy)?;
     if text.is_empty() || text.chars().nth(MAX_ID_CHARS).is_some() {
@@ -130,7 +130,7 @@ fn read_id<'n>(node: &'n Node<'_>, report: &mut Report) -> Option<Id<'n>> {
     Some((text, node.at))
 }
 
-/// The one field that says what the key is.
+/// Returns the one field that gives the key.
 fn material<'n, 't>(
     fields: &Fields<'n, 't>,
     algorithm: Option<JwtAlgorithm>,
@@ -170,20 +170,20 @@ fn material<'n, 't>(
     }
 }
 
-fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<Origin> {
+fn origin(field: &'static str, node: &Node<'_>, report: &mut Report) -> Option<KeyOrigin> {
     let remedy = if is_secret(field) { SECRET_REMEDY } else { PUBLIC_REMEDY };
     let text = report.text(node, &format!("`{field}`"), remedy)?;
     match field {
         _ if text.is_empty() => report.error(node.at, format!("`{field}` is empty"), remedy),
-        "public_key" => return Some(Origin::Given(text.into())),
-        "secret_env" if is_variable(text) => return Some(Origin::Variable(text.into())),
-        // Not shown: it may be the secret.
+        "public_key" => return Some(KeyOrigin::Given(text.into())),
+        "secret_env" if is_variable(text) => return Some(KeyOrigin::Variable(text.into())),
+        // The value is not shown: it may be the secret.
         "secret_env" => {
             let message = "`secret_env` is not the name of a variable";
             let remedy = "name the variable that has the secret, like `JWT_SECRET`";
             report.error(node.at, message, remedy);
         }
-        _ => return Some(Origin::File(text.into())),
+        _ => return Some(KeyOrigin::File(text.into())),
     }
     None
 }
@@ -198,12 +198,12 @@ fn is_variable(text: &str) -> bool {
 }
 
 impl KeySource {
-    /// The algorithm of a key that tokens are tried on which name none.
+    /// Returns the algorithm of a key without an id, which verifies tokens that name no key.
     pub(super) fn without_id(&self) -> Option<JwtAlgorithm> {
         self.id.is_none().then_some(self.algorithm)
     }
 
-    /// Reads the key from where it is. `read` is asked for what is in a file, by the path as it is written.
+    /// Reads the key from its source. `read` returns the contents of a file by its path as written.
     pub(crate) fn fetch(
         self,
         read: impl FnOnce(&Path) -> io::Result<Vec<u8>>,
@@ -213,8 +213,10 @@ impl KeySource {
         let KeySource { algorithm, id, field, at, origin } = self;
         let material = match origin {
             // Checked already.
-            Origin::Given(bytes) => return Some(JwtKeyConfig { algorithm, id, material: bytes }),
-            Origin::Variable(name) => {
+            KeyOrigin::Given(bytes) => {
+                return Some(JwtKeyConfig { algorithm, id, material: bytes });
+            }
+            KeyOrigin::Variable(name) => {
                 let Some(value) = variable(&name) else {
                     let message = format!("the variable that `{field}` names is not set");
                     report.error(at, message, "set it in the environment of this process");
@@ -222,7 +224,7 @@ impl KeySource {
                 };
                 value.into_encoded_bytes()
             }
-            Origin::File(path) => match read(&path) {
+            KeyOrigin::File(path) => match read(&path) {
                 Ok(bytes) if is_secret(field) => without_line_end(bytes),
                 Ok(bytes) => bytes,
                 Err(error) => {
@@ -236,16 +238,16 @@ impl KeySource {
         Some(JwtKeyConfig { algorithm, id, material })
     }
 
-    /// Refuses a key that stands in the file and is none.
+    /// Refuses a key in the rules file that is not valid.
     fn check_given(self, report: &mut Report) -> Option<KeySource> {
-        if let Origin::Given(bytes) = &self.origin {
+        if let KeyOrigin::Given(bytes) = &self.origin {
             refuse(check(self.algorithm, bytes), self.field, self.at, report)?;
         }
         Some(self)
     }
 }
 
-/// As editors and `echo` leave it at the end.
+/// Removes the line end that editors and `echo` leave.
 fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
     if bytes.pop_if(|last| *last == b'\n').is_some() {
         bytes.pop_if(|last| *last == b'\r');
@@ -254,7 +256,7 @@ fn without_line_end(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn refuse(
-    checked: Result<(), Fault>,
+    checked: Result<(), KeyFault>,
     field: &str,
     at: Position,
     report: &mut Report,
@@ -262,7 +264,7 @@ fn refuse(
     checked.map_err(|(fault, remedy)| report.error(at, format!("`{field}` {fault}"), remedy)).ok()
 }
 
-fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
+fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     match algorithm {
         JwtAlgorithm::Hs256 => check_secret(bytes)?,
         _ => check_pem(algorithm, bytes)?,
@@ -272,11 +274,11 @@ fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
-    // Whoever has the public key could make tokens.
+fn check_secret(bytes: &[u8]) -> Result<(), KeyFault> {
+    // As a secret, a public key would allow anyone to make tokens.
     if has(bytes, b"-----BEGIN") {
         let remedy = "use `algorithm: RS256` or `ES256` for a public key, or name a secret";
-        return Err(("has a PEM, which is no secret".into(), remedy));
+        return Err(("has a PEM, which is not a secret".into(), remedy));
     }
     if bytes.len() < MIN_SECRET_BYTES {
         let remedy = "use at least 32 that are random, as from `openssl rand -hex 32`";
@@ -285,8 +287,8 @@ fn check_secret(bytes: &[u8]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What can be told of a key without understanding it.
-fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
+/// Checks a PEM as far as possible without parsing the key.
+fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     let text = bytes.trim_ascii_start();
     if has(text, b"PRIVATE KEY-----") {
         let remedy = "use the public one, as from `openssl pkey -in KEY -pubout`";
@@ -313,10 +315,10 @@ fn check_pem(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// A PEM whose key is for another algorithm than the one that is given.
-fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> Fault {
+/// Returns the error for a PEM whose key is for another algorithm than the given one.
+fn other_key(given: JwtAlgorithm, fits: JwtAlgorithm) -> KeyFault {
     let (kind, remedy) = match fits {
-        // No PEM is a secret.
+        // Does not occur: no PEM is a secret.
         JwtAlgorithm::Hs256 => ("a secret", "use `algorithm: HS256`"),
         JwtAlgorithm::Rs256 => ("an RSA key", "use `algorithm: RS256`"),
         JwtAlgorithm::Es256 => ("a key on the curve P-256", "use `algorithm: ES256`"),
@@ -331,7 +333,7 @@ fn has(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// What to do about a file that cannot be read.
+/// Returns the remedy for a file that cannot be read.
 fn remedy(field: &str, error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::PermissionDenied => "let this user read it",

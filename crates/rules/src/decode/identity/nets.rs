@@ -1,4 +1,4 @@
-//! The addresses and nets of proxies that are trusted.
+//! The addresses and networks of trusted proxies.
 
 use ipnet::{IpNet, Ipv6Net};
 
@@ -9,7 +9,7 @@ use crate::problem::Report;
 use crate::yaml::Node;
 use tollgate_identity::config::mostly_covered;
 
-/// The most nets: they are looked through for every request.
+/// The most networks: all are compared for every request.
 const MAX_NETS: usize = 4_096;
 
 const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
@@ -17,7 +17,7 @@ const REMEDY: &str = "list addresses and nets, like `[10.0.0.0/8, 192.0.2.7]`";
 pub(super) fn read(node: &Node<'_>, report: &mut Report) -> Option<Vec<IpNet>> {
     let items = report.list(node, "`trusted_proxies`", REMEDY)?;
     if items.is_empty() {
-        let remedy = "list the proxies' nets, or leave it out to trust nobody";
+        let remedy = "list the proxies' networks, or remove it to trust no proxy";
         report.error(node.at, "`trusted_proxies` is an empty list", remedy);
         return None;
     }
@@ -42,7 +42,7 @@ fn refuse_too_many(nets: &[IpNet], at: Position, report: &mut Report) {
     }
 }
 
-/// As IPv6 has it.
+/// Returns the network as an IPv6 network.
 fn mapped(net: IpNet) -> Option<Ipv6Net> {
     match net {
         // OK because an IPv4 net has at most 32 bits.

@@ -1,14 +1,14 @@
-//! Names that look like attributes of requests over HTTP, but that no such request has.
+//! Names that look like attributes of HTTP requests, but that no such request has.
 
 use crate::nearest::nearest;
 
-/// The attributes of requests over HTTP, besides headers and claims.
+/// The attributes of HTTP requests, besides headers and claims.
 const USUAL: [&str; 5] = ["method", "path", "ip", "api_key", "tier"];
 
-/// The shortest name that may be a misspelt one: shorter names are too often near to another.
+/// The shortest name that may be a misspelling: shorter names are too often near to another.
 const SHORTEST_NEAR: usize = 5;
 
-/// The names that other software has for each attribute, in lower case and with `_` for `-`.
+/// The names of each attribute in other software, in lower case and with `_` for `-`.
 const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "ip",
@@ -57,7 +57,7 @@ const PREFIXES: [(&str, &str); 5] = [
     ("x-", "header.x-"),
 ];
 
-/// The attribute that was probably meant by a name that no request over HTTP has.
+/// Returns the attribute that was probably meant by a name that no HTTP request has.
 ///
 /// `client_ip` is probably `ip`, `Method` is `method`, and `header.X-Tenant` is `header.x-tenant`.
 pub(super) fn meant(name: &str) -> Option<String> {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lookalikes_name_the_attribute_that_is_meant() {
+    fn lookalikes_find_the_attribute_that_is_meant() {
         for (name, expected) in [
             ("client_ip", Some("ip")),
             ("Remote-Addr", Some("ip")),

@@ -8,18 +8,18 @@ use crate::networks::NetworkMap;
 
 /// Rules by network.
 #[derive(Debug, Default)]
-pub(super) struct ByNetwork {
-    /// Those that were added since the map was made.
+pub(super) struct NetworkIndex {
+    /// The networks that were added since the map was made.
     added: Vec<(IpNet, Vec<usize>)>,
     map: NetworkMap<Vec<usize>>,
 }
 
-impl ByNetwork {
+impl NetworkIndex {
     pub(super) fn add(&mut self, network: IpNet, rule: usize) {
         self.added.push((network, vec![rule]));
     }
 
-    /// Makes the map; no rule is found before.
+    /// Makes the map; no rule is found before that.
     pub(super) fn finish(&mut self) {
         self.map = NetworkMap::new(mem::take(&mut self.added), |into, from| into.append(from));
     }

@@ -1,26 +1,26 @@
 //! Finds every prefix of a text among many.
 
-/// Rules by prefix. Finding those of a text takes one binary search, however many there are.
+/// Rules by prefix. Finding the rules of a text takes one binary search, however many prefixes there are.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
-    /// In order, once all are there.
-    each: Vec<Prefix>,
+pub(super) struct PrefixIndex {
+    /// In order, once [`finish`](Self::finish) was called.
+    each: Vec<IndexedPrefix>,
 }
 
 #[derive(Debug)]
-struct Prefix {
+struct IndexedPrefix {
     text: Box<str>,
     rules: Vec<usize>,
-    /// The longest other one that is a prefix of this.
+    /// The index of the longest other prefix that is a prefix of this one.
     shorter: Option<usize>,
 }
 
-impl Prefixes {
+impl PrefixIndex {
     pub(super) fn add(&mut self, text: &str, rule: usize) {
-        self.each.push(Prefix { text: text.into(), rules: vec![rule], shorter: None });
+        self.each.push(IndexedPrefix { text: text.into(), rules: vec![rule], shorter: None });
     }
 
-    /// Puts them in order; none is found before.
+    /// Sorts the prefixes; no rule is found before that.
     pub(super) fn finish(&mut self) {
         self.each.sort_by(|one, other| one.text.cmp(&other.text));
         self.each.dedup_by(|later, earlier| {
@@ -31,12 +31,12 @@ impl Prefixes {
             is_same
         });
         for at in 1..self.each.len() {
-            // Whatever is a prefix of this one is one of the one before it, or that one itself.
+            // Every shorter prefix of this text is a prefix of the text before it in order, or is that text.
             self.each[at].shorter = self.longest_of(Some(at - 1), &self.each[at].text);
         }
     }
 
-    /// The first of a chain of ever shorter ones that `text` begins with.
+    /// Returns the first prefix of `text` in a chain of ever shorter prefixes, starting at `at`.
     fn longest_of(&self, mut at: Option<usize>, text: &str) -> Option<usize> {
         while let Some(own) = at.map(|at| &self.each[at]) {
             if text.starts_with(&*own.text) {
@@ -47,7 +47,7 @@ impl Prefixes {
         None
     }
 
-    /// The rules of every prefix of `text`.
+    /// Collects the rules of every prefix of `text`.
     pub(super) fn collect(&self, text: &str, into: &mut Vec<usize>) {
         let after = self.each.partition_point(|own| *own.text <= *text);
         let mut found = self.longest_of(after.checked_sub(1), text);
@@ -67,7 +67,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_prefix_is_found(texts in prop::collection::vec("[ab]{0,5}", 0..40), text in "[ab]{0,7}") {
-            let mut prefixes = Prefixes::default();
+            let mut prefixes = PrefixIndex::default();
             for (rule, prefix) in texts.iter().enumerate() {
                 prefixes.add(prefix, rule);
             }

@@ -1,4 +1,4 @@
-//! What the index finds is what trying every rule finds, as the file has it.
+//! The index finds the same rules as trying every rule of the file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,9 +11,10 @@ use proptest::sample::select;
 use tollgate_core::{Cost, Limit};
 use tollgate_limiter::Limiter;
 
-use crate::attributes::Standing;
+use crate::attributes::TrustLevel;
 use crate::config::{
-    Choice, Condition, Config, Costs, KeyPart, NamedLimit, Replaces, Rule, Spend, Wanted,
+    Choice, Condition, Config, Costs, KeyPart, LimitConfig, Replaces, Requirement, RuleConfig,
+    Spend,
 };
 use crate::networks::{NetworkMap, NetworkSet, Networks};
 use crate::pattern::Pattern;
@@ -21,39 +22,39 @@ use crate::{Attributes, Rules, Ruling};
 
 const ATTRIBUTES: [&str; 6] = ["method", "path", "ip", "api_key", "tier", "header.x"];
 
-/// A request as the file's words are about it.
-type Model = HashMap<&'static str, (String, Standing)>;
+/// A request in the terms of the file: each attribute's value and how far it is trusted.
+type ModelRequest = HashMap<&'static str, (String, TrustLevel)>;
 
-fn applies(rule: &Rule, request: &Model) -> bool {
+fn applies(rule: &RuleConfig, request: &ModelRequest) -> bool {
     let holds = |condition: &Condition| {
         let value = request.get(&*condition.attribute);
-        let value = value.filter(|(_, standing)| *standing != Standing::Claimed);
+        let value = value.filter(|(_, trust)| *trust != TrustLevel::Claimed);
         match &condition.wanted {
-            Wanted::AnyOf(patterns) => {
+            Requirement::AnyOf(patterns) => {
                 value.is_some_and(|(value, _)| patterns.iter().any(|own| own.matches(value)))
             }
-            Wanted::NoneOf(patterns) => {
+            Requirement::NoneOf(patterns) => {
                 value.is_some_and(|(value, _)| !patterns.iter().any(|own| own.matches(value)))
             }
-            Wanted::Present => value.is_some(),
-            Wanted::Absent => value.is_none(),
+            Requirement::Present => value.is_some(),
+            Requirement::Absent => value.is_none(),
         }
     };
     let is_known = |name: &str| {
-        request.get(name).is_some_and(|(_, standing)| match standing {
-            Standing::Known => true,
-            // It is `other`.
-            Standing::Said => name == "method",
-            Standing::Claimed => false,
+        request.get(name).is_some_and(|(_, trust)| match trust {
+            TrustLevel::Known => true,
+            // Keys have it as `other`.
+            TrustLevel::Said => name == "method",
+            TrustLevel::Claimed => false,
         })
     };
     let has_key = |part: &KeyPart| part.first_of.iter().any(|name| is_known(name));
     rule.when.iter().all(holds) && rule.key.iter().all(has_key)
 }
 
-/// Of rules that apply, by which set of attributes each does, those that no other replaces.
-fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
-    let replaces = |rule: &Rule, other: &Rule| {
+/// Returns the rules that no other replaces, of rules that apply to a set of attributes.
+fn left<'r>(applying: &[(usize, &'r RuleConfig)]) -> Vec<(usize, &'r RuleConfig)> {
+    let replaces = |rule: &RuleConfig, other: &RuleConfig| {
         let is_named = match &rule.replaces {
             Replaces::Named(names) => names.contains(&other.name),
             Replaces::All => other.replaces != Replaces::All,
@@ -61,7 +62,7 @@ fn left<'r>(applying: &[(usize, &'r Rule)]) -> Vec<(usize, &'r Rule)> {
         is_named && (other.is_shadow || !rule.is_shadow)
     };
     let is_left =
-        |(_, own): &&(usize, &Rule)| !applying.iter().any(|(_, rule)| replaces(rule, own));
+        |(_, own): &&(usize, &RuleConfig)| !applying.iter().any(|(_, rule)| replaces(rule, own));
     applying.iter().filter(is_left).copied().collect()
 }
 
@@ -104,15 +105,15 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     ]
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn wanted() -> impl Strategy<Value = Requirement> {
     prop_oneof![
-        4 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::AnyOf),
-        // So many that they are looked up.
-        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::AnyOf),
-        2 => prop::collection::vec(pattern(), 1..4).prop_map(Wanted::NoneOf),
-        1 => prop::collection::vec(pattern(), 9..14).prop_map(Wanted::NoneOf),
-        1 => Just(Wanted::Present),
-        1 => Just(Wanted::Absent),
+        4 => prop::collection::vec(pattern(), 1..4).prop_map(Requirement::AnyOf),
+        // Enough patterns to be looked up in a table.
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Requirement::AnyOf),
+        2 => prop::collection::vec(pattern(), 1..4).prop_map(Requirement::NoneOf),
+        1 => prop::collection::vec(pattern(), 9..14).prop_map(Requirement::NoneOf),
+        1 => Just(Requirement::Present),
+        1 => Just(Requirement::Absent),
     ]
 }
 
@@ -124,10 +125,10 @@ prop_compose! {
         is_shadow in prop::bool::weighted(0.2),
         replaces in prop::option::weighted(0.3, prop::collection::vec(0..30_usize, 1..3)),
         replaces_all in prop::bool::weighted(0.02),
-    ) -> Rule {
+    ) -> RuleConfig {
         let when = when.into_iter();
         let part = |names: Vec<&str>| KeyPart { first_of: names.into_iter().map(Into::into).collect() };
-        Rule {
+        RuleConfig {
             name: "".into(),
             domain: domain.into(),
             when: when.map(|(name, wanted)| Condition { attribute: name.into(), wanted }).collect(),
@@ -148,53 +149,52 @@ prop_compose! {
     }
 }
 
-fn attribute() -> impl Strategy<Value = (&'static str, String, Standing)> {
-    let standing = select(&[Standing::Known, Standing::Said, Standing::Claimed][..]);
+fn attribute() -> impl Strategy<Value = (&'static str, String, TrustLevel)> {
+    let trust = select(&[TrustLevel::Known, TrustLevel::Said, TrustLevel::Claimed][..]);
     let names = [&ATTRIBUTES[..], &["unheard-of"]].concat();
-    (select(names), value(), standing)
+    (select(names), value(), trust)
 }
 
-/// With what the table knows of it.
-fn model(request: &[(&'static str, String, Standing)], config: &Config) -> Model {
-    let mut model = Model::new();
-    for (name, value, standing) in request {
-        let is_better = model.get(name).is_none_or(|(_, earlier)| standing >= earlier);
+/// Returns the request's attributes, with the tier that the file's table has for its API key.
+fn model(request: &[(&'static str, String, TrustLevel)], config: &Config) -> ModelRequest {
+    let mut model = ModelRequest::new();
+    for (name, value, trust) in request {
+        let is_better = model.get(name).is_none_or(|(_, earlier)| trust >= earlier);
         if is_better {
-            model.insert(name, (value.clone(), *standing));
+            model.insert(name, (value.clone(), *trust));
         }
     }
     let tier = model.get("api_key").and_then(|(key, _)| config.api_keys.get(&**key));
     if let Some(tier) = tier {
-        model.entry("api_key").and_modify(|own| own.1 = Standing::Known);
-        let own = model.entry("tier").or_insert((String::new(), Standing::Claimed));
-        if own.1 != Standing::Known {
-            *own = (tier.to_string(), Standing::Known);
+        model.entry("api_key").and_modify(|own| own.1 = TrustLevel::Known);
+        let own = model.entry("tier").or_insert((String::new(), TrustLevel::Claimed));
+        if own.1 != TrustLevel::Known {
+            *own = (tier.to_string(), TrustLevel::Known);
         }
     }
     model
 }
 
-fn attributes<'a>(request: &'a [(&'static str, String, Standing)]) -> Attributes<'a> {
-    let with = |all: Attributes<'a>, (name, value, standing): &'a (&'static str, String, _)| {
-        match standing {
-            Standing::Known => all.with(*name, value),
-            Standing::Said => all.said(*name, value),
-            Standing::Claimed => all.claimed(*name, value),
-        }
-    };
+fn attributes<'a>(request: &'a [(&'static str, String, TrustLevel)]) -> Attributes<'a> {
+    let with =
+        |all: Attributes<'a>, (name, value, trust): &'a (&'static str, String, _)| match trust {
+            TrustLevel::Known => all.with(*name, value),
+            TrustLevel::Said => all.said(*name, value),
+            TrustLevel::Claimed => all.claimed(*name, value),
+        };
     request.iter().fold(Attributes::new(), with)
 }
 
 proptest! {
     #[test]
-    fn what_the_index_finds_is_what_trying_every_rule_finds(
+    fn index_finds_the_same_rules_as_trying_every_rule(
         mut rules in prop::collection::vec(rule(), 0..30),
         requests in prop::collection::vec(prop::collection::vec(attribute(), 0..7), 1..8),
         has_keys in any::<bool>(),
     ) {
         rules.iter_mut().enumerate().for_each(|(at, rule)| rule.name = at.to_string().into());
         let limit: Limit = "fixed-window limit=1000000 window=1d".parse().unwrap();
-        let limits = vec![NamedLimit { name: "all".into(), limit }];
+        let limits = vec![LimitConfig { name: "all".into(), limit }];
         let mut config = Config { limits, rules, ..Config::default() };
         if has_keys {
             config.api_keys = HashMap::from([("k1".into(), "pro".into())]);
@@ -202,14 +202,14 @@ proptest! {
         let limiter = Limiter::builder().max_bytes(1 << 20).build();
         let made = Rules::new(&limiter, &config).unwrap();
         let attributes: Vec<Attributes<'_>> = requests.iter().map(|own| attributes(own)).collect();
-        let models: Vec<Model> = requests.iter().map(|own| model(own, &config)).collect();
+        let models: Vec<ModelRequest> = requests.iter().map(|own| model(own, &config)).collect();
         for domain in ["one", "two", "three"] {
             let applying = |set: usize| {
                 let model = &models[set];
-                let own = move |rule: &&Rule| *rule.domain == *domain && applies(rule, model);
+                let own = move |rule: &&RuleConfig| *rule.domain == *domain && applies(rule, model);
                 config.rules.iter().filter(own).map(move |rule| (set, rule))
             };
-            let named = |(set, rule): (usize, &Rule)| (set, format!("{domain}/{}", rule.name));
+            let named = |(set, rule): (usize, &RuleConfig)| (set, format!("{domain}/{}", rule.name));
             let found = |ruling: &Ruling| -> Vec<(usize, String)> {
                 ruling.rules().map(|part| (part.request(), part.name().to_string())).collect()
             };

@@ -1,6 +1,6 @@
-//! Whether tokens can be verified with a key, which takes understanding it.
+//! Checks that tokens can be verified with a key, by parsing it.
 
-use super::{Fault, other_key};
+use super::{KeyFault, other_key};
 use tollgate_identity::config::JwtAlgorithm;
 use tollgate_identity::{JwtError, JwtKey};
 
@@ -8,15 +8,15 @@ use tollgate_identity::{JwtError, JwtKey};
 const OF_PEMS: [JwtAlgorithm; 4] =
     [JwtAlgorithm::Rs256, JwtAlgorithm::Es256, JwtAlgorithm::Es384, JwtAlgorithm::EdDsa];
 
-/// Refuses what would be refused when the rules are made, where no line could be named.
-pub(super) fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), Fault> {
+/// Refuses a key here, with its line, that would be refused later, when the rules are compiled, without a line.
+pub(super) fn check(algorithm: JwtAlgorithm, bytes: &[u8]) -> Result<(), KeyFault> {
     match JwtKey::of(algorithm, bytes) {
         Ok(_) => Ok(()),
         Err(error) => Err(fault(algorithm, &error, bytes)),
     }
 }
 
-fn fault(algorithm: JwtAlgorithm, error: &JwtError, bytes: &[u8]) -> Fault {
+fn fault(algorithm: JwtAlgorithm, error: &JwtError, bytes: &[u8]) -> KeyFault {
     let fits = OF_PEMS.into_iter().find(|other| JwtKey::of(*other, bytes).is_ok());
     if let Some(fits) = fits.filter(|_| algorithm != JwtAlgorithm::Hs256) {
         return other_key(algorithm, fits);
@@ -40,7 +40,7 @@ fn fault(algorithm: JwtAlgorithm, error: &JwtError, bytes: &[u8]) -> Fault {
                           `-----END PUBLIC KEY-----`";
             ("has a PEM that is damaged, or more than one".into(), remedy)
         }
-        // Refused before, in words of their own.
+        // Refused earlier, with their own messages.
         _ => ("has a key that cannot be used".into(), "use another"),
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tollgate_limiter::{Error, MAX_KEY_BYTES, Scope};
 
-use super::plan::{Rule, Spent};
+use super::plan::{PlannedRule, SpendTarget};
 
-/// What the keys of a request take, as a rule.
+/// The usual size of a request's keys together.
 const KEY_BYTES: usize = 128;
 
 /// The most rules that may apply to one request. Their keys together have at most [`MAX_KEY_BYTES`].
@@ -16,51 +16,53 @@ const MAX_MATCHED: usize = 256;
 
 /// The rules that apply to a request.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct MatchedRules {
     pub(super) generation: u64,
-    /// Of all rules, one after the other.
+    /// The keys of all rules, one after the other.
     pub(super) keys: Vec<u8>,
-    pub(super) matched: Vec<Matched>,
-    /// Which of them refuses whatever it is.
+    pub(super) matched: Vec<MatchedRule>,
+    /// The index of the first rule that blocks the request.
     pub(super) blocked_by: Option<usize>,
 }
 
 /// A rule that applies.
 #[derive(Clone)]
-pub(super) struct Matched {
-    /// Which of the sets of attributes it applies to.
+pub(super) struct MatchedRule {
+    /// The index of the set of attributes that it applies to.
     pub(super) request: usize,
-    pub(super) rule: Arc<Rule>,
-    pub(super) spent: Arc<Spent>,
+    pub(super) rule: Arc<PlannedRule>,
+    pub(super) spent: Arc<SpendTarget>,
     pub(super) key: Range<usize>,
     pub(super) units: u64,
-    /// Nothing is charged.
+    /// Whether nothing is charged.
     pub(super) is_look: bool,
 }
 
-impl Matched {
+impl MatchedRule {
     pub(super) fn scope(&self) -> Option<&Scope> {
         self.spent.scope()
     }
 }
 
-impl Found {
-    pub(super) fn new(generation: u64) -> Found {
-        // For the keys of a few rules, so that there is one allocation.
+impl MatchedRules {
+    pub(super) fn new(generation: u64) -> MatchedRules {
+        // Enough for the keys of a few rules, so that there is one allocation.
         let keys = Vec::with_capacity(KEY_BYTES);
-        Found { generation, keys, matched: Vec::new(), blocked_by: None }
+        MatchedRules { generation, keys, matched: Vec::new(), blocked_by: None }
     }
 
-    /// By what applies, those included that are left out themselves.
+    /// Removes the rules that another rule replaces, also if that other rule is itself replaced.
     pub(super) fn leave_out_replaced(&mut self) {
         let rules = self.matched.iter().map(|matched| &matched.rule);
-        let replacing: Vec<Arc<Rule>> = rules.filter(|rule| rule.is_replacing()).cloned().collect();
+        let replacing: Vec<Arc<PlannedRule>> =
+            rules.filter(|rule| rule.is_replacing()).cloned().collect();
         if !replacing.is_empty() {
             self.matched.retain(|own| !replacing.iter().any(|rule| rule.replaces(&own.rule)));
         }
     }
 
-    /// On every store the same: a script takes no more at once, and nobody should.
+    /// Checks the bounds, which are the same on every store: a script takes no more charges at once, and no request
+    /// should need more.
     pub(super) fn check_bounds(&self) -> Result<(), Error> {
         let count = self.matched.len();
         if count > MAX_MATCHED {
@@ -73,15 +75,15 @@ impl Found {
         Ok(())
     }
 
-    /// What the only charge costs.
+    /// Returns the cost of the only charge.
     pub(super) fn units(&self) -> u64 {
         let charged = self.matched.iter().find(|matched| matched.scope().is_some());
         charged.map_or(1, |matched| matched.units)
     }
 }
 
-/// Rules alone: keys may be secrets.
-impl fmt::Debug for Found {
+/// Prints the rules only: keys may be secrets.
+impl fmt::Debug for MatchedRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.matched.iter().map(|matched| &matched.rule)).finish()
     }

@@ -1,4 +1,4 @@
-//! What is kept of the limits that requests bring with them.
+//! Limits that requests bring with them are kept, up to a bound.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn remaining(rules: &Rules, units: u64) -> Option<u64> {
 }
 
 #[test]
-fn what_is_asked_for_again_is_made_once() {
+fn limits_of_requests_are_made_once_for_equal_numbers() {
     let (rules, _) = rules();
     assert_eq!([20, 20, 30, 20].map(|units| remaining(&rules, units)), [19, 18, 27, 16].map(Some));
     assert_eq!(rules.plan().limits_kept(), 2);
@@ -37,9 +37,9 @@ fn what_is_asked_for_again_is_made_once() {
 }
 
 #[test]
-fn no_more_are_kept_than_there_is_room_for_and_all_decide() {
+fn limits_of_requests_beyond_the_bound_decide_without_being_kept() {
     let (rules, _) = rules();
-    // OK because so many fit.
+    // OK because the bound fits u64.
     let many = MAX_KEPT as u64 + 10;
     for number in 1..=many {
         let units = 10_000 + number;
@@ -49,9 +49,10 @@ fn no_more_are_kept_than_there_is_room_for_and_all_decide() {
     assert_eq!(remaining(&rules, 100_000), Some(100_000 - many - 1));
 }
 
-/// A limiter holds 32,768 limits: those that nobody holds make room, and their keys go on under another.
+/// A limiter holds 32,768 limits. Limits that are no longer in use make room for others, and their keys keep their
+/// state.
 #[test]
-fn numbers_that_are_never_the_same_are_not_too_many_limits() {
+fn limits_of_requests_with_ever_new_numbers_do_not_exhaust_the_limiter() {
     let text = TEXT.replace("key: []", "key: [user]");
     let config = Config::parse("rules.yaml", text).unwrap();
     let limiter = Limiter::builder().clock(&ManualClock::at_us(1)).build();
@@ -70,7 +71,7 @@ fn numbers_that_are_never_the_same_are_not_too_many_limits() {
 }
 
 #[test]
-fn other_rules_begin_without_any_and_what_was_spent_stays_spent() {
+fn replacing_rules_drops_limits_of_requests_and_keeps_spending() {
     let (rules, config) = rules();
     assert_eq!(remaining(&rules, 20), Some(19));
     rules.replace(&config).unwrap();
