@@ -29,27 +29,27 @@ enum Inner<T> {
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + Sync>>;
 
 impl<T> Answer<T> {
-    /// Returns an answer that is there already.
+    /// Returns an answer that is ready.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Answer<T> {
         Answer { inner: Inner::Ready(answer) }
     }
 
-    /// Returns an answer that the future will give. The work that it waits for should have begun.
+    /// Returns an answer that the future resolves to. The work that the future waits for should have begun.
     pub fn pending(
         answer: impl Future<Output = Result<T, Error>> + Send + Sync + 'static,
     ) -> Answer<T> {
         Answer { inner: Inner::Pending(Box::pin(answer)) }
     }
 
-    /// Returns an answer that is ready, and given to `undo` if it is dropped before it is polled.
+    /// Returns a ready answer, which is passed to `undo` if it is dropped before it is polled.
     pub fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
         Answer { inner: Inner::Unread(UnreadAnswer::new(answer, undo)) }
     }
 }
 
 impl<T: Send + Sync + 'static> Answer<T> {
-    /// Changes the answer when it comes; at once, if it is ready.
+    /// Maps the answer when it is ready; at once, if it is ready now.
     pub(crate) fn then<U: 'static>(
         self,
         change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl<T: Send + Sync + 'static> Answer<T> {
     }
 }
 
-// Nothing in it is ever pinned.
+// OK because nothing in it is ever pinned.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {
@@ -95,13 +95,13 @@ impl<T: fmt::Debug> fmt::Debug for Answer<T> {
     }
 }
 
-/// An answer that is changed when it comes. Smaller than an async block, which would hold the answer twice.
+/// An answer that is mapped when it is ready. Smaller than an async block, which would hold the answer twice.
 struct Then<T, F> {
     pending: Pending<T>,
     change: Option<F>,
 }
 
-// Nothing in it is ever pinned.
+// OK because nothing in it is ever pinned.
 impl<T, F> Unpin for Then<T, F> {}
 
 impl<T, U, F> Future for Then<T, F>
@@ -117,23 +117,23 @@ where
     }
 }
 
-/// An answer that is given to `undo` if it is dropped before it is read.
+/// An answer that is passed to `undo` if it is dropped before it is read.
 ///
-/// A store sends it to the [`Answer`] of a caller, through a channel for example. Wherever the caller gives up, and if
-/// it is with the answer in the channel, the answer is undone.
+/// A store sends it to the [`Answer`] of a caller, for example through a channel. Wherever the caller gives
+/// up, even while the answer is in the channel, the answer is undone.
 pub struct UnreadAnswer<T> {
-    /// `None` once it was read.
+    /// `None` once it has been read.
     answer: Option<T>,
     undo: Box<dyn Fn(T) + Send + Sync>,
 }
 
 impl<T> UnreadAnswer<T> {
-    /// Returns an answer that nobody has read yet.
+    /// Returns an unread answer.
     pub fn new(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> UnreadAnswer<T> {
         UnreadAnswer { answer: Some(answer), undo: Box::new(undo) }
     }
 
-    /// Returns the answer, which is not undone any more.
+    /// Returns the answer, which is then no longer undone.
     pub fn read(mut self) -> Result<T, Error> {
         self.answer.take().ok_or(Error::AnswerTaken)
     }

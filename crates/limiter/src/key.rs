@@ -9,11 +9,12 @@ use crate::address::{ClientAddress, Ipv6Prefix};
 /// A reference to anything that is `AsRef<[u8]>` is a key of those bytes: `"user:42"`, a `&String`, a
 /// `&Vec<u8>`.
 ///
-/// An IP address, by value, is the client's key as the middleware and rules have it:
-/// `ip=203.0.113.9`. IPv6 addresses with the same first 56 bits are one client, since one home or
-/// office has all of them: `ip=2001:db8:12:3400::/56`. An IPv4-mapped IPv6 address is the IPv4 address. For
-/// another prefix, use a [`ClientAddress`]; to tell single IPv6 addresses apart, give it 128 bits.
-/// [`Scope::acquire`](crate::Scope::acquire) takes references only, so that it also needs one.
+/// An IP address, passed by value, becomes the client's key as the middleware and the rules write it:
+/// `ip=203.0.113.9`. IPv6 addresses with the same first 56 bits are one client, because one home or office
+/// has all of them: `ip=2001:db8:12:3400::/56`. An IPv4-mapped IPv6 address counts as the IPv4 address. For
+/// another prefix, use a [`ClientAddress`]; to count single IPv6 addresses separately, give it 128 bits.
+/// [`Scope::acquire`](crate::Scope::acquire) takes references only, so an IP address needs a `ClientAddress`
+/// there too.
 ///
 /// ```
 /// use std::net::IpAddr;

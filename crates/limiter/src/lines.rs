@@ -1,11 +1,11 @@
-//! Who waits for which key, in order.
+//! The queues of waiters, one for each key that is acquired.
 //!
-//! A key that somebody acquires has a line: one at the front, who asks the store and rests until it
-//! is worth asking again, and those behind, who are parked without a timer of their own. Whoever
-//! leaves the front, served or not, wakes the next. A line without anybody in it is dropped.
+//! The first waiter of a queue checks with the store, and sleeps until it is worth checking again. The
+//! waiters behind it are parked without timers of their own. A first waiter that leaves, admitted or not,
+//! wakes the next one. An empty queue is dropped.
 //!
-//! No waker is woken or dropped under a shard's lock: either may drop a task, and with it a place
-//! in a line of the same shard.
+//! No waker is woken or dropped under a shard's lock: either may drop a task, and with it a waiter in a queue
+//! of the same shard.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -20,26 +20,26 @@ use tollgate_core::{Cost, Limit};
 
 use crate::error::Error;
 
-/// Enough that acquires of different keys seldom meet.
+/// Enough that acquires of different keys seldom contend for a lock.
 const SHARDS: usize = 64;
 
-/// The most that wait behind one key's front. A forecast walks them, up to 30 ns each: 0.12 ms.
+/// The most waiters behind the first one of a key. A forecast walks over them, up to 30 ns each: 0.12 ms.
 const MAX_BEHIND: usize = 4_096;
 
-/// Every line of a limiter.
+/// All queues of a limiter.
 pub(crate) struct Lines {
     shards: [Mutex<HashMap<Place, Line, RandomState>>; SHARDS],
     fingerprint: SipHasher13,
     tickets: AtomicU64,
-    /// Everybody in a line.
+    /// The number of waiters in all queues.
     standing: AtomicUsize,
     max_waiting: usize,
 }
 
-/// Which line: the scope's name, and a keyed fingerprint of 128 bits of the key.
+/// Identifies a queue: the scope's name, and a keyed fingerprint of 128 bits of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
-    /// The number of the name. A caller in line holds the scope, and that the name.
+    /// The number of the name. A waiter holds its scope, which holds the name, so the number stays in use.
     name: u64,
     key: u128,
 }
@@ -54,14 +54,14 @@ impl Place {
 #[derive(Debug)]
 struct Line {
     front: Front,
-    /// In the order they came, so by rising ticket.
+    /// In order of arrival, which is the order of their tickets.
     behind: VecDeque<Behind>,
 }
 
-/// What one in line asks for.
+/// The charge that a waiter asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Want {
-    /// A line is of one name, under which there may be several limits.
+    /// Each waiter has its own: a queue belongs to one name, under which there may be several limits.
     pub(crate) limit: Limit,
     pub(crate) cost: Cost,
 }
@@ -69,9 +69,9 @@ pub(crate) struct Want {
 #[derive(Debug)]
 struct Front {
     want: Want,
-    /// When it asks again; 0 while it has not been told to wait.
+    /// When it checks again; 0 before its first denial.
     due_us: u64,
-    /// Somebody gave units back since it last asked.
+    /// Whether units came back since it last checked.
     is_nudged: bool,
     waker: Option<Waker>,
 }
@@ -102,7 +102,7 @@ impl Lines {
         }
     }
 
-    /// How many stand in lines, the fronts included.
+    /// Returns the number of waiters in all queues, the first ones included.
     pub(crate) fn waiting(&self) -> usize {
         let in_shard = |lines: &Mutex<HashMap<_, Line, _>>| {
             lines.lock().values().map(|line| 1 + line.behind.len()).sum::<usize>()
@@ -110,7 +110,7 @@ impl Lines {
         self.shards.iter().map(in_shard).sum()
     }
 
-    /// Takes the last place in the line of a key, under the name with this number.
+    /// Joins the end of the queue of a key, under the name with this number.
     pub(crate) fn join(
         &self,
         name: u64,
@@ -119,7 +119,7 @@ impl Lines {
     ) -> Result<(Turn<'_>, Standing), Error> {
         let place = self.place(name, key);
         let mut shard = self.shards[place.shard()].lock();
-        // Drawn under the lock, so that tickets rise along every line.
+        // Drawn under the lock, so that tickets rise along every queue.
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
         let last = Behind { ticket, want, deadline_us: u64::MAX, waker: None };
         let standing = match shard.entry(place) {
@@ -141,10 +141,10 @@ impl Lines {
         Ok((Turn { lines: self, place, ticket }, standing))
     }
 
-    /// Lets the key's front ask again at once: units came back that it did not know of.
+    /// Lets the key's first waiter check again at once, because units came back.
     pub(crate) fn nudge(&self, name: u64, key: &[u8]) {
-        // A front that asked before the units came back was counted before it asked, and the
-        // store's lock orders the two.
+        // OK because a first waiter that checked before the units came back was counted before it checked,
+        // and the store's lock orders the two.
         if self.standing.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -171,7 +171,7 @@ impl fmt::Debug for Lines {
     }
 }
 
-/// A place in a line. Dropping it leaves the line, and wakes the next if it was the front.
+/// A waiter's place in a queue. Dropping it leaves the queue; if it was the first, the next waiter is woken.
 #[derive(Debug)]
 pub(crate) struct Turn<'a> {
     lines: &'a Lines,
@@ -179,31 +179,31 @@ pub(crate) struct Turn<'a> {
     ticket: u64,
 }
 
-/// Where one stands.
+/// A waiter's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// At the front: ask.
+    /// First in the queue: check with the store.
     Front,
-    /// Behind others: wait to be woken.
+    /// Behind other waiters: wait to be woken.
     Behind,
-    /// Behind a front that cannot go before the deadline.
+    /// Behind a first waiter that cannot be admitted before this waiter's deadline.
     TooLate {
-        /// When the front asks again.
+        /// When the first waiter checks again.
         due_us: u64,
     },
 }
 
-/// Whether the front may rest.
+/// Whether the first waiter may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Until it is due, or woken.
+    /// Yes, until its time has come or it is woken.
     Undisturbed,
-    /// Not at all: units came back since it asked.
+    /// No: units came back since it checked.
     Nudged,
 }
 
 impl Turn<'_> {
-    /// Where this one stands; if behind, `waker` is woken when that changes.
+    /// Returns this waiter's position. If that is behind others, `waker` is woken when it changes.
     pub(crate) fn stand(&self, deadline_us: u64, waker: &Waker) -> Standing {
         let _stale;
         let mut shard = self.lines.shards[self.place.shard()].lock();
@@ -218,7 +218,7 @@ impl Turn<'_> {
         Standing::Behind
     }
 
-    /// What those ahead ask for, the front first.
+    /// Returns the charges that the waiters ahead ask for, the first waiter's first.
     pub(crate) fn wants_ahead(&self) -> Vec<Want> {
         let shard = self.lines.shards[self.place.shard()].lock();
         let Some(line) = shard.get(&self.place) else { return Vec::new() };
@@ -227,7 +227,7 @@ impl Turn<'_> {
         std::iter::once(line.front.want).chain(behind).collect()
     }
 
-    /// Whether there is room for one more to wait; asked by a front that found nobody before it.
+    /// Checks that there is room for one more waiter; for a first waiter that has not waited yet.
     pub(crate) fn has_room(&self) -> Result<(), Error> {
         let standing = self.lines.standing.load(Ordering::Relaxed);
         if standing > self.lines.max_waiting {
@@ -236,7 +236,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// The front says that it asks again at `due_us`. Those whose deadline is before that are woken,
+    /// Records that the first waiter checks again at `due_us`. Waiters whose deadline is earlier are woken,
     /// to learn that they are too late.
     pub(crate) fn rest(&self, due_us: u64, waker: &Waker) -> Rest {
         let mut late = Vec::new();
@@ -268,7 +268,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What a place leaves behind, to be woken and dropped without the lock.
+/// The wakers of a waiter that left, to be woken and dropped without the lock.
 #[derive(Debug, Default)]
 struct Left {
     next: Option<Waker>,
@@ -297,13 +297,13 @@ impl Turn<'_> {
 }
 
 impl Line {
-    /// Where among those behind; `None` for the front.
+    /// Returns the index among the waiters behind the first; `None` for the first.
     fn position(&self, ticket: u64) -> Option<usize> {
         self.behind.binary_search_by_key(&ticket, |behind| behind.ticket).ok()
     }
 }
 
-/// Keeps a waker; returns the one that it replaces.
+/// Stores a waker; returns the one that it replaces.
 fn remember(kept: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match kept {
         Some(same) if same.will_wake(waker) => None,

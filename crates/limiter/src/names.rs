@@ -32,7 +32,7 @@ impl Name {
         Name { number, text: text.into(), encoded: encoded.into() }
     }
 
-    /// Returns a number that no other name of this process has, not even after this one was dropped.
+    /// Returns a number that no other name of this process has, even after this name was dropped.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -48,7 +48,7 @@ impl Name {
     }
 }
 
-/// The names of one limiter. A name that nobody holds is forgotten.
+/// The names of one limiter. A name that is not in use is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     registered: RwLock<Registered>,
@@ -68,7 +68,8 @@ impl Default for Registered {
 }
 
 impl Names {
-    /// Returns the name of this text; makes it if nobody holds it. Any number of names.
+    /// Returns the name with this text, and registers it if it is not in use. The number of names is not
+    /// bounded.
     pub(crate) fn get(&self, text: &str, encode: impl FnOnce() -> Box<[u8]>) -> Arc<Name> {
         if let Some(name) = self.registered.read().find(text) {
             return name;
@@ -77,7 +78,7 @@ impl Names {
         registered.find(text).unwrap_or_else(|| registered.add(text, encode()))
     }
 
-    /// [`get`](Self::get), but an error if there are 32,768 other names already.
+    /// Does the same as [`get`](Self::get), but returns an error if there are 32,768 other names already.
     pub(crate) fn get_bounded(
         &self,
         text: &str,

@@ -1,8 +1,8 @@
 //! Decisions and receipts for serde.
 //!
-//! Both are serialised and not deserialised: a receipt belongs to a key and a limiter, so that
-//! [`Scope::receipt`](crate::Scope::receipt) makes it again of its cost and place, and a decision that was written is read as a
-//! [`tollgate_core::Decision`].
+//! Both are serialised and not deserialised. A receipt belongs to a key and a limiter, so
+//! [`Scope::receipt`](crate::Scope::receipt) makes it again from its cost and place. A serialised decision is
+//! read as a [`tollgate_core::Decision`].
 
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 use tollgate_core::Place;
@@ -10,8 +10,8 @@ use tollgate_core::Place;
 use crate::decision::Decision;
 use crate::receipt::Receipt;
 
-/// The fields of [`tollgate_core::Decision`], and whether the answer was remembered (`cached`) or made without the store
-/// (`degraded`).
+/// The fields of [`tollgate_core::Decision`], and whether the decision is a remembered one (`cached`) or was
+/// made without the store (`degraded`).
 impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decided = self.decided();

@@ -1,4 +1,4 @@
-//! One caller's way through its line, as a future.
+//! The steps of one waiter, as a future.
 
 use std::future::Future;
 use std::mem;
@@ -19,13 +19,14 @@ use crate::lines::{Rest, Standing, Turn, Want};
 use crate::scope::{Scope, bounded};
 use crate::store::KeyState;
 
-/// How long past its deadline one in line gives those ahead to move on. They do so within tokio's
-/// millisecond, unless somebody keeps a future without polling it.
+/// How long past its deadline a waiter still waits for the waiters ahead to leave. They leave within tokio's
+/// millisecond, unless a future is kept without being polled.
 const GRACE_US: u64 = 10_000;
 
-/// How far ahead one before a gate takes its place in a shaping limit. Enough for timers and the way to
-/// the store, lest lateness add up; and little, as whoever has a place when the gate closes is out of
-/// the line, and goes when it opens, along with the first in line.
+/// How far ahead a waiter with a gate reserves its place in a shaping limit. Long enough for timers and the
+/// round trip to the store, so that delays do not add up. Short, because a request that has a place when the
+/// gate closes has left the queue already: it proceeds when the gate opens, at the same time as the first
+/// waiter.
 const LEAD_US: u64 = 10_000;
 
 /// The future of an [`Acquire`].
@@ -33,43 +34,43 @@ const LEAD_US: u64 = 10_000;
 #[must_use = "nothing is acquired until this is awaited"]
 pub struct Acquiring<'a> {
     request: Acquire<'a>,
-    /// When it first had to wait.
+    /// When it first had to wait; `None` if it has not waited.
     arrived_us: Option<u64>,
     step: Step<'a>,
 }
 
-/// Where it is. What a step holds is given back when it is dropped.
+/// The current step. Dropping a step gives back what it holds.
 #[derive(Debug)]
 enum Step<'a> {
     Arriving,
-    /// Behind others, until it is known how long that will take.
+    /// Behind other waiters, until it is known how long the wait will be.
     Foreseeing {
         turn: Turn<'a>,
         state: Answer<KeyState>,
         max_wait_us: u64,
     },
-    /// Behind others, until woken. The timer is for the deadline, in case they are stuck.
+    /// Behind other waiters, until woken. The timer is for the deadline, in case the waiters ahead are stuck.
     Behind {
         turn: Turn<'a>,
         deadline: Option<Timer>,
     },
-    /// At the front, with the question put to the store.
+    /// First in the queue, while the store decides.
     Asking {
         turn: Turn<'a>,
         answer: Answer<Decision>,
     },
-    /// Refused, until it is known how its key stands.
+    /// Refused, while the decision for its key is read.
     Refusing {
         answer: Answer<Decision>,
         would_wait: Option<Duration>,
     },
-    /// At the front, until it is worth asking again.
+    /// First in the queue, until it is worth checking again.
     Resting {
         turn: Turn<'a>,
         due_us: u64,
         timer: Timer,
     },
-    /// Charged and out of the line, until its delay has passed.
+    /// Charged and out of the queue, until its delay has passed.
     Delayed {
         charge: Charge<'a>,
         timer: Timer,
@@ -77,7 +78,7 @@ enum Step<'a> {
     Over,
 }
 
-/// What a step leads to.
+/// The outcome of a step.
 enum Next<'a> {
     Go(Step<'a>),
     Stay(Step<'a>),
@@ -123,8 +124,8 @@ impl<'a> Acquiring<'a> {
         self.arrived_us();
         Ok(Next::Go(match max_wait_us {
             None => Step::Behind { turn, deadline: None },
-            // How the key stands first: one that goes in between is then missed, not counted twice,
-            // and nobody is refused for it.
+            // The state of the key is read first. A request that is admitted in between is then missed
+            // instead of being counted twice, so no waiter is refused because of it.
             Some(max_wait_us) => Step::Foreseeing { turn, state: scope.state(key), max_wait_us },
         }))
     }
@@ -142,7 +143,7 @@ impl<'a> Acquiring<'a> {
         let Acquire { scope, cost, .. } = self.request;
         let deadline = || Some(timer(max_wait_us.saturating_add(GRACE_US)));
         let KeyState { limit, state, now_us } = match stands {
-            // Without the store nothing is foreseen; what comes of it is decided at the front.
+            // Without the store there is no forecast; the request is decided when it is first in the queue.
             Err(Error::Store(_)) if !scope.fails_closed() => {
                 return Ok(Next::Go(Step::Behind { turn, deadline: deadline() }));
             }
@@ -185,7 +186,7 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// Puts the question to the store, unless the gate is closed.
+    /// Sends the check to the store, unless the gate is closed.
     fn put(&mut self, turn: Turn<'a>) -> Next<'a> {
         let closed_us = self.closed_us();
         if closed_us > 0 {
@@ -193,21 +194,21 @@ impl<'a> Acquiring<'a> {
         }
         let Acquire { scope, key, cost, .. } = self.request;
         let mut check = scope.check(key).cost(cost.map_or(0, Cost::units)).for_acquire();
-        // Only a shaping limit has delays; the others' checks are simpler without.
+        // Only a shaping limit has delays; the checks of other limits are simpler without a maximum.
         if let (Some(max_delay_us), true) = (self.max_delay_us(), self.is_shaped()) {
             check = check.max_wait(Duration::from_micros(max_delay_us));
         }
         Next::Go(Step::Asking { turn, answer: check.into_future() })
     }
 
-    /// The longest delay worth asking for; `None` if any is.
+    /// Returns the longest delay to accept; `None` if any delay is accepted.
     fn max_delay_us(&self) -> Option<u64> {
         let left_us = self.request.max_wait_us.map(|us| us.saturating_sub(self.waited_us()));
         let lead_us = self.request.gate.map(|_| LEAD_US);
         left_us.into_iter().chain(lead_us).min()
     }
 
-    /// How long the gate stays closed; 0 if it is open, or there is none.
+    /// Returns how long the gate stays closed; 0 if it is open, or if there is no gate.
     fn closed_us(&self) -> u64 {
         let closed_for = self.request.gate.map_or(Duration::ZERO, Gate::closed_for);
         // Rounded up: the gate is open by then.
@@ -223,7 +224,7 @@ impl<'a> Acquiring<'a> {
         Next::Go(Step::Resting { turn, due_us, timer: timer(closed_us) })
     }
 
-    /// The whole wait, if `more_us` makes it longer than the caller waits.
+    /// Returns the total wait, if `more_us` makes it longer than the caller's maximum.
     fn too_long_us(&self, more_us: u64) -> Option<u64> {
         let wait_us = self.waited_us().saturating_add(more_us);
         self.request.max_wait_us.is_some_and(|most_us| wait_us > most_us).then_some(wait_us)
@@ -240,7 +241,7 @@ impl<'a> Acquiring<'a> {
         };
         let decision = decision?;
         match decision.verdict() {
-            // The gate closed while the store was asked.
+            // The gate closed while the store decided.
             Verdict::Allowed { .. } if self.closed_us() > 0 => {
                 drop(Charge::new(&self.request, decision));
                 Ok(self.put(turn))
@@ -269,12 +270,13 @@ impl<'a> Acquiring<'a> {
             turn.has_room()?;
         }
         let due_us = self.now_us().saturating_add(retry_us);
-        // At least 1 us, which a denial always says: a store that said 0 would make this spin.
+        // At least 1 us, as every denial says: a store that returned 0 would make this loop spin.
         Ok(Next::Go(Step::Resting { turn, due_us, timer: timer(retry_us.max(1)) }))
     }
 
-    /// How long until a denied request could go. A shaping limit lets it go when all that is before
-    /// it has left, which is when nothing is spent any more: in a place now, or in one later.
+    /// Returns how long until a denied request could proceed. A shaping limit admits it when everything
+    /// before it has left, which is when nothing is spent any more; that holds whether its place is reserved
+    /// now or later.
     fn until_it_goes_us(&self, retry_us: u64, denial: &Decision) -> u64 {
         if self.is_shaped() { denial.decided().reset_after_us.max(retry_us) } else { retry_us }
     }
@@ -319,7 +321,7 @@ impl<'a> Acquiring<'a> {
         Acquired::Admitted { decision, waited: Duration::from_micros(self.waited_us()) }
     }
 
-    /// Refuses a request that did not get to ask.
+    /// Refuses a request that was not sent to the store.
     fn refuse(&self, would_wait_us: Option<u64>) -> Next<'a> {
         let Acquire { scope, key, cost, .. } = self.request;
         let peek = scope.peek(key).cost(cost.map_or(0, Cost::units));
@@ -342,7 +344,7 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// When it first had to wait: now, if it did not have to before.
+    /// Returns when the request first had to wait: now, if it has not waited before.
     fn arrived_us(&mut self) -> u64 {
         let now_us = self.now_us();
         *self.arrived_us.get_or_insert(now_us)
@@ -376,7 +378,7 @@ impl Future for Acquiring<'_> {
     }
 }
 
-/// A charge that has not been delivered. Dropping it refunds it.
+/// A charge that has not been delivered. Dropping it refunds the charge.
 #[derive(Debug)]
 struct Charge<'a> {
     scope: &'a Scope,
@@ -397,7 +399,7 @@ impl<'a> Charge<'a> {
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
         if let Some(receipt) = self.decision.take().and_then(Decision::into_receipt) {
-            // Nobody is left to tell. On Redis it is on its way all the same.
+            // No caller is left that could read the result. On Redis the refund is sent all the same.
             drop(self.scope.refund(self.key, receipt));
         }
     }

@@ -1,4 +1,4 @@
-//! What a check gives its store, and what it comes to without it.
+//! The deadline of a check, and its failure policy.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use tollgate_core::Role;
 
 use super::OnFailure;
 
-/// The part of a caller's own deadline that is left for the way back.
+/// The part of the caller's own deadline that is left for returning the answer.
 const WAY_BACK: Duration = Duration::from_millis(3);
 
-/// How long a store has for a request, and what that comes to when it fails.
+/// How long a store has for a request, and what happens when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     pub(crate) deadline: Duration,
-    /// `None` if neither the limiter nor the scope has one: open for a check, local for an acquire.
+    /// `None` if neither the limiter nor the scope has a policy: open for a check, local for an acquire.
     pub(crate) on_failure: Option<OnFailure>,
 }
 
-/// Returns a deadline that leaves the way back of the caller's own: no time at all, if there is none.
+/// Returns a deadline that ends early enough to return the answer within the caller's own; zero if there is
+/// no time for that.
 pub(crate) fn bounded_deadline(deadline: Duration, callers: Option<Duration>) -> Duration {
     let callers = callers.map_or(Duration::MAX, |own| own.saturating_sub(WAY_BACK));
     deadline.min(callers)
@@ -29,11 +30,12 @@ impl Terms {
         self.deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
     }
 
-    /// Those of one check of several limits: the shortest deadline and the strictest policy of those that
-    /// can refuse. If none can, of all, and closed is open: what only watches does not fail. `None` of
-    /// nothing.
+    /// Returns the terms of one check of several limits: the shortest deadline and the strictest policy of
+    /// the enforced limits. If all limits are shadows, then of all of them, and closed becomes open: a shadow
+    /// limit must not fail a check. `None` without limits.
     ///
-    /// One that is enforced, open and has 10 ms, beside a shadow that is closed and has 5: open, 10 ms.
+    /// An enforced limit that is open and has 10 ms, next to a shadow limit that is closed and has 5 ms:
+    /// open, 10 ms.
     pub(crate) fn of_all(parts: &[(Role, Terms)]) -> Option<Terms> {
         let of = |wanted| parts.iter().filter(move |(role, _)| *role == wanted);
         let enforced = of(Role::Enforced).map(|(_, terms)| *terms).reduce(Terms::stricter);
@@ -41,7 +43,8 @@ impl Terms {
         enforced.or_else(|| watching().reduce(Terms::stricter))
     }
 
-    /// Returns these terms for a caller that has so much time itself, of which 3 ms are for the way back.
+    /// Returns these terms for a caller with a deadline of its own, of which 3 ms are left for returning the
+    /// answer.
     pub(crate) fn bounded(self, callers: Option<Duration>) -> Terms {
         Terms { deadline: bounded_deadline(self.deadline, callers), ..self }
     }
@@ -51,7 +54,8 @@ impl Terms {
         self.on_failure.unwrap_or_default()
     }
 
-    /// The terms of an acquire, which waits its turn also without the store: it would flood what it paces otherwise.
+    /// Returns the terms of an acquire. It queues in this process even when the store fails; otherwise it
+    /// would flood the service that it paces.
     pub(crate) fn of_acquire(self) -> Terms {
         let on_failure = self.on_failure.unwrap_or(OnFailure::Local { processes: 1 });
         Terms { on_failure: Some(on_failure), ..self }
@@ -75,7 +79,7 @@ impl OnFailure {
         if other.strictness() > self.strictness() { other } else { self }
     }
 
-    /// Closed, then local with the most processes, then open.
+    /// Ranks the policies: closed, then local with the most processes, then open.
     fn strictness(self) -> (u8, u32) {
         match self {
             OnFailure::Open => (0, 0),
