@@ -1,4 +1,4 @@
-//! What a shard has to know of the whole store.
+//! The parts of the store that a shard needs.
 
 use parking_lot::RwLock;
 
@@ -6,7 +6,7 @@ use super::budget::Budget;
 use super::identity::Identify;
 use super::scopes::Scopes;
 
-/// What a shard has to know of the store to tell dead keys from live ones, and how much memory it may take.
+/// The parts of the store that a shard needs to find dead keys, and to know how much memory it may take.
 #[derive(Clone, Copy)]
 pub(super) struct Census<'a> {
     pub(super) identify: &'a Identify,

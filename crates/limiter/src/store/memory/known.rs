@@ -1,7 +1,8 @@
-//! Several limits of one check, where every key is known and has a state of its own: what most are.
+//! The fast path of a check of several limits: every key has a state of its own, as in most checks.
 //!
-//! Two looks at each slot, one to see whether anything refuses and one to charge, and nothing on the heap unless there
-//! are many. The rest is for [`Memory::together`], which this comes before.
+//! It visits each slot twice, once to see whether any limit refuses and once to charge, and takes no memory
+//! from the heap unless there are many limits. [`Memory::together`] tries this path first, and handles all
+//! other cases.
 
 use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
@@ -14,11 +15,12 @@ use super::{Charged, Memory, Place};
 use crate::decision::{Decision, Source};
 use crate::receipt::Fingerprint;
 
-/// More are not compared with one another.
+/// The most parts that are compared with one another.
 const MOST: usize = 16;
 
 impl Memory {
-    /// [`together`](Self::together), as far as that is simple; otherwise nothing has changed.
+    /// Does the same as [`together`](Self::together), if the fast path can; otherwise `None`, and nothing has
+    /// changed.
     pub(super) fn together_if_known(
         &self,
         parts: &[Part<'_>],
@@ -29,19 +31,19 @@ impl Memory {
         if parts.len() > MOST || parts.iter().any(|part| part.demand.ask.max_wait_us.is_some()) {
             return None;
         }
-        // Pushed where they stay: what is collected is moved.
+        // Pushed one by one to where they stay: `collect` would move them.
         let (mut places, mut shards) = (Few::new(), Few::new());
         if !self.places_apart(parts, &mut places, &mut shards) {
             return None;
         }
-        // Each once and in order, so that no two callers can wait for each other.
+        // Each shard once and in order, so that no two callers can wait for each other.
         shards.sort_unstable();
         shards.dedup();
         let mut locks: Few<Locked<'_, Shard>> = Few::new();
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }
-        // All before any is looked at: a processor then waits for several at a time.
+        // All slots are found before any is read: the processor then fetches several at the same time.
         let mut known: Few<(usize, At)> = Few::new();
         for place in &places {
             let lock = shards.iter().position(|shard| *shard == place.shard)?;
@@ -71,7 +73,8 @@ impl Memory {
         Some(Together::of(parts.iter().zip(&*each).map(told)))
     }
 
-    /// The places of these, and their shards; whether no two are of one name and key, under whichever limits.
+    /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
+    /// key.
     #[inline]
     fn places_apart(
         &self,
@@ -107,7 +110,7 @@ impl Part<'_> {
 }
 
 impl Shard {
-    /// What a key would be answered; `None` if the clock has stepped back.
+    /// Decides without charging; `None` if the clock has stepped back.
     #[inline]
     fn peek_known(&self, at: At, limit: &Limit, now_us: u64, ask: Ask) -> Option<core::Decision> {
         let (slot, logs) = self.slot(at);
@@ -115,7 +118,7 @@ impl Shard {
         is_later.then(|| slot.peek(limit, logs, now_us, ask))
     }
 
-    /// Charges a request that a peek has admitted.
+    /// Charges a request that a peek has allowed.
     #[inline]
     fn charge(
         &mut self,
@@ -155,7 +158,7 @@ impl Shard {
         now_us: u64,
         ask: Ask,
     ) -> Decision {
-        // Made where it is charged: a decision that is copied has to wait for its words to be written.
+        // Made where it is charged: copying a decision would wait until its words are written.
         let check = |state: &mut A::State| {
             Decision::of_key(limit.check_within(budget, state, now_us, ask), fingerprint)
         };

@@ -1,4 +1,4 @@
-//! What is done with a key's state beside checks.
+//! Operations on a key's state other than checks.
 
 use tollgate_core::store::each;
 use tollgate_core::{
@@ -25,8 +25,8 @@ impl Memory {
         ))
     }
 
-    /// Gives back what of a charge still counts, under whichever limit the key is: a refund is no reason
-    /// to go back to an old one. An error if the receipt is not the key's.
+    /// Gives back what of a charge still counts, under the limit that the key is under now: a refund does not
+    /// carry it over. An error if the receipt belongs to another key.
     pub(crate) fn refund(
         &self,
         scope: &Scope,
@@ -42,7 +42,7 @@ impl Memory {
         })))
     }
 
-    /// A copy of a key's state, and the limit that decides on it.
+    /// Returns a copy of a key's state, and the limit that decides on it.
     pub(crate) fn state(&self, scope: &Scope, key: &[u8], now_us: u64) -> (Limit, State) {
         let other = |limit, state| (limit, state);
         let own = |state| (scope.limit, state);
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// The charges of a key that count, oldest first; none unless the limit is a log.
+    /// Returns the charges of a key that count, oldest first; empty unless the limit is a log.
     pub(crate) fn entries(&self, scope: &Scope, key: &[u8], now_us: u64) -> Vec<Entry> {
         let Limit::SlidingWindowLog(own) = &scope.limit else { return Vec::new() };
         let other = |limit: Limit, state: State| {
@@ -72,8 +72,8 @@ impl Memory {
         self.look(scope, key, now_us, Cost::ONE, own, other)
     }
 
-    /// Looks at a key's state; if that is under another limit than the scope's, at a copy, with the limit
-    /// that decides on it. A key without state may be among those that found no room.
+    /// Reads a key's state. If that is under another limit than the scope's, reads a copy, with the limit
+    /// that decides on it. A key without state may use the overflow state.
     fn look<S: Kept, T>(
         &self,
         scope: &Scope,
@@ -105,8 +105,8 @@ impl Memory {
         }
     }
 
-    /// Changes a key's state, if it has one, with the limit that it is under. A key without state may be
-    /// among those that found no room.
+    /// Changes a key's state, with the limit that it is under. A key without state may use the overflow
+    /// state.
     fn amend<S: Kept, T>(
         &self,
         scope: &Scope,
@@ -128,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// Changes the state of those that found no room, for a request of this cost.
+    /// Changes the overflow state, for a request of this cost.
     pub(super) fn overflow<S: Kept, T>(
         &self,
         scope: &Scope,
@@ -151,7 +151,7 @@ impl Memory {
     }
 }
 
-/// A state, with the limit that it is under if that is another than was asked for.
+/// Runs `act` on a state, with the limit that it is under if that is another than the requested one.
 fn reached<S: Kept, T>(
     other: Option<Limit>,
     state: &mut State,

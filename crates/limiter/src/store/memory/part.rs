@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::scopes::Scope;
 use crate::joint::Demand;
 
-/// As many as most checks have; more are on the heap.
+/// A list that needs no heap for the number of parts that most checks have.
 pub(crate) type Few<T> = SmallVec<[T; 8]>;
 
 /// One limit's part in a check of several.

@@ -1,4 +1,4 @@
-//! Indices are few: those of scopes that nobody holds any more are taken back when none is left.
+//! Frees the indices of dropped scopes when no index is left.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,44 +10,45 @@ use super::Memory;
 use super::census::Census;
 use super::scopes::{Scope, Scopes};
 
-/// Scopes that are looked at while the list of them is locked: few enough that nobody notices.
+/// How many scopes are visited while the list of scopes is locked: few enough that checks are not delayed.
 const STEP: usize = 256;
 
-/// The scopes that are to go.
+/// The scopes that no caller holds any more.
 pub(super) struct Leaving {
     by_index: Vec<Option<Leaver>>,
-    /// By the family's number.
+    /// The scopes that take over their keys, by the number of the family.
     heirs: HashMap<u64, Heirs, RandomState>,
 }
 
 struct Leaver {
     scope: Arc<Scope>,
-    /// Has keys that no other can take.
+    /// Whether the scope has keys that no other scope can take over.
     is_needed: bool,
 }
 
-/// Those of a family that can take the others' keys.
+/// The scopes of a family that can take over the keys of its dropped scopes.
 struct Heirs {
-    /// By size, then by age.
+    /// The scopes that callers still hold, by size, then by age.
     held: BTreeMap<(u64, u64), Arc<Scope>>,
-    /// The largest of those that are to go: stays if nobody holds another and it has keys.
+    /// The largest of the dropped scopes: it is kept if no caller holds a scope of the family and there are
+    /// keys.
     stand_in: Arc<Scope>,
 }
 
 impl Memory {
-    /// Takes back what indices it can. The caller lets nobody make a scope meanwhile; checks wait for
-    /// one shard's walk at most.
+    /// Frees as many indices as possible. The caller ensures that no scope is made meanwhile; checks wait at
+    /// most while one shard is visited.
     ///
-    /// Of a scope that nobody holds, dead keys are dropped. A live one goes on under another limit of
-    /// its name, as it would at its next check: under the smallest that has room for all it can have
-    /// spent, or else the largest; or it stays, if that cannot hold it. If nobody holds any of its name,
-    /// the largest stays for as long as it has keys.
+    /// The dead keys of a dropped scope are removed. A live key is carried over to another limit of its name,
+    /// as its next check would do: to the smallest limit that has room for all that the key can have spent,
+    /// or else to the largest. If that limit cannot hold it, the key stays where it is. If no caller holds
+    /// any limit of the name, the largest dropped one is kept as long as there are keys.
     pub(super) fn reclaim(&self, now_us: u64) {
         let mut leaving = self.unlist();
         if leaving.heirs.is_empty() {
             return;
         }
-        // One that keeps every key replays a trace, at the trace's own times.
+        // A store that keeps every key replays a trace, and uses the times of the trace.
         let now_us = if self.budget.has_ceiling() { now_us } else { self.last_seen_us() };
         let census = self.census_at(now_us);
         for shard in &self.shards {
@@ -57,7 +58,7 @@ impl Memory {
         self.free(&leaving);
     }
 
-    /// Takes those that nobody holds off the list.
+    /// Takes the scopes that no caller holds off the list.
     fn unlist(&self) -> Leaving {
         let indices = self.scopes.read().indices();
         let mut by_index = Vec::with_capacity(indices);
@@ -75,7 +76,7 @@ impl Memory {
 
     fn free(&self, leaving: &Leaving) {
         let leavers = || leaving.by_index.iter().flatten();
-        // Those that stay first: a name is free with the last that goes.
+        // The needed scopes are listed first: a name is freed with its last scope.
         leavers().filter(|it| it.is_needed).for_each(|it| self.scopes.write().list(&it.scope));
         leavers().filter(|it| !it.is_needed).for_each(|it| self.scopes.write().free(&it.scope));
     }
@@ -102,7 +103,7 @@ impl Leaving {
         self.by_index.get(index as usize)?.as_ref().map(|leaver| &*leaver.scope)
     }
 
-    /// Whose a live key of this scope is to be; `None` if it stays where it is.
+    /// Returns the scope that takes over the live keys of this one; `None` if they stay.
     pub(super) fn heir_of(&mut self, index: u32) -> Option<Arc<Scope>> {
         let scope = self.get(index)?;
         let Heirs { held, stand_in } = self.heirs.get(&scope.family())?;
@@ -115,14 +116,14 @@ impl Leaving {
         (stand_in.index != index).then_some(stand_in)
     }
 
-    /// It has keys that no other can take.
+    /// Marks a scope that has keys which no other scope can take over.
     pub(super) fn need(&mut self, index: u32) {
         if let Some(Some(leaver)) = self.by_index.get_mut(index as usize) {
             leaver.is_needed = true;
         }
     }
 
-    /// What was spent by keys without room stays spent: its name stays for it.
+    /// Keeps a scope of each name whose overflow state still counts.
     fn keep_overflows(&mut self, census: &Census<'_>) {
         let mut needed = Vec::new();
         for Heirs { stand_in, .. } in self.heirs.values().filter(|heirs| heirs.held.is_empty()) {

@@ -1,4 +1,4 @@
-//! What the store holds, and for whom.
+//! What the store holds, and for which keys.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use super::*;
 use crate::joint::Demand;
 use crate::receipt::Receipt;
 
-/// A whole hour, in 2001.
+/// A full hour, in 2001.
 const NOW_US: u64 = 1_000_000_800_000_000;
 const S: u64 = 1_000_000;
 
@@ -18,7 +18,7 @@ fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
-/// The same name for the same text in all tests: a test has its own stores.
+/// Returns the same name for the same text in all tests; each test has its own stores.
 fn named(text: &str) -> Arc<Name> {
     static NAMES: LazyLock<Mutex<HashMap<String, Arc<Name>>>> = LazyLock::new(Mutex::default);
     let made = || Arc::new(Name::new(text, []));
@@ -29,7 +29,7 @@ fn ask(units: u64) -> Ask {
     Ask::new(Cost::new(units).unwrap())
 }
 
-/// As a limiter checks what is not for one unit at the clock's time.
+/// Checks as a limiter does when the cost or the time is set.
 fn check(memory: &Memory, scope: &Scope, key: &str, now_us: u64, ask: Ask) -> Checked {
     fn decide<A: Charged>(
         (memory, scope): (&Memory, &Scope),
@@ -62,7 +62,7 @@ fn remaining(memory: &Memory, scope: &Scope, key: &str, now_us: u64) -> u64 {
     memory.peek(scope, key.as_bytes(), now_us, ask(1)).remaining
 }
 
-/// What the keys take of the budget, counted anew.
+/// Computes the bytes in use anew.
 fn recounted(memory: &Memory) -> usize {
     let shards: usize =
         memory.shards.iter().map(|shard| shard.0.lock().recounted(&memory.budget)).sum();
@@ -72,13 +72,13 @@ fn recounted(memory: &Memory) -> usize {
     shards + overflows.sum::<usize>()
 }
 
-/// How many logs are not in their slots.
+/// Returns how many logs are outside their slots.
 fn logs(memory: &Memory) -> usize {
     memory.shards.iter().map(|shard| shard.0.lock().logs()).sum()
 }
 
-/// Keys that are charged, refunded, reset and die under these limits of two names, alone and together,
-/// at the ceiling and below.
+/// Charges, refunds, resets and expires keys under these limits of two names, alone and together, at the
+/// ceiling and below it.
 fn count_while_keys_come_and_go(limits: &[&str]) {
     let memory = Memory::new(Some(90_000));
     let scopes = ["one", "other"].map(|name| {
@@ -89,7 +89,7 @@ fn count_while_keys_come_and_go(limits: &[&str]) {
     let (mut seed, mut now_us) = (1_u64, 1_000_000_000_000_u64);
     let mut fullest = 0;
     for step in 0..30_000_u64 {
-        // A step of a generator whose numbers are good enough for a test.
+        // A step of a random number generator that is good enough for a test.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = |below: u64, from: u32| (seed >> from) % below;
         let key = random(300, 20).to_string();
@@ -163,10 +163,10 @@ fn room_is_made_once_and_is_enough() {
     memory.make_room_for(100_000);
     let with_room = memory.budget.used();
     assert_eq!(with_room - empty, recounted(&memory));
-    // The lists of chunks are not counted here: they have room for all keys under the ceiling.
+    // The lists of chunks are excluded: they have room for all keys under the ceiling.
     let lists = memory.shards.len() * Shard::list_bytes(&memory.budget);
     assert!((44..50).contains(&((with_room - empty - lists) / 100_000)), "{with_room} bytes");
-    // Few enough that none of 2,048 shards has too many.
+    // Few enough that none of the 2,048 shards gets too many.
     for key in 0..20_000 {
         check(&memory, &scope, &key.to_string(), NOW_US, ask(1));
     }
@@ -234,7 +234,8 @@ fn told(memory: &Memory, parts: &[Part<'_>]) -> (bool, Vec<u64>) {
     (together.verdict.is_allowed(), left)
 }
 
-/// Two stores are asked the same, one of them never the short way. Most go it, once their keys are known.
+/// Two stores get the same requests, and one of them never uses the fast path. Most requests use it once
+/// their keys have state.
 #[test]
 fn known_keys_are_answered_as_any_are() {
     let limits = [
@@ -277,7 +278,7 @@ fn known_keys_are_answered_as_any_are() {
         let decided = decided.unwrap_or_else(|| stores[0].together_any(&own, now_us, &mut answer));
         refused += usize::from(!decided.verdict.is_allowed());
         assert_eq!(decided, stores[1].together_any(&other, now_us, &mut wanted), "step {step}");
-        // But for the fingerprints of the keys, which no two stores share.
+        // All but the fingerprints of the keys, which differ between stores.
         let told = |decision: &Decision| {
             let charge = decision.receipt().map(|receipt| (receipt.cost(), receipt.place()));
             (*decision.decided(), charge)
@@ -296,13 +297,13 @@ fn what_is_only_looked_at_brings_in_no_key() {
     assert_eq!(told(&memory, &[look(&scope, "a", 6), look(&scope, "b", 6)]), (true, vec![10, 10]));
     assert_eq!(memory.usage().keys, 0);
     assert_eq!(told(&memory, &[look(&scope, "a", 6), charge(&scope, "b", 6)]), (true, vec![10, 4]));
-    // Nor does what a look refuses.
+    // Neither does a charge that a peek refuses.
     let refused = [look(&scope, "b", 6), charge(&scope, "c", 1)];
     assert_eq!(told(&memory, &refused), (false, vec![4, 10]));
     assert_eq!((memory.usage().keys, memory.usage().overflowed), (1, 0));
 }
 
-/// As a peek by itself does: whoever has no state may be one of them.
+/// Like a peek on its own: a key without state may use the overflow state.
 #[test]
 fn looks_see_what_those_without_room_share_each_for_itself() {
     for text in ["fixed-window limit=10 window=1h", "sliding-window-log limit=10 window=1h"] {
@@ -314,7 +315,7 @@ fn looks_see_what_those_without_room_share_each_for_itself() {
         let looks = [look(&scope, "b", 4), look(&scope, "c", 5), look(&other, "d", 6)];
         assert_eq!(told(&memory, &looks), (true, vec![7, 7, 7]), "{text}");
         assert_eq!(memory.usage().overflowed, 1, "{text}: looks are not counted");
-        // Before the charge beside them, which they are no part of.
+        // They are decided before the charge, which they are not part of.
         let both = [charge(&scope, "e", 2), look(&scope, "b", 7), look(&other, "d", 7)];
         assert_eq!(told(&memory, &both), (true, vec![5, 7, 7]), "{text}");
         let refused = [charge(&scope, "e", 2), look(&scope, "b", 6)];
@@ -340,7 +341,7 @@ fn a_look_under_another_limit_leaves_the_key_under_its_own() {
     assert_eq!(remaining(&memory, &log, "a", NOW_US), 7);
 }
 
-/// Three units are three times, wherever they are kept: listed, refunded and gone to the microsecond.
+/// Three units are three times, wherever they are kept: listed, refunded and expired to the microsecond.
 #[test]
 fn a_small_log_is_in_its_slot_and_comes_back_there() {
     const HOUR_US: u64 = 3_600 * S;
@@ -363,7 +364,7 @@ fn a_small_log_is_in_its_slot_and_comes_back_there() {
     }
 }
 
-/// It is there when the key is busy again, and for others when there is no other.
+/// It is reused when the key is busy again, and given to other keys when there is no other memory.
 #[test]
 fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
     let memory = Memory::new(Some(1 << 20));
@@ -389,7 +390,7 @@ fn a_log_that_is_in_its_slot_again_leaves_its_memory_to_the_next() {
     assert_eq!(memory.entries(&log, b"a", now_us).len(), 1);
 }
 
-/// Without memory for it, the two newest become one before the answer is made, and no others.
+/// Without memory, the two newest entries are merged before the decision is made, and no others.
 #[test]
 fn what_a_log_says_at_the_ceiling_is_true_after_it() {
     let memory = Memory::new(Some(200_000));
@@ -412,7 +413,7 @@ fn what_a_log_says_at_the_ceiling_is_true_after_it() {
     assert_eq!(memory.entries(&log, b"a", NOW_US + 12 * S).len(), 4);
 }
 
-/// A charge makes room for its entry first, or one of the two newest.
+/// A charge makes room for its entry first, or merges the two newest.
 #[test]
 fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
     let memory = Memory::new(Some(1 << 20));
@@ -426,7 +427,7 @@ fn a_look_at_a_log_takes_no_memory_and_forgets_no_time() {
     assert_eq!(memory.entries(&log, b"a", NOW_US + 40).len(), 40);
 }
 
-/// The limit that a key's state is under.
+/// Returns the limit that a key's state is under.
 fn limit_of(memory: &Memory, scope: &Scope, key: &str) -> Option<Limit> {
     let place = memory.place(scope, key.as_bytes());
     let found = memory.shard(place).lock().find_any(place, scope, &memory.scopes)?;
@@ -445,7 +446,7 @@ fn limits_may_come_and_go_under_one_name_for_ever() {
     let held = memory.scope(&named("api"), window(2_000_000)).unwrap();
     for nth in 1..=MORE_THAN_THERE_ARE {
         let scope = memory.scope(&named("api"), window(1_000_000 + nth)).unwrap();
-        // One key that all spend from, and one of each one's own.
+        // One key that all limits share, and one key of each limit's own.
         let decision = check(&memory, &scope, "all", NOW_US, ask(1)).decision;
         assert_eq!(decision.remaining, 1_000_000, "{nth}");
         check(&memory, &scope, &nth.to_string(), NOW_US, ask(nth));
@@ -456,7 +457,7 @@ fn limits_may_come_and_go_under_one_name_for_ever() {
     }
 }
 
-/// Also if nobody holds any of them: the largest stays for what was spent.
+/// Also if no caller holds any limit: the largest is kept for what was spent.
 #[test]
 fn what_was_spent_is_spent_when_all_limits_of_a_name_were_dropped() {
     let memory = Memory::new(Some(8 << 20));
@@ -480,7 +481,7 @@ fn names_may_come_and_go_once_nothing_is_spent_under_them() {
     for nth in 0..MORE_THAN_THERE_ARE {
         let scope = memory.scope(&named(&nth.to_string()), limit("fixed-window limit=9 window=1s"));
         assert!(check(&memory, &scope.unwrap(), "a", now_us, ask(9)).decision.is_allowed());
-        // Those from over 11 s ago are dead.
+        // Keys from more than 11 s ago are dead.
         now_us += S / 1_000;
         let held = &held[nth as usize % held.len()];
         assert_eq!(remaining(&memory, held, "a", now_us), 10);
@@ -550,7 +551,7 @@ fn what_those_without_room_spent_keeps_their_name() {
     assert_eq!(remaining(&memory, &scope, "b", NOW_US), 10);
 }
 
-/// The time that was seen last may be long ago: what was spent later is not spent any earlier for it.
+/// The last time that the store has seen may be long ago; later charges must keep their own times.
 #[test]
 fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
     let log = "sliding-window-log limit=10 window=1h";
@@ -572,7 +573,7 @@ fn a_key_that_goes_to_another_limit_goes_there_at_its_own_time() {
     }
 }
 
-/// Its time may go back to when they had something spent.
+/// The time of a replayed trace may go back to when the keys had something spent.
 #[test]
 fn a_store_that_keeps_every_key_drops_none_with_its_limit() {
     let memory = Memory::new(None);
@@ -596,7 +597,7 @@ fn a_log_is_charged_what_a_request_costs_and_a_refusal_nothing() {
     }
 }
 
-/// Some check under limits that they hold, others under ones that come and go, and nothing is lost.
+/// Some threads check under limits that they hold, others under limits that come and go.
 #[test]
 fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
     const TURNS: u64 = 12_000;
@@ -606,7 +607,7 @@ fn nothing_is_lost_while_indices_are_taken_back_under_threads() {
     let spend = &|thread: u64| {
         for turn in 0..TURNS {
             let key = keys[(turn % 4) as usize];
-            // With room for all that is spent, so that all of it is carried over.
+            // Large enough for all that is spent, so that all of it is carried over.
             let other =
                 || memory.scope(&named("api"), window(1_000_001 + thread * TURNS + turn)).unwrap();
             let scope = if thread.is_multiple_of(2) { Arc::clone(&held) } else { other() };

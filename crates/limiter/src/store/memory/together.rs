@@ -1,4 +1,4 @@
-//! Several limits of one check: every lock is held while all of them are decided.
+//! A check of several limits: every lock is held while all of them are decided.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -17,37 +17,37 @@ use super::{Memory, Place};
 use crate::decision::Decision;
 use crate::joint::Demand;
 
-/// Where a charge's state is.
+/// Where the state of a charge is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Slot,
-    /// With all others of its name that found no room.
+    /// In the overflow state of its name, shared with all keys that found no room.
     Overflow,
-    /// Under another limit, and a look keeps nothing of what it carries over.
+    /// Nowhere: the state is under another limit, and a peek discards the copy that it carries over.
     Copy,
 }
 
-/// One charge: what is asked of a state, and that state while it is decided.
+/// One charge, and its state while it is decided.
 struct Held<'a> {
     part: Part<'a>,
-    /// What decides: the scope's, or the one that the state stays under.
+    /// The limit that decides: the scope's, or the one that the state is still under.
     limit: Limit,
     place: Place,
     home: Home,
     state: State,
 }
 
-/// The locks of a check, in the order in which everyone takes them: shards, then overflow states.
+/// The locks of a check, in the order in which every caller takes them: shards, then overflow states.
 struct Locks<'m> {
     shards: Vec<(usize, Locked<'m, Shard>)>,
-    /// By the family's number.
+    /// By the number of the family.
     overflows: Vec<(u64, MutexGuard<'m, Overflow>)>,
 }
 
 impl Memory {
-    /// Decides the parts together; fills in each one's own answer, in their order. Parts that share a state
-    /// are one charge, under the limit of the first that counts ([`Demand::outranks`]); its receipt goes
-    /// to the first that is no look.
+    /// Decides the parts together, and pushes each part's own decision to `each`, in their order. Parts that
+    /// share a state are merged into one charge, under the limit of the part that takes precedence
+    /// ([`Demand::outranks`]). The first part that is not a peek gets the receipt.
     pub(crate) fn together(
         &self,
         parts: &[Part<'_>],
@@ -89,7 +89,7 @@ impl Memory {
         together
     }
 
-    /// Every shard once, in order, so that no two callers can wait for each other.
+    /// Locks every shard once, in order, so that no two callers can wait for each other.
     fn lock_shards(&self, held: &[Held<'_>]) -> Vec<(usize, Locked<'_, Shard>)> {
         let mut shards: Vec<usize> = held.iter().map(|held| held.place.shard).collect();
         shards.sort_unstable();
@@ -97,9 +97,9 @@ impl Memory {
         shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect()
     }
 
-    /// Where every state is or will be: in a slot, if its shard has room for all that are new.
+    /// Determines where each state is or will be: in a slot, if the shard has room for all new keys.
     fn find_homes(&self, held: &mut [Held<'_>], locks: &mut Locks<'_>, census: &Census<'_>) {
-        // A request that will be refused brings in no key.
+        // A request that will be refused must not bring in a key.
         let is_charged = held.iter().all(|held| {
             let Held { part: Part { demand, .. }, limit, place, home, .. } = held;
             if demand.role == Role::Shadow {
@@ -108,11 +108,11 @@ impl Memory {
             match home {
                 Home::Slot => locks.shard(*place).admits(*place, limit, census.now_us, demand.ask),
                 Home::Copy => held.admits(census.now_us),
-                // A look, which comes later: until then nothing is locked but shards.
+                // A peek, which is decided later: only shards are locked so far.
                 Home::Overflow => true,
             }
         });
-        // Nor does one whose keys are all there: nothing is dropped, and there is nothing to make room for.
+        // If all keys have state, no room is needed, and nothing is removed.
         let mut is_known =
             |held: &Held<'_>| held.is_look() || locks.shard(held.place).find(held.place).is_some();
         if !is_charged || held.iter().all(&mut is_known) {
@@ -121,8 +121,7 @@ impl Memory {
         let count = held.iter().filter(|held| !held.is_look()).count();
         for Held { place, home, .. } in held.iter_mut().filter(|held| !held.is_look()) {
             let shard = locks.shard(*place);
-            // Room for as many as there are charges, since one that is known may be dead, and be
-            // dropped to make room for another.
+            // Room for all charges, because a known key may be dead, and be removed to make room for another.
             if !shard.make_room(count, census) && shard.find(*place).is_none() {
                 self.overflowed.fetch_add(1, Ordering::Relaxed);
                 *home = Home::Overflow;
@@ -131,7 +130,7 @@ impl Memory {
     }
 }
 
-/// Makes one of those that are the same; and which one each has become.
+/// Merges equal charges; returns the merged charges, and the index among them of each original.
 fn merge<'a>(
     all: impl IntoIterator<Item = Held<'a>>,
     is_same: impl Fn(&Held<'a>, &Held<'a>) -> bool,
@@ -151,7 +150,7 @@ fn merge<'a>(
 
 fn decide(held: &mut [Held<'_>], now_us: u64, budget: &Budget) -> (Together, Vec<Checked>) {
     let has_log = held.iter().any(|held| matches!(held.state, State::Log(_)));
-    // A request that will be refused changes nothing, not even how a log is kept.
+    // A request that will be refused changes nothing, not even how a log is stored.
     if has_log && held.iter().all(|held| held.admits(now_us)) {
         held.iter_mut().for_each(|held| held.make_room(now_us, budget));
     }
@@ -192,7 +191,7 @@ impl<'a> Held<'a> {
         self.part.is_look()
     }
 
-    /// Brings a state that is there under the scope's limit, if it can be.
+    /// Carries an existing state over to the scope's limit, if possible.
     fn bring(&mut self, shard: &mut Shard, census: &Census<'_>) {
         if self.is_look() {
             return self.find(shard, census);
@@ -203,8 +202,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Finds what is only looked at, and leaves it as it is. A key without state may be among those that
-    /// found no room.
+    /// Finds the state for a peek, and leaves it unchanged. A key without state may use the overflow state.
     fn find(&mut self, shard: &Shard, census: &Census<'_>) {
         let Part { scope, demand, .. } = self.part;
         match shard.find_any(self.place, scope, census.scopes) {
@@ -219,19 +217,19 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Whether it would not refuse.
+    /// Whether this charge would not refuse the request.
     fn admits(&self, now_us: u64) -> bool {
         let Demand { ask, role, .. } = self.part.demand;
         role == Role::Shadow || self.limit.peek(&self.state, now_us, ask).is_allowed()
     }
 
-    /// Sees to it that a log has the memory for its charge, as a check of one limit does.
+    /// Ensures that a log has memory for its charge, as a check of one limit does.
     fn make_room(&mut self, now_us: u64, budget: &Budget) {
         let (Limit::SlidingWindowLog(limit), State::Log(log)) = (&self.limit, &mut self.state)
         else {
             return;
         };
-        // A shadow may refuse and hold nobody up: it is then not charged, as what is only looked at never is.
+        // A shadow that refuses does not hold up the request, and is not charged. A peek is never charged.
         let Part { demand: Demand { ask, intent, .. }, .. } = self.part;
         if intent == Intent::Charge && limit.peek(log, now_us, ask).is_allowed() {
             limit.settle(log, now_us);
@@ -239,7 +237,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Of one name and key, under whichever limits.
+    /// Whether both have the same name and key, under any limits.
     fn has_key_of(&self, other: &Held<'a>) -> bool {
         let key = |held: &Held<'_>| (held.part.scope.family(), held.place.identity.key());
         key(self) == key(other)
@@ -250,7 +248,7 @@ impl<'a> Held<'a> {
         is_one_family && self.spends_overflow() && other.spends_overflow()
     }
 
-    /// As against one that looks at it, of which there may be many.
+    /// Whether it charges the overflow state. Peeks are excluded: they are not merged.
     fn spends_overflow(&self) -> bool {
         self.home == Home::Overflow && !self.is_look()
     }
@@ -268,7 +266,7 @@ impl<'m> Locks<'m> {
     fn shard(&mut self, place: Place) -> &mut Shard {
         let wanted = place.shard;
         let at = self.shards.partition_point(|(shard, _)| *shard < wanted);
-        // OK because every place's shard was locked.
+        // OK because the shard of every location was locked.
         &mut self.shards[at].1
     }
 
@@ -286,7 +284,7 @@ impl<'m> Locks<'m> {
         found.map(|(_, overflow)| &mut **overflow)
     }
 
-    /// What is only looked at first: charges take the overflow states away.
+    /// Takes all states; peeks first, because charges move the overflow states out.
     fn take_all(&mut self, held: &mut [Held<'_>], census: &Census<'_>) {
         for are_looks in [true, false] {
             let these = held.iter_mut().filter(|held| held.is_look() == are_looks);
