@@ -79,13 +79,13 @@ impl Default for Ipv6Prefix {
 #[derive(Clone, Copy)]
 pub struct ClientAddress {
     ip: IpAddr,
-    text: Text,
+    text: AddressText,
 }
 
 impl ClientAddress {
     /// An address to be [`set`](Self::set) later.
     pub const UNKNOWN: ClientAddress =
-        ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: Text::EMPTY };
+        ClientAddress { ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED), text: AddressText::EMPTY };
 
     /// Returns the client with this address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn of(ip: IpAddr, prefix: Ipv6Prefix) -> ClientAddress {
@@ -177,20 +177,20 @@ const fn with_dot(octet: u8) -> (u32, u8) {
 
 /// A short text with its prefix, stored without the heap.
 #[derive(Clone, Copy)]
-struct Text {
+struct AddressText {
     bytes: [u8; MAX_BYTES],
     length: u8,
 }
 
-impl Text {
-    const EMPTY: Text = {
+impl AddressText {
+    const EMPTY: AddressText = {
         let mut bytes = [0; MAX_BYTES];
         let mut at = 0;
         while at < NAME.len() {
             bytes[at] = NAME[at];
             at += 1;
         }
-        Text { bytes, length: NAME.len() as u8 }
+        AddressText { bytes, length: NAME.len() as u8 }
     };
 
     /// Writes the address from a table, which takes a fraction of the time of formatting.
@@ -214,7 +214,7 @@ impl Text {
     }
 
     fn set_v6(&mut self, ip: Ipv6Addr, prefix: Ipv6Prefix) {
-        *self = Text::EMPTY;
+        *self = AddressText::EMPTY;
         let first = prefix.first_of(ip);
         // OK because the longest text fits: nothing is ever cut off.
         let _ = match prefix.bits() {
@@ -236,7 +236,7 @@ impl Text {
     }
 }
 
-impl fmt::Write for Text {
+impl fmt::Write for AddressText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let start = usize::from(self.length);
         let end = start + text.len();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_whole_and_ipv6_grouped() {
+    fn text_has_the_full_ipv4_address_or_the_ipv6_prefix() {
         for (ip, bits, wanted) in [
             ("203.0.113.9", 56, "203.0.113.9"),
             ("203.0.113.9", 1, "203.0.113.9"),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_stays_whole_and_loses_its_clothes() {
+    fn address_keeps_all_bits_and_unwraps_mapped_ipv4() {
         let of = |ip: &str| ClientAddress::of(ip.parse().unwrap(), Ipv6Prefix::default());
         assert_eq!(of("2001:db8::1").ip().to_string(), "2001:db8::1");
         assert_eq!(of("::ffff:203.0.113.9").ip().to_string(), "203.0.113.9");
@@ -311,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_are_what_formatting_says(bits: u128, octets: [u8; 4], prefix in 1..=127u8) {
+        fn text_equals_standard_formatting(bits: u128, octets: [u8; 4], prefix in 1..=127u8) {
             let text = |ip, bits| ClientAddress::of(ip, Ipv6Prefix(bits)).to_string();
             let v4 = IpAddr::from(octets);
             prop_assert_eq!(text(v4, prefix), v4.to_string());

@@ -16,10 +16,10 @@ use crate::error::Error;
 /// Polled again after it was ready, it returns [`Error::AnswerTaken`].
 #[must_use = "the answer comes when this is awaited"]
 pub struct Answer<T> {
-    inner: Inner<T>,
+    inner: AnswerState<T>,
 }
 
-enum Inner<T> {
+enum AnswerState<T> {
     Ready(Result<T, Error>),
     Unread(UnreadAnswer<T>),
     Pending(Pending<T>),
@@ -32,19 +32,19 @@ impl<T> Answer<T> {
     /// Returns an answer that is ready.
     #[inline]
     pub fn ready(answer: Result<T, Error>) -> Answer<T> {
-        Answer { inner: Inner::Ready(answer) }
+        Answer { inner: AnswerState::Ready(answer) }
     }
 
     /// Returns an answer that the future resolves to. The work that the future waits for should have begun.
     pub fn pending(
         answer: impl Future<Output = Result<T, Error>> + Send + Sync + 'static,
     ) -> Answer<T> {
-        Answer { inner: Inner::Pending(Box::pin(answer)) }
+        Answer { inner: AnswerState::Pending(Box::pin(answer)) }
     }
 
     /// Returns a ready answer, which is passed to `undo` if it is dropped before it is polled.
     pub fn ready_or_else(answer: T, undo: impl Fn(T) + Send + Sync + 'static) -> Answer<T> {
-        Answer { inner: Inner::Unread(UnreadAnswer::new(answer, undo)) }
+        Answer { inner: AnswerState::Unread(UnreadAnswer::new(answer, undo)) }
     }
 }
 
@@ -55,9 +55,13 @@ impl<T: Send + Sync + 'static> Answer<T> {
         change: impl FnOnce(Result<T, Error>) -> Result<U, Error> + Send + Sync + 'static,
     ) -> Answer<U> {
         match self.inner {
-            Inner::Ready(answer) => Answer::ready(change(answer)),
-            Inner::Pending(pending) => Answer::pending(Then { pending, change: Some(change) }),
-            Inner::Unread(_) | Inner::Taken => Answer::pending(async move { change(self.await) }),
+            AnswerState::Ready(answer) => Answer::ready(change(answer)),
+            AnswerState::Pending(pending) => {
+                Answer::pending(MappedAnswer { pending, change: Some(change) })
+            }
+            AnswerState::Unread(_) | AnswerState::Taken => {
+                Answer::pending(async move { change(self.await) })
+            }
         }
     }
 }
@@ -71,15 +75,15 @@ impl<T> Future for Answer<T> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let Inner::Pending(pending) = &mut this.inner {
+        if let AnswerState::Pending(pending) = &mut this.inner {
             let answer = ready!(pending.as_mut().poll(context));
-            this.inner = Inner::Taken;
+            this.inner = AnswerState::Taken;
             return Poll::Ready(answer);
         }
-        Poll::Ready(match std::mem::replace(&mut this.inner, Inner::Taken) {
-            Inner::Ready(answer) => answer,
-            Inner::Unread(unread) => unread.read(),
-            Inner::Pending(_) | Inner::Taken => Err(Error::AnswerTaken),
+        Poll::Ready(match std::mem::replace(&mut this.inner, AnswerState::Taken) {
+            AnswerState::Ready(answer) => answer,
+            AnswerState::Unread(unread) => unread.read(),
+            AnswerState::Pending(_) | AnswerState::Taken => Err(Error::AnswerTaken),
         })
     }
 }
@@ -87,24 +91,24 @@ impl<T> Future for Answer<T> {
 impl<T: fmt::Debug> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.inner {
-            Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
-            Inner::Unread(unread) => f.debug_tuple("Ready").field(&unread.answer).finish(),
-            Inner::Pending(_) => f.write_str("Pending"),
-            Inner::Taken => f.write_str("Taken"),
+            AnswerState::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            AnswerState::Unread(unread) => f.debug_tuple("Ready").field(&unread.answer).finish(),
+            AnswerState::Pending(_) => f.write_str("Pending"),
+            AnswerState::Taken => f.write_str("Taken"),
         }
     }
 }
 
 /// An answer that is mapped when it is ready. Smaller than an async block, which would hold the answer twice.
-struct Then<T, F> {
+struct MappedAnswer<T, F> {
     pending: Pending<T>,
     change: Option<F>,
 }
 
 // OK because nothing in it is ever pinned.
-impl<T, F> Unpin for Then<T, F> {}
+impl<T, F> Unpin for MappedAnswer<T, F> {}
 
-impl<T, U, F> Future for Then<T, F>
+impl<T, U, F> Future for MappedAnswer<T, F>
 where
     F: FnOnce(Result<T, Error>) -> Result<U, Error>,
 {

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::limiter::Local;
-use crate::scope::{MAX_KEY_BYTES, Place, RemoteScope, Scope, bounded};
-use crate::store::memory::{self, Charged};
+use crate::scope::{MAX_KEY_BYTES, RemoteScope, Scope, ScopePlace, bounded};
+use crate::store::memory::{self, SlotAlgorithm};
 use crate::store::{Call, CheckRequest, IfUnread};
 
 /// A request that has not been decided yet: await it, or decide it [`now`](Check::now).
@@ -33,7 +33,7 @@ pub struct Check<'a> {
     max_wait_us: Option<u64>,
 }
 
-/// What happens to a charge whose answer is dropped before it is read.
+/// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfDropped {
     Kept,
@@ -176,7 +176,11 @@ impl<'a> Check<'a> {
     }
 
     #[inline(always)]
-    fn charge<A: Charged>(&self, scope: Scoped<'_>, limit: &A) -> Result<Decision, Error> {
+    fn charge<A: SlotAlgorithm>(
+        &self,
+        scope: LocalScope<'_>,
+        limit: &A,
+    ) -> Result<Decision, Error> {
         let Check { at_us, max_wait_us, .. } = *self;
         let key = self.key.as_bytes();
         match (self.cost, at_us, max_wait_us) {
@@ -187,7 +191,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn look(&self, (local, kept): Scoped<'_>) -> Result<Decision, Error> {
+    fn look(&self, (local, kept): LocalScope<'_>) -> Result<Decision, Error> {
         let now_us = self.at_us.unwrap_or_else(|| local.clock.now_us());
         let decision = local.memory.peek(kept, self.key.as_bytes(), now_us, self.ask()?);
         Ok(Decision::uncharged(decision, Source::Store))
@@ -273,23 +277,23 @@ impl IntoFuture for Check<'_> {
     #[inline]
     fn into_future(self) -> Answer<Decision> {
         match self.scope.place() {
-            Place::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
+            ScopePlace::Memory { .. } if self.if_dropped == IfDropped::Refunded => {
                 self.now_or_refunded()
             }
-            Place::Memory { .. } => Answer::ready(self.now()),
-            Place::Remote(scope) => self.ask_remote(scope),
+            ScopePlace::Memory { .. } => Answer::ready(self.now()),
+            ScopePlace::Remote(scope) => self.ask_remote(scope),
         }
     }
 }
 
 /// The memory store, and a scope there.
-type Scoped<'s> = (&'s Local, &'s memory::Scope);
+type LocalScope<'s> = (&'s Local, &'s memory::Scope);
 
 /// Charges a cost of 1 at the clock's time, with any delay.
 // Never inlined: each algorithm's copy then writes its decision once, directly to where the caller wants it.
 #[inline(never)]
-fn charge_plainly<A: Charged>(
-    (local, kept): Scoped<'_>,
+fn charge_plainly<A: SlotAlgorithm>(
+    (local, kept): LocalScope<'_>,
     limit: &A,
     key: &[u8],
 ) -> Result<Decision, Error> {
@@ -297,8 +301,8 @@ fn charge_plainly<A: Charged>(
 }
 
 #[inline(never)]
-fn charge<A: Charged>(
-    (local, kept): Scoped<'_>,
+fn charge<A: SlotAlgorithm>(
+    (local, kept): LocalScope<'_>,
     limit: &A,
     key: &[u8],
     at_us: Option<u64>,

@@ -9,10 +9,10 @@ use crate::answer::Answer;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::failure::Terms;
+use crate::failure::StoreTerms;
 use crate::joint::{Demand, JointDecision};
 use crate::limiter::{Limiter, Remote, Store};
-use crate::scope::Place;
+use crate::scope::ScopePlace;
 use crate::store::memory;
 use crate::store::{Call, Charge, JointRequest};
 
@@ -20,7 +20,7 @@ impl Limiter {
     /// Decides one request on several limits: all of them are charged, or none is. A
     /// [peek](crate::Scope::peek) among them can refuse the request, and is never charged.
     ///
-    /// Parts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
+    /// CallerParts with the same name and key become one part. Enforced parts come first: next to an enforced peek,
     /// a shadow is not charged. Among equally enforced parts charges come first: a peek next to a charge adds
     /// nothing to the charge, and gets the same decision. The costs of the parts that remain are added, and
     /// decided under the limit of the first of them.
@@ -51,13 +51,13 @@ impl Limiter {
     pub fn check_all_now(&self, checks: &[Check<'_>]) -> Result<JointDecision, Error> {
         let Store::Memory(local) = self.store() else { return Err(Error::MustWait) };
         // Pushed one by one to where they stay: `collect` would move them.
-        let mut parts = memory::Few::new();
+        let mut parts = memory::ShortVec::new();
         for check in checks {
             let demand = demand(self, check)?;
-            let Place::Memory { kept, .. } = check.scope.place() else {
+            let ScopePlace::Memory { kept, .. } = check.scope.place() else {
                 return Err(Error::MustWait);
             };
-            parts.push(memory::Part { scope: kept, key: check.key.as_bytes(), demand });
+            parts.push(memory::JointPart { scope: kept, key: check.key.as_bytes(), demand });
         }
         let now_us = time(checks).unwrap_or_else(|| local.clock.now_us());
         let mut each = Vec::with_capacity(checks.len());
@@ -70,9 +70,9 @@ impl Limiter {
         let Store::Remote(remote) = self.store() else {
             return Answer::ready(self.check_all_now(checks));
         };
-        let Joined { request, parts } = match joined(self, remote, checks) {
+        let JoinedCheck { request, parts } = match joined(self, remote, checks) {
             Ok(Some(joined)) => joined,
-            Ok(None) => return Answer::ready(Ok(of_nothing())),
+            Ok(None) => return Answer::ready(Ok(empty_decision())),
             Err(error) => return Answer::ready(Err(error)),
         };
         let (remote, again) = (Arc::clone(remote), request.clone());
@@ -101,12 +101,12 @@ impl Limiter {
         answer.then(move |answers| {
             let mut answers = answers?.into_iter();
             let own = |joined| match joined {
-                Ok(Some(Joined { request, parts })) => {
+                Ok(Some(JoinedCheck { request, parts })) => {
                     // OK because a store returns one answer for each request.
                     let answer = answers.next().unwrap_or(Err(Error::AnswerTaken));
                     parts.answer(remote.decide_all_instead(answer, &request)?)
                 }
-                Ok(None) => Ok(of_nothing()),
+                Ok(None) => Ok(empty_decision()),
                 Err(error) => Err(error),
             };
             Ok(joined.into_iter().map(own).collect())
@@ -116,17 +116,17 @@ impl Limiter {
 
 /// The merged charges of one check, and the charge that each of the caller's parts belongs to.
 #[derive(Debug)]
-struct Joined {
+struct JoinedCheck {
     request: JointRequest,
-    parts: Parts,
+    parts: CallerParts,
 }
 
 #[derive(Debug)]
-struct Parts(Vec<Part>);
+struct CallerParts(Vec<CallerPart>);
 
 /// The charge that a caller's part belongs to, and whether the caller wants it charged.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct CallerPart {
     charge: usize,
     intent: Intent,
 }
@@ -137,33 +137,33 @@ fn joined(
     limiter: &Limiter,
     remote: &Remote,
     checks: &[Check<'_>],
-) -> Result<Option<Joined>, Error> {
+) -> Result<Option<JoinedCheck>, Error> {
     let most = remote.store.max_charges();
     if checks.len() > most {
         return Err(Error::TooManyCharges { count: checks.len(), most });
     }
     let mut charges: Vec<Charge> = Vec::with_capacity(checks.len());
     let mut parts = Vec::with_capacity(checks.len());
-    let mut terms: Vec<(Role, Terms)> = Vec::with_capacity(checks.len());
+    let mut terms: Vec<(Role, StoreTerms)> = Vec::with_capacity(checks.len());
     for check in checks {
         let demand = demand(limiter, check)?;
-        let Place::Remote(scope) = check.scope.place() else {
+        let ScopePlace::Remote(scope) = check.scope.place() else {
             return Err(Error::DifferentLimiters);
         };
         terms.push((demand.role, scope.terms));
         let charge = scope.charge(check.key.as_bytes(), demand);
         let same = charges.iter().position(|other| other.has_key_of(&charge));
-        parts.push(Part { charge: same.unwrap_or(charges.len()), intent: demand.intent });
+        parts.push(CallerPart { charge: same.unwrap_or(charges.len()), intent: demand.intent });
         match same {
             Some(same) => merge(&mut charges[same], &charge),
             None => charges.push(charge),
         }
     }
-    let Some(terms) = Terms::of_all(&terms) else { return Ok(None) };
+    let Some(terms) = StoreTerms::of_all(&terms) else { return Ok(None) };
     let terms = terms.bounded(Check::least_time(checks));
     let at_us = remote.time(time(checks));
     let call = Call { at_us, deadline: terms.deadline, on_failure: terms.policy() };
-    Ok(Some(Joined { request: JointRequest { charges, call }, parts: Parts(parts) }))
+    Ok(Some(JoinedCheck { request: JointRequest { charges, call }, parts: CallerParts(parts) }))
 }
 
 /// Merges two charges of one key into the first.
@@ -174,7 +174,7 @@ fn merge(charge: &mut Charge, other: &Charge) {
     *charge = Charge::new(Arc::clone(charge.name()), charge.key(), *limit, demand);
 }
 
-impl Parts {
+impl CallerParts {
     /// Turns the decision on each charge into the decision on each part. The first part of a charge that is
     /// not a peek gets the receipt.
     fn answer(&self, joint: JointDecision) -> Result<JointDecision, Error> {
@@ -182,7 +182,7 @@ impl Parts {
         let first_of = |charge| self.0.iter().position(|part| part.charge == charge);
         decided.refused_by = decided.refused_by.and_then(first_of);
         let mut answers = joint.into_each();
-        let own = |part: &Part| {
+        let own = |part: &CallerPart| {
             let answer = answers.get_mut(part.charge)?;
             let rest = answer.without_receipt();
             Some(match part.intent {
@@ -196,7 +196,7 @@ impl Parts {
     }
 }
 
-fn of_nothing() -> JointDecision {
+fn empty_decision() -> JointDecision {
     JointDecision::new(tollgate_core::Together::of([]), Vec::new())
 }
 

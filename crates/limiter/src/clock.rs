@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The limiter's one source of time, in microseconds since the Unix epoch.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    source: Source,
+    source: TimeSource,
 }
 
 #[derive(Clone, Debug)]
 #[repr(u8)] // a tag of its own: reading one inside quanta's clock takes five more instructions
-enum Source {
-    System(Counter),
+enum TimeSource {
+    System(TimeCounter),
     Manual(Arc<AtomicU64>),
     /// A start time, and then tokio's clock.
     Tokio {
@@ -24,13 +24,13 @@ enum Source {
 
 /// The wall clock at the start, and then a counter that only moves forward.
 #[derive(Clone, Debug)]
-struct Counter {
+struct TimeCounter {
     /// The wall clock's time when the counter was 0, however long ago that was.
     began_us: u64,
     /// Microseconds for each count, in parts of 2^64.
     scale: u64,
     counter: quanta::Clock,
-    wall: Arc<Wall>,
+    wall: Arc<WallOffset>,
 }
 
 /// How long the offset between the wall clock and the counter is used before it is read again.
@@ -39,14 +39,14 @@ const LOOKED_AT_US: u64 = 100_000;
 /// How far the machine's wall clock is ahead of a counter's time. It is read again every 100 ms, because the
 /// wall clock may be set; reading it takes four times as long as reading the counter.
 #[derive(Debug, Default)]
-struct Wall {
+struct WallOffset {
     /// Wraps around if the wall clock is behind.
     ahead_us: AtomicU64,
     /// The counter's time at which the wall clock is read again.
     due_us: AtomicU64,
 }
 
-impl Wall {
+impl WallOffset {
     #[inline]
     fn at(&self, now_us: u64) -> u64 {
         // The range also covers a counter that was set back, as when a virtual machine is restored.
@@ -67,8 +67,8 @@ impl Wall {
     }
 }
 
-impl Counter {
-    fn start() -> Counter {
+impl TimeCounter {
+    fn start() -> TimeCounter {
         const COUNTS: u64 = 1 << 40;
         // First, because measuring how fast the counter counts may take a while.
         let counter = quanta::Clock::new();
@@ -77,7 +77,7 @@ impl Counter {
         let scale = (u128::from(counter.delta_as_nanos(0, COUNTS)) << 24) / 1_000;
         // OK because every existing counter counts faster than a million a second.
         let scale = u64::try_from(scale).unwrap_or(u64::MAX);
-        Counter {
+        TimeCounter {
             began_us: started_us.wrapping_sub(scaled(started, scale)),
             scale,
             counter,
@@ -102,7 +102,7 @@ impl Clock {
     /// Returns the machine's clock. The wall clock is read once; from then on time only moves forward, even
     /// if the wall clock is set.
     pub fn system() -> Clock {
-        Clock { source: Source::System(Counter::start()) }
+        Clock { source: TimeSource::System(TimeCounter::start()) }
     }
 
     /// Returns tokio's clock, which shows `now_us` now. For tests of code that waits: `tokio::time::pause`
@@ -120,16 +120,18 @@ impl Clock {
     /// # }
     /// ```
     pub fn tokio(now_us: u64) -> Clock {
-        Clock { source: Source::Tokio { started_us: now_us, started: tokio::time::Instant::now() } }
+        Clock {
+            source: TimeSource::Tokio { started_us: now_us, started: tokio::time::Instant::now() },
+        }
     }
 
     /// Returns the time.
     #[inline]
     pub fn now_us(&self) -> u64 {
         match &self.source {
-            Source::System(counter) => counter.now_us(),
-            Source::Manual(now_us) => now_us.load(Ordering::Relaxed),
-            Source::Tokio { started_us, started } => {
+            TimeSource::System(counter) => counter.now_us(),
+            TimeSource::Manual(now_us) => now_us.load(Ordering::Relaxed),
+            TimeSource::Tokio { started_us, started } => {
                 let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 started_us.saturating_add(elapsed_us)
             }
@@ -140,8 +142,8 @@ impl Clock {
     /// For a test's clock, the same as [`now_us`](Self::now_us).
     pub fn wall_us(&self) -> u64 {
         match &self.source {
-            Source::System(counter) => counter.wall.at(counter.now_us()),
-            Source::Manual(_) | Source::Tokio { .. } => self.now_us(),
+            TimeSource::System(counter) => counter.wall.at(counter.now_us()),
+            TimeSource::Manual(_) | TimeSource::Tokio { .. } => self.now_us(),
         }
     }
 }
@@ -159,7 +161,7 @@ impl Default for Clock {
 
 impl From<&ManualClock> for Clock {
     fn from(manual: &ManualClock) -> Clock {
-        Clock { source: Source::Manual(Arc::clone(&manual.now_us)) }
+        Clock { source: TimeSource::Manual(Arc::clone(&manual.now_us)) }
     }
 }
 
@@ -202,8 +204,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wall_clock_is_looked_at_again_after_100_ms() {
-        let wall = Wall::default();
+    fn wall_clock_is_read_again_after_100_ms() {
+        let wall = WallOffset::default();
         let seen_us = wall.at(5_000_000);
         assert!(seen_us.abs_diff(system_us()) < 60_000_000);
         assert_eq!(wall.at(5_099_999), seen_us + 99_999);
@@ -216,8 +218,8 @@ mod tests {
 
     /// Compares this scale with quanta's, over a second and over 10 years of counts.
     #[test]
-    fn the_system_clock_keeps_pace() {
-        let counter = Counter::start();
+    fn system_clock_runs_at_the_same_rate_as_quanta() {
+        let counter = TimeCounter::start();
         for counts in [1_u64 << 31, 1 << 59] {
             let ours_us = scaled(counts, counter.scale);
             let theirs_us = counter.counter.delta_as_nanos(0, counts) / 1_000;

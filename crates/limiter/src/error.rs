@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_is_of_one_of_the_kinds_and_every_kind_is_one() {
+    fn kinds_list_every_store_error() {
         let (server, problem) = (String::from("a"), String::from("b"));
         let (after, again_in) = (Duration::from_millis(10), Duration::from_millis(10));
         let errors = [

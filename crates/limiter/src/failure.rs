@@ -4,9 +4,9 @@ mod share;
 mod terms;
 
 pub(crate) use share::share_of;
-pub(crate) use terms::{Terms, bounded_deadline};
+pub(crate) use terms::{StoreTerms, bounded_deadline};
 
-/// What happens to a check when the store fails: it cannot be reached, is too slow, or answers with an error.
+/// The policy for a check when the store fails: it cannot be reached, is too slow, or answers with an error.
 /// Every decision that is made without the store is marked [degraded](crate::Decision::is_degraded).
 ///
 /// The policy applies to checks, peeks and acquires. A refund, a reset or a listing that fails is an error.

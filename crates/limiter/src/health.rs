@@ -6,7 +6,7 @@ use crate::error::StoreError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// The servers. Of a cluster: the nodes that are known to own a slot, and the nodes that were queried for
+    /// The servers. In a cluster, the nodes that are known to own a slot, and the nodes that were queried for
     /// the owners.
     pub servers: Vec<ServerHealth>,
     /// How many requests the servers have failed to decide so far, whatever the failure policy made of them.

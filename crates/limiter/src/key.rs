@@ -35,10 +35,10 @@ use crate::address::{ClientAddress, Ipv6Prefix};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Key<'k>(Inner<'k>);
+pub struct Key<'k>(KeyBytes<'k>);
 
 #[derive(Clone, Debug)]
-enum Inner<'k> {
+enum KeyBytes<'k> {
     Bytes(&'k [u8]),
     /// Boxed, so that a key is as small as a slice: a check with one is moved several times.
     Address(Box<ClientAddress>),
@@ -51,8 +51,8 @@ impl Key<'_> {
     #[inline(always)]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Inner::Bytes(bytes) => bytes,
-            Inner::Address(address) => address.as_key(),
+            KeyBytes::Bytes(bytes) => bytes,
+            KeyBytes::Address(address) => address.as_key(),
         }
     }
 }
@@ -60,13 +60,13 @@ impl Key<'_> {
 impl<'k, K: AsRef<[u8]> + ?Sized> From<&'k K> for Key<'k> {
     #[inline(always)]
     fn from(bytes: &'k K) -> Key<'k> {
-        Key(Inner::Bytes(bytes.as_ref()))
+        Key(KeyBytes::Bytes(bytes.as_ref()))
     }
 }
 
 impl From<IpAddr> for Key<'_> {
     fn from(ip: IpAddr) -> Self {
-        Key(Inner::Address(Box::new(ClientAddress::of(ip, Ipv6Prefix::default()))))
+        Key(KeyBytes::Address(Box::new(ClientAddress::of(ip, Ipv6Prefix::default()))))
     }
 }
 

@@ -8,7 +8,7 @@
 //! - `receipt`, `decision`, `joint`, `health`, `failure`: decisions, and the failure policies of stores
 //! - `answer`: the future of every operation
 //! - [`store`]: the interface of stores across the network; the memory store; decisions without a store
-//! - `lines`: the queues of waiters, one for each key
+//! - `queues`: the queues of waiters, one for each key
 //! - `limiter`: a store, a clock, and the registry of names
 //! - `scope`: a limit under a name; `check`: one request on it; `check_all`: one request on several;
 //!   `acquire`: waiting until a request is admitted
@@ -27,8 +27,8 @@ mod health;
 mod joint;
 mod key;
 mod limiter;
-mod lines;
 mod names;
+mod queues;
 mod receipt;
 mod scope;
 #[cfg(feature = "serde")]

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::{OnFailure, StoreTerms};
 use crate::health::Health;
 use crate::joint::JointDecision;
-use crate::lines::Lines;
 use crate::names::Names;
+use crate::queues::WaitQueues;
 use crate::store::memory::{CeilingCounts, Memory, Usage};
 use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 
@@ -30,15 +30,15 @@ use crate::store::{Call, Charge, Fallback, JointRequest, RemoteStore};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    inner: Arc<Inner>,
+    inner: Arc<LimiterState>,
 }
 
-struct Inner {
+struct LimiterState {
     store: Store,
     names: Names,
     /// The clock of everything except decisions on a remote store, which has its own clock.
     clock: Clock,
-    lines: Lines,
+    queues: WaitQueues,
 }
 
 /// The store of a limiter.
@@ -61,7 +61,7 @@ pub(crate) struct Remote {
     pub(crate) store: Arc<dyn RemoteStore>,
     fallback: Arc<Fallback>,
     /// The terms of scopes that set none.
-    pub(crate) terms: Terms,
+    pub(crate) terms: StoreTerms,
     /// The caller's clock, if decisions use it instead of the store's.
     clock: Option<Clock>,
 }
@@ -172,7 +172,7 @@ impl Builder {
     ) -> Result<RemoteBuilder, Error> {
         let fallback = Arc::new(Fallback::new(self.max_bytes));
         let store = Arc::new(connect(&fallback)?);
-        let terms = Terms { deadline: DEADLINE, on_failure: None };
+        let terms = StoreTerms { deadline: DEADLINE, on_failure: None };
         Ok(RemoteBuilder { builder: self, store, fallback, terms })
     }
 
@@ -196,7 +196,7 @@ pub struct RemoteBuilder {
     builder: Builder,
     store: Arc<dyn RemoteStore>,
     fallback: Arc<Fallback>,
-    terms: Terms,
+    terms: StoreTerms,
 }
 
 impl RemoteBuilder {
@@ -237,8 +237,8 @@ impl Limiter {
     }
 
     fn new(store: Store, clock: Clock, max_waiting: usize) -> Limiter {
-        let (names, lines) = (Names::default(), Lines::new(max_waiting));
-        Limiter { inner: Arc::new(Inner { store, names, clock, lines }) }
+        let (names, queues) = (Names::default(), WaitQueues::new(max_waiting));
+        Limiter { inner: Arc::new(LimiterState { store, names, clock, queues }) }
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -249,8 +249,8 @@ impl Limiter {
         &self.inner.names
     }
 
-    pub(crate) fn lines(&self) -> &Lines {
-        &self.inner.lines
+    pub(crate) fn queues(&self) -> &WaitQueues {
+        &self.inner.queues
     }
 
     /// Returns the clock of the limiter. A remote store decides at its own time, unless the clock was
@@ -266,7 +266,7 @@ impl Limiter {
 
     /// Returns how many requests wait in [`Scope::acquire`](crate::Scope::acquire), for all keys together.
     pub fn waiting(&self) -> usize {
-        self.inner.lines.waiting()
+        self.inner.queues.waiting()
     }
 
     /// Whether the state is in this process, so that every answer is ready at once.

@@ -51,19 +51,19 @@ impl Name {
 /// The names of one limiter. A name that is not in use is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    registered: RwLock<Registered>,
+    registered: RwLock<NameTable>,
 }
 
 #[derive(Debug)]
-struct Registered {
+struct NameTable {
     by_text: HashMap<Box<str>, Weak<Name>, RandomState>,
     /// The size at which dropped names are removed next.
     sweep_at: usize,
 }
 
-impl Default for Registered {
-    fn default() -> Registered {
-        Registered { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
+impl Default for NameTable {
+    fn default() -> NameTable {
+        NameTable { by_text: HashMap::default(), sweep_at: FIRST_SWEEP }
     }
 }
 
@@ -100,7 +100,7 @@ impl Names {
     }
 }
 
-impl Registered {
+impl NameTable {
     fn find(&self, text: &str) -> Option<Arc<Name>> {
         self.by_text.get(text)?.upgrade()
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_keeps_its_number_while_it_is_held() {
+    fn name_keeps_its_number_while_it_is_in_use() {
         let names = Names::default();
         let api = plain(&names, "api");
         assert_eq!(plain(&names, "api").number(), api.number());

@@ -7,7 +7,7 @@ use tollgate_core::{self as core, Ask, Cost, Entry, Limit, Place as ChargePlace}
 
 use crate::answer::Answer;
 use crate::error::Error;
-use crate::failure::{OnFailure, Terms};
+use crate::failure::{OnFailure, StoreTerms};
 use crate::joint::Demand;
 use crate::key::Key;
 use crate::limiter::{Limiter, Local, Remote, Store};
@@ -50,12 +50,12 @@ pub(crate) fn bounded(key: &[u8]) -> Result<&[u8], Error> {
 #[derive(Clone, Debug)]
 pub struct Scope {
     limiter: Limiter,
-    place: Place,
+    place: ScopePlace,
 }
 
 /// Where the state of a scope's keys is kept.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ScopePlace {
     Memory { local: Arc<Local>, kept: Arc<memory::Scope> },
     Remote(Arc<RemoteScope>),
 }
@@ -66,7 +66,7 @@ pub(crate) struct RemoteScope {
     pub(crate) remote: Arc<Remote>,
     name: Arc<Name>,
     limit: Limit,
-    pub(crate) terms: Terms,
+    pub(crate) terms: StoreTerms,
 }
 
 impl RemoteScope {
@@ -82,7 +82,7 @@ impl RemoteScope {
 
     /// Returns the time, the deadline and the policy of a request other than a check.
     fn call(&self) -> Call {
-        let Terms { deadline, .. } = self.terms;
+        let StoreTerms { deadline, .. } = self.terms;
         Call { at_us: self.remote.time(None), deadline, on_failure: OnFailure::Closed }
     }
 }
@@ -152,13 +152,13 @@ impl Limiter {
             Store::Memory(local) => {
                 let name = self.names().get(name, Box::default);
                 let kept = local.memory.scope_as_of(&name, limit, || local.clock.now_us())?;
-                Place::Memory { local: Arc::clone(local), kept }
+                ScopePlace::Memory { local: Arc::clone(local), kept }
             }
             Store::Remote(remote) => {
                 let encode = || remote.store.encode_name(name);
                 let name = self.names().get_bounded(name, encode)?;
                 let (remote, terms) = (Arc::clone(remote), remote.terms);
-                Place::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
+                ScopePlace::Remote(Arc::new(RemoteScope { remote, name, limit, terms }))
             }
         };
         Ok(Scope { limiter: self.clone(), place })
@@ -167,22 +167,22 @@ impl Limiter {
 
 impl Scope {
     #[inline(always)]
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ScopePlace {
         &self.place
     }
 
     /// Whether the state is in this process, so that every answer is ready at once.
     #[inline(always)]
     pub fn is_local(&self) -> bool {
-        matches!(self.place, Place::Memory { .. })
+        matches!(self.place, ScopePlace::Memory { .. })
     }
 
     /// Returns the memory store and the scope there; an error if the state is on a store across the network.
     #[inline(always)]
     pub(crate) fn local(&self) -> Result<(&Local, &memory::Scope), Error> {
         match &self.place {
-            Place::Memory { local, kept } => Ok((local, kept)),
-            Place::Remote(_) => Err(Error::MustWait),
+            ScopePlace::Memory { local, kept } => Ok((local, kept)),
+            ScopePlace::Remote(_) => Err(Error::MustWait),
         }
     }
 
@@ -204,8 +204,8 @@ impl Scope {
     /// Returns the name as it is registered.
     pub(crate) fn registered(&self) -> &Name {
         match &self.place {
-            Place::Memory { kept, .. } => kept.name(),
-            Place::Remote(scope) => &scope.name,
+            ScopePlace::Memory { kept, .. } => kept.name(),
+            ScopePlace::Remote(scope) => &scope.name,
         }
     }
 
@@ -213,8 +213,8 @@ impl Scope {
     #[inline]
     pub fn limit(&self) -> &Limit {
         match &self.place {
-            Place::Memory { kept, .. } => &kept.limit,
-            Place::Remote(scope) => &scope.limit,
+            ScopePlace::Memory { kept, .. } => &kept.limit,
+            ScopePlace::Remote(scope) => &scope.limit,
         }
     }
 
@@ -237,8 +237,8 @@ impl Scope {
         self.with_terms(|terms| terms.set_deadline(deadline))
     }
 
-    fn with_terms(mut self, set: impl FnOnce(&mut Terms)) -> Scope {
-        if let Place::Remote(scope) = &mut self.place {
+    fn with_terms(mut self, set: impl FnOnce(&mut StoreTerms)) -> Scope {
+        if let ScopePlace::Remote(scope) = &mut self.place {
             set(&mut Arc::make_mut(scope).terms);
         }
         self
@@ -285,7 +285,7 @@ impl Scope {
     /// [`refund_now`](Self::refund_now), for any store.
     pub fn refund<'k>(&self, key: impl Into<Key<'k>>, receipt: Receipt) -> Answer<u64> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.refund_now(key, receipt));
         };
         let key = match bounded(key.as_bytes()) {
@@ -317,8 +317,8 @@ impl Scope {
 
     fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         match &self.place {
-            Place::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
-            Place::Remote(scope) => crate::store::fingerprint(&scope.name, key),
+            ScopePlace::Memory { local, kept } => local.memory.place(kept, key).fingerprint(),
+            ScopePlace::Remote(scope) => crate::store::fingerprint(&scope.name, key),
         }
     }
 
@@ -342,7 +342,7 @@ impl Scope {
     /// [`reset_now`](Self::reset_now), for any store.
     pub fn reset<'k>(&self, key: impl Into<Key<'k>>) -> Answer<()> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.reset_now(key));
         };
         match bounded(key.as_bytes()) {
@@ -363,7 +363,7 @@ impl Scope {
     /// [`entries_now`](Self::entries_now), for any store.
     pub fn entries<'k>(&self, key: impl Into<Key<'k>>) -> Answer<Vec<Entry>> {
         let key = key.into();
-        let Place::Remote(scope) = &self.place else {
+        let ScopePlace::Remote(scope) = &self.place else {
             return Answer::ready(self.entries_now(key));
         };
         let is_log = matches!(scope.limit, Limit::SlidingWindowLog(_));
@@ -384,18 +384,18 @@ impl Scope {
             Err(error) => return Answer::ready(Err(error)),
         };
         match &self.place {
-            Place::Memory { local, kept } => {
+            ScopePlace::Memory { local, kept } => {
                 let now_us = local.clock.now_us();
                 let (limit, state) = local.memory.state(kept, key, now_us);
                 Answer::ready(Ok(KeyState { limit, state, now_us }))
             }
-            Place::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
+            ScopePlace::Remote(scope) => scope.remote.store.state(scope.look(key), scope.call()),
         }
     }
 
     /// Wakes the first waiter of a key, which checks again: units came back.
     pub fn wake_waiters(&self, key: &[u8]) {
-        self.limiter.lines().nudge(self.registered().number(), key);
+        self.limiter.queues().nudge(self.registered().number(), key);
     }
 
     /// Returns a function that wakes the first waiter of a key, for the store to call once units are back.
@@ -407,8 +407,8 @@ impl Scope {
     /// Whether a check is an error when the store fails to decide it.
     pub(crate) fn fails_closed(&self) -> bool {
         match &self.place {
-            Place::Memory { .. } => true,
-            Place::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
+            ScopePlace::Memory { .. } => true,
+            ScopePlace::Remote(scope) => scope.terms.on_failure == Some(OnFailure::Closed),
         }
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_is_written_with_the_field_names_of_replay() {
+    fn decision_is_serialised_with_the_field_names_of_replay() {
         let limiter = Limiter::builder().clock(&ManualClock::at_us(0)).build();
         let api = limiter.scope("api", "fixed-window limit=10 window=1s").unwrap();
         let json = serde_json::to_value(api.check("a").cost(4).now().unwrap()).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn receipt_is_made_again_from_what_was_written() {
+    fn receipt_is_made_again_from_its_serialised_form() {
         let limiter = Limiter::memory();
         let api = limiter.scope("api", "token-bucket capacity=10 refill=1/d").unwrap();
         let receipt = api.check("a").cost(4).now().unwrap().into_receipt().unwrap();

@@ -22,7 +22,7 @@
 //! 2. Each request is atomic: no other request sees a part of it. The charges of one [`JointRequest`] are all
 //!    made, or none is. A store that keeps its keys in several places may charge them one after the other, and
 //!    refund them when one charge is refused; its documentation must say so.
-//! 3. Decisions are those of [`tollgate_core`], field by field, at the time of the request: the conformance suite
+//! 3. Decisions equal [`tollgate_core`]'s, field by field, at the time of the request: the conformance suite
 //!    compares them.
 //! 4. State expires some time after it no longer matters ([`StoredState::expires_at_us`] says when).
 //! 5. A method starts its work before it returns. A dropped [`Answer`] does not undo it, unless the request says
@@ -42,7 +42,7 @@
 //! 4. Run the conformance suite on it: the crate `tollgate-conformance` makes a test of each behaviour with one macro,
 //!    `suite!`.
 //!
-//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 lines that passes the suite,
+//! `crates/conformance/tests/example_store/store.rs` is a store of about 150 queues that passes the suite,
 //! with reasons in its comments.
 //!
 //! # What a store may assume
@@ -139,10 +139,10 @@ pub trait RemoteStore: fmt::Debug + Send + Sync + 'static {
 
 /// A charge to one key: a cost under a limit. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Charge(Arc<Charged>);
+pub struct Charge(Arc<ChargeFields>);
 
 #[derive(Debug)]
-struct Charged {
+struct ChargeFields {
     name: Arc<Name>,
     key: Box<[u8]>,
     limit: Limit,
@@ -152,7 +152,7 @@ struct Charged {
 impl Charge {
     /// Returns the charge of a key under a limit and its name.
     pub fn new(name: Arc<Name>, key: &[u8], limit: Limit, demand: Demand) -> Charge {
-        Charge(Arc::new(Charged { name, key: key.into(), limit, demand }))
+        Charge(Arc::new(ChargeFields { name, key: key.into(), limit, demand }))
     }
 
     /// Returns the name of the limit. State belongs to the name and the key.
@@ -248,7 +248,7 @@ pub struct CheckRequest {
     pub charge: Charge,
     /// The time, the deadline and the failure policy.
     pub call: Call,
-    /// What happens to the charge if the answer is never read.
+    /// Whether the charge is refunded if the answer is never read.
     pub if_unread: IfUnread,
     /// Whether the store may answer with a refusal that it remembers.
     pub may_be_remembered: bool,
@@ -263,7 +263,7 @@ pub struct JointRequest {
     pub call: Call,
 }
 
-/// What happens to a charge if its answer is dropped before it is read.
+/// The fate of a charge whose answer is dropped before it is read.
 #[derive(Clone)]
 pub enum IfUnread {
     /// The charge stays.

@@ -4,7 +4,7 @@ use std::mem;
 
 use tollgate_core::{Ask, CarryOver, Decision, Limit, State};
 
-use crate::lines::Want;
+use crate::queues::WaiterCharge;
 
 /// The expected wait of a new waiter, if no other request arrives and no waiter gives up.
 pub(super) struct Forecast {
@@ -25,9 +25,14 @@ impl Forecast {
     /// past `enough_us`.
     ///
     /// With an empty bucket of 1 per 100 ms, and three waiters ahead that cost 1 each: 400 ms.
-    pub(super) fn wait_us(mut self, ahead: &[Want], own: Want, enough_us: u64) -> u64 {
-        for want in ahead {
-            self.admit(want);
+    pub(super) fn wait_us(
+        mut self,
+        ahead: &[WaiterCharge],
+        own: WaiterCharge,
+        enough_us: u64,
+    ) -> u64 {
+        for charge in ahead {
+            self.admit(charge);
             if self.wait_us > enough_us {
                 return self.wait_us;
             }
@@ -37,18 +42,18 @@ impl Forecast {
     }
 
     /// Charges one request as soon as it fits; returns its delay from then on.
-    fn admit(&mut self, want: &Want) -> u64 {
-        let first = self.check(want);
+    fn admit(&mut self, charge: &WaiterCharge) -> u64 {
+        let first = self.check(charge);
         if first.is_allowed() {
             return first.delay_us();
         }
         // Never `None`: a request whose cost is above the limit does not join a queue.
         let retry_us = first.retry_after_us().unwrap_or(u64::MAX);
         self.wait_us = self.wait_us.saturating_add(retry_us);
-        self.check(want).delay_us()
+        self.check(charge).delay_us()
     }
 
-    fn check(&mut self, &Want { limit, cost }: &Want) -> Decision {
+    fn check(&mut self, &WaiterCharge { limit, cost }: &WaiterCharge) -> Decision {
         let at_us = self.now_us.saturating_add(self.wait_us);
         if limit != self.limit {
             let state = mem::replace(&mut self.state, limit.fresh());

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gate_that_closes_while_the_store_is_asked_is_waited_for_and_nothing_charged() {
+    async fn acquire_waits_and_charges_nothing_when_the_gate_closes_during_a_check() {
         for limit in ["token-bucket capacity=1 refill=1/d", "leaky-bucket capacity=9 leak=1/s"] {
             let limiter = Limiter::builder().clock(Clock::tokio(0)).build();
             let scope = limiter.scope("test", limit.parse::<Limit>().unwrap()).unwrap();

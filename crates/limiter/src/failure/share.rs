@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_part_of_the_size_and_of_the_rate() {
+    fn share_divides_the_size_and_the_rate() {
         for (limit, processes, share) in [
             ("fixed-window limit=100 window=1m", 4, "fixed-window limit=25 window=1m"),
             ("sliding-window-log limit=10 window=1m", 3, "sliding-window-log limit=3 window=1m"),

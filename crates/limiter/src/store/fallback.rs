@@ -14,7 +14,7 @@ use crate::joint::{Demand, JointDecision};
 /// Decides requests that a store failed to decide, by the failure policy of the request.
 #[derive(Debug)]
 pub struct Fallback {
-    /// What this process has admitted on its share of the limits. Allocated when it is first needed.
+    /// The charges that this process has admitted on its share of the limits. Allocated when it is first needed.
     local: OnceLock<Memory>,
     max_bytes: Option<usize>,
     clock: Clock,
@@ -113,8 +113,12 @@ fn decide_here(
         .map(|charge| scope_of(memory, processes, charge))
         .collect::<Option<Vec<_>>>()?;
     let both = charges.iter().zip(&scopes);
-    let parts: Vec<memory::Part<'_>> = both
-        .map(|(charge, scope)| memory::Part { scope, key: charge.key(), demand: *charge.demand() })
+    let parts: Vec<memory::JointPart<'_>> = both
+        .map(|(charge, scope)| memory::JointPart {
+            scope,
+            key: charge.key(),
+            demand: *charge.demand(),
+        })
         .collect();
     let mut each = Vec::with_capacity(charges.len());
     let together = memory.together(&parts, now_us, &mut each);

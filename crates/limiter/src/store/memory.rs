@@ -7,22 +7,21 @@
 //! - `shard`: a table and its logs, behind one lock; `budget`: the bytes that all shards share
 //! - `scopes`: the limits, by name and by the index that a slot holds; `reclaim`: frees the indices of
 //!   dropped limits
-//! - `look`: peeks, refunds and resets
+//! - `access`: peeks, refunds and resets
 //! - `together`: a check of several limits (`part`); `known`: the fast path of that, for keys that all have
 //!   state
 //!
 //! A check hashes its key, takes one shard's lock and changes one slot. If the slot was last checked under
 //! another limit of the same name, its state is carried over to the limit of this check. Keys with nothing
-//! spent are removed, a few with each new key. At the byte ceiling no state is evicted: new keys share the
+//! spent are removed, a few with each new key. SlotPosition the byte ceiling no state is evicted: new keys share the
 //! overflow state of their name.
 
+mod access;
 mod budget;
-mod census;
 mod identity;
 mod known;
 mod lock;
 mod logs;
-mod look;
 mod part;
 mod reclaim;
 mod regions;
@@ -31,6 +30,7 @@ mod shard;
 mod slot;
 mod table;
 mod together;
+mod view;
 mod words;
 
 use std::fmt;
@@ -51,16 +51,16 @@ use crate::error::Error;
 use crate::names::Name;
 use crate::receipt::Fingerprint;
 use budget::Budget;
-use census::Census;
-use identity::{Identify, Identity};
+use identity::{Identity, KeyHasher};
 use lock::Lock;
 use logs::Logs;
-pub(crate) use part::{Few, Part};
+pub(crate) use part::{JointPart, ShortVec};
 pub(crate) use scopes::Scope;
 use scopes::Scopes;
-use shard::{Reached, Shard};
-use slot::{Kept, Slot, Usual};
+use shard::{ReachedState, Shard};
+use slot::{InlineState, Slot, SlotState};
 use table::Table;
+use view::StoreView;
 
 /// The most bytes that a shard grows to, so that its table grows in microseconds.
 const SHARD_BYTES: usize = 32 << 10;
@@ -73,7 +73,7 @@ const SHARDS_WITHOUT_CEILING: usize = 4_096;
 
 /// Where a key's state is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeyLocation {
     identity: Identity,
     /// The bits of the scope's index that are not in the identity.
     scope: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Place {
     shard: usize,
 }
 
-impl Place {
+impl KeyLocation {
     /// Returns the fingerprint for receipts: the hash of a key and its name, which is computed already. No
     /// two names share hashes.
     #[inline(always)]
@@ -91,14 +91,14 @@ impl Place {
 }
 
 pub(crate) struct Memory {
-    shards: Box<[Apart<Lock<Shard>>]>,
+    shards: Box<[CacheAligned<Lock<Shard>>]>,
     /// A shard's index is the uppermost bits of a hash; this shift leaves them.
     shard_shift: u32,
-    identify: Identify,
+    identify: KeyHasher,
     /// Boxed, away from the fields that checks of known keys read, because checks of new keys write to its
     /// lock. Lock order: a shard first, then this.
     scopes: Box<RwLock<Scopes>>,
-    /// Held while a scope is made.
+    /// JointCharge while a scope is made.
     making: Mutex<()>,
     /// The time, to a second, of the last request that was not simply a check of a known key.
     seen_us: AtomicU64,
@@ -107,15 +107,15 @@ pub(crate) struct Memory {
 }
 
 /// Aligned to a cache line of its own, so that one shard's lock does not slow down its neighbour's. A
-/// processor may fetch two neighbouring lines together; these are two shards, which are seldom used at the
+/// processor may fetch two neighbouring queues together; these are two shards, which are seldom used at the
 /// same time.
 #[repr(align(64))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
 /// A shard fits one line: a check reads all of it.
-const _: () = assert!(size_of::<Apart<Lock<Shard>>>() == 64);
+const _: () = assert!(size_of::<CacheAligned<Lock<Shard>>>() == 64);
 
-/// What the memory store holds.
+/// The keys and bytes that the memory store holds, and how often it had no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The number of keys with state.
@@ -151,13 +151,13 @@ impl Memory {
             }
             None => (SHARDS_WITHOUT_CEILING, 0),
         };
-        let shard = |_| Apart(Lock::new(Shard::default()));
-        let fixed_bytes = shards * size_of::<Apart<Lock<Shard>>>();
+        let shard = |_| CacheAligned(Lock::new(Shard::default()));
+        let fixed_bytes = shards * size_of::<CacheAligned<Lock<Shard>>>();
         Memory {
             shards: (0..shards).map(shard).collect(),
             // OK because the number of shards is a power of two.
             shard_shift: u64::BITS - shards.ilog2(),
-            identify: Identify::new(),
+            identify: KeyHasher::new(),
             scopes: Box::default(),
             making: Mutex::default(),
             seen_us: AtomicU64::new(0),
@@ -218,11 +218,11 @@ impl Memory {
     /// Separate from [`check_any`](Self::check_any), so that its values stay in registers: arguments and
     /// results of a call that might be made have to be in memory.
     #[inline(always)]
-    pub(crate) fn check_known<A: Charged>(
+    pub(crate) fn check_known<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
-        place: Place,
+        place: KeyLocation,
         now_us: u64,
         ask: Ask,
     ) -> Option<Checked> {
@@ -236,7 +236,7 @@ impl Memory {
     ///
     /// The decision is written once on each path, directly to where the caller wants it.
     #[inline(always)]
-    pub(crate) fn check_one<A: Charged>(
+    pub(crate) fn check_one<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
@@ -265,7 +265,7 @@ impl Memory {
     /// name's overflow state.
     #[cold]
     #[inline(never)]
-    pub(crate) fn check_any<A: Charged>(
+    pub(crate) fn check_any<A: SlotAlgorithm>(
         &self,
         scope: &Scope,
         limit: &A,
@@ -274,17 +274,17 @@ impl Memory {
         ask: Ask,
     ) -> Checked {
         let place = self.place(scope, key);
-        let census = self.census(now_us);
+        let view = self.view(now_us);
         let mut shard = self.shard(place).lock();
         let check = |state: &mut A::State| limit.check_within(&self.budget, state, now_us, ask);
-        let check_any = |reached: Reached<'_, A::State>| match reached {
-            Reached::Own(state) => check(state),
-            Reached::Other(limit, state) => {
+        let check_any = |reached: ReachedState<'_, A::State>| match reached {
+            ReachedState::Own(state) => check(state),
+            ReachedState::Other(limit, state) => {
                 let Checked { decision, receipt } = limit.check(state, now_us, ask);
                 Checked { decision: limit.in_place_of(&scope.limit, decision), receipt }
             }
         };
-        if let Some(brought) = shard.bring(place, scope, &census, ask.cost) {
+        if let Some(brought) = shard.bring(place, scope, &view, ask.cost) {
             return shard.change_brought(brought, &self.budget, check_any);
         }
         let mut state = A::State::default();
@@ -292,7 +292,7 @@ impl Memory {
         if state == A::State::default() {
             return answer;
         }
-        if shard.make_room(1, &census) {
+        if shard.make_room(1, &view) {
             shard.insert(place, state, &self.budget);
             return answer;
         }
@@ -315,12 +315,12 @@ impl Memory {
     /// Returns where a key's state is, or would be. Best called before the clock is read: the two then
     /// overlap, which saves 2 ns.
     #[inline]
-    pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> Place {
+    pub(crate) fn place(&self, scope: &Scope, key: &[u8]) -> KeyLocation {
         let key = self.identify.identity(key);
         let hash = self.identify.hash(key, scope.salt);
         // OK because the shift leaves 16 bits or fewer. The table uses the other bits.
         let shard = (hash >> self.shard_shift) as usize;
-        Place { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
+        KeyLocation { identity: key.with_scope(scope.mark), scope: scope.mark.in_slot, hash, shard }
     }
 
     /// Returns the hash of a slot's key, if the slot is in this scope. The salts of other scopes would need a
@@ -330,11 +330,11 @@ impl Memory {
     }
 
     #[inline]
-    fn shard(&self, place: Place) -> &Lock<Shard> {
+    fn shard(&self, place: KeyLocation) -> &Lock<Shard> {
         &self.shards[place.shard].0
     }
 
-    fn census(&self, now_us: u64) -> Census<'_> {
+    fn view(&self, now_us: u64) -> StoreView<'_> {
         // Written seldom, so that checks of new keys do not contend for it.
         if now_us.abs_diff(self.last_seen_us()) >= 1_000_000 {
             self.seen_us.store(now_us, Ordering::Relaxed);
@@ -346,15 +346,15 @@ impl Memory {
         self.seen_us.load(Ordering::Relaxed)
     }
 
-    fn census_at(&self, now_us: u64) -> Census<'_> {
-        Census { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
+    fn census_at(&self, now_us: u64) -> StoreView<'_> {
+        StoreView { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
     }
 }
 
 /// Decides a request of one unit for the key in a slot, on the slow path.
 // Never inlined: in the caller it would take registers from the fast path.
 #[inline(never)]
-fn check_slot<A: Charged>(
+fn check_slot<A: SlotAlgorithm>(
     limit: &A,
     slot: &mut Slot,
     logs: &mut Logs,
@@ -370,7 +370,7 @@ fn check_slot<A: Charged>(
 }
 
 /// An algorithm whose state a slot can hold.
-pub(crate) trait Charged: FastPath<State: Kept, Usual: Usual> {
+pub(crate) trait SlotAlgorithm: FastPath<State: SlotState, Usual: InlineState> {
     /// Decides one request, and charges it if it is allowed, without taking more memory than the budget
     /// allows.
     #[inline(always)]
@@ -391,12 +391,12 @@ pub(crate) trait Charged: FastPath<State: Kept, Usual: Usual> {
     }
 }
 
-impl Charged for FixedWindow {}
-impl Charged for SlidingWindowCounter {}
-impl Charged for TokenBucket {}
-impl Charged for LeakyBucket {}
+impl SlotAlgorithm for FixedWindow {}
+impl SlotAlgorithm for SlidingWindowCounter {}
+impl SlotAlgorithm for TokenBucket {}
+impl SlotAlgorithm for LeakyBucket {}
 
-impl Charged for SlidingWindowLog {
+impl SlotAlgorithm for SlidingWindowLog {
     #[inline(always)]
     fn check_one_in(&self, slot: &mut Slot, logs: &mut Logs, now_us: u64) -> Option<Checked> {
         if let Some(checked) = slot.try_change(|few| self.check_one(few, now_us)) {

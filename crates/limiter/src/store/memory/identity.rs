@@ -33,30 +33,30 @@ pub(super) struct Identity(pub(super) [u64; 2]);
 /// A scope's index as slots hold it: one part in the identity, above the key, and one part in a word of the
 /// slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct ScopeMark {
     in_identity: u64,
     pub(super) in_slot: u32,
 }
 
-impl Mark {
-    pub(super) fn new(index: u32) -> Mark {
+impl ScopeMark {
+    pub(super) fn new(index: u32) -> ScopeMark {
         let in_identity = u64::from(index >> SLOT_SCOPE_BITS) << (64 - SCOPE_BITS);
-        Mark { in_identity, in_slot: index & ((1 << SLOT_SCOPE_BITS) - 1) }
+        ScopeMark { in_identity, in_slot: index & ((1 << SLOT_SCOPE_BITS) - 1) }
     }
 }
 
 /// The secrets that identities and hashes are made with.
-pub(super) struct Identify {
+pub(super) struct KeyHasher {
     fingerprint: SipHasher13,
     place: RandomState,
 }
 
-impl Identify {
-    pub(super) fn new() -> Identify {
+impl KeyHasher {
+    pub(super) fn new() -> KeyHasher {
         let place = RandomState::new();
         let seed = RandomState::new();
         let fingerprint = SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8));
-        Identify { fingerprint, place }
+        KeyHasher { fingerprint, place }
     }
 
     /// Returns the identity of a key, without a scope.
@@ -87,7 +87,7 @@ impl Identify {
         hasher.finish()
     }
 
-    /// Returns the salt that separates the keys of one name from those of another. Without the secret, no
+    /// Returns the salt that separates the keys of one name from another name's. Without the secret, no
     /// client can choose keys of two names that collide.
     pub(super) fn salt(&self, name: &str) -> u64 {
         self.place.hash_one(name)
@@ -103,7 +103,7 @@ impl Identity {
 
     /// Adds a scope to a key that has none.
     #[inline]
-    pub(super) fn with_scope(self, mark: Mark) -> Identity {
+    pub(super) fn with_scope(self, mark: ScopeMark) -> Identity {
         let Identity([low, high]) = self;
         Identity([low, high | mark.in_identity])
     }

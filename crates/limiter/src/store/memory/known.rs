@@ -8,10 +8,10 @@ use tollgate_core::{self as core, Ask, Intent, Limit, Role, Together};
 
 use super::budget::Budget;
 use super::lock::Locked;
-use super::part::{Few, Part};
+use super::part::{JointPart, ShortVec};
 use super::shard::Shard;
-use super::table::At;
-use super::{Charged, Memory, Place};
+use super::table::SlotPosition;
+use super::{KeyLocation, Memory, SlotAlgorithm};
 use crate::decision::{Decision, Source};
 use crate::receipt::Fingerprint;
 
@@ -23,7 +23,7 @@ impl Memory {
     /// changed.
     pub(super) fn together_if_known(
         &self,
-        parts: &[Part<'_>],
+        parts: &[JointPart<'_>],
         now_us: u64,
         each: &mut Vec<Decision>,
     ) -> Option<Together> {
@@ -32,19 +32,19 @@ impl Memory {
             return None;
         }
         // Pushed one by one to where they stay: `collect` would move them.
-        let (mut places, mut shards) = (Few::new(), Few::new());
+        let (mut places, mut shards) = (ShortVec::new(), ShortVec::new());
         if !self.places_apart(parts, &mut places, &mut shards) {
             return None;
         }
         // Each shard once and in order, so that no two callers can wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locks: Few<Locked<'_, Shard>> = Few::new();
+        let mut locks: ShortVec<Locked<'_, Shard>> = ShortVec::new();
         for shard in &shards {
             locks.push(self.shards[*shard].0.lock());
         }
         // All slots are found before any is read: the processor then fetches several at the same time.
-        let mut known: Few<(usize, At)> = Few::new();
+        let mut known: ShortVec<(usize, SlotPosition)> = ShortVec::new();
         for place in &places {
             let lock = shards.iter().position(|shard| *shard == place.shard)?;
             known.push((lock, locks[lock].find(*place)?));
@@ -70,7 +70,7 @@ impl Memory {
                 }
             }
         }
-        Some(Together::of(parts.iter().zip(&*each).map(told)))
+        Some(Together::of(parts.iter().zip(&*each).map(outcome)))
     }
 
     /// Computes the locations of the parts, and their shards; `false` if two parts have the same name and
@@ -78,13 +78,13 @@ impl Memory {
     #[inline]
     fn places_apart(
         &self,
-        parts: &[Part<'_>],
-        places: &mut Few<Place>,
-        shards: &mut Few<usize>,
+        parts: &[JointPart<'_>],
+        places: &mut ShortVec<KeyLocation>,
+        shards: &mut ShortVec<usize>,
     ) -> bool {
         for part in parts {
             let place = self.place(part.scope, part.key);
-            let is_same = |(other, at): (&Part<'_>, &Place)| {
+            let is_same = |(other, at): (&JointPart<'_>, &KeyLocation)| {
                 other.scope.family() == part.scope.family()
                     && at.identity.key() == place.identity.key()
             };
@@ -98,12 +98,12 @@ impl Memory {
     }
 }
 
-fn told((part, decision): (&Part<'_>, &Decision)) -> core::Part {
+fn outcome((part, decision): (&JointPart<'_>, &Decision)) -> core::Part {
     let requests_remaining = decision.remaining() / part.ask().cost.units();
     core::Part { role: part.demand.role, decision: *decision.decided(), requests_remaining }
 }
 
-impl Part<'_> {
+impl JointPart<'_> {
     fn ask(&self) -> Ask {
         self.demand.ask
     }
@@ -112,7 +112,13 @@ impl Part<'_> {
 impl Shard {
     /// Decides without charging; `None` if the clock has stepped back.
     #[inline]
-    fn peek_known(&self, at: At, limit: &Limit, now_us: u64, ask: Ask) -> Option<core::Decision> {
+    fn peek_known(
+        &self,
+        at: SlotPosition,
+        limit: &Limit,
+        now_us: u64,
+        ask: Ask,
+    ) -> Option<core::Decision> {
         let (slot, logs) = self.slot(at);
         let is_later = now_us >= slot.charged_us(limit, logs);
         is_later.then(|| slot.peek(limit, logs, now_us, ask))
@@ -122,7 +128,7 @@ impl Shard {
     #[inline]
     fn charge(
         &mut self,
-        at: At,
+        at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &Limit,
         budget: &Budget,
@@ -149,9 +155,9 @@ impl Shard {
     }
 
     #[inline]
-    fn charge_by<A: Charged>(
+    fn charge_by<A: SlotAlgorithm>(
         &mut self,
-        at: At,
+        at: SlotPosition,
         fingerprint: Fingerprint,
         limit: &A,
         budget: &Budget,

@@ -14,9 +14,9 @@ use parking_lot::lock_api::{Mutex, MutexGuard};
 use spinning_top::RawSpinlock;
 use spinning_top::relax::Relax;
 
-pub(super) struct Lock<T>(Mutex<RawSpinlock<Patience>, T>);
+pub(super) struct Lock<T>(Mutex<RawSpinlock<Backoff>, T>);
 
-pub(super) type Locked<'a, T> = MutexGuard<'a, RawSpinlock<Patience>, T>;
+pub(super) type Locked<'a, T> = MutexGuard<'a, RawSpinlock<Backoff>, T>;
 
 /// The number of tries without yielding. Each waits twice as long as the one before; together some
 /// microseconds.
@@ -30,7 +30,7 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// How often a waiting thread has tried.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Backoff {
     looks: u32,
 }
 
@@ -55,7 +55,7 @@ impl<T> Lock<T> {
     }
 }
 
-impl Relax for Patience {
+impl Relax for Backoff {
     fn relax(&mut self) {
         match self.looks {
             looks @ ..LOOKS_AT_ONCE => (0..1 << looks).for_each(|_: u32| hint::spin_loop()),
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_long_sleeps_between_looks() {
-        let mut patience = Patience::default();
+    fn long_waiting_thread_sleeps_between_tries() {
+        let mut patience = Backoff::default();
         for _ in 0..3 {
             for _ in 0..LOOKS_AT_ONCE + LOOKS_IN_TURN {
                 patience.relax();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_goes_on() {
+    fn lock_is_held_by_one_thread_at_a_time() {
         let lock = Lock::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {

@@ -16,7 +16,7 @@ const CHUNK_LOGS: usize = 16;
 const CHUNK_BYTES: usize =
     BYTES_PER_ALLOCATION + 2 * size_of::<usize>() + CHUNK_LOGS * (size_of::<Log>() + 8);
 
-/// What the allocator takes in addition to the requested bytes: a header, and rounding.
+/// The bytes that the allocator takes in addition to the requested bytes: a header, and rounding.
 const BYTES_PER_ALLOCATION: usize = 24;
 
 /// In the place of a number: the words before it are the times of a few charges.

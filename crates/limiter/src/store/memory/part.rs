@@ -6,11 +6,11 @@ use super::scopes::Scope;
 use crate::joint::Demand;
 
 /// A list that needs no heap for the number of parts that most checks have.
-pub(crate) type Few<T> = SmallVec<[T; 8]>;
+pub(crate) type ShortVec<T> = SmallVec<[T; 8]>;
 
 /// One limit's part in a check of several.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct JointPart<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) key: &'a [u8],
     pub(crate) demand: Demand,

@@ -25,9 +25,9 @@ const REGION_CHUNKS: usize = (256 << 10) / size_of::<Slots>();
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The chunks that no table has.
-static FREE: Mutex<Free> = Mutex::new(Free { fetched: Vec::new(), fresh: &mut [] });
+static FREE: Mutex<FreeChunks> = Mutex::new(FreeChunks { fetched: Vec::new(), fresh: &mut [] });
 
-struct Free {
+struct FreeChunks {
     /// Runs of chunks that have been written to.
     fetched: Vec<&'static mut [Slots]>,
     /// The unused rest of a region.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tollgate_core::{Ask, CarryOver, Cost, Limit, MAX_STEP_BACK_US, State};
 
 use super::budget::Budget;
-use super::identity::{Identify, MAX_SCOPE, Mark};
+use super::identity::{KeyHasher, MAX_SCOPE, ScopeMark};
 use super::logs;
 use super::slot::Slot;
 use crate::names::Name;
@@ -19,7 +19,7 @@ use crate::names::Name;
 pub(crate) struct Scope {
     pub(super) index: u32,
     /// The index, split as slots hold it.
-    pub(super) mark: Mark,
+    pub(super) mark: ScopeMark,
     /// A copy of the family's salt, close at hand for checks.
     pub(super) salt: u64,
     pub(crate) limit: Limit,
@@ -50,12 +50,12 @@ pub(super) struct Scopes {
     by_index: Vec<Option<Arc<Scope>>>,
     free: Vec<u32>,
     /// By the number of the name.
-    by_name: HashMap<u64, Named, RandomState>,
+    by_name: HashMap<u64, NameScopes, RandomState>,
     made: u64,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NameScopes {
     family: Arc<Family>,
     by_limit: HashMap<Limit, u32, RandomState>,
 }
@@ -88,7 +88,7 @@ impl Scopes {
         &mut self,
         name: &Arc<Name>,
         limit: Limit,
-        identify: &Identify,
+        identify: &KeyHasher,
     ) -> Option<Arc<Scope>> {
         let index = self.free_index()?;
         self.made += 1;
@@ -97,13 +97,13 @@ impl Scopes {
             let salt = identify.salt(name.text());
             let overflow = Mutex::new(Overflow { limit, state: limit.fresh() });
             let family = Arc::new(Family { name: Arc::clone(name), salt, overflow });
-            Named { family, by_limit: HashMap::default() }
+            NameScopes { family, by_limit: HashMap::default() }
         });
         named.by_limit.insert(limit, index);
         let family = Arc::clone(&named.family);
         let scope = Arc::new(Scope {
             index,
-            mark: Mark::new(index),
+            mark: ScopeMark::new(index),
             salt: family.salt,
             limit,
             family,
@@ -146,7 +146,7 @@ impl Scopes {
     }
 
     /// Returns the hash of a slot's key.
-    pub(super) fn hash_of(&self, slot: &Slot, identify: &Identify) -> u64 {
+    pub(super) fn hash_of(&self, slot: &Slot, identify: &KeyHasher) -> u64 {
         slot.salted_hash(identify, self.salt(slot.scope()))
     }
 

@@ -7,9 +7,9 @@ use tollgate_core::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::Place;
+use super::KeyLocation;
 use super::budget::Budget;
-use super::identity::{Identify, Identity, Mark, SLOT_SCOPE_BITS};
+use super::identity::{Identity, KeyHasher, SLOT_SCOPE_BITS, ScopeMark};
 use super::logs::{self, Logs};
 use super::words::Words;
 
@@ -26,7 +26,7 @@ const SPARE: u64 = (1 << SPARE_BITS) - 1;
 #[repr(C, packed(4))]
 pub(crate) struct Slot {
     identity: Identity,
-    /// Three numbers. The free bits of the first word hold the scope, those of the others the lowest bits of
+    /// Three numbers. The free bits of the first word hold the scope, and the other words' free bits the lowest bits of
     /// the fourth number.
     words: [u64; 3],
     /// The upper bits of the fourth number.
@@ -34,7 +34,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(place: Place, state: Words) -> Slot {
+    pub(super) fn new(place: KeyLocation, state: Words) -> Slot {
         let mut slot =
             Slot { identity: place.identity, words: [u64::from(place.scope), 0, 0], rest: 0 };
         slot.set_state(state);
@@ -42,7 +42,7 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn is_at(&self, place: Place) -> bool {
+    pub(super) fn is_at(&self, place: KeyLocation) -> bool {
         self.is(place.identity, place.scope)
     }
 
@@ -67,7 +67,7 @@ impl Slot {
         identity.scope() << SLOT_SCOPE_BITS | self.low_scope()
     }
 
-    /// Returns a word of the slot. Slots are smaller than cache lines, so reading this word of all slots
+    /// Returns a word of the slot. Slots are smaller than cache queues, so reading this word of all slots
     /// reads every line.
     #[inline]
     pub(super) fn first_word(&self) -> u64 {
@@ -76,9 +76,9 @@ impl Slot {
     }
 
     /// Returns the location of this slot, given the location of its key under another limit.
-    pub(super) fn place(&self, other: Place) -> Place {
+    pub(super) fn place(&self, other: KeyLocation) -> KeyLocation {
         let Slot { identity, .. } = *self;
-        Place { identity, scope: self.low_scope(), ..other }
+        KeyLocation { identity, scope: self.low_scope(), ..other }
     }
 
     fn low_scope(&self) -> u32 {
@@ -88,13 +88,13 @@ impl Slot {
 
     pub(super) fn set_scope(&mut self, scope: u32) {
         let Slot { identity, words: [first, second, third], .. } = *self;
-        let mark = Mark::new(scope);
+        let mark = ScopeMark::new(scope);
         self.identity = identity.key().with_scope(mark);
         self.words = [first & !SPARE | u64::from(mark.in_slot), second, third];
     }
 
     /// Returns the hash of its key, with the salt of its scope.
-    pub(super) fn salted_hash(&self, identify: &Identify, salt: u64) -> u64 {
+    pub(super) fn salted_hash(&self, identify: &KeyHasher, salt: u64) -> u64 {
         let Slot { identity, .. } = *self;
         identify.hash(identity.key(), salt)
     }
@@ -132,7 +132,7 @@ impl Slot {
 
     /// Runs `act` on a state that is kept in the slot alone; `None` if it is not, or if `act` returns `None`.
     #[inline(always)]
-    pub(super) fn try_change<S: Usual, T>(
+    pub(super) fn try_change<S: InlineState, T>(
         &mut self,
         act: impl FnOnce(&mut S) -> Option<T>,
     ) -> Option<T> {
@@ -230,7 +230,7 @@ impl Words {
 }
 
 /// A state that is kept in its slot and nowhere else, as most are.
-pub(crate) trait Usual: Sized {
+pub(crate) trait InlineState: Sized {
     /// How many numbers the state has; the other numbers of the slot are 0.
     const NUMBERS: usize;
 
@@ -242,7 +242,7 @@ pub(crate) trait Usual: Sized {
 
 macro_rules! usual {
     ($($state:ident: $numbers:literal),*) => {
-        $(impl Usual for $state {
+        $(impl InlineState for $state {
             const NUMBERS: usize = $numbers;
 
             #[inline]
@@ -260,7 +260,7 @@ macro_rules! usual {
 
 usual!(Window: 2, WindowPair: 3, Fill: 4);
 
-impl Usual for FewLog {
+impl InlineState for FewLog {
     const NUMBERS: usize = 3;
 
     #[inline]
@@ -275,7 +275,7 @@ impl Usual for FewLog {
 }
 
 /// A state that a slot can hold, in itself or by a reference to a log.
-pub(crate) trait Kept: Clone + Default + PartialEq {
+pub(crate) trait SlotState: Clone + Default + PartialEq {
     /// Runs `act` on the state in a slot, or on the log that the slot refers to.
     fn change<T>(
         slot: &mut Slot,
@@ -300,7 +300,7 @@ macro_rules! kept_in_words {
             }
         }
 
-        impl Kept for $state {
+        impl SlotState for $state {
             #[inline]
             fn change<T>(
                 slot: &mut Slot,
@@ -329,7 +329,7 @@ kept_in_words!(Window, it => [it.start_us, it.spent, 0, 0]);
 kept_in_words!(WindowPair, it => [it.start_us, it.current, it.previous, 0]);
 kept_in_words!(Fill, it => [it.as_of_us, it.level.units, it.level.fraction, it.charged]);
 
-impl Kept for Log {
+impl SlotState for Log {
     #[inline]
     fn change<T>(
         slot: &mut Slot,
@@ -381,8 +381,8 @@ mod tests {
         for scope in [0, 1, (1 << SLOT_SCOPE_BITS) - 1, 1 << SLOT_SCOPE_BITS, MAX_SCOPE] {
             let identity = Identity([7, u64::from(scope >> SLOT_SCOPE_BITS) << 60 | 5]);
             let low = scope & ((1 << SLOT_SCOPE_BITS) - 1);
-            let place = Place { identity, scope: low, hash: 0, shard: 0 };
-            let other = Place { scope: low ^ 1, ..place };
+            let place = KeyLocation { identity, scope: low, hash: 0, shard: 0 };
+            let other = KeyLocation { scope: low ^ 1, ..place };
             for nth in 0..4 {
                 for number in edges {
                     let mut numbers = [NUMBER, 0, NUMBER, 0];

@@ -14,7 +14,7 @@ mod tags;
 
 use std::{hint, mem};
 
-use super::Place;
+use super::KeyLocation;
 use super::identity::Identity;
 use super::regions::{self, BUCKET_SLOTS, CHUNK_BUCKETS, Slots};
 use super::slot::Slot;
@@ -58,7 +58,7 @@ impl Drop for Table {
 
 /// The position of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At {
+pub(super) struct SlotPosition {
     bucket: usize,
     slot: usize,
 }
@@ -110,10 +110,10 @@ impl Table {
     #[inline(always)]
     pub(super) fn find_mut(
         &mut self,
-        place: Place,
+        place: KeyLocation,
         hash_of: impl Fn(&Slot) -> Option<u64>,
     ) -> Option<&mut Slot> {
-        let Place { hash, identity, scope, .. } = place;
+        let KeyLocation { hash, identity, scope, .. } = place;
         let (chunk, bucket) = home(hash, self.chunks.len());
         // Usually the slot is in its home bucket, and the first with a matching tag. This part is inlined
         // into the caller; the search is not.
@@ -153,8 +153,14 @@ impl Table {
     /// Every slot in the home bucket lies on the way of the displaced one, so the counts of passing slots do
     /// not change; except if the victim would then wrap around to its own home, in which case nothing is
     /// swapped.
-    fn bring_home(&mut self, at: At, home: usize, hash_of: impl Fn(&Slot) -> Option<u64>) -> At {
-        let there = At { bucket: home, slot: self.strays / STRAYS_FOR_ONE_HOME % BUCKET_SLOTS };
+    fn bring_home(
+        &mut self,
+        at: SlotPosition,
+        home: usize,
+        hash_of: impl Fn(&Slot) -> Option<u64>,
+    ) -> SlotPosition {
+        let there =
+            SlotPosition { bucket: home, slot: self.strays / STRAYS_FOR_ONE_HOME % BUCKET_SLOTS };
         let other = (self.tags(home)[there.slot], *self.slot(there));
         let others_home = if other.0 == EMPTY { None } else { hash_of(&other.1) };
         let Some(others_home) = others_home.map(|hash| self.home(hash)) else { return at };
@@ -174,13 +180,13 @@ impl Table {
 
     /// Returns the position of the slot with this hash for which `is` holds.
     #[inline]
-    pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<At> {
+    pub(super) fn find(&self, hash: u64, is: impl Fn(&Slot) -> bool) -> Option<SlotPosition> {
         let first = self.home(hash);
         let mut at = first;
         loop {
             let tags = self.chunks.get(at / CHUNK_BUCKETS)?.tags[at % CHUNK_BUCKETS];
             for slot in tags.matching(tag(hash)) {
-                let found = At { bucket: at, slot };
+                let found = SlotPosition { bucket: at, slot };
                 if is(self.slot(found)) {
                     return Some(found);
                 }
@@ -193,12 +199,12 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn slot(&self, at: At) -> &Slot {
+    pub(super) fn slot(&self, at: SlotPosition) -> &Slot {
         &self.chunks[at.bucket / CHUNK_BUCKETS].slots[at.bucket % CHUNK_BUCKETS][at.slot]
     }
 
     #[inline]
-    pub(super) fn slot_mut(&mut self, at: At) -> &mut Slot {
+    pub(super) fn slot_mut(&mut self, at: SlotPosition) -> &mut Slot {
         &mut self.chunks[at.bucket / CHUNK_BUCKETS].slots[at.bucket % CHUNK_BUCKETS][at.slot]
     }
 
@@ -225,8 +231,8 @@ impl Table {
     }
 
     /// Returns the `nth` slot, if it is in use.
-    pub(super) fn live_slot(&self, nth: usize) -> Option<(At, &Slot)> {
-        let at = At { bucket: nth / BUCKET_SLOTS, slot: nth % BUCKET_SLOTS };
+    pub(super) fn live_slot(&self, nth: usize) -> Option<(SlotPosition, &Slot)> {
+        let at = SlotPosition { bucket: nth / BUCKET_SLOTS, slot: nth % BUCKET_SLOTS };
         let chunk = self.chunks.get(at.bucket / CHUNK_BUCKETS)?;
         (chunk.tags[at.bucket % CHUNK_BUCKETS][at.slot] != EMPTY).then(|| (at, self.slot(at)))
     }
@@ -238,7 +244,7 @@ impl Table {
     }
 
     /// Removes a slot, and moves displaced slots closer to their home buckets.
-    pub(super) fn remove(&mut self, at: At, hash: impl Fn(&Slot) -> u64) {
+    pub(super) fn remove(&mut self, at: SlotPosition, hash: impl Fn(&Slot) -> u64) {
         let mut passed = self.home(hash(self.slot(at)));
         while passed != at.bucket {
             self.tags_mut(passed).one_fewer_gone_further();
@@ -258,12 +264,12 @@ impl Table {
     }
 
     /// Returns a slot in this bucket whose home is an earlier bucket.
-    fn guest_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<At> {
-        let is_guest = |at: &At| {
+    fn guest_in(&self, bucket: usize, hash: impl Fn(&Slot) -> u64) -> Option<SlotPosition> {
+        let is_guest = |at: &SlotPosition| {
             let is_live = self.tags(at.bucket)[at.slot] != EMPTY;
             is_live && self.home(hash(self.slot(*at))) != bucket
         };
-        (0..BUCKET_SLOTS).map(|slot| At { bucket, slot }).find(is_guest)
+        (0..BUCKET_SLOTS).map(|slot| SlotPosition { bucket, slot }).find(is_guest)
     }
 
     /// Grows by some chunks, and moves every slot to its new home bucket.
@@ -280,7 +286,7 @@ impl Table {
             for slot in 0..BUCKET_SLOTS {
                 if self.tags(bucket)[slot] == UNSETTLED {
                     self.tags_mut(bucket)[slot] = EMPTY;
-                    let mut unsettled = Some(*self.slot(At { bucket, slot }));
+                    let mut unsettled = Some(*self.slot(SlotPosition { bucket, slot }));
                     while let Some(slot) = unsettled {
                         unsettled = self.settle(hash(&slot), slot);
                     }
@@ -290,7 +296,7 @@ impl Table {
     }
 
     /// Reads a word of every cache line. The reads do not depend on each other, so the processor fetches all
-    /// lines at the same time; moving slots one after the other would wait for each.
+    /// queues at the same time; moving slots one after the other would wait for each.
     fn touch(&self) {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.slots.as_flattened());
         hint::black_box(slots.fold(0, |sum, slot| sum ^ slot.first_word()));
@@ -304,7 +310,8 @@ impl Table {
             let tags = self.tags_mut(at);
             if let Some(free) = tags.first_free() {
                 let before = mem::replace(&mut tags[free], tag(hash));
-                let other = mem::replace(self.slot_mut(At { bucket: at, slot: free }), slot);
+                let other =
+                    mem::replace(self.slot_mut(SlotPosition { bucket: at, slot: free }), slot);
                 return (before == UNSETTLED).then_some(other);
             }
             tags.one_more_gone_further();
@@ -333,8 +340,8 @@ mod tests {
     use super::super::words::Words;
     use super::*;
 
-    fn place(id: u64, hash: u64) -> Place {
-        Place { identity: Identity([id, 0]), scope: 0, hash, shard: 0 }
+    fn place(id: u64, hash: u64) -> KeyLocation {
+        KeyLocation { identity: Identity([id, 0]), scope: 0, hash, shard: 0 }
     }
 
     /// Returns a slot whose state holds its hash.
@@ -399,8 +406,11 @@ mod tests {
                 bucket = table.next(bucket);
             }
         }
-        for (passed, told) in passed.into_iter().zip(gone_further(table)) {
-            assert!(told == u8::MAX || u32::from(told) == passed, "{passed} passed, not {told}");
+        for (passed, outcome) in passed.into_iter().zip(gone_further(table)) {
+            assert!(
+                outcome == u8::MAX || u32::from(outcome) == passed,
+                "{passed} passed, not {outcome}"
+            );
         }
     }
 
@@ -414,7 +424,7 @@ mod tests {
         /// Every slot is found until it is removed, for any hashes; and when all are removed, no bucket
         /// counts a passing slot.
         #[test]
-        fn slots_are_found_whatever_their_hashes(hashes in hashes(), seed in any::<u64>()) {
+        fn slots_are_found_for_any_hashes(hashes in hashes(), seed in any::<u64>()) {
             let mut table = Table::with_room_for(2);
             let mut model = HashMap::new();
             for (id, &hash) in (0_u64..).zip(&hashes) {
@@ -465,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_asked_for_often_are_at_home() {
+    fn frequently_found_slots_move_to_their_home_bucket() {
         let mut table = Table::with_room_for(0);
         (0..600).for_each(|id| insert(&mut table, id, hash(id)));
         let is_at_home = |table: &Table, id: u64| {
@@ -486,7 +496,7 @@ mod tests {
     /// A small table stays full for long, with lookups, and is then emptied: the counts of passing slots
     /// return to 0.
     #[test]
-    fn who_comes_home_leaves_no_trace_however_often() {
+    fn swaps_leave_the_counts_of_passing_slots_unchanged() {
         for chunks in 1..=3 {
             let mut table = Table::with_room_for(0);
             let full = chunks * Table::CHUNK_SLOTS as u64 * 31 / 32;

@@ -27,24 +27,24 @@ const SHARDS: usize = 64;
 const MAX_BEHIND: usize = 4_096;
 
 /// All queues of a limiter.
-pub(crate) struct Lines {
-    shards: [Mutex<HashMap<Place, Line, RandomState>>; SHARDS],
+pub(crate) struct WaitQueues {
+    shards: [Mutex<HashMap<QueueId, WaitQueue, RandomState>>; SHARDS],
     fingerprint: SipHasher13,
     tickets: AtomicU64,
     /// The number of waiters in all queues.
-    standing: AtomicUsize,
+    waiting: AtomicUsize,
     max_waiting: usize,
 }
 
 /// Identifies a queue: the scope's name, and a keyed fingerprint of 128 bits of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct QueueId {
     /// The number of the name. A waiter holds its scope, which holds the name, so the number stays in use.
     name: u64,
     key: u128,
 }
 
-impl Place {
+impl QueueId {
     fn shard(self) -> usize {
         // OK because only the low bits are wanted.
         self.key as usize % SHARDS
@@ -52,23 +52,23 @@ impl Place {
 }
 
 #[derive(Debug)]
-struct Line {
-    front: Front,
+struct WaitQueue {
+    front: FrontWaiter,
     /// In order of arrival, which is the order of their tickets.
-    behind: VecDeque<Behind>,
+    behind: VecDeque<QueuedWaiter>,
 }
 
 /// The charge that a waiter asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Want {
+pub(crate) struct WaiterCharge {
     /// Each waiter has its own: a queue belongs to one name, under which there may be several limits.
     pub(crate) limit: Limit,
     pub(crate) cost: Cost,
 }
 
 #[derive(Debug)]
-struct Front {
-    want: Want,
+struct FrontWaiter {
+    charge: WaiterCharge,
     /// When it checks again; 0 before its first denial.
     due_us: u64,
     /// Whether units came back since it last checked.
@@ -77,35 +77,35 @@ struct Front {
 }
 
 #[derive(Debug)]
-struct Behind {
+struct QueuedWaiter {
     ticket: u64,
-    want: Want,
+    charge: WaiterCharge,
     deadline_us: u64,
     waker: Option<Waker>,
 }
 
-impl From<Behind> for Front {
-    fn from(next: Behind) -> Front {
-        Front { want: next.want, due_us: 0, is_nudged: false, waker: None }
+impl From<QueuedWaiter> for FrontWaiter {
+    fn from(next: QueuedWaiter) -> FrontWaiter {
+        FrontWaiter { charge: next.charge, due_us: 0, is_nudged: false, waker: None }
     }
 }
 
-impl Lines {
-    pub(crate) fn new(max_waiting: usize) -> Lines {
+impl WaitQueues {
+    pub(crate) fn new(max_waiting: usize) -> WaitQueues {
         let seed = RandomState::new();
-        Lines {
+        WaitQueues {
             shards: std::array::from_fn(|_| Mutex::default()),
             fingerprint: SipHasher13::new_with_keys(seed.hash_one(0_u8), seed.hash_one(1_u8)),
             tickets: AtomicU64::new(0),
-            standing: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             max_waiting,
         }
     }
 
     /// Returns the number of waiters in all queues, the first ones included.
     pub(crate) fn waiting(&self) -> usize {
-        let in_shard = |lines: &Mutex<HashMap<_, Line, _>>| {
-            lines.lock().values().map(|line| 1 + line.behind.len()).sum::<usize>()
+        let in_shard = |queues: &Mutex<HashMap<_, WaitQueue, _>>| {
+            queues.lock().values().map(|queue| 1 + queue.behind.len()).sum::<usize>()
         };
         self.shards.iter().map(in_shard).sum()
     }
@@ -115,73 +115,73 @@ impl Lines {
         &self,
         name: u64,
         key: &[u8],
-        want: Want,
-    ) -> Result<(Turn<'_>, Standing), Error> {
-        let place = self.place(name, key);
-        let mut shard = self.shards[place.shard()].lock();
+        charge: WaiterCharge,
+    ) -> Result<(QueueEntry<'_>, QueuePosition), Error> {
+        let id = self.id(name, key);
+        let mut shard = self.shards[id.shard()].lock();
         // Drawn under the lock, so that tickets rise along every queue.
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        let last = Behind { ticket, want, deadline_us: u64::MAX, waker: None };
-        let standing = match shard.entry(place) {
+        let last = QueuedWaiter { ticket, charge, deadline_us: u64::MAX, waker: None };
+        let position = match shard.entry(id) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Line { front: last.into(), behind: VecDeque::new() });
-                Standing::Front
+                vacant.insert(WaitQueue { front: last.into(), behind: VecDeque::new() });
+                QueuePosition::Front
             }
-            Entry::Occupied(mut line) => {
-                let behind = &mut line.get_mut().behind;
-                let waiting = self.standing.load(Ordering::Relaxed);
+            Entry::Occupied(mut queue) => {
+                let behind = &mut queue.get_mut().behind;
+                let waiting = self.waiting.load(Ordering::Relaxed);
                 if behind.len() >= MAX_BEHIND || waiting >= self.max_waiting {
                     return Err(Error::TooManyWaiting { waiting });
                 }
                 behind.push_back(last);
-                Standing::Behind
+                QueuePosition::Behind
             }
         };
-        self.standing.fetch_add(1, Ordering::Release);
-        Ok((Turn { lines: self, place, ticket }, standing))
+        self.waiting.fetch_add(1, Ordering::Release);
+        Ok((QueueEntry { queues: self, id, ticket }, position))
     }
 
     /// Lets the key's first waiter check again at once, because units came back.
     pub(crate) fn nudge(&self, name: u64, key: &[u8]) {
         // OK because a first waiter that checked before the units came back was counted before it checked,
         // and the store's lock orders the two.
-        if self.standing.load(Ordering::Acquire) == 0 {
+        if self.waiting.load(Ordering::Acquire) == 0 {
             return;
         }
-        let place = self.place(name, key);
+        let id = self.id(name, key);
         let waker = {
-            let mut shard = self.shards[place.shard()].lock();
-            shard.get_mut(&place).and_then(|line| {
-                line.front.is_nudged = true;
-                line.front.waker.take()
+            let mut shard = self.shards[id.shard()].lock();
+            shard.get_mut(&id).and_then(|queue| {
+                queue.front.is_nudged = true;
+                queue.front.waker.take()
             })
         };
         waker.into_iter().for_each(Waker::wake);
     }
 
-    fn place(&self, name: u64, key: &[u8]) -> Place {
+    fn id(&self, name: u64, key: &[u8]) -> QueueId {
         let key = self.fingerprint.hash(key).as_u128();
-        Place { name, key }
+        QueueId { name, key }
     }
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for WaitQueues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lines").field("standing", &self.standing).finish_non_exhaustive()
+        f.debug_struct("WaitQueues").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
 
 /// A waiter's place in a queue. Dropping it leaves the queue; if it was the first, the next waiter is woken.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
-    lines: &'a Lines,
-    place: Place,
+pub(crate) struct QueueEntry<'a> {
+    queues: &'a WaitQueues,
+    id: QueueId,
     ticket: u64,
 }
 
 /// A waiter's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum QueuePosition {
     /// First in the queue: check with the store.
     Front,
     /// Behind other waiters: wait to be woken.
@@ -195,73 +195,73 @@ pub(crate) enum Standing {
 
 /// Whether the first waiter may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum FrontRest {
     /// Yes, until its time has come or it is woken.
     Undisturbed,
     /// No: units came back since it checked.
     Nudged,
 }
 
-impl Turn<'_> {
+impl QueueEntry<'_> {
     /// Returns this waiter's position. If that is behind others, `waker` is woken when it changes.
-    pub(crate) fn stand(&self, deadline_us: u64, waker: &Waker) -> Standing {
+    pub(crate) fn poll_position(&self, deadline_us: u64, waker: &Waker) -> QueuePosition {
         let _stale;
-        let mut shard = self.lines.shards[self.place.shard()].lock();
-        let Some(line) = shard.get_mut(&self.place) else { return Standing::Front };
-        let Some(at) = line.position(self.ticket) else { return Standing::Front };
-        if line.front.due_us > deadline_us {
-            return Standing::TooLate { due_us: line.front.due_us };
+        let mut shard = self.queues.shards[self.id.shard()].lock();
+        let Some(queue) = shard.get_mut(&self.id) else { return QueuePosition::Front };
+        let Some(at) = queue.position(self.ticket) else { return QueuePosition::Front };
+        if queue.front.due_us > deadline_us {
+            return QueuePosition::TooLate { due_us: queue.front.due_us };
         }
-        let own = &mut line.behind[at];
+        let own = &mut queue.behind[at];
         own.deadline_us = deadline_us;
         _stale = remember(&mut own.waker, waker);
-        Standing::Behind
+        QueuePosition::Behind
     }
 
     /// Returns the charges that the waiters ahead ask for, the first waiter's first.
-    pub(crate) fn wants_ahead(&self) -> Vec<Want> {
-        let shard = self.lines.shards[self.place.shard()].lock();
-        let Some(line) = shard.get(&self.place) else { return Vec::new() };
-        let Some(at) = line.position(self.ticket) else { return Vec::new() };
-        let behind = line.behind.iter().take(at).map(|ahead| ahead.want);
-        std::iter::once(line.front.want).chain(behind).collect()
+    pub(crate) fn charges_ahead(&self) -> Vec<WaiterCharge> {
+        let shard = self.queues.shards[self.id.shard()].lock();
+        let Some(queue) = shard.get(&self.id) else { return Vec::new() };
+        let Some(at) = queue.position(self.ticket) else { return Vec::new() };
+        let behind = queue.behind.iter().take(at).map(|ahead| ahead.charge);
+        std::iter::once(queue.front.charge).chain(behind).collect()
     }
 
     /// Checks that there is room for one more waiter; for a first waiter that has not waited yet.
     pub(crate) fn has_room(&self) -> Result<(), Error> {
-        let standing = self.lines.standing.load(Ordering::Relaxed);
-        if standing > self.lines.max_waiting {
-            return Err(Error::TooManyWaiting { waiting: standing - 1 });
+        let waiting = self.queues.waiting.load(Ordering::Relaxed);
+        if waiting > self.queues.max_waiting {
+            return Err(Error::TooManyWaiting { waiting: waiting - 1 });
         }
         Ok(())
     }
 
     /// Records that the first waiter checks again at `due_us`. Waiters whose deadline is earlier are woken,
     /// to learn that they are too late.
-    pub(crate) fn rest(&self, due_us: u64, waker: &Waker) -> Rest {
+    pub(crate) fn sleep(&self, due_us: u64, waker: &Waker) -> FrontRest {
         let mut late = Vec::new();
         let _stale;
         {
-            let mut shard = self.lines.shards[self.place.shard()].lock();
-            let Some(line) = shard.get_mut(&self.place) else { return Rest::Nudged };
-            if std::mem::take(&mut line.front.is_nudged) {
-                return Rest::Nudged;
+            let mut shard = self.queues.shards[self.id.shard()].lock();
+            let Some(queue) = shard.get_mut(&self.id) else { return FrontRest::Nudged };
+            if std::mem::take(&mut queue.front.is_nudged) {
+                return FrontRest::Nudged;
             }
-            _stale = remember(&mut line.front.waker, waker);
-            if line.front.due_us != due_us {
-                line.front.due_us = due_us;
-                let is_late = |behind: &&mut Behind| behind.deadline_us < due_us;
+            _stale = remember(&mut queue.front.waker, waker);
+            if queue.front.due_us != due_us {
+                queue.front.due_us = due_us;
+                let is_late = |behind: &&mut QueuedWaiter| behind.deadline_us < due_us;
                 late.extend(
-                    line.behind.iter_mut().filter(is_late).filter_map(|late| late.waker.take()),
+                    queue.behind.iter_mut().filter(is_late).filter_map(|late| late.waker.take()),
                 );
             }
         }
         late.into_iter().for_each(Waker::wake);
-        Rest::Undisturbed
+        FrontRest::Undisturbed
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueueEntry<'_> {
     fn drop(&mut self) {
         let left = self.leave();
         left.next.into_iter().for_each(Waker::wake);
@@ -270,33 +270,33 @@ impl Drop for Turn<'_> {
 
 /// The wakers of a waiter that left, to be woken and dropped without the lock.
 #[derive(Debug, Default)]
-struct Left {
+struct LeftWakers {
     next: Option<Waker>,
     _stale: Option<Waker>,
 }
 
-impl Turn<'_> {
-    fn leave(&self) -> Left {
-        let mut shard = self.lines.shards[self.place.shard()].lock();
-        self.lines.standing.fetch_sub(1, Ordering::Relaxed);
-        let Entry::Occupied(mut entry) = shard.entry(self.place) else { return Left::default() };
-        let line = entry.get_mut();
-        if let Some(at) = line.position(self.ticket) {
-            let own = line.behind.remove(at);
-            return Left { next: None, _stale: own.and_then(|own| own.waker) };
+impl QueueEntry<'_> {
+    fn leave(&self) -> LeftWakers {
+        let mut shard = self.queues.shards[self.id.shard()].lock();
+        self.queues.waiting.fetch_sub(1, Ordering::Relaxed);
+        let Entry::Occupied(mut entry) = shard.entry(self.id) else { return LeftWakers::default() };
+        let queue = entry.get_mut();
+        if let Some(at) = queue.position(self.ticket) {
+            let own = queue.behind.remove(at);
+            return LeftWakers { next: None, _stale: own.and_then(|own| own.waker) };
         }
-        match line.behind.pop_front() {
+        match queue.behind.pop_front() {
             Some(mut next) => {
                 let woken = next.waker.take();
-                let front = std::mem::replace(&mut line.front, next.into());
-                Left { next: woken, _stale: front.waker }
+                let front = std::mem::replace(&mut queue.front, next.into());
+                LeftWakers { next: woken, _stale: front.waker }
             }
-            None => Left { next: None, _stale: entry.remove().front.waker },
+            None => LeftWakers { next: None, _stale: entry.remove().front.waker },
         }
     }
 }
 
-impl Line {
+impl WaitQueue {
     /// Returns the index among the waiters behind the first; `None` for the first.
     fn position(&self, ticket: u64) -> Option<usize> {
         self.behind.binary_search_by_key(&ticket, |behind| behind.ticket).ok()

@@ -6,8 +6,8 @@ use tollgate_core::{
 };
 
 use super::scopes::Overflow;
-use super::shard::{Brought, Reached};
-use super::slot::Kept;
+use super::shard::{BroughtSlot, ReachedState};
+use super::slot::SlotState;
 use super::{Memory, Scope};
 use crate::error::Error;
 use crate::receipt::Receipt;
@@ -37,8 +37,8 @@ impl Memory {
         let charge = receipt.charge_of(self.place(scope, key).fingerprint());
         let charge = charge.ok_or_else(|| Error::receipt_mismatch(scope.name().text()))?;
         Ok(each!(&scope.limit, own => self.amend(scope, key, |reached| match reached {
-            Reached::Own(state) => own.refund(state, now_us, charge),
-            Reached::Other(limit, state) => limit.refund(state, now_us, charge),
+            ReachedState::Own(state) => own.refund(state, now_us, charge),
+            ReachedState::Other(limit, state) => limit.refund(state, now_us, charge),
         })))
     }
 
@@ -74,7 +74,7 @@ impl Memory {
 
     /// Reads a key's state. If that is under another limit than the scope's, reads a copy, with the limit
     /// that decides on it. A key without state may use the overflow state.
-    fn look<S: Kept, T>(
+    fn look<S: SlotState, T>(
         &self,
         scope: &Scope,
         key: &[u8],
@@ -107,17 +107,17 @@ impl Memory {
 
     /// Changes a key's state, with the limit that it is under. A key without state may use the overflow
     /// state.
-    fn amend<S: Kept, T>(
+    fn amend<S: SlotState, T>(
         &self,
         scope: &Scope,
         key: &[u8],
-        act: impl FnOnce(Reached<'_, S>) -> T,
+        act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let place = self.place(scope, key);
         let mut shard = self.shard(place).lock();
         match shard.find_any(place, scope, &self.scopes) {
             Some((at, stays_under)) => {
-                shard.change_brought(Brought { at, stays_under }, &self.budget, act)
+                shard.change_brought(BroughtSlot { at, stays_under }, &self.budget, act)
             }
             None => {
                 drop(shard);
@@ -129,12 +129,12 @@ impl Memory {
     }
 
     /// Changes the overflow state, for a request of this cost.
-    pub(super) fn overflow<S: Kept, T>(
+    pub(super) fn overflow<S: SlotState, T>(
         &self,
         scope: &Scope,
         now_us: u64,
         cost: Cost,
-        act: impl FnOnce(Reached<'_, S>) -> T,
+        act: impl FnOnce(ReachedState<'_, S>) -> T,
     ) -> T {
         let mut overflow = scope.family.overflow.lock();
         let (decides, state) = overflow.bring(&scope.limit, now_us, cost, &self.budget);
@@ -152,18 +152,18 @@ impl Memory {
 }
 
 /// Runs `act` on a state, with the limit that it is under if that is another than the requested one.
-fn reached<S: Kept, T>(
+fn reached<S: SlotState, T>(
     other: Option<Limit>,
     state: &mut State,
-    act: impl FnOnce(Reached<'_, S>) -> T,
+    act: impl FnOnce(ReachedState<'_, S>) -> T,
 ) -> T {
     match other {
-        Some(limit) => act(Reached::Other(&limit, state)),
-        None => within(state, |own| act(Reached::Own(own))),
+        Some(limit) => act(ReachedState::Other(&limit, state)),
+        None => within(state, |own| act(ReachedState::Own(own))),
     }
 }
 
-fn within<S: Kept, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
+fn within<S: SlotState, T>(state: &mut State, act: impl FnOnce(&mut S) -> T) -> T {
     match S::of(state) {
         Some(own) => act(own),
         // Not reached: the state is under the scope's own limit.
