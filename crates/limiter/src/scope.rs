@@ -328,8 +328,8 @@ impl Scope {
     /// a remembered refusal ([`Decision::is_cached`](crate::Decision::is_cached)). This process sees it at
     /// once.
     ///
-    /// A receipt from before the reset refunds nothing of a log, and nothing while nothing is spent. Of a
-    /// window or a bucket that would still count the receipt's units, it refunds units that were spent since.
+    /// A receipt from before the reset refunds nothing of a log, and nothing while nothing is spent. If a
+    /// window or a bucket would still count its units, the receipt refunds units that were spent since.
     pub fn reset_now<'k>(&self, key: impl Into<Key<'k>>) -> Result<(), Error> {
         let (local, kept) = self.local()?;
         let key = key.into();

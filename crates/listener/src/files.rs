@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The most file descriptors that are kept for the rest: connections to the store, the log, the rules file.
 const MAX_RESERVED: u64 = 256;
 
-/// The process may open fewer files than the connections need that were asked for.
+/// The process may open fewer files than the requested number of connections needs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the system lets this process open {allowed_files} files, which are enough for {max_connections} connections on \
@@ -18,7 +18,8 @@ pub struct TooFewFiles {
     pub max_connections: u32,
 }
 
-/// Raises the limit of open files as far as the system allows, for so many connections on each of the two ports.
+/// Raises the limit of open files as far as the system allows, for `max_connections` on each of the two
+/// ports.
 pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     let Some(allowed_files) = raise_to_hard_limit() else { return Ok(()) };
     match (fit(allowed_files), reserved(allowed_files)) {
@@ -29,8 +30,9 @@ pub fn allow_open_files(max_connections: u32) -> Result<(), TooFewFiles> {
     }
 }
 
-/// Returns how many descriptors are kept for the rest: half of a few, [`MAX_RESERVED`] of many. If that were 256 of any
-/// number, a server with 300 would have 22 connections on each port, and a crowd of silent ones would keep others out.
+/// Returns how many descriptors are kept for the rest: half of a small number, [`MAX_RESERVED`] of a large
+/// one. If 256 were kept of any number, a server with 300 would have 22 connections on each port, and a crowd
+/// of silent ones would shut other clients out.
 fn reserved(allowed: u64) -> u64 {
     (allowed / 2).min(MAX_RESERVED)
 }
@@ -42,13 +44,13 @@ fn fit(allowed: u64) -> u32 {
     u32::try_from(each).unwrap_or(u32::MAX).max(1)
 }
 
-/// `None` if there is no limit.
+/// Returns the new limit; `None` if there is no limit.
 fn raise_to_hard_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     match setrlimit(Resource::Nofile, raised) {
         Ok(()) => limit.maximum,
-        // A system that does not let it be raised keeps the soft limit.
+        // If the system does not allow it, the soft limit stays.
         Err(_) => limit.current,
     }
 }

@@ -1,17 +1,17 @@
-//! What would fill a log if it were said every time.
+//! Events that would fill a log if each were logged.
 
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Something that is said at most once a minute.
+/// An event that is logged at most once a minute.
 #[derive(Debug, Default)]
 pub(super) struct Seldom {
     said: Option<Instant>,
 }
 
 impl Seldom {
-    /// Whether to say it now.
+    /// Whether to log the event now.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.said.is_none_or(|said| now.duration_since(said) >= PAUSE);
         if is_due {

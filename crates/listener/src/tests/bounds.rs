@@ -1,4 +1,4 @@
-//! How long a connection may take for what.
+//! The deadlines of a connection.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn a_connection_is_closed_when_it_was_idle_for_too_long() {
     }
     let start = Instant::now();
     client.is_closed();
-    // The answer was out a little before it was read.
+    // The answer was sent slightly before it was read.
     took(start, SHORT - Duration::from_millis(100));
     assert_eq!(listening.closed(Reason::Idle), 1);
 }
@@ -68,7 +68,7 @@ fn each_request_has_its_own_time() {
     let listening = Listening::start(Bounds { request: SHORT, idle: 2 * SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
-    // In two parts each, and longer in all than one may take.
+    // Each request comes in two parts, and together they take longer than one may.
     while start.elapsed() < 3 * SHORT {
         client.send("GET / HTTP/1.1\r\n");
         client.hears_nothing_for(Duration::from_millis(5));
@@ -101,7 +101,7 @@ fn a_client_that_reads_slowly_gets_its_whole_answer() {
         std::thread::sleep(idle / 15);
     }
     took(start, idle);
-    // The head came first, so as much of the body is left.
+    // The head came first, so that much of the body is left.
     assert!(!client.rest().is_empty());
 }
 
@@ -125,7 +125,7 @@ fn pipelined_requests_are_answered_in_order() {
     let three = "GET / HTTP/1.1\r\nhost: a\r\n\r\n\
                  POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
                  GET /missing HTTP/1.1\r\nhost: a\r\n\r\n";
-    // More than hyper answers in one go.
+    // More than hyper answers at once.
     client.send(three.repeat(20));
     for _ in 0..20 {
         assert!(client.answer().ends_with("hello"));
@@ -168,7 +168,8 @@ fn an_answer_is_not_lost_because_the_request_was_not_read_to_its_end() {
     client.send("POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\n");
     client.send(vec![b'x'; 1_000_000]);
     assert!(client.rest().ends_with("unread"));
-    // The server has said its last word, and still hears the client out, whose system would take a reset for an error.
+    // The server has sent its last answer and still reads, because a reset would be an error for the client's
+    // system.
     client.send(vec![b'x'; 500_000]);
     client.send(vec![b'x'; 500_000]);
 }

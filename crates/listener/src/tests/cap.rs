@@ -1,4 +1,4 @@
-//! At most so many connections.
+//! The cap on the number of connections.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
         client
     };
     let [mut kept, mut first, mut second] = [1, 2, 3].map(connect);
-    // It was there first, but was silent last.
+    // It connected first, but was silent for the shortest time.
     kept.get("/");
     assert!(kept.answer().ends_with("hello"));
 
@@ -44,7 +44,7 @@ fn who_is_served_is_not_closed_for_another() {
     newcomer.hears_nothing_for(Duration::from_millis(50));
     second.send("bc");
     assert!(second.answer().ends_with("\r\n\r\n3"));
-    // Now it is silent, and makes room.
+    // Now it is silent, and is evicted.
     assert!(newcomer.answer().ends_with("hello"));
     second.is_closed();
     listening.gate.add_permits(1);
@@ -61,7 +61,7 @@ fn a_place_is_free_when_its_client_has_left() {
     let mut next = listening.client();
     next.get("/");
     drop(first);
-    // What it asked for is done all the same.
+    // Its request is still completed.
     listening.gate.add_permits(1);
     assert!(next.answer().ends_with("hello"));
     assert_eq!(listening.closed(Reason::Evicted), 0);
@@ -79,7 +79,7 @@ fn many_that_come_and_go_leave_nothing_behind() {
     assert_eq!(listening.connections.accepted(), 200);
 }
 
-/// So many that send the beginning of a request, and no more of it.
+/// Opens `count` connections that send the beginning of a request, and no more.
 fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = listening.client();
@@ -103,7 +103,7 @@ fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
     let mut new = listening.client();
     new.get("/");
     assert!(new.answer().ends_with("hello"));
-    // The 255 before it took their turns, 45 at a time.
+    // The 255 before it were served and evicted, 45 at a time.
     assert!(start.elapsed() < 10 * SHORT, "{:?}", start.elapsed());
     for client in &mut kept {
         client.get("/");

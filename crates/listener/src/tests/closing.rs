@@ -1,4 +1,4 @@
-//! What becomes of connections when the server is to go.
+//! Connections when the server drains and closes.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_connection_whose_answer_was_on_its_way_is_closed_after_it() {
     let listening = Listening::start(AMPLE);
     let [mut idle, mut client] = [listening.client(), listening.client()];
     client.get("/big");
-    // It has its head, which promises to keep the connection.
+    // The client has the head, which promises to keep the connection open.
     let mut head = [0; 12];
     client.stream.read_exact(&mut head).unwrap();
     listening.phase.send_replace(Phase::Closing);

@@ -1,4 +1,4 @@
-//! What a request is told of its connection.
+//! The information that a request gets about its connection.
 
 use std::net::Shutdown;
 
