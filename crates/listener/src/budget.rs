@@ -27,7 +27,7 @@ pub struct Budget {
 
 /// Bytes of a budget, which are given back when this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldMemory {
     bytes: usize,
     ledger: Arc<Ledger>,
 }
@@ -49,8 +49,8 @@ impl Budget {
     }
 
     /// Returns a holder of 0 bytes, which can grow.
-    pub fn held(&self) -> Held {
-        Held { bytes: 0, ledger: Arc::clone(&self.ledger) }
+    pub fn held(&self) -> HeldMemory {
+        HeldMemory { bytes: 0, ledger: Arc::clone(&self.ledger) }
     }
 
     /// Returns an answer's body, which holds its bytes until it is sent or dropped.
@@ -73,7 +73,7 @@ impl Budget {
     }
 }
 
-impl Held {
+impl HeldMemory {
     /// Holds at least `bytes`, if the budget has them and its reserve stays untouched.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Exhausted> {
         if bytes <= self.bytes || bytes <= SMALL_BYTES {
@@ -102,7 +102,7 @@ impl Held {
 
     /// Returns `bytes` in a form that gives the held bytes back when its last clone is dropped.
     pub fn bytes(self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
-        Bytes::from_owner(Kept { bytes, _held: self })
+        Bytes::from_owner(HeldBytes { bytes, _held: self })
     }
 
     /// Returns an answer's body, which holds its bytes until it is sent or dropped.
@@ -114,18 +114,18 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldMemory {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
-struct Kept<T> {
+struct HeldBytes<T> {
     bytes: T,
-    _held: Held,
+    _held: HeldMemory,
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Kept<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for HeldBytes<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
@@ -142,7 +142,7 @@ mod tests {
     const STEP: i64 = STEP_BYTES as i64;
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn held_memory_is_given_back_when_dropped() {
         let budget = Budget::new(4 * STEP_BYTES as u32);
         let mut held = budget.held();
         held.grow_to(SMALL_BYTES).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_answers_hold_until_nobody_has_them() {
+    fn bytes_and_answers_hold_memory_until_they_are_dropped() {
         let budget = Budget::new(4 * STEP_BYTES as u32);
         let mut held = budget.held();
         held.grow_to(2 * STEP_BYTES).unwrap();

@@ -20,9 +20,9 @@ use tokio::time::{sleep_until, timeout};
 use tower_service::Service;
 
 use super::reason::Reason;
-use super::room::Place;
-use super::watch::{Hold, Look, Watch};
-use super::wire::{Leaving, MAX_HEAD_BYTES, Wire, arriving};
+use super::room::ConnectionSlot;
+use super::watch::{DeadlineCheck, Hold, Watch};
+use super::wire::{AnswerBody, MAX_HEAD_BYTES, Wire, arriving};
 use crate::lifecycle::{Lifecycle, Phase};
 
 /// The most bytes that hyper buffers of a request, and of an answer.
@@ -57,7 +57,7 @@ pub(super) async fn connection<S, D>(
     service: S,
     describe: D,
     lifecycle: Lifecycle,
-    place: Place,
+    place: ConnectionSlot,
 ) where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone,
     D: Fn(&mut Request<Body>, &Connection<'_>),
@@ -121,9 +121,9 @@ async fn within_bounds<C: Future + Unpin>(
             timer.as_mut().reset(Instant::now().into());
         }
         while timer.as_mut().poll(context).is_ready() {
-            match watch.look(Instant::now()) {
-                Look::Up(reason) => return Poll::Ready(Err(reason)),
-                Look::AgainAt(at) => timer.as_mut().reset(at.into()),
+            match watch.check_deadline(Instant::now()) {
+                DeadlineCheck::Up(reason) => return Poll::Ready(Err(reason)),
+                DeadlineCheck::AgainAt(at) => timer.as_mut().reset(at.into()),
             }
         }
         Poll::Pending
@@ -137,7 +137,7 @@ fn answer<S>(
     request: Request<Body>,
     watch: &Arc<Watch>,
     lifecycle: &Lifecycle,
-) -> impl Future<Output = Result<Response<Leaving>, Infallible>>
+) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
@@ -147,7 +147,7 @@ where
         if lifecycle.phase() >= Phase::Draining {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(response.map(|body| Leaving::new(body, Arc::clone(watch))))
+        Ok(response.map(|body| AnswerBody::new(body, Arc::clone(watch))))
     }
 }
 

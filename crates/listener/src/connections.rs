@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::once_per_minute::OncePerMinute;
 use super::reason::Reason;
-use super::seldom::Seldom;
 use crate::budget::{Budget, MemoryAccount};
 
 /// Evicts connections of a port, which frees their file descriptors.
@@ -37,7 +37,7 @@ pub struct Connections {
     resets: AtomicU64,
     memory: AtomicU64,
     /// When a hostile client was last logged.
-    warned: Mutex<Seldom>,
+    warned: Mutex<OncePerMinute>,
 }
 
 /// The protocol of a port.

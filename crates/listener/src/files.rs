@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_of_open_files_becomes_the_hard_one() {
+    fn soft_limit_of_open_files_is_raised_to_the_hard_limit() {
         allow_open_files(1).unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_connections_are_let_in_than_there_are_files_for() {
+    fn connections_are_capped_by_the_file_limit() {
         assert_eq!(allow_open_files(1), Ok(()));
         let most = getrlimit(Resource::Nofile).maximum.map_or(u32::MAX, fit);
         let fits = allow_open_files(u32::MAX).map_or_else(|few| few.max_connections, |()| u32::MAX);

@@ -11,7 +11,7 @@
 //! - `room`: the open connections, at most a fixed number, and which of them is evicted for a new one
 //! - `connections`: counts of connections, open and closed; `reason`: why the listener closes one
 //! - `files`: how many connections there are file descriptors for; `shortage`: eviction when they run out
-//! - `seldom`: events that are logged at most once a minute
+//! - `once_per_minute`: events that are logged at most once a minute
 //! - [`budget`]: the memory that connections and requests share
 //! - [`lifecycle`]: the phases serving, draining and closing
 //! - `bounds`: the settings of the listener
@@ -22,10 +22,10 @@ mod connection;
 mod connections;
 mod files;
 pub mod lifecycle;
+mod once_per_minute;
 mod progress;
 mod reason;
 mod room;
-mod seldom;
 mod shortage;
 #[cfg(test)]
 mod tests;
@@ -48,8 +48,8 @@ pub use connection::Connection;
 pub use connections::{Connections, Port};
 pub use files::{TooFewFiles, allow_open_files};
 pub use reason::Reason;
-pub use room::{Place, Room};
-pub use watch::{Hold, Holding};
+pub use room::{ConnectionSlot, Room};
+pub use watch::{HeldAnswer, Hold};
 
 use connection::connection;
 use lifecycle::{Lifecycle, Phase};
@@ -88,7 +88,7 @@ pub async fn serve<S, D>(
 {
     let mut room = Room::new(bounds, connections);
     let mut closing = pin!(lifecycle.reached(Phase::Closing));
-    let start = |stream, peer, place: Place, room: &Room| {
+    let start = |stream, peer, place: ConnectionSlot, room: &Room| {
         let id = place.id();
         let (service, describe) = (service.clone(), describe.clone());
         let served = connection(stream, peer, service, describe, lifecycle.clone(), place);

@@ -34,7 +34,7 @@ pub(super) struct Progress {
 
 /// The order of eviction: by rank, and within a rank the connection that has been in its stage for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spare {
+pub(super) struct EvictionOrder {
     pub(super) rank: Rank,
     since: Instant,
 }
@@ -58,7 +58,7 @@ enum Stage {
     /// The whole request has been received. There is no deadline for the answer.
     Working,
     /// The answer is being sent; `is_taken` once its last byte is ready to be written.
-    Sending { out: Out, is_taken: bool, behind: Option<Behind> },
+    Sending { out: AnswerOutput, is_taken: bool, behind: Option<SlowReader> },
     /// The answer has been sent, and nothing was received since.
     Idle { since: Instant },
     /// The last answer has been sent, and the client has time to read it.
@@ -69,7 +69,7 @@ enum Stage {
 
 /// How much of the answer that is ready so far has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Out {
+enum AnswerOutput {
     Nothing,
     Some,
     /// The client does not read.
@@ -81,12 +81,12 @@ enum Out {
 
 /// How much a client has read since it first made the server wait. Reset when it has read everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Behind {
+struct SlowReader {
     since: Instant,
     read_bytes: u64,
 }
 
-impl Behind {
+impl SlowReader {
     /// Returns the deadline of a stalled answer that may stall for `time` at a time. Each byte read adds its
     /// share of a second, so a client that reads a byte from time to time does not keep the answer for ever.
     fn until(self, stalled: Instant, time: Duration) -> Instant {
@@ -140,7 +140,8 @@ impl Progress {
     /// Records that an answer is ready to be sent.
     pub(super) fn answered(&mut self) {
         if self.stage != Stage::Over {
-            self.stage = Stage::Sending { out: Out::Nothing, is_taken: false, behind: None };
+            self.stage =
+                Stage::Sending { out: AnswerOutput::Nothing, is_taken: false, behind: None };
         }
     }
 
@@ -148,7 +149,7 @@ impl Progress {
     pub(super) fn taken(&mut self, now: Instant) {
         if let Stage::Sending { out, is_taken, .. } = &mut self.stage {
             *is_taken = true;
-            if *out == Out::All {
+            if *out == AnswerOutput::All {
                 self.sent(now);
             }
         }
@@ -157,7 +158,7 @@ impl Progress {
     /// Records that bytes were written.
     pub(super) fn wrote(&mut self, bytes: usize) {
         if let Stage::Sending { out, behind, .. } = &mut self.stage {
-            *out = Out::Some;
+            *out = AnswerOutput::Some;
             if let Some(behind) = behind {
                 behind.read_bytes = behind.read_bytes.saturating_add(bytes as u64);
             }
@@ -167,10 +168,10 @@ impl Progress {
     /// Records that bytes could not be written, because the client does not read.
     pub(super) fn stalled(&mut self, now: Instant) {
         match &mut self.stage {
-            Stage::Sending { out: Out::Stalled { .. }, .. } => {}
+            Stage::Sending { out: AnswerOutput::Stalled { .. }, .. } => {}
             Stage::Sending { out, behind, .. } => {
-                *out = Out::Stalled { since: now };
-                behind.get_or_insert(Behind { since: now, read_bytes: 0 });
+                *out = AnswerOutput::Stalled { since: now };
+                behind.get_or_insert(SlowReader { since: now, read_bytes: 0 });
             }
             _ => {}
         }
@@ -179,10 +180,10 @@ impl Progress {
     /// Records that everything that was to be written so far has been written.
     pub(super) fn flushed(&mut self, now: Instant) {
         match &mut self.stage {
-            Stage::Sending { out: Out::Nothing, .. } => {}
+            Stage::Sending { out: AnswerOutput::Nothing, .. } => {}
             Stage::Sending { is_taken: true, .. } => self.sent(now),
             Stage::Sending { out, behind, .. } => {
-                *out = Out::All;
+                *out = AnswerOutput::All;
                 *behind = None;
             }
             _ => {}
@@ -212,25 +213,27 @@ impl Progress {
     }
 
     /// Returns the connection's position in the order of eviction; `None` if it must not be evicted.
-    pub(super) fn spare(&self, now: Instant) -> Option<Spare> {
+    pub(super) fn eviction_order(&self, now: Instant) -> Option<EvictionOrder> {
         let (rank, since, until) = match self.stage {
             Stage::Fresh { since } => (Rank::Silent, since, since + ON_ITS_WAY),
             Stage::Receiving { since, last } => {
                 (Rank::Stuck, since, (since + ARRIVAL).min(last + PAUSE))
             }
             Stage::Sending {
-                out: Out::Stalled { since: stalled }, behind: Some(behind), ..
+                out: AnswerOutput::Stalled { since: stalled },
+                behind: Some(behind),
+                ..
             } => (Rank::Stuck, behind.since, behind.until(stalled, UNREAD)),
             Stage::Leaving { since } => (Rank::Stuck, since, since + PAUSE),
             Stage::Idle { since } => (Rank::Idle, since, since + ON_ITS_WAY),
             Stage::Working | Stage::Sending { .. } | Stage::Over => return None,
         };
-        (until <= now).then_some(Spare { rank, since })
+        (until <= now).then_some(EvictionOrder { rank, since })
     }
 
     /// Ends the connection if it can still be evicted for what was seen. Returns whether it has ended.
-    pub(super) fn end_if(&mut self, seen: Spare, now: Instant) -> bool {
-        if self.spare(now) == Some(seen) {
+    pub(super) fn end_if(&mut self, seen: EvictionOrder, now: Instant) -> bool {
+        if self.eviction_order(now) == Some(seen) {
             self.stage = Stage::Over;
         }
         self.is_over()
@@ -259,7 +262,9 @@ impl Progress {
         let (since, bound, reason) = match self.stage {
             Stage::Fresh { since } => (since, bounds.first_byte, Reason::FirstByte),
             Stage::Receiving { since, .. } => (since, bounds.request, Reason::Request),
-            Stage::Sending { out: Out::Stalled { since }, behind: Some(behind), .. } => {
+            Stage::Sending {
+                out: AnswerOutput::Stalled { since }, behind: Some(behind), ..
+            } => {
                 return Some((behind.until(since, bounds.idle), Some(Reason::Idle)));
             }
             Stage::Idle { since } => (since, bounds.idle, Reason::Idle),
@@ -304,17 +309,17 @@ mod tests {
     use Event::*;
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Want {
+    enum ExpectedDeadline {
         /// At this second, for this reason.
         Closed(u64, Reason),
         Unbounded,
         ClosedSoon,
         OverNow,
     }
-    use Want::*;
+    use ExpectedDeadline::*;
 
     /// Applies each event at its second, and compares the deadline after it.
-    fn table(rows: &[(u64, Event, Want)]) {
+    fn table(rows: &[(u64, Event, ExpectedDeadline)]) {
         let start = Instant::now();
         let mut progress = Progress::new(start);
         for (row, &(at_s, event, want)) in rows.iter().enumerate() {
@@ -331,7 +336,7 @@ mod tests {
                 Flushed => progress.flushed(now),
                 Leaves => drop(progress.leaves(now)),
                 EndIfSpare => {
-                    if let Some(spare) = progress.spare(now) {
+                    if let Some(spare) = progress.eviction_order(now) {
                         assert!(progress.end_if(spare, now));
                     }
                 }
@@ -351,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_is_to_speak_within_the_first_byte_bound() {
+    fn new_connection_has_the_first_byte_deadline() {
         let start = Instant::now();
         let deadline = Progress::new(start).deadline(&BOUNDS);
         assert_eq!(deadline, Some((start + BOUNDS.first_byte, Some(Reason::FirstByte))));
     }
 
     #[test]
-    fn a_request_without_a_body_goes_round() {
+    fn request_without_a_body_passes_through_all_stages() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (2, Complete, Unbounded),
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_now_and_then_extends_nothing() {
+    fn slow_bytes_do_not_extend_the_request_deadline() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (5, Received, Closed(11, Reason::Request)),
@@ -382,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelined_requests_come_without_a_byte_in_between() {
+    fn pipelined_requests_begin_without_new_bytes() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, Complete, Unbounded),
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_has_the_idle_bound_from_its_last_byte() {
+    fn unread_answer_has_the_idle_deadline_from_its_last_byte() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_made_bit_by_bit_is_waited_for() {
+    fn streamed_answer_has_no_deadline() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_come_before_the_request_is_complete() {
+    fn answer_may_precede_the_end_of_the_request() {
         table(&[
             (0, Received, Closed(10, Reason::Request)),
             (0, Received, Closed(10, Reason::Request)),
@@ -450,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn continue_is_no_answer() {
+    fn continue_does_not_count_as_an_answer() {
         table(&[
             (0, Received, Closed(10, Reason::Request)),
             (0, Received, Closed(10, Reason::Request)),
@@ -461,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_of_an_answer_now_and_then_does_not_keep_it_for_ever() {
+    fn slow_reader_does_not_keep_an_answer_for_ever() {
         table(&[
             (0, Complete, Unbounded),
             (0, Answered, Unbounded),
@@ -482,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_served_is_not_ended_for_another() {
+    fn served_connection_is_not_evicted() {
         table(&[
             (1, EndIfSpare, OverNow),
             (1, Received, OverNow),
@@ -507,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_go_on_with_a_request_or_an_answer_is_ended_for_another() {
+    fn stuck_connection_is_evicted() {
         table(&[(1, Received, Closed(11, Reason::Request)), (2, EndIfSpare, OverNow)]);
         table(&[
             (1, Answered, Unbounded),
@@ -528,13 +533,13 @@ mod tests {
     /// Returns from which millisecond on the connection can be evicted, and its rank.
     fn spare_from(progress: &Progress, start: Instant) -> Option<(u64, Rank)> {
         (0..5_000).find_map(|ms| {
-            let spare = progress.spare(start + Duration::from_millis(ms))?;
+            let spare = progress.eviction_order(start + Duration::from_millis(ms))?;
             Some((ms, spare.rank))
         })
     }
 
     #[test]
-    fn what_takes_longer_than_it_should_is_spare() {
+    fn slow_connection_can_be_evicted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut progress = Progress::new(start);
@@ -557,14 +562,14 @@ mod tests {
         progress.taken(at(1_500));
         progress.flushed(at(1_500));
         assert_eq!(spare_from(&progress, start), Some((1_600, Rank::Idle)));
-        assert!(!progress.leaves(at(1_600)) || progress.spare(at(1_849)).is_none());
+        assert!(!progress.leaves(at(1_600)) || progress.eviction_order(at(1_849)).is_none());
         assert_eq!(spare_from(&progress, start), Some((1_850, Rank::Stuck)));
     }
 
     #[test]
-    fn who_does_not_go_on_comes_before_who_said_nothing_and_both_before_who_asked() {
+    fn eviction_order_is_stuck_then_silent_then_idle() {
         let [earlier, later] = [0, 1].map(|s| Instant::now() + Duration::from_secs(s));
-        let spare = |rank, since| Spare { rank, since };
+        let spare = |rank, since| EvictionOrder { rank, since };
         let ranked = [
             spare(Rank::Stuck, earlier),
             spare(Rank::Stuck, later),
@@ -577,12 +582,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_went_on_since_it_was_seen_keeps_its_connection() {
+    fn connection_is_not_evicted_when_its_request_progressed_meanwhile() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut progress = Progress::new(start);
         progress.received(at(0));
-        let seen = progress.spare(at(260)).unwrap();
+        let seen = progress.eviction_order(at(260)).unwrap();
         progress.received(at(270));
         assert!(!progress.end_if(seen, at(280)));
         progress.complete();
@@ -590,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_answered_is_not_new_nor_is_who_is_served() {
+    fn connection_is_not_new_once_served() {
         let now = Instant::now();
         let mut progress = Progress::new(now);
         assert!(progress.is_new());
@@ -613,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_flight_is_finished_when_the_server_closes() {
+    fn request_in_flight_is_answered_when_the_server_closes() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, LastCall, Closed(11, Reason::Request)),
@@ -626,12 +631,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_silent_when_the_server_closes_ends_soon_unless_a_request_was_on_its_way() {
+    fn silent_connection_ends_soon_when_the_server_closes() {
         table(&[(1, LastCall, ClosedSoon), (2, Received, Closed(12, Reason::Request))]);
     }
 
     #[test]
-    fn who_leaves_is_neither_silent_nor_bounded_here() {
+    fn leaving_connection_is_not_silent_and_has_no_deadline() {
         table(&[
             (1, Received, Closed(11, Reason::Request)),
             (1, Leaves, Unbounded),
@@ -641,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_before_the_first_byte_and_between_requests() {
+    fn connection_is_silent_before_the_first_byte_and_between_requests() {
         let start = Instant::now();
         let later = start + Duration::from_secs(3);
         let mut progress = Progress::new(start);

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 
 use super::bounds::Bounds;
 use super::connections::{Connections, Evict};
-use super::progress::{Rank, Spare};
+use super::once_per_minute::OncePerMinute;
+use super::progress::{EvictionOrder, Rank};
 use super::reason::Reason;
-use super::seldom::Seldom;
 use super::watch::Watch;
 use crate::budget::MemoryAccount;
 
@@ -30,15 +30,15 @@ const NEWCOMERS: usize = 8;
 /// The open connections of a port: at most a fixed number, the room of the port.
 pub struct Room {
     bounds: Bounds,
-    shared: Arc<Shared>,
+    shared: Arc<RoomState>,
     next_id: u64,
-    full: Seldom,
-    failing: Seldom,
+    full: OncePerMinute,
+    failing: OncePerMinute,
     is_closing: bool,
 }
 
-struct Shared {
-    seats: Mutex<Seats>,
+struct RoomState {
+    seats: Mutex<OpenSlots>,
     /// Notified whenever a connection has ended.
     left: Notify,
     counts: Arc<Connections>,
@@ -47,28 +47,28 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Seats {
-    by_id: AHashMap<u64, Seat>,
+struct OpenSlots {
+    by_id: AHashMap<u64, OpenSlot>,
     /// The order of eviction when it was last computed.
-    spare: VecDeque<(Spare, u64)>,
+    spare: VecDeque<(EvictionOrder, u64)>,
     /// How many connections were new then, plus the number accepted since.
     new: usize,
     looked: Option<Instant>,
 }
 
-struct Seat {
+struct OpenSlot {
     watch: Arc<Watch>,
     /// The connection's task, if it is ended by aborting it. Set when the task runs.
     task: Option<AbortHandle>,
 }
 
 /// A connection's slot in the room, which is freed when this is dropped.
-pub struct Place {
+pub struct ConnectionSlot {
     pub(super) watch: Arc<Watch>,
     /// The memory that the connection holds.
     pub account: Arc<MemoryAccount>,
     id: u64,
-    shared: Arc<Shared>,
+    shared: Arc<RoomState>,
 }
 
 impl Room {
@@ -76,11 +76,11 @@ impl Room {
     pub fn new(bounds: Bounds, counts: Arc<Connections>) -> Room {
         // OK because a u32 fits into usize wherever there are sockets.
         let max_new = (bounds.max_connections as usize / NEWCOMERS).max(1);
-        let shared = Shared { seats: Mutex::default(), left: Notify::new(), counts, max_new };
+        let shared = RoomState { seats: Mutex::default(), left: Notify::new(), counts, max_new };
         let shared = Arc::new(shared);
-        let room: Weak<Shared> = Arc::downgrade(&shared);
+        let room: Weak<RoomState> = Arc::downgrade(&shared);
         shared.counts.set_room(room);
-        let (full, failing) = (Seldom::default(), Seldom::default());
+        let (full, failing) = (OncePerMinute::default(), OncePerMinute::default());
         Room { bounds, shared, next_id: 0, full, failing, is_closing: false }
     }
 
@@ -99,7 +99,7 @@ impl Room {
     /// Returns a slot for one more connection. If all are taken, another connection is evicted: one whose
     /// client makes no progress with a request or an answer, else one that never sent anything, else one
     /// between requests. If none can be evicted, it waits. The future may be dropped at any time.
-    pub async fn enter(&mut self) -> Place {
+    pub async fn enter(&mut self) -> ConnectionSlot {
         loop {
             if self.has_place() {
                 return self.take_place(Instant::now());
@@ -152,7 +152,7 @@ impl Room {
         self.shared.seats.lock().by_id.len() < self.bounds.max_connections as usize
     }
 
-    fn take_place(&mut self, now: Instant) -> Place {
+    fn take_place(&mut self, now: Instant) -> ConnectionSlot {
         let id = self.next_id;
         // OK because a server does not accept 2^64 connections.
         self.next_id += 1;
@@ -161,17 +161,17 @@ impl Room {
             watch.last_call();
         }
         let mut seats = self.shared.seats.lock();
-        seats.by_id.insert(id, Seat { watch: Arc::clone(&watch), task: None });
+        seats.by_id.insert(id, OpenSlot { watch: Arc::clone(&watch), task: None });
         // OK because there are never 2^64 connections.
         seats.new += 1;
         drop(seats);
         self.shared.counts.count_opened();
         let account = Arc::new(self.shared.counts.account());
-        Place { watch, account, id, shared: Arc::clone(&self.shared) }
+        ConnectionSlot { watch, account, id, shared: Arc::clone(&self.shared) }
     }
 }
 
-impl Shared {
+impl RoomState {
     /// Evicts the first connection in the order of eviction, if there is one. The order is computed from all
     /// connections once in [`LOOK_AGAIN`], not for each eviction.
     fn evict(&self, now: Instant) -> bool {
@@ -187,9 +187,9 @@ impl Shared {
     fn evict_up_to(&self, most: Rank, max_new: usize, now: Instant) -> bool {
         let mut seats = self.seats.lock();
         if seats.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_AGAIN) {
-            seats.look(now);
+            seats.refresh(now);
         }
-        let Seats { by_id, spare, new, .. } = &mut *seats;
+        let OpenSlots { by_id, spare, new, .. } = &mut *seats;
         while let Some((seen, id)) = spare.pop_front() {
             if seen.rank > most || (seen.rank == Rank::Idle && *new >= max_new) {
                 spare.push_front((seen, id));
@@ -209,7 +209,7 @@ impl Shared {
     }
 }
 
-impl Evict for Shared {
+impl Evict for RoomState {
     fn evict_silent(&self, now: Instant) -> bool {
         self.evict_up_to(Rank::Silent, self.max_new_of_open(), now)
     }
@@ -219,15 +219,15 @@ impl Evict for Shared {
     }
 }
 
-impl Seats {
-    fn look(&mut self, now: Instant) {
-        let Seats { by_id, spare, new, looked } = self;
+impl OpenSlots {
+    fn refresh(&mut self, now: Instant) {
+        let OpenSlots { by_id, spare, new, looked } = self;
         *looked = Some(now);
         *new = 0;
         spare.clear();
         for (&id, seat) in by_id.iter() {
             let (seen, is_new) =
-                seat.watch.with(|progress| (progress.spare(now), progress.is_new()));
+                seat.watch.with(|progress| (progress.eviction_order(now), progress.is_new()));
             // OK because there are at most as many as connections.
             *new += usize::from(is_new);
             spare.extend(seen.map(|seen| (seen, id)));
@@ -236,7 +236,7 @@ impl Seats {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Records that bytes from the beginning of a connection were received.
     pub fn received(&self) {
         self.watch.with(|progress| progress.received(Instant::now()));
@@ -265,7 +265,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut seats = self.shared.seats.lock();
         let _seat = seats.by_id.remove(&self.id);
@@ -295,12 +295,12 @@ mod tests {
     }
 
     /// Opens `count` connections, a millisecond apart.
-    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<Place> {
+    fn enter(room: &mut Room, start: Instant, count: u64) -> Vec<ConnectionSlot> {
         let at = |ms| start + Duration::from_millis(ms);
         (0..count).map(|ms| room.take_place(at(ms))).collect()
     }
 
-    fn answered(place: &Place, now: Instant) {
+    fn answered(place: &ConnectionSlot, now: Instant) {
         place.watch.with(|progress| {
             progress.received(now);
             progress.complete();
@@ -311,12 +311,12 @@ mod tests {
         });
     }
 
-    fn is_over(place: &Place) -> bool {
+    fn is_over(place: &ConnectionSlot) -> bool {
         place.watch.with(|progress| progress.is_over())
     }
 
     #[tokio::test]
-    async fn a_place_that_is_left_is_forgotten() {
+    async fn dropped_slot_is_freed() {
         let mut room = room(2);
         let places = [room.enter().await, room.enter().await];
         assert!(!room.has_place());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_silent_only_for_a_moment_is_not_closed_for_others() {
+    fn connection_is_not_evicted_when_silent_only_for_a_moment() {
         let mut room = room(1);
         let start = Instant::now();
         let _place = room.take_place(start);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stuck_goes_first_then_who_is_silent_then_who_is_idle_and_the_oldest_of_each() {
+    fn eviction_takes_stuck_then_silent_then_idle_and_the_oldest_first() {
         let mut room = room(6);
         let start = Instant::now();
         let places = enter(&mut room, start, 6);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_not_held_against_who_went_on_since() {
+    fn eviction_skips_a_connection_that_progressed_meanwhile() {
         let mut room = room(2);
         let start = Instant::now();
         let places = enter(&mut room, start, 2);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_that_ask_nothing_take_an_eighth_from_those_who_did_and_then_wait() {
+    fn new_connections_displace_at_most_an_eighth_of_idle_ones() {
         let mut room = room(16);
         let start = Instant::now();
         let kept = enter(&mut room, start, 16);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_after_the_last_call_has_heard_it() {
+    fn later_connection_also_learns_of_the_last_call() {
         let mut room = room(2);
         let before = room.take_place(Instant::now());
         room.last_call();

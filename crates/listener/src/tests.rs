@@ -34,7 +34,7 @@ const BIG_BYTES: usize = 32 << 20;
 const AMPLE: Bounds =
     Bounds { max_connections: 100, first_byte: PATIENCE, request: PATIENCE, idle: PATIENCE };
 
-struct Listening {
+struct TestListener {
     address: SocketAddr,
     phase: watch::Sender<Phase>,
     connections: Arc<Connections>,
@@ -44,16 +44,16 @@ struct Listening {
     runtime: Runtime,
 }
 
-impl Listening {
-    fn start(bounds: Bounds) -> Listening {
-        Listening::start_after(bounds, |_, _| {})
+impl TestListener {
+    fn start(bounds: Bounds) -> TestListener {
+        TestListener::start_after(bounds, |_, _| {})
     }
 
     /// Calls `before` while the listener does not accept yet.
     fn start_after(
         bounds: Bounds,
         before: impl FnOnce(SocketAddr, &watch::Sender<Phase>),
-    ) -> Listening {
+    ) -> TestListener {
         let runtime = Runtime::new().unwrap();
         let _entered = runtime.enter();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -69,7 +69,7 @@ impl Listening {
         let served = serve(listener, router(&gate), describe, bounds, lifecycle, counts);
         let serving = runtime.spawn(served);
         drop(_entered);
-        Listening { address, phase, connections, gate, serving, runtime }
+        TestListener { address, phase, connections, gate, serving, runtime }
     }
 
     fn client(&self) -> Client {
@@ -82,7 +82,7 @@ impl Listening {
 
     /// Waits until all connections and the listener have ended.
     fn finish(self) {
-        let Listening { runtime, serving, .. } = self;
+        let TestListener { runtime, serving, .. } = self;
         let finished = runtime.block_on(async { tokio::time::timeout(PATIENCE, serving).await });
         finished.expect("the listener did not end").unwrap();
     }
@@ -214,7 +214,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn an_error_of_one_connection_is_told_from_one_of_the_system() {
+fn errors_of_one_connection_are_recognised() {
     for (errno, want) in [
         (rustix::io::Errno::CONNABORTED, true),
         (rustix::io::Errno::CONNRESET, true),

@@ -41,7 +41,7 @@ pub struct Hold {
 }
 
 /// Marks an answer as held back until this is dropped.
-pub struct Holding<'h> {
+pub struct HeldAnswer<'h> {
     watch: &'h Watch,
 }
 
@@ -51,14 +51,14 @@ impl Hold {
     }
 
     /// Begins to hold the answer back, until the returned value is dropped.
-    pub fn begin(&self) -> Holding<'_> {
+    pub fn begin(&self) -> HeldAnswer<'_> {
         // The connection checks its socket after it has polled the request, which calls this.
         self.watch.is_held.store(true, Ordering::Relaxed);
-        Holding { watch: &self.watch }
+        HeldAnswer { watch: &self.watch }
     }
 }
 
-impl Drop for Holding<'_> {
+impl Drop for HeldAnswer<'_> {
     fn drop(&mut self) {
         self.watch.is_held.store(false, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Drop for Holding<'_> {
 
 /// The result of checking a connection's deadline.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum DeadlineCheck {
     /// The deadline has passed; there is no reason if the server closes.
     Up(Option<Reason>),
     /// Check again at this time.
@@ -157,12 +157,12 @@ impl Watch {
     /// that begins after this call lasts at least as long as the shorter of the two bounds that can begin.
     /// With 10 s for a request and 75 s between requests, an idle connection is checked every 10 s, and
     /// closed at exactly 75 s.
-    pub(super) fn look(&self, now: Instant) -> Look {
+    pub(super) fn check_deadline(&self, now: Instant) -> DeadlineCheck {
         let nap = self.bounds.request.min(self.bounds.idle).max(SHORTEST_NAP);
         match self.progress.lock().deadline(&self.bounds) {
-            Some((at, reason)) if at <= now => Look::Up(reason),
-            Some((at, _)) => Look::AgainAt(at.min(now + nap)),
-            None => Look::AgainAt(now + nap),
+            Some((at, reason)) if at <= now => DeadlineCheck::Up(reason),
+            Some((at, _)) => DeadlineCheck::AgainAt(at.min(now + nap)),
+            None => DeadlineCheck::AgainAt(now + nap),
         }
     }
 }
@@ -179,27 +179,27 @@ mod tests {
     };
 
     #[test]
-    fn a_timer_that_naps_misses_no_bound() {
+    fn periodic_timer_misses_no_deadline() {
         let start = Instant::now();
         let at = |s| start + Duration::from_secs(s);
         let watch = Watch::new(BOUNDS, start);
-        assert_eq!(watch.look(at(0)), Look::AgainAt(at(10)));
-        assert_eq!(watch.look(at(20)), Look::AgainAt(at(25)));
-        assert_eq!(watch.look(at(25)), Look::Up(Some(Reason::FirstByte)));
+        assert_eq!(watch.check_deadline(at(0)), DeadlineCheck::AgainAt(at(10)));
+        assert_eq!(watch.check_deadline(at(20)), DeadlineCheck::AgainAt(at(25)));
+        assert_eq!(watch.check_deadline(at(25)), DeadlineCheck::Up(Some(Reason::FirstByte)));
         // The request began just after a check, and its deadline is not before the next check.
         watch.with(|progress| progress.received(at(1)));
-        assert_eq!(watch.look(at(10)), Look::AgainAt(at(11)));
-        assert_eq!(watch.look(at(11)), Look::Up(Some(Reason::Request)));
+        assert_eq!(watch.check_deadline(at(10)), DeadlineCheck::AgainAt(at(11)));
+        assert_eq!(watch.check_deadline(at(11)), DeadlineCheck::Up(Some(Reason::Request)));
         watch.with(|progress| progress.complete());
-        assert_eq!(watch.look(at(100)), Look::AgainAt(at(110)));
+        assert_eq!(watch.check_deadline(at(100)), DeadlineCheck::AgainAt(at(110)));
     }
 
     #[test]
-    fn a_timer_does_not_spin_even_if_the_bounds_are_nothing() {
+    fn timer_does_not_spin_when_the_bounds_are_zero() {
         let start = Instant::now();
         let bounds = Bounds { request: Duration::ZERO, idle: Duration::ZERO, ..BOUNDS };
         let watch = Watch::new(bounds, start);
         watch.with(|progress| progress.complete());
-        assert_eq!(watch.look(start), Look::AgainAt(start + SHORTEST_NAP));
+        assert_eq!(watch.check_deadline(start), DeadlineCheck::AgainAt(start + SHORTEST_NAP));
     }
 }

@@ -207,7 +207,7 @@ impl AsyncWrite for Wire {
 }
 
 /// The body of a request. It reports when it is complete, or when it is dropped unread.
-struct Arriving {
+struct ArrivingBody {
     body: Incoming,
     /// `None` once it has reported.
     watch: Option<Arc<Watch>>,
@@ -222,10 +222,10 @@ pub(super) fn arriving(body: Incoming, watch: &Arc<Watch>) -> Body {
     }
     // The head of a pipelined request was read earlier.
     watch.with(|progress| progress.received(Instant::now()));
-    Body::new(Arriving { body, watch: Some(Arc::clone(watch)) })
+    Body::new(ArrivingBody { body, watch: Some(Arc::clone(watch)) })
 }
 
-impl Arriving {
+impl ArrivingBody {
     fn tell(&mut self) {
         if let Some(watch) = self.watch.take() {
             watch.with(|progress| progress.body_complete());
@@ -233,7 +233,7 @@ impl Arriving {
     }
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for ArrivingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -257,27 +257,27 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-impl Drop for Arriving {
+impl Drop for ArrivingBody {
     fn drop(&mut self) {
         self.tell();
     }
 }
 
 /// The body of an answer. It reports when its last byte is taken.
-pub(super) struct Leaving {
+pub(super) struct AnswerBody {
     body: Body,
     watch: Arc<Watch>,
 }
 
-impl Leaving {
-    pub(super) fn new(body: Body, watch: Arc<Watch>) -> Leaving {
+impl AnswerBody {
+    pub(super) fn new(body: Body, watch: Arc<Watch>) -> AnswerBody {
         watch.with(|progress| progress.answered());
         watch.begin_head();
-        Leaving { body, watch }
+        AnswerBody { body, watch }
     }
 }
 
-impl hyper::body::Body for Leaving {
+impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -298,7 +298,7 @@ impl hyper::body::Body for Leaving {
 }
 
 /// hyper drops a body as soon as it has taken all of it.
-impl Drop for Leaving {
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         self.watch.with(|progress| progress.taken(Instant::now()));
     }

@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn a_client_that_says_nothing_is_closed() {
-    let listening = Listening::start(Bounds { first_byte: SHORT, ..AMPLE });
+fn silent_client_is_closed() {
+    let listening = TestListener::start(Bounds { first_byte: SHORT, ..AMPLE });
     let start = Instant::now();
     listening.client().is_closed();
     took(start, SHORT);
@@ -14,8 +14,8 @@ fn a_client_that_says_nothing_is_closed() {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_head_is_too_slow() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let start = Instant::now();
     let endless = "GET / HTTP/1.1\r\nx: ".bytes().chain(std::iter::repeat_n(b'x', 10_000));
     listening.client().dribbles(endless);
@@ -24,8 +24,8 @@ fn a_head_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
 }
 
 #[test]
-fn a_body_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_body_is_too_slow() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 10000\r\n\r\n");
@@ -35,8 +35,8 @@ fn a_body_that_comes_byte_by_byte_is_closed_at_the_requests_bound() {
 }
 
 #[test]
-fn a_pipelined_request_whose_body_does_not_come_is_closed_at_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn connection_is_closed_when_a_pipelined_body_is_missing() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send(
@@ -49,8 +49,8 @@ fn a_pipelined_request_whose_body_does_not_come_is_closed_at_the_requests_bound(
 }
 
 #[test]
-fn a_connection_is_closed_when_it_was_idle_for_too_long() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+fn connection_is_closed_when_idle_for_too_long() {
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     for _ in 0..3 {
         client.get("/");
@@ -65,7 +65,7 @@ fn a_connection_is_closed_when_it_was_idle_for_too_long() {
 
 #[test]
 fn each_request_has_its_own_time() {
-    let listening = Listening::start(Bounds { request: SHORT, idle: 2 * SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { request: SHORT, idle: 2 * SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     // Each request comes in two parts, and together they take longer than one may.
@@ -79,7 +79,7 @@ fn each_request_has_its_own_time() {
 
 #[test]
 fn a_client_that_does_not_read_its_answer_is_closed() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.get("/big");
@@ -91,7 +91,7 @@ fn a_client_that_does_not_read_its_answer_is_closed() {
 #[test]
 fn a_client_that_reads_slowly_gets_its_whole_answer() {
     let idle = Duration::from_secs(1);
-    let listening = Listening::start(Bounds { idle, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle, ..AMPLE });
     let mut client = listening.client();
     client.get("/big");
     let start = Instant::now();
@@ -106,9 +106,9 @@ fn a_client_that_reads_slowly_gets_its_whole_answer() {
 }
 
 #[test]
-fn an_answer_takes_the_time_that_it_takes() {
+fn answer_has_no_deadline() {
     let bounds = Bounds { first_byte: SHORT, request: SHORT, idle: SHORT, ..AMPLE };
-    let listening = Listening::start(bounds);
+    let listening = TestListener::start(bounds);
     let mut client = listening.client();
     client.get("/slow");
     client.hears_nothing_for(4 * SHORT);
@@ -120,7 +120,7 @@ fn an_answer_takes_the_time_that_it_takes() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let listening = Listening::start(Bounds { idle: SHORT, ..AMPLE });
+    let listening = TestListener::start(Bounds { idle: SHORT, ..AMPLE });
     let mut client = listening.client();
     let three = "GET / HTTP/1.1\r\nhost: a\r\n\r\n\
                  POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
@@ -137,8 +137,8 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn requests_that_come_while_another_is_answered_wait_for_it() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn requests_wait_while_another_is_answered() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     client.get("/slow");
     client.get("/");
@@ -152,8 +152,8 @@ fn requests_that_come_while_another_is_answered_wait_for_it() {
 }
 
 #[test]
-fn a_body_that_nobody_reads_is_no_obstacle() {
-    let listening = Listening::start(AMPLE);
+fn unread_body_does_not_block_the_next_request() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     for _ in 0..2 {
         client.send("POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc");
@@ -162,8 +162,8 @@ fn a_body_that_nobody_reads_is_no_obstacle() {
 }
 
 #[test]
-fn an_answer_is_not_lost_because_the_request_was_not_read_to_its_end() {
-    let listening = Listening::start(AMPLE);
+fn answer_is_received_when_the_request_was_not_read_completely() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.send("POST /unread HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\n");
     client.send(vec![b'x'; 1_000_000]);
@@ -175,8 +175,8 @@ fn an_answer_is_not_lost_because_the_request_was_not_read_to_its_end() {
 }
 
 #[test]
-fn who_goes_on_after_the_last_answer_is_not_heard_for_ever() {
-    let listening = Listening::start(AMPLE);
+fn client_that_sends_after_the_last_answer_is_closed() {
+    let listening = TestListener::start(AMPLE);
     let mut client = listening.client();
     client.send("GET / HTTP/1.0\r\n\r\n");
     assert!(client.rest().ends_with("hello"));
@@ -189,8 +189,8 @@ fn who_goes_on_after_the_last_answer_is_not_heard_for_ever() {
 }
 
 #[test]
-fn a_client_is_asked_to_continue_only_within_the_requests_bound() {
-    let listening = Listening::start(Bounds { request: SHORT, ..AMPLE });
+fn request_deadline_includes_100_continue() {
+    let listening = TestListener::start(Bounds { request: SHORT, ..AMPLE });
     let mut client = listening.client();
     let start = Instant::now();
     client.send(

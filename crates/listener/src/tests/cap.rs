@@ -3,8 +3,8 @@
 use super::*;
 
 #[test]
-fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
-    let listening = Listening::start(Bounds { max_connections: 3, ..AMPLE });
+fn longest_silent_connection_without_requests_is_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 3, ..AMPLE });
     let connect = |accepted| {
         let client = listening.client();
         until("accepted", || listening.connections.accepted() == accepted);
@@ -31,8 +31,8 @@ fn the_connection_that_never_asked_and_was_silent_longest_makes_room() {
 }
 
 #[test]
-fn who_is_served_is_not_closed_for_another() {
-    let listening = Listening::start(Bounds { max_connections: 2, ..AMPLE });
+fn connection_in_use_is_not_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 2, ..AMPLE });
     let [mut first, mut second] = [listening.client(), listening.client()];
     first.get("/slow");
     second.send("POST /length HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n");
@@ -53,8 +53,8 @@ fn who_is_served_is_not_closed_for_another() {
 }
 
 #[test]
-fn a_place_is_free_when_its_client_has_left() {
-    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+fn slot_is_free_when_the_client_has_left() {
+    let listening = TestListener::start(Bounds { max_connections: 1, ..AMPLE });
     let mut first = listening.client();
     first.get("/slow");
     until("accepted", || listening.connections.accepted() == 1);
@@ -68,8 +68,8 @@ fn a_place_is_free_when_its_client_has_left() {
 }
 
 #[test]
-fn many_that_come_and_go_leave_nothing_behind() {
-    let listening = Listening::start(Bounds { max_connections: 4, ..AMPLE });
+fn finished_connections_leave_nothing_behind() {
+    let listening = TestListener::start(Bounds { max_connections: 4, ..AMPLE });
     for _ in 0..200 {
         let mut client = listening.client();
         client.get("/");
@@ -80,7 +80,7 @@ fn many_that_come_and_go_leave_nothing_behind() {
 }
 
 /// Opens `count` connections that send the beginning of a request, and no more.
-fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
+fn stuck(listening: &TestListener, count: usize) -> Vec<Client> {
     let begin = |_| {
         let mut client = listening.client();
         client.send("G");
@@ -90,8 +90,8 @@ fn stuck(listening: &Listening, count: usize) -> Vec<Client> {
 }
 
 #[test]
-fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
-    let listening = Listening::start(Bounds { max_connections: 50, ..AMPLE });
+fn stalled_clients_do_not_block_known_or_new_clients() {
+    let listening = TestListener::start(Bounds { max_connections: 50, ..AMPLE });
     let mut kept: Vec<Client> = (0..5).map(|_| listening.client()).collect();
     for client in &mut kept {
         client.get("/");
@@ -112,8 +112,8 @@ fn those_who_do_not_go_on_keep_out_neither_who_asked_before_nor_who_is_new() {
 }
 
 #[test]
-fn a_client_that_does_not_read_makes_room() {
-    let listening = Listening::start(Bounds { max_connections: 1, ..AMPLE });
+fn client_that_does_not_read_is_evicted() {
+    let listening = TestListener::start(Bounds { max_connections: 1, ..AMPLE });
     let mut unread = listening.client();
     unread.get("/big");
     until("accepted", || listening.connections.accepted() == 1);
