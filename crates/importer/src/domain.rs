@@ -1,4 +1,4 @@
-//! The trees of a domain as one.
+//! The merged descriptor trees of a domain.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use tollgate_core::Excerpt;
 use super::read::{Descriptor, Root, Value};
 use super::source::{Place, Source};
 
-/// Envoyproxy/ratelimit compares every request with all of them.
+/// The most values with a star on one level. envoyproxy/ratelimit compares every request with all of them.
 const MAX_STARS: usize = 1_000;
 
 /// The descriptors of a domain, which may come from several files.
@@ -18,7 +18,7 @@ pub(super) struct Domain {
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// Adds what a file says to its domain.
+/// Adds the descriptors of a file to its domain.
 pub(super) fn add(
     domains: &mut Vec<Domain>,
     root: Root,
@@ -45,7 +45,7 @@ pub(super) fn add(
     check_siblings(&domain.descriptors, sources, reports);
 }
 
-/// A level and those below it, which are few.
+/// Checks a level and the levels below it, which are few.
 fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     check_siblings(level, sources, reports);
     for descriptor in level {
@@ -53,7 +53,7 @@ fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
     }
 }
 
-/// What cannot be beside each other, and what differs there.
+/// Reports siblings that cannot be combined, and siblings that rules treat differently.
 fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     check_twice(level, sources, reports);
     let stars = |value: &Value| matches!(value, Value::Prefix(_) | Value::Glob(_));
@@ -67,7 +67,7 @@ fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Repor
     }
 }
 
-/// Both would be one key to envoyproxy/ratelimit, which joins a key and its value by `_`.
+/// Reports descriptors that are the same key to envoyproxy/ratelimit, which joins a key and its value by `_`.
 fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     let mut first: HashMap<String, Place> = HashMap::with_capacity(level.len());
     for descriptor in level {
@@ -101,8 +101,8 @@ fn joined(Descriptor { key, value, .. }: &Descriptor) -> String {
 /// The longest key, in bytes.
 const MAX_KEY_BYTES: usize = 512;
 
-/// An entry of another key that envoyproxy/ratelimit takes for this one: `user_id` with the value `5` for
-/// `user` with the value `id_5`.
+/// Warns of an entry of another key that envoyproxy/ratelimit takes for this one: `user_id` with the value
+/// `5` for `user` with the value `id_5`.
 fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
     let Descriptor { key, value, .. } = descriptor;
     let start = match value {
@@ -115,7 +115,7 @@ fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [
     let mut others = ends.take_while(|end| *end <= MAX_KEY_BYTES).map(|end| &joined[..end]);
     let longer = match value {
         Value::Exact(_) => None,
-        // With a `_` behind it, the other key begins like what stands before the star.
+        // With a `_` after it, the other key begins with the text before the star.
         _ => keys.range(&*joined..).next().copied().filter(|other| other.starts_with(&joined)),
     };
     if let Some(other) = others.find(|other| keys.contains(other)).or(longer) {

@@ -1,4 +1,4 @@
-//! What rules are called.
+//! The names of rules.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use super::read::{Descriptor, Value};
 
 const MAX_NAME_CHARS: usize = 64;
 
-/// Leaves room for a number behind it.
+/// Leaves room for a number at the end.
 const MAX_BASE_CHARS: usize = MAX_NAME_CHARS - 8;
 
-/// The names of a domain, each of which one rule has.
+/// The names of a domain, each used by one rule.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Whose they are, and how many were asked for.
+    /// Each name in use, with the last number that was tried after it.
     taken: HashMap<String, u32>,
 }
 
 impl Names {
-    /// The name, or the next that is free: `users`, `users-2`.
+    /// Returns the name, or the next free one: `users`, `users-2`.
     pub(super) fn unique(&mut self, wanted: &str) -> String {
         let fitting = fitting(wanted);
         let base = if fitting.is_empty() { "rule" } else { &*fitting };
@@ -33,7 +33,7 @@ impl Names {
     }
 }
 
-/// What it is called there in statistics: `message_type_marketing.to_number`.
+/// Returns the name in envoyproxy/ratelimit's statistics: `message_type_marketing.to_number`.
 pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String {
     let steps = path.map(|Descriptor { key, value, .. }| {
         let value = match value {
@@ -46,7 +46,7 @@ pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String 
     steps.collect::<Vec<_>>().join(".")
 }
 
-/// A name of letters, digits, `-`, `_` and `.`, with a `-` for all between.
+/// Returns a name of letters, digits, `-`, `_` and `.`, with a `-` for every run of other characters.
 fn fitting(text: &str) -> String {
     let is_fit = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     let parts = text.split(|letter| !is_fit(letter)).filter(|part| !part.is_empty());

@@ -1,4 +1,4 @@
-//! A file of envoyproxy/ratelimit as a tree of descriptors, with everything that is wrong with it.
+//! Reads a file of envoyproxy/ratelimit as a tree of descriptors, and reports every error in it.
 
 use tollgate::rules::Config;
 use tollgate::rules::reading::{
@@ -9,8 +9,8 @@ use tollgate_core::Excerpt;
 use super::source::{Place, Source};
 use super::unit::Unit;
 
-/// Sixteen descriptors in each other, which is what a rule's key can have, and a limit with `replaces` in
-/// the last.
+/// Sixteen nested descriptors, which is as many as a rule's key can have, and a limit with `replaces` in the
+/// innermost.
 const MAX_DEPTH: usize = 36;
 
 const MAX_WINDOW_SECONDS: u64 = 366 * 86_400;
@@ -50,33 +50,33 @@ const REPLACES: Mapping = Mapping {
     remedy: "write each after a dash, like `- name: per-user`",
 };
 
-/// What a file says.
+/// The content of a file.
 pub(super) struct Root {
     pub(super) domain: String,
     pub(super) place: Place,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// A descriptor, and those in it.
+/// A descriptor, and the descriptors nested in it.
 pub(super) struct Descriptor {
     pub(super) place: Place,
     pub(super) key: String,
     pub(super) value: Value,
     pub(super) limit: Option<RateLimit>,
-    /// All values that are like it have one counter.
+    /// Whether all values that match share one counter.
     pub(super) is_shared: bool,
     pub(super) below: Vec<Descriptor>,
 }
 
-/// Which values a descriptor is for.
+/// The values that a descriptor applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// All that no descriptor beside it is for.
+    /// All values that no sibling applies to.
     Any,
     Exact(String),
-    /// `foo*`: those that begin with this.
+    /// `foo*`: values that begin with this.
     Prefix(String),
-    /// With a star elsewhere, each of which is any text.
+    /// A value with a star elsewhere; each star matches any text.
     Glob(String),
 }
 
@@ -85,11 +85,11 @@ pub(super) struct RateLimit {
     pub(super) name: Option<String>,
     pub(super) quota: Quota,
     pub(super) is_shadow: bool,
-    /// The names of others, and where they stand.
+    /// The names of other limits, and their positions.
     pub(super) replaces: Vec<(String, Place)>,
 }
 
-/// How much may go.
+/// How many requests are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Quota {
     Unlimited,
@@ -97,7 +97,7 @@ pub(super) enum Quota {
     Requests { requests: u32, units: u32, unit: Unit },
 }
 
-/// Reads a file; its report says what is wrong with it.
+/// Reads a file, and adds its errors to its report.
 pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<Root> {
     let report = reports.get_mut(file)?;
     let bytes = match &source.bytes {
@@ -173,7 +173,7 @@ impl Reader<'_> {
         Some(Descriptor { place, key: key?.to_owned(), value: value?, limit, is_shared, below })
     }
 
-    /// What there is no word for in rules.
+    /// Warns of fields that rules have no equivalent for.
     fn warn_of_the_rest(&mut self, fields: &Fields<'_, '_>) {
         for name in ["detailed_metric", "value_to_metric"] {
             if self.truth(fields, name) {
@@ -307,7 +307,8 @@ impl Reader<'_> {
         None
     }
 
-    /// A whole number of 32 bits, in digits alone: they read YAML 1.1, whose `010` is 8.
+    /// Reads a whole number of 32 bits, in digits only: envoyproxy/ratelimit reads YAML 1.1, in which `010`
+    /// is 8.
     fn number(&mut self, node: &Node<'_>, name: &str) -> Option<u32> {
         const REMEDY: &str = "use a whole number up to 4294967295, like 10";
         const NOTATION: &str = "use digits alone, and no zero before them: envoyproxy/ratelimit \
@@ -324,7 +325,7 @@ impl Reader<'_> {
         number
     }
 
-    /// `true`, and YAML 1.1's other words for it; `false` if the field is not there.
+    /// Reads `true` or another word of YAML 1.1 for it; `false` if the field is missing.
     fn truth(&mut self, fields: &Fields<'_, '_>, name: &str) -> bool {
         const REMEDY: &str = "use `true` or `false`";
         let Some(node) = set(fields, name) else { return false };
@@ -341,12 +342,12 @@ impl Reader<'_> {
     }
 }
 
-/// A field that says something: to them, `null` is the same as nothing.
+/// Returns a field that has a value: to envoyproxy/ratelimit, `null` is the same as a missing field.
 fn set<'n, 't>(fields: &Fields<'n, 't>, name: &str) -> Option<&'n Node<'t>> {
     fields.get(name).filter(|node| !node.is_null() && !matches!(node.kind, Kind::Refused))
 }
 
-/// Nothing in a mapping was refused: what is not there is missing.
+/// Whether nothing in a mapping was refused: then a field that is not there is missing.
 fn is_whole(mapping: &Node<'_>) -> bool {
     let is_refused = |node: &Node<'_>| matches!(node.kind, Kind::Refused);
     match &mapping.kind {

@@ -1,15 +1,15 @@
-//! Which rules replace others.
+//! The rules that replace others.
 
 use tollgate::rules::reading::Report;
 
 use super::source::Place;
 
-/// The rules of a domain by their numbers, each with those that it replaces.
+/// The rules of a domain by number, each with the rules that it replaces.
 pub(super) struct Replacing {
     of: Vec<Vec<(usize, Place)>>,
 }
 
-/// How far a rule has been followed.
+/// The state of a rule in the search for circles.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Followed {
     Not,
@@ -28,8 +28,9 @@ impl Replacing {
         }
     }
 
-    /// What each replaces, without what would close a circle: there all of its limits are gone where all of
-    /// them apply, which no rules can say.
+    /// Returns the rules that each rule replaces, without the step that closes a circle. In
+    /// envoyproxy/ratelimit, where all limits of a circle match, none of them applies; rules cannot express
+    /// that.
     pub(super) fn without_circles(mut self, reports: &mut [Report]) -> Vec<Vec<usize>> {
         for replaced in &mut self.of {
             replaced.sort_by_key(|(target, _)| *target);
@@ -38,9 +39,10 @@ impl Replacing {
         let mut followed = vec![Followed::Not; self.of.len()];
         let mut kept: Vec<Vec<usize>> = vec![Vec::new(); self.of.len()];
         for start in 0..self.of.len() {
-            // Each with the next of its own to follow. Not by recursion: a chain may be long.
+            // Each rule on the path, with the index of the next one to follow. Not recursive, because a chain
+            // may be long.
             let mut path = vec![(start, 0)];
-            // OK because every number on the path, and every one that is replaced, is that of a rule.
+            // OK because every number on the path, and every replaced number, is the number of a rule.
             while let Some((rule, next)) = path.last_mut() {
                 let rule = *rule;
                 if *next == 0 && followed[rule] == Followed::Done {

@@ -1,4 +1,4 @@
-//! A rule for each limit of a tree.
+//! Makes a rule of each limit in a tree.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,33 +16,32 @@ use super::replacing::Replacing;
 use super::siblings::{Left, Level};
 use super::source::Place;
 
-/// What every descriptor has: the keys of its entries, in order.
+/// The attribute that every descriptor has: the keys of its entries, in order.
 pub(super) const KEYS: &str = "descriptor_keys";
 
 /// The most values of an attribute in a rule's `when`.
 const MAX_VALUES: usize = 10_000;
 
-/// All values that are left out, and all rules that are replaced, together: each takes three bytes in a
-/// file at least.
+/// The most excluded values and replaced rules, together: each takes at least three bytes in a file.
 const MAX_LISTED: usize = Config::MAX_BYTES / 3;
 
 /// A rule to be written.
 pub(super) struct Rule<'t> {
     pub(super) place: Place,
-    /// By its number.
+    /// The number of the domain.
     pub(super) domain: usize,
     pub(super) name: String,
     pub(super) steps: Vec<Step<'t>>,
     pub(super) limit: &'t RateLimit,
-    /// The names of others.
+    /// The names of the rules that this one replaces.
     pub(super) replaces: Vec<String>,
 }
 
-/// An entry of the descriptor that a rule is for.
+/// One entry of the descriptor that a rule applies to.
 #[derive(Clone)]
 pub(super) struct Step<'t> {
     pub(super) descriptor: &'t Descriptor,
-    /// `user`, or `user#2` if it is the second of that key.
+    /// `user`, or `user#2` if it is the second entry with that key.
     pub(super) attribute: Rc<str>,
     pub(super) left: Rc<Left<'t>>,
 }
@@ -61,13 +60,13 @@ pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rul
 struct Maker<'t, 'r> {
     rules: Vec<Rule<'t>>,
     listed: usize,
-    /// The files and keys that were warned of.
+    /// The files and keys for which a warning was given.
     warned: HashSet<(usize, &'t str)>,
     reports: &'r mut [Report],
 }
 
 impl<'t> Maker<'t, '_> {
-    /// As deep as files are read.
+    /// Makes the rules of a level and of the levels below it. The recursion is as deep as files may be.
     fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<Step<'t>>) {
         let beside = Level::new(level);
         for descriptor in level.iter().filter(|descriptor| has_limit(descriptor)) {
@@ -109,7 +108,7 @@ impl<'t> Maker<'t, '_> {
         Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
     }
 
-    /// Counts what is listed, and says once that it is too much.
+    /// Counts listed values and names, and reports once that there are too many.
     fn list(&mut self, more: usize, place: Place) -> Option<()> {
         let before = self.listed;
         self.listed = before.saturating_add(more);
@@ -120,7 +119,7 @@ impl<'t> Maker<'t, '_> {
         (self.listed <= MAX_LISTED).then_some(())
     }
 
-    /// What the entry is called in rules.
+    /// Returns the attribute of the entry in rules.
     fn attribute(&mut self, descriptor: &Descriptor, path: &[Step<'t>]) -> Option<String> {
         let Descriptor { key, place, .. } = descriptor;
         let before = path.iter().filter(|step| step.descriptor.key == *key).count();
@@ -139,7 +138,7 @@ impl<'t> Maker<'t, '_> {
         ATTRIBUTE.check(&name, place.at, report).map(str::to_owned)
     }
 
-    /// Keys that rules know as something else, each once in a file.
+    /// Warns of keys that have another meaning in rules, once per file and key.
     fn warn_of_key(&mut self, descriptor: &'t Descriptor) {
         let Descriptor { key, place, .. } = descriptor;
         let (message, remedy) = match &**key {
@@ -174,8 +173,8 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Warns of a value of `ip` that no client has. An address is compared with clients' whole addresses.
-    /// Other texts, and all texts of a second `ip`, are compared with the text that a client has in keys.
+    /// Warns of a value of `ip` that no client has. An address is compared with the full addresses of
+    /// clients. Other texts, and all texts of a second `ip`, are compared with a client's text in keys.
     fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
         let Descriptor { key, value, place, .. } = descriptor;
         let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
@@ -188,7 +187,7 @@ impl<'t> Maker<'t, '_> {
             (Value::Exact(_), Some(client)) => ("is", client.as_str() == text),
             (Value::Exact(_), None) => ("is", text == NOWHERE),
             (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
-            // A part of an address, as far as can be told.
+            // It may be a part of an address.
             (_, None) => return,
         };
         if !may_be {
@@ -201,7 +200,7 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Names the rules of a domain, those first that have a name there.
+    /// Names the rules of a domain; rules with a name in the file come first.
     fn name(&mut self, first: usize) {
         let mut names = Names::default();
         let rules = self.rules.get_mut(first..).unwrap_or_default();
@@ -216,8 +215,7 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Finds the rules of a domain that others replace, by the names that they have there: several may
-    /// have the same.
+    /// Resolves `replaces` in a domain by the names in the files; several limits may have the same name.
     fn replace(&mut self, first: usize) {
         let rules = self.rules.get(first..).unwrap_or_default();
         let mut given: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -258,12 +256,12 @@ impl<'t> Maker<'t, '_> {
     }
 }
 
-/// There is a limit in it somewhere.
+/// Whether the descriptor or one below it has a limit.
 fn has_limit(descriptor: &Descriptor) -> bool {
     descriptor.limit.is_some() || descriptor.below.iter().any(has_limit)
 }
 
-/// Which client rules take an address for, or a group of IPv6: `2001:db8::1` is `2001:db8::/56`.
+/// Returns the client that rules make of an address, or of an IPv6 prefix: `2001:db8::1` is `2001:db8::/56`.
 fn client(text: &str) -> Option<ClientAddress> {
     let ip: IpAddr = match text.split_once('/') {
         None => text.parse().ok()?,

@@ -1,16 +1,17 @@
-//! Which values of an attribute are left for a descriptor, by those beside it.
+//! The values of an attribute that a descriptor applies to, given its siblings.
 //!
-//! To envoyproxy/ratelimit, a value that is given counts before one with a star, the first of those before
-//! the others, and a key without a value for the rest.
+//! In envoyproxy/ratelimit, an exact value comes before values with a star, earlier stars come before later
+//! ones, and a key without a value applies to the rest.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::read::{Descriptor, Value};
 
-/// The values of an attribute that a descriptor is for: like one, and unlike others.
+/// The values of an attribute that a descriptor applies to: values that match one pattern, and none of some
+/// others.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left<'t> {
-    /// `None`: whatever they are.
+    /// `None` matches any value.
     pub(super) like: Option<Like<'t>>,
     pub(super) none_of: Vec<Like<'t>>,
 }
@@ -23,13 +24,13 @@ pub(super) enum Like<'t> {
 }
 
 impl Left<'_> {
-    /// Every value is left.
+    /// Whether every value matches.
     pub(super) fn is_any(&self) -> bool {
         self.like.is_none() && self.none_of.is_empty()
     }
 }
 
-/// Descriptors beside each other, by their keys.
+/// The descriptors of one level, by key.
 pub(super) struct Level<'t> {
     of: HashMap<&'t str, OfKey<'t>>,
 }
@@ -37,7 +38,7 @@ pub(super) struct Level<'t> {
 #[derive(Default)]
 struct OfKey<'t> {
     exact: BTreeSet<&'t str>,
-    /// In the order in which they count.
+    /// In the order of precedence.
     stars: Vec<Like<'t>>,
 }
 
@@ -58,8 +59,8 @@ impl<'t> Level<'t> {
         Level { of }
     }
 
-    /// What is left for one of them, with at most so many values left out and one more; `None` if
-    /// nothing is.
+    /// Returns the values that one descriptor applies to; `None` if there are none. Lists at most `most + 1`
+    /// values that are excluded, so that a caller can tell when there are more than `most`.
     pub(super) fn left_for(&self, one: &'t Descriptor, most: usize) -> Option<Left<'t>> {
         let beside = self.of.get(&*one.key)?;
         let like = match &one.value {
@@ -84,10 +85,11 @@ impl<'t> Level<'t> {
 }
 
 impl<'t> OfKey<'t> {
-    /// Those values and stars that come before, without what others of them include.
+    /// Returns the values and stars that take precedence, without the ones that another star covers.
     fn left_out(&self, start: &'t str, stars: Vec<Like<'t>>, most: usize) -> Vec<Like<'t>> {
         let prefixes: BTreeSet<&str> = stars.iter().filter_map(|star| star.prefix()).collect();
-        // The only one that can be a start of a text is the last before it: what it starts with comes later.
+        // Only the last prefix before a text in this order can be a prefix of it, because a prefix sorts
+        // before the texts that begin with it, and no prefix in the set begins with another.
         let is_included = |text: &str, among: &BTreeSet<&str>| {
             among.range(..text).next_back().is_some_and(|prefix| text.starts_with(prefix))
         };
@@ -109,7 +111,7 @@ impl<'t> OfKey<'t> {
 }
 
 impl<'t> Like<'t> {
-    /// All before the first star.
+    /// Returns the text before the first star.
     fn start(self) -> &'t str {
         match self {
             Like::Exact(text) | Like::Prefix(text) => text,
@@ -124,7 +126,7 @@ impl<'t> Like<'t> {
         }
     }
 
-    /// Whether a value that begins so may be like it.
+    /// Whether a value that begins with `start` can match.
     fn may_meet(self, start: &str) -> bool {
         self.start().starts_with(start) || start.starts_with(self.start())
     }

@@ -11,7 +11,7 @@ use tollgate::rules::{Attributes, Config, Rules};
 
 use super::{Import, Source, import};
 
-/// The rules of files, and what is said of them.
+/// Returns the rules of files, and the problems reported.
 fn imported(files: &[&str]) -> (Option<String>, String) {
     let source = |(at, text): (usize, &&str)| {
         let name = format!("{}.yaml", char::from(b'a' + u8::try_from(at).unwrap()));
@@ -33,7 +33,7 @@ struct Node {
 }
 
 impl Node {
-    /// How envoyproxy/ratelimit keeps it.
+    /// The key under which envoyproxy/ratelimit stores it.
     fn joined(&self) -> String {
         if self.value.is_empty() { self.key.into() } else { format!("{}_{}", self.key, self.value) }
     }
@@ -62,7 +62,7 @@ fn level(depth: u32) -> BoxedStrategy<Vec<Node>> {
     vec(node, 0..6).prop_map(unique).boxed()
 }
 
-/// Each limit has its own name: the path of its descriptor.
+/// Writes a configuration in which each limit is named after the path of its descriptor.
 fn written(nodes: &[Node], path: &str, indent: usize, into: &mut String) {
     for node in nodes {
         let path = format!("{path}/{}", node.joined());
@@ -86,14 +86,14 @@ fn written(nodes: &[Node], path: &str, indent: usize, into: &mut String) {
     }
 }
 
-/// A name without stars and slashes.
+/// Returns a name without stars and slashes.
 fn number_of(path: &str) -> String {
     path.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 type Entries = Vec<(&'static str, &'static str)>;
 
-/// What envoyproxy/ratelimit does to find a limit: its path, and the counter.
+/// Finds a limit as envoyproxy/ratelimit does: its path, and its counter.
 fn looked_up(nodes: &[Node], entries: &Entries) -> Option<(String, Vec<String>)> {
     let mut level = nodes;
     let mut path = String::new();
@@ -120,7 +120,7 @@ fn looked_up(nodes: &[Node], entries: &Entries) -> Option<(String, Vec<String>)>
     found
 }
 
-/// As the gRPC service makes them.
+/// Returns attributes as the gRPC service makes them.
 fn attributes(entries: &Entries) -> Attributes<'static> {
     let mut attributes = Attributes::new();
     for (at, (key, value)) in entries.iter().enumerate() {
@@ -133,7 +133,8 @@ fn attributes(entries: &Entries) -> Attributes<'static> {
 }
 
 fn entries() -> impl Strategy<Value = Entries> {
-    // None with a star: one that is written just as a value with a star is that one there, whatever the order.
+    // No entry has a star: envoyproxy/ratelimit matches an entry that is written exactly like a value with a
+    // star to that value, whatever the order.
     let value = select(vec!["", "x", "xy", "xyz", "xyzw", "y", "z"]);
     vec((select(vec!["k", "l"]), value), 1..5)
 }
@@ -189,7 +190,7 @@ proptest! {
             "domain: d\ndescriptors: [{{ key: {}, value: {}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]",
             quoted(&key), quoted(&value),
         );
-        // Those with a star are for more, and an empty one for all.
+        // Values with a star match more, and an empty value matches all.
         prop_assume!(!value.contains('*') && !value.is_empty());
         let (Some(rules), _) = imported(&[&yaml]) else { return Ok(()) };
         let config = Config::parse("rules.yaml", &rules).unwrap();
@@ -210,7 +211,7 @@ fn hostile_files_end_in_errors_soon() {
     let many = |item: &dyn Fn(usize) -> String, count: usize| -> String {
         (0..count).map(|at| format!("- {}\n", item(at))).collect()
     };
-    // Each of many limits would have to leave out each of many values.
+    // Each of many limits would have to exclude each of many values.
     let values = many(&|at| format!("{{ key: a, value: v{at} }}"), 9_000);
     let below = many(&|at| format!("{{ key: b{at}, {limit} }}"), 9_000);
     let below: String = below.lines().map(|line| format!("  {line}\n")).collect();
@@ -281,7 +282,7 @@ fn limits_of_one_name_that_replace_each_other_in_a_circle_lose_a_step() {
     assert_eq!(count, "2 warnings");
 }
 
-/// A descriptor with a limit.
+/// Returns a descriptor with a limit.
 fn limited(key: &str, value: &str) -> String {
     format!(
         "- {{ key: '{key}', value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"

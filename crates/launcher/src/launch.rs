@@ -22,7 +22,7 @@ const AUTHORITY: &str = "authority.crt";
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub(crate) flavour: Flavour,
-    /// Lines of ours, before those of the caller.
+    /// Lines of the launcher, which come before the lines of the caller.
     own: Vec<(String, String)>,
     config: Vec<(String, String)>,
     tls: Option<Certified>,
@@ -31,10 +31,10 @@ pub struct Launch {
     part: Part,
 }
 
-/// What the process is.
+/// The role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A server that knows of no cluster.
+    /// A server without a cluster.
     Alone,
     /// A node of a cluster.
     Node,
@@ -43,7 +43,7 @@ pub(crate) enum Part {
 }
 
 impl Launch {
-    /// A server of this flavour that keeps nothing on disk.
+    /// Returns a server of this flavour that stores nothing on disk.
     pub fn new(flavour: Flavour) -> Launch {
         let launch = Launch {
             flavour,
@@ -58,18 +58,18 @@ impl Launch {
         launch.own("repl-diskless-sync", "yes").own("repl-diskless-sync-delay", 0)
     }
 
-    /// Adds a line to its configuration; a later line overrides an earlier one and our own.
+    /// Adds a line to the configuration; a later line overrides an earlier one and the launcher's own.
     pub fn config(mut self, name: &str, value: &str) -> Launch {
         self.config.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Speaks TLS, and nothing else, on its port; whether a server can depends on how it was built.
+    /// Makes the server use TLS, and nothing else, on its port. Not every build of a server can.
     pub fn tls(self, certified: Certified) -> Launch {
         Launch { tls: Some(certified), ..self }
     }
 
-    /// The user that the launcher itself logs in as, where `default` may not do everything.
+    /// Sets the user that the launcher logs in as, if `default` does not have all permissions.
     ///
     /// The user has to be in the configuration: `.config("user", "admin on >secret ~* &* +@all")`.
     pub fn admin(self, user: &str, password: &str) -> Launch {
@@ -77,28 +77,30 @@ impl Launch {
         Launch { admin: Some(admin), ..self }
     }
 
-    /// Starts as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught up.
+    /// Starts the server as a replica of `primary`; [`Server::wait_until_in_sync`] waits until it has caught
+    /// up.
     ///
-    /// Where the primary wants a password, add `masterauth`, and for its user `masteruser`.
+    /// If the primary requires a password, add `masterauth`, and for its user `masteruser`.
     pub fn replica_of(self, primary: &Server) -> Launch {
         let addr = primary.addr();
         let replica = self.own("replicaof", format_args!("{} {}", addr.ip(), addr.port()));
         if primary.speaks_tls() { replica.own("tls-replication", "yes") } else { replica }
     }
 
-    /// Gives it a clock of its own, that many seconds ahead of the machine's; only Valkey can.
+    /// Gives the server a clock of its own, this many seconds ahead of the machine's. Only Valkey supports
+    /// it.
     ///
-    /// [`Server::set_clock_offset`] sets it anew.
+    /// [`Server::set_clock_offset`] changes the offset.
     pub fn clock_offset(self, seconds: i64) -> Launch {
         Launch { clock_offset_s: Some(seconds), ..self }
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the server, and waits until it answers.
     pub fn start(&self) -> Result<Server, LaunchError> {
         self.start_program(&find::binary(self.flavour)?)
     }
 
-    /// A line of ours, which the caller's override.
+    /// Adds a line of the launcher, which lines of the caller override.
     pub(crate) fn own(mut self, name: &str, value: impl Display) -> Launch {
         self.own.push((name.to_owned(), value.to_string()));
         self
@@ -118,7 +120,7 @@ impl Launch {
         self.start_on(binary, ports::free_port()?)
     }
 
-    /// Starts several side by side, which is quicker than one after the other.
+    /// Starts several servers in parallel, which is faster than one after the other.
     pub(crate) fn start_many(
         &self,
         binary: &Path,

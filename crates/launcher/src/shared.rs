@@ -38,7 +38,7 @@ done
 #[derive(Debug)]
 pub struct Shared<T>(OnceLock<Result<Kept<T>, LaunchError>>);
 
-/// What runs until the process ends.
+/// Servers that run until the process ends.
 #[derive(Debug)]
 struct Kept<T> {
     running: T,
@@ -47,7 +47,7 @@ struct Kept<T> {
 }
 
 impl<T: Running> Shared<T> {
-    /// Nothing is started yet.
+    /// Returns an empty one: nothing is started yet.
     pub const fn new() -> Shared<T> {
         Shared(OnceLock::new())
     }
@@ -77,9 +77,9 @@ fn keep<T: Running>(running: T) -> Result<Kept<T>, LaunchError> {
     Ok(Kept { running, _stopper })
 }
 
-/// What can be [`Shared`].
+/// A server or several, which can be [`Shared`].
 pub trait Running {
-    /// Every server of it.
+    /// Returns every server.
     fn running(&self) -> &[Server];
 }
 

@@ -1,4 +1,4 @@
-//! Waits until something is so.
+//! Waits until a condition holds.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::LaunchError;
 use crate::error::Scene;
 
-/// How long anything may take: a wait that reaches it has failed.
+/// How long any wait may take before it fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `holds`; an error counts as not yet.

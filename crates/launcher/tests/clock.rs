@@ -1,4 +1,4 @@
-//! A server's clock steps when it is told to.
+//! A server's clock can be set while it runs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// How far the server's clock is ahead, within the second or so that asking takes.
+/// Returns how far the server's clock is ahead, to within the second or so that asking takes.
 fn ahead_s(server: &Server) -> i64 {
     let (seconds, _): (i64, i64) = server.ask(&cmd("TIME")).unwrap();
     let machine = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();

@@ -1,4 +1,4 @@
-//! A proxy loses, cuts and delays whole replies, and only those it was told to.
+//! A proxy loses, cuts and delays complete replies, and only the requested ones.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::cmd;
 use tollgate_launcher::{Flavour, Launch, Proxy, Server};
 
-/// Counts how often it is run; replies `$4\r\ndone\r\n`.
+/// A script that counts how often it runs, and replies `$4\r\ndone\r\n`.
 const SCRIPT: &str = "EVAL \"redis.call('INCR','runs') return 'done'\" 0\r\n";
 const REPLY: &[u8] = b"$4\r\ndone\r\n";
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tollgate_launcher::{Flavour, Launch, LaunchError, Server};
 
-/// Sends one inline command over TCP; the reply as far as `wanted` is long.
+/// Sends one inline command over TCP; whether the reply begins with `wanted`.
 fn says(server: &Server, command: &str, wanted: &str) -> bool {
     let mut stream = TcpStream::connect(server.addr()).unwrap();
     stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();

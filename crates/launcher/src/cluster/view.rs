@@ -1,4 +1,4 @@
-//! What one node knows of its cluster.
+//! The view that one node has of its cluster.
 
 use std::ops::RangeInclusive;
 
@@ -9,12 +9,12 @@ use crate::{LaunchError, Server};
 /// The lines of `CLUSTER NODES`.
 pub(super) struct View(Vec<Known>);
 
-/// What is known of one node.
+/// One node, as another node or itself sees it.
 pub(super) struct Known {
     pub(super) id: String,
-    /// If it is a replica.
+    /// The id of its primary, if it is a replica.
     pub(super) primary: Option<String>,
-    /// The higher, the later it came by its slots.
+    /// The higher the epoch, the later the node got its slots.
     pub(super) epoch: u64,
     flags: Vec<String>,
     linked: bool,
@@ -31,7 +31,7 @@ impl View {
         View(text.lines().filter_map(Known::parse).collect())
     }
 
-    /// What the node says of itself.
+    /// Returns the entry of the node itself.
     pub(super) fn myself(&self) -> Option<&Known> {
         self.0.iter().find(|known| known.has("myself"))
     }
@@ -44,7 +44,7 @@ impl View {
         self.0.iter().any(|known| known.id == id && !known.has("handshake"))
     }
 
-    /// Whether it sees another as that one sees itself, and is connected to it.
+    /// Whether the node's view of another equals that node's view of itself, and the two are connected.
     pub(super) fn sees(&self, other: &Known) -> bool {
         self.0.iter().find(|known| known.id == other.id).is_some_and(|known| {
             known.linked
@@ -77,7 +77,7 @@ impl Known {
     }
 }
 
-/// A slot, or a range of them; those under way between nodes, in brackets, are not counted.
+/// Parses a slot or a range of slots; slots in migration, which are in brackets, are skipped.
 fn parse_slots(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.parse().ok()?..=last.parse().ok()?)

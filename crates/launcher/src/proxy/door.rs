@@ -1,4 +1,4 @@
-//! Lets connections in, or not.
+//! Accepts or refuses connections.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::wait::PATIENCE;
 
-/// Where connections come in.
+/// The listening side of a proxy, which can be shut and reopened.
 #[derive(Debug)]
 pub(super) struct Door {
     state: Mutex<State>,
@@ -18,7 +18,7 @@ pub(super) struct Door {
 #[derive(Debug)]
 struct State {
     wanted: Wanted,
-    /// Whether somebody listens.
+    /// Whether the port is open.
     listening: bool,
 }
 
@@ -54,7 +54,7 @@ impl Door {
         wake(addr);
     }
 
-    /// Hands over whoever comes in, until the door is removed.
+    /// Accepts connections and passes each to `welcome`, until the door is removed.
     pub(super) fn keep(
         &self,
         addr: SocketAddr,
@@ -75,7 +75,7 @@ impl Door {
                         listener = Some(again);
                         self.set_listening(true);
                     }
-                    // Somebody else has the port at the moment.
+                    // Another process has the port at the moment.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
                 },
                 (Wanted::Open, Some(listener)) => {
@@ -104,7 +104,7 @@ impl Door {
     }
 
     fn wait_while(&self, holds: impl Fn(&State) -> bool) {
-        // A door that stays shut for longer is looked at again by its keeper.
+        // With a timeout: if the door stays shut for longer, the keeper checks again.
         let wait = self.changed.wait_timeout_while(self.lock(), PATIENCE, |state| holds(state));
         drop(wait);
     }
@@ -114,15 +114,15 @@ impl Door {
     }
 }
 
-/// Ends it at once: a server that is being started at this moment has a copy of the socket until it is, and whoever
-/// connects would be let in there.
+/// Closes the socket at once. A server that is being started at this moment has a copy of the socket until it
+/// runs its program, and a client that connects would be accepted there.
 fn close(listener: TcpListener) {
     let socket = TcpStream::from(OwnedFd::from(listener));
-    // Nobody listens on it any more, whatever it says.
+    // The result does not matter: after this no process accepts on the socket.
     let _ = socket.shutdown(Shutdown::Both);
 }
 
-/// The keeper waits for a connection; so make one.
+/// Wakes the keeper, which waits for a connection, by making one.
 fn wake(addr: SocketAddr) {
     let _ = TcpStream::connect(addr);
 }

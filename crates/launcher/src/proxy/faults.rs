@@ -1,4 +1,4 @@
-//! What a proxy is told to do, and what it has counted.
+//! The faults that a proxy injects, and its counts.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use super::line::Line;
 
-/// What happens to a reply.
+/// A fault of one reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is not passed, and nothing after it.
+    /// The reply is dropped, and everything after it on the connection.
     Swallow,
-    /// The connection is closed before it.
+    /// The connection is closed before the reply.
     CutBefore,
-    /// The connection is closed in the middle of it.
+    /// The connection is closed in the middle of the reply.
     CutWithin,
 }
 
-/// What happens to the next replies.
+/// The faults of the next replies.
 #[derive(Default)]
 pub(super) struct Faults {
     fault: Option<Fault>,
@@ -37,7 +37,7 @@ impl Faults {
         *self = Faults::default();
     }
 
-    /// What happens to this reply, which is one less to come.
+    /// Returns the fault of this reply, and counts the reply.
     pub(super) fn take(&mut self) -> Option<Fault> {
         self.left = self.left.checked_sub(1)?;
         self.fault
@@ -57,7 +57,7 @@ impl fmt::Debug for Faults {
 /// A connection and its threads.
 type Kept = (Arc<Line>, Vec<JoinHandle<()>>);
 
-/// What all connections of a proxy share.
+/// The state that all connections of a proxy share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
@@ -86,7 +86,7 @@ impl Shared {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a connection, to close it later; forgets those that have ended.
+    /// Keeps a connection, to close it later; forgets connections that have ended.
     pub(super) fn keep(&self, line: Arc<Line>, threads: Vec<JoinHandle<()>>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.retain(|(_, threads)| !threads.iter().all(JoinHandle::is_finished));
@@ -98,7 +98,7 @@ impl Shared {
         lines.iter().for_each(|(line, _)| line.close());
     }
 
-    /// Waits until the threads of all connections have ended, which they do once it is closed.
+    /// Waits until the threads of all connections have ended, which they do once the connections are closed.
     pub(super) fn join_lines(&self) {
         let lines = std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in lines.into_iter().flat_map(|(_, threads)| threads) {

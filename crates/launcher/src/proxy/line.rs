@@ -1,4 +1,4 @@
-//! One connection through a proxy, kept by three threads: requests, replies, and their delivery.
+//! One connection through a proxy, served by three threads: requests, replies, and their delivery.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::faults::{Fault, Shared};
 use super::frame;
 
-/// A client's connection and the one to the server that belongs to it.
+/// A client's connection, and the proxy's connection to the server for it.
 #[derive(Debug)]
 pub(super) struct Line {
     client: TcpStream,
@@ -22,9 +22,9 @@ pub(super) struct Line {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether each request under way runs a script, oldest first.
+    /// Whether each request in flight runs a script, oldest first.
     asked: VecDeque<bool>,
-    /// What is to be delivered, and when.
+    /// The deliveries, and when each is due.
     outbox: VecDeque<(Instant, Delivery)>,
     closed: bool,
 }
@@ -38,7 +38,7 @@ enum Delivery {
     End,
 }
 
-/// Connects a client to the server, or closes its connection if there is none.
+/// Connects a client to the server, or closes its connection if the server cannot be reached.
 pub(super) fn begin(client: TcpStream, shared: &Arc<Shared>) {
     shared.connections.fetch_add(1, Ordering::SeqCst);
     let Ok(server) = TcpStream::connect(shared.server) else { return };
@@ -59,11 +59,11 @@ pub(super) fn begin(client: TcpStream, shared: &Arc<Shared>) {
 }
 
 impl Line {
-    /// Closes both connections, which ends its threads.
+    /// Closes both connections, which ends the threads.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
-        // An error says that it is closed already.
+        // OK because an error means that it is closed already.
         let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
     }
@@ -71,7 +71,7 @@ impl Line {
     fn pass_requests(&self, shared: &Shared) -> io::Result<()> {
         for_each(&self.client, frame::request_len, |request| {
             let is_script = frame::is_script(request);
-            // Before the server can reply to it. A line with nothing on it has no reply.
+            // Recorded before the server can reply. An empty line has no reply.
             if !request.trim_ascii().is_empty() {
                 self.lock().asked.push_back(is_script);
             }
@@ -129,7 +129,7 @@ impl Line {
         Ok(())
     }
 
-    /// The oldest delivery, once it is due; none once the line is closed.
+    /// Returns the oldest delivery once it is due; `None` once the connection is closed.
     fn next_delivery(&self) -> Option<Delivery> {
         let mut state = self.lock();
         loop {
@@ -153,7 +153,7 @@ impl Line {
     }
 }
 
-/// Reads until the end, and hands over every whole frame.
+/// Reads until the end, and passes every complete frame to `take`.
 fn for_each(
     mut stream: &TcpStream,
     frame_len: fn(&[u8]) -> io::Result<Option<usize>>,
