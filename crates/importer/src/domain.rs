@@ -5,33 +5,33 @@ use std::collections::{BTreeSet, HashMap};
 use tollgate::rules::reading::Report;
 use tollgate_core::Excerpt;
 
-use super::read::{Descriptor, Root, Value};
-use super::source::{Place, Source};
+use super::read::{ConfigFile, Descriptor, DescriptorValue};
+use super::source::{Source, SourcePosition};
 
 /// The most values with a star on one level. envoyproxy/ratelimit compares every request with all of them.
 const MAX_STARS: usize = 1_000;
 
 /// The descriptors of a domain, which may come from several files.
-pub(super) struct Domain {
+pub(super) struct ImportedDomain {
     pub(super) name: String,
-    place: Place,
+    place: SourcePosition,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
 /// Adds the descriptors of a file to its domain.
 pub(super) fn add(
-    domains: &mut Vec<Domain>,
-    root: Root,
+    domains: &mut Vec<ImportedDomain>,
+    root: ConfigFile,
     sources: &[Source],
     reports: &mut [Report],
 ) {
-    let Root { domain: name, place, mut descriptors } = root;
+    let ConfigFile { domain: name, place, mut descriptors } = root;
     for descriptor in &descriptors {
         check_level(&descriptor.below, sources, reports);
     }
     let Some(domain) = domains.iter_mut().find(|domain| domain.name == name) else {
         check_siblings(&descriptors, sources, reports);
-        domains.push(Domain { name, place, descriptors });
+        domains.push(ImportedDomain { name, place, descriptors });
         return;
     };
     let first = name_of(domain.place, sources);
@@ -56,7 +56,9 @@ fn check_level(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
 /// Reports siblings that cannot be combined, and siblings that rules treat differently.
 fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
     check_twice(level, sources, reports);
-    let stars = |value: &Value| matches!(value, Value::Prefix(_) | Value::Glob(_));
+    let stars = |value: &DescriptorValue| {
+        matches!(value, DescriptorValue::Prefix(_) | DescriptorValue::Glob(_))
+    };
     if let Some(over) = level.iter().filter(|it| stars(&it.value)).nth(MAX_STARS) {
         let message = format!("more than {MAX_STARS} values with a star beside each other");
         over.place.error(reports, message, "use fewer, or keys without a value");
@@ -69,7 +71,7 @@ fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Repor
 
 /// Reports descriptors that are the same key to envoyproxy/ratelimit, which joins a key and its value by `_`.
 fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report]) {
-    let mut first: HashMap<String, Place> = HashMap::with_capacity(level.len());
+    let mut first: HashMap<String, SourcePosition> = HashMap::with_capacity(level.len());
     for descriptor in level {
         let joined = joined(descriptor);
         let Some(before) = first.get(&joined) else {
@@ -86,15 +88,15 @@ fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
     }
 }
 
-fn name_of(place: Place, sources: &[Source]) -> &str {
+fn name_of(place: SourcePosition, sources: &[Source]) -> &str {
     sources.get(place.file).map_or("", |source| &source.name)
 }
 
 fn joined(Descriptor { key, value, .. }: &Descriptor) -> String {
     match value {
-        Value::Any => key.clone(),
-        Value::Exact(value) | Value::Glob(value) => format!("{key}_{value}"),
-        Value::Prefix(start) => format!("{key}_{start}*"),
+        DescriptorValue::Any => key.clone(),
+        DescriptorValue::Exact(value) | DescriptorValue::Glob(value) => format!("{key}_{value}"),
+        DescriptorValue::Prefix(start) => format!("{key}_{start}*"),
     }
 }
 
@@ -106,15 +108,15 @@ const MAX_KEY_BYTES: usize = 512;
 fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [Report]) {
     let Descriptor { key, value, .. } = descriptor;
     let start = match value {
-        Value::Any => return,
-        Value::Exact(text) | Value::Prefix(text) => text,
-        Value::Glob(text) => text.split('*').next().unwrap_or_default(),
+        DescriptorValue::Any => return,
+        DescriptorValue::Exact(text) | DescriptorValue::Prefix(text) => text,
+        DescriptorValue::Glob(text) => text.split('*').next().unwrap_or_default(),
     };
     let joined = format!("{key}_{start}");
     let ends = joined.match_indices('_').map(|(end, _)| end).filter(|end| *end > key.len());
     let mut others = ends.take_while(|end| *end <= MAX_KEY_BYTES).map(|end| &joined[..end]);
     let longer = match value {
-        Value::Exact(_) => None,
+        DescriptorValue::Exact(_) => None,
         // With a `_` after it, the other key begins with the text before the star.
         _ => keys.range(&*joined..).next().copied().filter(|other| other.starts_with(&joined)),
     };

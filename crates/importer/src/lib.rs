@@ -34,7 +34,7 @@ mod write;
 use tollgate::rules::reading::{Position, Report};
 use tollgate::rules::{Config, Problems};
 
-use domain::Domain;
+use domain::ImportedDomain;
 pub use source::Source;
 
 /// The result of an import.
@@ -49,7 +49,7 @@ pub struct Import {
 /// Makes limits and rules from all the files of one server.
 pub fn import(sources: &[Source]) -> Import {
     let mut reports: Vec<Report> = sources.iter().map(|source| Report::new(&source.name)).collect();
-    let mut domains: Vec<Domain> = Vec::new();
+    let mut domains: Vec<ImportedDomain> = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         if let Some(root) = read::file(file, source, &mut reports) {
             domain::add(&mut domains, root, sources, &mut reports);

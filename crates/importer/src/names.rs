@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::read::{Descriptor, Value};
+use super::read::{Descriptor, DescriptorValue};
 
 const MAX_NAME_CHARS: usize = 64;
 
@@ -11,12 +11,12 @@ const MAX_BASE_CHARS: usize = MAX_NAME_CHARS - 8;
 
 /// The names of a domain, each used by one rule.
 #[derive(Default)]
-pub(super) struct Names {
+pub(super) struct RuleNames {
     /// Each name in use, with the last number that was tried after it.
     taken: HashMap<String, u32>,
 }
 
-impl Names {
+impl RuleNames {
     /// Returns the name, or the next free one: `users`, `users-2`.
     pub(super) fn unique(&mut self, wanted: &str) -> String {
         let fitting = fitting(wanted);
@@ -37,8 +37,10 @@ impl Names {
 pub(super) fn of_path<'t>(path: impl Iterator<Item = &'t Descriptor>) -> String {
     let steps = path.map(|Descriptor { key, value, .. }| {
         let value = match value {
-            Value::Any => "",
-            Value::Exact(value) | Value::Prefix(value) | Value::Glob(value) => value,
+            DescriptorValue::Any => "",
+            DescriptorValue::Exact(value)
+            | DescriptorValue::Prefix(value)
+            | DescriptorValue::Glob(value) => value,
         };
         let parts = [fitting(key), fitting(value)];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_")

@@ -6,7 +6,7 @@ use tollgate::rules::reading::{
 };
 use tollgate_core::Excerpt;
 
-use super::source::{Place, Source};
+use super::source::{Source, SourcePosition};
 use super::unit::Unit;
 
 /// Sixteen nested descriptors, which is as many as a rule's key can have, and a limit with `replaces` in the
@@ -51,18 +51,18 @@ const REPLACES: Mapping = Mapping {
 };
 
 /// The content of a file.
-pub(super) struct Root {
+pub(super) struct ConfigFile {
     pub(super) domain: String,
-    pub(super) place: Place,
+    pub(super) place: SourcePosition,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
 /// A descriptor, and the descriptors nested in it.
 pub(super) struct Descriptor {
-    pub(super) place: Place,
+    pub(super) place: SourcePosition,
     pub(super) key: String,
-    pub(super) value: Value,
-    pub(super) limit: Option<RateLimit>,
+    pub(super) value: DescriptorValue,
+    pub(super) limit: Option<DescriptorLimit>,
     /// Whether all values that match share one counter.
     pub(super) is_shared: bool,
     pub(super) below: Vec<Descriptor>,
@@ -70,7 +70,7 @@ pub(super) struct Descriptor {
 
 /// The values that a descriptor applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum DescriptorValue {
     /// All values that no sibling applies to.
     Any,
     Exact(String),
@@ -81,12 +81,12 @@ pub(super) enum Value {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct RateLimit {
+pub(super) struct DescriptorLimit {
     pub(super) name: Option<String>,
     pub(super) quota: Quota,
     pub(super) is_shadow: bool,
     /// The names of other limits, and their positions.
-    pub(super) replaces: Vec<(String, Place)>,
+    pub(super) replaces: Vec<(String, SourcePosition)>,
 }
 
 /// How many requests are allowed.
@@ -98,7 +98,7 @@ pub(super) enum Quota {
 }
 
 /// Reads a file, and adds its errors to its report.
-pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<Root> {
+pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Option<ConfigFile> {
     let report = reports.get_mut(file)?;
     let bytes = match &source.bytes {
         Ok(bytes) => bytes,
@@ -113,16 +113,18 @@ pub(super) fn file(file: usize, source: &Source, reports: &mut [Report]) -> Opti
     let nothing = |at, report: &mut Report| {
         report.error(at, "neither a domain nor descriptors", FILE.remedy);
     };
-    document.read(nothing, report, |node, report| Reader { file, report }.root(node)).flatten()
+    document
+        .read(nothing, report, |node, report| ConfigReader { file, report }.root(node))
+        .flatten()
 }
 
-struct Reader<'r> {
+struct ConfigReader<'r> {
     file: usize,
     report: &'r mut Report,
 }
 
-impl Reader<'_> {
-    fn root(&mut self, node: &Node<'_>) -> Option<Root> {
+impl ConfigReader<'_> {
+    fn root(&mut self, node: &Node<'_>) -> Option<ConfigFile> {
         let fields = Fields::read(node, &FILE, self.report)?;
         let domain = fields.require("domain", "name it, like `domain: api`", self.report);
         let domain = domain.and_then(|node| {
@@ -132,11 +134,11 @@ impl Reader<'_> {
         });
         let descriptors = self.descriptors(&fields);
         let (domain, place) = domain?;
-        Some(Root { domain, place, descriptors })
+        Some(ConfigFile { domain, place, descriptors })
     }
 
-    fn place(&self, at: Position) -> Place {
-        Place { file: self.file, at }
+    fn place(&self, at: Position) -> SourcePosition {
+        SourcePosition { file: self.file, at }
     }
 
     fn descriptors(&mut self, fields: &Fields<'_, '_>) -> Vec<Descriptor> {
@@ -152,7 +154,7 @@ impl Reader<'_> {
         let value = self.value(node, &fields);
         let key = key.and_then(|node| {
             let text = self.report.text(node, "`key`", remedy)?;
-            if value == Some(Value::Any) && text.ends_with('*') {
+            if value == Some(DescriptorValue::Any) && text.ends_with('*') {
                 let message = "a key that ends with a star, without a value, which \
                                envoyproxy/ratelimit takes for all keys that begin so";
                 let remedy = "write a descriptor for each key that is meant, without the star";
@@ -161,7 +163,7 @@ impl Reader<'_> {
             ATTRIBUTE.check(text, node.at, self.report)
         });
         let is_shared = self.truth(&fields, "share_threshold");
-        if is_shared && matches!(value, Some(Value::Any | Value::Exact(_))) {
+        if is_shared && matches!(value, Some(DescriptorValue::Any | DescriptorValue::Exact(_))) {
             let remedy = "end the value with `*`, or leave `share_threshold` out";
             self.report.error(fields.at, "`share_threshold` without a star in `value`", remedy);
         }
@@ -204,8 +206,10 @@ impl Reader<'_> {
         self.report.warn(at, message, remedy);
     }
 
-    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Value> {
-        let Some(node) = set(fields, "value") else { return is_whole(of).then_some(Value::Any) };
+    fn value(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<DescriptorValue> {
+        let Some(node) = set(fields, "value") else {
+            return is_whole(of).then_some(DescriptorValue::Any);
+        };
         let text =
             self.report.text(node, "`value`", "use a text, or leave it out for any value")?;
         if text.strip_suffix('*').unwrap_or(text).contains('*') {
@@ -219,21 +223,21 @@ impl Reader<'_> {
         }
         let start = text.trim_end_matches('*');
         Some(match start {
-            "" if text.is_empty() => Value::Any,
-            _ if start.contains('*') => Value::Glob(text.to_owned()),
-            _ if start.len() < text.len() => Value::Prefix(start.to_owned()),
-            _ => Value::Exact(text.to_owned()),
+            "" if text.is_empty() => DescriptorValue::Any,
+            _ if start.contains('*') => DescriptorValue::Glob(text.to_owned()),
+            _ if start.len() < text.len() => DescriptorValue::Prefix(start.to_owned()),
+            _ => DescriptorValue::Exact(text.to_owned()),
         })
     }
 
-    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<RateLimit> {
+    fn rate_limit(&mut self, node: &Node<'_>, is_shadow: bool) -> Option<DescriptorLimit> {
         let fields = Fields::read(node, &RATE_LIMIT, self.report)?;
         let quota = self.quota(node, &fields);
         let name = set(&fields, "name")
             .and_then(|node| self.report.text(node, "`name`", "use a text").map(str::to_owned));
         let name = name.filter(|name| !name.is_empty());
         let replaces = self.replaces(&fields, name.as_deref());
-        Some(RateLimit { name, quota: quota?, is_shadow, replaces })
+        Some(DescriptorLimit { name, quota: quota?, is_shadow, replaces })
     }
 
     fn quota(&mut self, of: &Node<'_>, fields: &Fields<'_, '_>) -> Option<Quota> {
@@ -288,13 +292,17 @@ impl Reader<'_> {
         unit.map(|(_, unit)| *unit)
     }
 
-    fn replaces(&mut self, fields: &Fields<'_, '_>, own: Option<&str>) -> Vec<(String, Place)> {
+    fn replaces(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        own: Option<&str>,
+    ) -> Vec<(String, SourcePosition)> {
         let Some(node) = set(fields, "replaces") else { return Vec::new() };
         let items = self.report.list(node, "`replaces`", REPLACES.remedy).unwrap_or_default();
         items.iter().filter_map(|item| self.replaced(item, own)).collect()
     }
 
-    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, Place)> {
+    fn replaced(&mut self, item: &Node<'_>, own: Option<&str>) -> Option<(String, SourcePosition)> {
         let fields = Fields::read(item, &REPLACES, self.report)?;
         let node = fields.require("name", REPLACES.remedy, self.report)?;
         let name = self.report.text(node, "`name`", REPLACES.remedy)?;

@@ -9,12 +9,12 @@ use tollgate::rules::Config;
 use tollgate::rules::reading::{ATTRIBUTE, Report};
 use tollgate_core::Excerpt;
 
-use super::domain::Domain;
-use super::names::{self, Names};
-use super::read::{Descriptor, RateLimit, Value};
-use super::replacing::Replacing;
-use super::siblings::{Left, Level};
-use super::source::Place;
+use super::domain::ImportedDomain;
+use super::names::{self, RuleNames};
+use super::read::{Descriptor, DescriptorLimit, DescriptorValue};
+use super::replacing::ReplacedRules;
+use super::siblings::{MatchingValues, SiblingLevel};
+use super::source::SourcePosition;
 
 /// The attribute that every descriptor has: the keys of its entries, in order.
 pub(super) const KEYS: &str = "descriptor_keys";
@@ -26,28 +26,31 @@ const MAX_VALUES: usize = 10_000;
 const MAX_LISTED: usize = Config::MAX_BYTES / 3;
 
 /// A rule to be written.
-pub(super) struct Rule<'t> {
-    pub(super) place: Place,
+pub(super) struct ImportedRule<'t> {
+    pub(super) place: SourcePosition,
     /// The number of the domain.
     pub(super) domain: usize,
     pub(super) name: String,
-    pub(super) steps: Vec<Step<'t>>,
-    pub(super) limit: &'t RateLimit,
+    pub(super) steps: Vec<RuleStep<'t>>,
+    pub(super) limit: &'t DescriptorLimit,
     /// The names of the rules that this one replaces.
     pub(super) replaces: Vec<String>,
 }
 
 /// One entry of the descriptor that a rule applies to.
 #[derive(Clone)]
-pub(super) struct Step<'t> {
+pub(super) struct RuleStep<'t> {
     pub(super) descriptor: &'t Descriptor,
     /// `user`, or `user#2` if it is the second entry with that key.
     pub(super) attribute: Rc<str>,
-    pub(super) left: Rc<Left<'t>>,
+    pub(super) left: Rc<MatchingValues<'t>>,
 }
 
-pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rule<'t>> {
-    let mut maker = Maker { rules: Vec::new(), listed: 0, warned: HashSet::new(), reports };
+pub(super) fn make<'t>(
+    domains: &'t [ImportedDomain],
+    reports: &mut [Report],
+) -> Vec<ImportedRule<'t>> {
+    let mut maker = RuleMaker { rules: Vec::new(), listed: 0, warned: HashSet::new(), reports };
     for (number, domain) in domains.iter().enumerate() {
         let first = maker.rules.len();
         maker.level(number, &domain.descriptors, &mut Vec::new());
@@ -57,25 +60,25 @@ pub(super) fn make<'t>(domains: &'t [Domain], reports: &mut [Report]) -> Vec<Rul
     maker.rules
 }
 
-struct Maker<'t, 'r> {
-    rules: Vec<Rule<'t>>,
+struct RuleMaker<'t, 'r> {
+    rules: Vec<ImportedRule<'t>>,
     listed: usize,
     /// The files and keys for which a warning was given.
     warned: HashSet<(usize, &'t str)>,
     reports: &'r mut [Report],
 }
 
-impl<'t> Maker<'t, '_> {
+impl<'t> RuleMaker<'t, '_> {
     /// Makes the rules of a level and of the levels below it. The recursion is as deep as files may be.
-    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<Step<'t>>) {
-        let beside = Level::new(level);
+    fn level(&mut self, domain: usize, level: &'t [Descriptor], path: &mut Vec<RuleStep<'t>>) {
+        let beside = SiblingLevel::new(level);
         for descriptor in level.iter().filter(|descriptor| has_limit(descriptor)) {
             let Some(step) = self.step(descriptor, &beside, path) else { continue };
             path.push(step);
             if let Some(limit) = &descriptor.limit {
                 let (place, steps) = (descriptor.place, path.clone());
                 let (name, replaces) = (String::new(), Vec::new());
-                self.rules.push(Rule { place, domain, name, steps, limit, replaces });
+                self.rules.push(ImportedRule { place, domain, name, steps, limit, replaces });
             }
             self.level(domain, &descriptor.below, path);
             path.pop();
@@ -85,9 +88,9 @@ impl<'t> Maker<'t, '_> {
     fn step(
         &mut self,
         descriptor: &'t Descriptor,
-        beside: &Level<'t>,
-        path: &[Step<'t>],
-    ) -> Option<Step<'t>> {
+        beside: &SiblingLevel<'t>,
+        path: &[RuleStep<'t>],
+    ) -> Option<RuleStep<'t>> {
         let place = descriptor.place;
         let attribute = self.attribute(descriptor, path)?;
         let Some(left) = beside.left_for(descriptor, MAX_VALUES) else {
@@ -105,11 +108,11 @@ impl<'t> Maker<'t, '_> {
         self.list(left.none_of.len(), place)?;
         self.warn_of_key(descriptor);
         self.warn_of_address(descriptor, &attribute);
-        Some(Step { descriptor, attribute: attribute.into(), left: Rc::new(left) })
+        Some(RuleStep { descriptor, attribute: attribute.into(), left: Rc::new(left) })
     }
 
     /// Counts listed values and names, and reports once that there are too many.
-    fn list(&mut self, more: usize, place: Place) -> Option<()> {
+    fn list(&mut self, more: usize, place: SourcePosition) -> Option<()> {
         let before = self.listed;
         self.listed = before.saturating_add(more);
         if before <= MAX_LISTED && self.listed > MAX_LISTED {
@@ -120,7 +123,7 @@ impl<'t> Maker<'t, '_> {
     }
 
     /// Returns the attribute of the entry in rules.
-    fn attribute(&mut self, descriptor: &Descriptor, path: &[Step<'t>]) -> Option<String> {
+    fn attribute(&mut self, descriptor: &Descriptor, path: &[RuleStep<'t>]) -> Option<String> {
         let Descriptor { key, place, .. } = descriptor;
         let before = path.iter().filter(|step| step.descriptor.key == *key).count();
         let name = match before {
@@ -177,15 +180,16 @@ impl<'t> Maker<'t, '_> {
     /// clients. Other texts, and all texts of a second `ip`, are compared with a client's text in keys.
     fn warn_of_address(&mut self, descriptor: &Descriptor, attribute: &str) {
         let Descriptor { key, value, place, .. } = descriptor;
-        let (Value::Exact(text) | Value::Prefix(text)) = value else { return };
-        let is_address = || matches!(value, Value::Exact(_)) && text.parse::<IpAddr>().is_ok();
+        let (DescriptorValue::Exact(text) | DescriptorValue::Prefix(text)) = value else { return };
+        let is_address =
+            || matches!(value, DescriptorValue::Exact(_)) && text.parse::<IpAddr>().is_ok();
         if key != "ip" || (attribute == "ip" && is_address()) {
             return;
         }
         let client = client(text);
         let (is, may_be) = match (value, &client) {
-            (Value::Exact(_), Some(client)) => ("is", client.as_str() == text),
-            (Value::Exact(_), None) => ("is", text == NOWHERE),
+            (DescriptorValue::Exact(_), Some(client)) => ("is", client.as_str() == text),
+            (DescriptorValue::Exact(_), None) => ("is", text == NOWHERE),
             (_, Some(client)) => ("begins with", client.as_str().starts_with(text)),
             // It may be a part of an address.
             (_, None) => return,
@@ -200,9 +204,9 @@ impl<'t> Maker<'t, '_> {
         }
     }
 
-    /// Names the rules of a domain; rules with a name in the file come first.
+    /// RuleNames the rules of a domain; rules with a name in the file come first.
     fn name(&mut self, first: usize) {
-        let mut names = Names::default();
+        let mut names = RuleNames::default();
         let rules = self.rules.get_mut(first..).unwrap_or_default();
         for rule in rules.iter_mut() {
             if let Some(given) = &rule.limit.name {
@@ -224,8 +228,8 @@ impl<'t> Maker<'t, '_> {
                 given.entry(name).or_default().push(number);
             }
         }
-        let limits: Vec<&RateLimit> = rules.iter().map(|rule| rule.limit).collect();
-        let mut replacing = Replacing::new(limits.len());
+        let limits: Vec<&DescriptorLimit> = rules.iter().map(|rule| rule.limit).collect();
+        let mut replacing = ReplacedRules::new(limits.len());
         for (number, limit) in limits.iter().enumerate() {
             for (name, place) in &limit.replaces {
                 let named = given.get(&**name).map_or(&[][..], Vec::as_slice);

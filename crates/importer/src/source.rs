@@ -29,12 +29,12 @@ impl Source {
 
 /// A position in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SourcePosition {
     pub(crate) file: usize,
     pub(crate) at: Position,
 }
 
-impl Place {
+impl SourcePosition {
     pub(crate) fn error(self, reports: &mut [Report], message: String, remedy: &str) {
         if let Some(report) = reports.get_mut(self.file) {
             report.error(self.at, message, remedy);

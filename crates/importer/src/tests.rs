@@ -141,7 +141,7 @@ fn entries() -> impl Strategy<Value = Entries> {
 
 proptest! {
     #[test]
-    fn every_descriptor_is_limited_by_the_rule_that_envoyproxy_ratelimit_would_choose(
+    fn descriptors_are_limited_by_the_rule_that_envoyproxy_ratelimit_chooses(
         nodes in level(2),
         asked in vec(entries(), 30),
     ) {
@@ -174,13 +174,13 @@ proptest! {
     }
 
     #[test]
-    fn no_file_makes_it_panic(text in "[a-z:*&{}\\[\\],\"'#|>%@` \n-]{0,200}") {
+    fn import_never_panics(text in "[a-z:*&{}\\[\\],\"'#|>%@` \n-]{0,200}") {
         let (rules, problems) = imported(&[&text]);
         prop_assert!(rules.is_some() || problems.contains("error"), "{}", problems);
     }
 
     #[test]
-    fn any_key_and_value_is_told_apart_from_others(
+    fn keys_and_values_are_distinguished(
         key in "[^\\pC ]{1,20}",
         value in any::<String>(),
         other in any::<String>(),
@@ -205,7 +205,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_files_end_in_errors_soon() {
+fn hostile_files_are_rejected_quickly() {
     let deep = "descriptors: [{ key: a, ".repeat(40) + &"}]".repeat(40);
     let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
     let many = |item: &dyn Fn(usize) -> String, count: usize| -> String {
@@ -242,7 +242,7 @@ fn hostile_files_end_in_errors_soon() {
 }
 
 #[test]
-fn a_limit_in_shadow_replaces_those_in_shadow_alone() {
+fn shadow_limit_replaces_only_shadow_limits() {
     let limit = |key: &str, more: &str| {
         format!("- {{ key: {key}, shadow_mode: {more}, unit: day, requests_per_unit: 1 }} }}\n")
     };
@@ -258,7 +258,7 @@ fn a_limit_in_shadow_replaces_those_in_shadow_alone() {
 }
 
 #[test]
-fn limits_of_one_name_that_replace_each_other_in_a_circle_lose_a_step() {
+fn circle_of_replaced_limits_is_broken() {
     let limit = |key: &str, name: &str, replaces: &str| {
         format!(
             "- {{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1, name: {name}, replaces: [{replaces}] }} }}\n"
@@ -290,7 +290,7 @@ fn limited(key: &str, value: &str) -> String {
 }
 
 #[test]
-fn a_value_of_ip_that_no_client_has_is_told_with_the_one_it_is() {
+fn unmatchable_ip_value_is_reported_with_the_matching_one() {
     let no_address = "use an address, or call the entry something else in Envoy and here";
     let instead = |client: &str| Some(format!("use `{client}`, which that address is in rules"));
     for (value, remedy) in [
@@ -334,7 +334,7 @@ fn a_value_of_ip_that_no_client_has_is_told_with_the_one_it_is() {
 }
 
 #[test]
-fn the_second_ip_of_a_descriptor_is_a_client_too() {
+fn second_ip_of_a_descriptor_is_a_client_too() {
     let yaml = "domain: d\ndescriptors: [{ key: ip, descriptors: [{ key: ip, value: 'fe80::1', \
                 rate_limit: { unit: day, requests_per_unit: 1 } }] }]";
     let (rules, problems) = imported(&[yaml]);
@@ -364,7 +364,7 @@ fn a_key_with_a_star_at_its_end_needs_a_value() {
 }
 
 #[test]
-fn a_number_is_in_digits_alone_because_010_is_8_to_others() {
+fn number_must_be_plain_digits() {
     let told = |field: &str, number: &str| {
         imported(&[&format!(
             "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: second, {field}: {number} }} }}]"
@@ -386,7 +386,7 @@ fn a_number_is_in_digits_alone_because_010_is_8_to_others() {
 }
 
 #[test]
-fn entries_of_a_key_that_begins_like_another_with_its_value_are_told() {
+fn ambiguous_joined_keys_are_reported() {
     for (value, other, is_taken) in [
         ("id_5", "user_id", true),
         ("id_", "user_id", true),

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use tollgate::rules::Config;
 
-use super::domain::Domain;
+use super::domain::ImportedDomain;
 use super::read::Quota;
-use super::rules::{KEYS, Rule};
-use super::siblings::{Left, Like};
+use super::rules::{ImportedRule, KEYS};
+use super::siblings::{MatchingValues, ValuePattern};
 use super::source::Source;
 
 /// A longer list is written with a line for each item.
@@ -21,7 +21,11 @@ const HEAD: &str = "\
 ";
 
 /// Writes the file; `None` if it is too large.
-pub(super) fn yaml(domains: &[Domain], rules: &[Rule<'_>], sources: &[Source]) -> Option<String> {
+pub(super) fn yaml(
+    domains: &[ImportedDomain],
+    rules: &[ImportedRule<'_>],
+    sources: &[Source],
+) -> Option<String> {
     let mut yaml = HEAD.to_owned();
     // A single domain is written once, instead of in every rule.
     let shared = match domains {
@@ -49,7 +53,7 @@ fn line(yaml: &mut String, indent: usize, text: &str) {
 }
 
 /// Writes each limit once, however many rules use it.
-fn limits(yaml: &mut String, rules: &[Rule<'_>]) {
+fn limits(yaml: &mut String, rules: &[ImportedRule<'_>]) {
     let mut seen: HashSet<Quota> = HashSet::new();
     for rule in rules {
         let quota = rule.limit.quota;
@@ -79,7 +83,7 @@ fn spent(quota: Quota) -> String {
     }
 }
 
-fn one(yaml: &mut String, rule: &Rule<'_>, domain: Option<&str>, sources: &[Source]) {
+fn one(yaml: &mut String, rule: &ImportedRule<'_>, domain: Option<&str>, sources: &[Source]) {
     let file = sources.get(rule.place.file).map_or("", |source| &source.name);
     line(yaml, 2, &format!("# {}:{}", file.escape_debug(), rule.place.at.line));
     line(yaml, 2, &format!("- name: {}", text(&rule.name)));
@@ -114,12 +118,12 @@ fn escaped(key: &str) -> String {
     key.replace('\\', r"\\").replace(',', r"\,")
 }
 
-fn condition(yaml: &mut String, attribute: &str, left: &Left<'_>) {
+fn condition(yaml: &mut String, attribute: &str, left: &MatchingValues<'_>) {
     let none_of: Vec<String> = left.none_of.iter().map(|like| pattern(attribute, *like)).collect();
     let like = left.like.map(|like| match like {
-        Like::Exact(value) => ("exact", value.to_owned()),
-        Like::Prefix(start) => ("prefix", start.to_owned()),
-        Like::Glob(value) => ("glob", any_text(value)),
+        ValuePattern::Exact(value) => ("exact", value.to_owned()),
+        ValuePattern::Prefix(start) => ("prefix", start.to_owned()),
+        ValuePattern::Glob(value) => ("glob", any_text(value)),
     });
     match (like, none_of.is_empty()) {
         (None, true) => {}
@@ -147,11 +151,11 @@ fn value(attribute: &str, how: &str, value: &str) -> String {
     }
 }
 
-fn pattern(attribute: &str, like: Like<'_>) -> String {
+fn pattern(attribute: &str, like: ValuePattern<'_>) -> String {
     match like {
-        Like::Exact(exact) => value(attribute, "exact", exact),
-        Like::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
-        Like::Glob(glob) => value(attribute, "glob", &any_text(glob)),
+        ValuePattern::Exact(exact) => value(attribute, "exact", exact),
+        ValuePattern::Prefix(start) => format!("{{ prefix: {} }}", text(start)),
+        ValuePattern::Glob(glob) => value(attribute, "glob", &any_text(glob)),
     }
 }
 

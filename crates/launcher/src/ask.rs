@@ -15,7 +15,7 @@ impl Server {
     /// Sends one command over the Unix socket, as [`Launch::admin`](crate::Launch::admin) if there is one,
     /// and returns the reply.
     pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, LaunchError> {
-        self.talk(command).map_err(|source| LaunchError::Asked {
+        self.talk(command).map_err(|source| LaunchError::CommandFailed {
             addr: self.addr(),
             command: name(command),
             source,

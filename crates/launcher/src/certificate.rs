@@ -9,7 +9,7 @@ use crate::LaunchError;
 
 /// A server's certificate and its key, as PEM.
 #[derive(Clone, Debug)]
-pub struct Certified {
+pub struct ServerCertificate {
     /// The certificate.
     pub certificate: String,
     /// Its key.
@@ -44,10 +44,10 @@ impl Authority {
     }
 
     /// Returns a certificate for the server with this name or address.
-    pub fn certify(&self, name: &str) -> Result<Certified, LaunchError> {
+    pub fn certify(&self, name: &str) -> Result<ServerCertificate, LaunchError> {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new([name.to_owned()])?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
-        Ok(Certified { certificate, key: key.serialize_pem(), authority: self.pem.clone() })
+        Ok(ServerCertificate { certificate, key: key.serialize_pem(), authority: self.pem.clone() })
     }
 }

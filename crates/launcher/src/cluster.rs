@@ -15,12 +15,12 @@ use redis::cmd;
 
 use crate::error::Scene;
 use crate::{Flavour, Launch, LaunchError, Server, wait};
-use view::View;
+use view::ClusterView;
 
 /// The number of slots.
 const SLOTS: u16 = 16_384;
 
-/// How long until a replica has given up a fail-over that it was told to make.
+/// How long until a replica has given up a requested fail-over.
 const FAIL_OVER_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The shortest time that votes count; otherwise they count for two timeouts of a node.
@@ -119,7 +119,7 @@ impl Cluster {
         self.live_that(|view| view.myself().is_some_and(|known| known.primary.as_ref() == id))
     }
 
-    fn live_that(&self, holds: impl Fn(&View) -> bool) -> Result<Vec<Node>, LaunchError> {
+    fn live_that(&self, holds: impl Fn(&ClusterView) -> bool) -> Result<Vec<Node>, LaunchError> {
         let views = self.views()?;
         Ok(views.iter().filter(|(_, view)| holds(view)).map(|(node, _)| *node).collect())
     }
@@ -238,9 +238,9 @@ impl Cluster {
     }
 
     /// Returns the view that every live node has of the cluster.
-    fn views(&self) -> Result<Vec<(Node, View)>, LaunchError> {
+    fn views(&self) -> Result<Vec<(Node, ClusterView)>, LaunchError> {
         let live = self.nodes().into_iter().filter(|node| self[*node].is_live());
-        live.map(|node| Ok((node, View::of(&self[node])?))).collect()
+        live.map(|node| Ok((node, ClusterView::of(&self[node])?))).collect()
     }
 
     fn by_id(&self, id: &str) -> Option<Node> {
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scene_tells_what_every_node_knows_and_logged() {
+    fn scene_shows_the_view_and_the_log_of_every_node() {
         let mut cluster = Cluster::start(Flavour::Valkey, 2, 0).unwrap();
         cluster[Node(1)].kill();
         let scene = cluster.scene().to_string();

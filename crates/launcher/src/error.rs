@@ -71,7 +71,7 @@ pub enum LaunchError {
     Prepare(#[from] io::Error),
     /// The server did not answer a command, or refused it.
     #[error("`{command}` failed at {addr}")]
-    Asked {
+    CommandFailed {
         /// The server's address.
         addr: SocketAddr,
         /// The command, without its arguments.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::{self, ScopedJoinHandle};
 
 use crate::server::{Admin, Program, Server};
-use crate::{Certified, Flavour, LaunchError, clock, find, ports};
+use crate::{Flavour, LaunchError, ServerCertificate, clock, find, ports};
 
 /// How often a port may be taken by another process between being found free and being used.
 const MAX_PORTS_TRIED: u32 = 10;
@@ -25,15 +25,15 @@ pub struct Launch {
     /// Lines of the launcher, which come before the lines of the caller.
     own: Vec<(String, String)>,
     config: Vec<(String, String)>,
-    tls: Option<Certified>,
+    tls: Option<ServerCertificate>,
     admin: Option<Admin>,
     clock_offset_s: Option<i64>,
-    part: Part,
+    part: ProcessRole,
 }
 
 /// The role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ProcessRole {
     /// A server without a cluster.
     Alone,
     /// A node of a cluster.
@@ -52,7 +52,7 @@ impl Launch {
             tls: None,
             admin: None,
             clock_offset_s: None,
-            part: Part::Alone,
+            part: ProcessRole::Alone,
         };
         // For primaries: replicas are in sync at once, not after 5 s.
         launch.own("repl-diskless-sync", "yes").own("repl-diskless-sync-delay", 0)
@@ -65,7 +65,7 @@ impl Launch {
     }
 
     /// Makes the server use TLS, and nothing else, on its port. Not every build of a server can.
-    pub fn tls(self, certified: Certified) -> Launch {
+    pub fn tls(self, certified: ServerCertificate) -> Launch {
         Launch { tls: Some(certified), ..self }
     }
 
@@ -106,7 +106,7 @@ impl Launch {
         self
     }
 
-    pub(crate) fn part(self, part: Part) -> Launch {
+    pub(crate) fn part(self, part: ProcessRole) -> Launch {
         Launch { part, ..self }
     }
 
@@ -139,17 +139,18 @@ impl Launch {
 
     fn start_on(&self, binary: &Path, port: u16) -> Result<Server, LaunchError> {
         let directory = tempfile::tempdir()?;
-        let bus_port = if self.part == Part::Node { Some(ports::free_port()?) } else { None };
+        let bus_port =
+            if self.part == ProcessRole::Node { Some(ports::free_port()?) } else { None };
         let config = directory.path().join(CONFIG);
         fs::write(&config, self.config_text(port, bus_port, directory.path()))?;
-        if let Some(Certified { certificate, key, authority }) = &self.tls {
+        if let Some(ServerCertificate { certificate, key, authority }) = &self.tls {
             fs::write(directory.path().join(CERTIFICATE), certificate)?;
             fs::write(directory.path().join(KEY), key)?;
             fs::write(directory.path().join(AUTHORITY), authority)?;
         }
         let mut program =
             Program { binary: binary.into(), arguments: vec![config.into()], environment: vec![] };
-        if self.part == Part::Sentinel {
+        if self.part == ProcessRole::Sentinel {
             program.arguments.push("--sentinel".into());
         }
         if let Some(seconds) = self.clock_offset_s {

@@ -35,7 +35,7 @@ mod wait;
 
 #[cfg(feature = "tls")]
 pub use certificate::Authority;
-pub use certificate::Certified;
+pub use certificate::ServerCertificate;
 pub use cluster::{Cluster, ClusterLaunch, FailOver, Node};
 pub use error::{LaunchError, Scene};
 pub use launch::Launch;

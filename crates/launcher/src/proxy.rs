@@ -1,9 +1,9 @@
 //! A proxy between clients and a server, which injects faults.
 
+mod connection;
 mod door;
 mod faults;
 mod frame;
-mod line;
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::ports;
 use door::Door;
-use faults::{Fault, Shared};
+use faults::{ProxyState, ReplyFault};
 
 /// A proxy between clients and one server, which loses, cuts or delays replies as requested.
 ///
@@ -34,7 +34,7 @@ use faults::{Fault, Shared};
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     door: Arc<Door>,
     doorkeeper: Option<JoinHandle<()>>,
 }
@@ -44,11 +44,11 @@ impl Proxy {
     pub fn start(server: SocketAddr) -> io::Result<Proxy> {
         let listener = ports::listen()?;
         let addr = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(server));
+        let shared = Arc::new(ProxyState::new(server));
         let door = Arc::new(Door::open());
         let doorkeeper = thread::spawn({
             let (shared, door) = (Arc::clone(&shared), Arc::clone(&door));
-            move || door.keep(addr, listener, |client| line::begin(client, &shared))
+            move || door.keep(addr, listener, |client| connection::begin(client, &shared))
         });
         Ok(Proxy { addr, shared, door, doorkeeper: Some(doorkeeper) })
     }
@@ -74,17 +74,17 @@ impl Proxy {
     /// Later replies on such a connection are held back as well, also after [`Proxy::pass`]: the client would
     /// take the next reply for the one that it waits for.
     pub fn drop_replies(&self, count: u64) {
-        self.shared.faults().set(Fault::Swallow, count);
+        self.shared.faults().set(ReplyFault::Swallow, count);
     }
 
     /// Closes the connection in place of each of the next `count` replies.
     pub fn cut_after_request(&self, count: u64) {
-        self.shared.faults().set(Fault::CutBefore, count);
+        self.shared.faults().set(ReplyFault::CutBefore, count);
     }
 
     /// Passes half of each of the next `count` replies, and closes the connection.
     pub fn cut_mid_reply(&self, count: u64) {
-        self.shared.faults().set(Fault::CutWithin, count);
+        self.shared.faults().set(ReplyFault::CutWithin, count);
     }
 
     /// Delays every reply, of scripts or not; the function is called for each reply.
@@ -107,7 +107,7 @@ impl Proxy {
 
     /// Closes every open connection.
     pub fn cut_connections(&self) {
-        self.shared.close_lines();
+        self.shared.close_connections();
     }
 
     /// Returns how many scripts were passed to the server, including scripts that the server did not know.
@@ -138,7 +138,7 @@ impl Drop for Proxy {
             // The thread has ended either way.
             let _ = doorkeeper.join();
         }
-        self.shared.close_lines();
-        self.shared.join_lines();
+        self.shared.close_connections();
+        self.shared.join_connections();
     }
 }

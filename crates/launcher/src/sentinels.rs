@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::cmd;
 
-use crate::launch::Part;
+use crate::launch::ProcessRole;
 use crate::{Flavour, Launch, LaunchError, Server, find, wait};
 
 /// Shorter intervals than the defaults, in milliseconds.
@@ -95,7 +95,7 @@ impl SentinelLaunch<'_> {
         let (ip, port) = (addr.ip(), addr.port());
         let quorum = self.quorum.unwrap_or(self.count / 2 + 1);
         let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
-        let mut launch = self.sentinel.clone().part(Part::Sentinel);
+        let mut launch = self.sentinel.clone().part(ProcessRole::Sentinel);
         launch = launch
             .own("sentinel", format_args!("monitor {name} {ip} {port} {quorum}"))
             .own("sentinel", format_args!("down-after-milliseconds {name} {down}"))

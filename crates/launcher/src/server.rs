@@ -198,7 +198,7 @@ impl Server {
     fn answers(&self) -> bool {
         match self.ask::<String>(&redis::cmd("PING")) {
             Ok(_) => true,
-            Err(LaunchError::Asked { source, .. }) => {
+            Err(LaunchError::CommandFailed { source, .. }) => {
                 matches!(source.code(), Some("NOAUTH" | "NOPERM" | "MASTERDOWN"))
             }
             Err(_) => false,

@@ -32,7 +32,7 @@ fn a_clock_steps_forth_and_back() {
 }
 
 #[test]
-fn a_key_ends_when_the_clock_says_so() {
+fn key_expires_by_the_server_clock() {
     let server = Launch::new(Flavour::Valkey).clock_offset(0).start().unwrap();
     server.ask::<()>(cmd("SET").arg("key").arg("1").arg("EX").arg(1_000)).unwrap();
     server.set_clock_offset(900).unwrap();
@@ -52,7 +52,7 @@ fn a_script_sees_the_clock() {
 }
 
 #[test]
-fn a_redis_cannot_have_one() {
+fn redis_cannot_have_its_own_clock() {
     let error = Launch::new(Flavour::Redis).clock_offset(0).start().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -61,7 +61,7 @@ fn a_redis_cannot_have_one() {
 }
 
 #[test]
-fn a_clock_that_is_the_machines_cannot_be_set() {
+fn machine_clock_cannot_be_set() {
     let server = Launch::new(Flavour::Valkey).start().unwrap();
     let error = server.set_clock_offset(1).unwrap_err();
     assert!(matches!(error, LaunchError::ClockNotOwn { .. }), "{error}");

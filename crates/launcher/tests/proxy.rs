@@ -54,7 +54,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn everything_passes_unless_told_otherwise() {
+fn proxy_passes_everything_by_default() {
     let (server, proxy) = start();
     let client = redis::Client::open(proxy.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -72,7 +72,7 @@ fn everything_passes_unless_told_otherwise() {
 }
 
 #[test]
-fn a_swallowed_reply_is_of_a_script_that_ran() {
+fn dropped_reply_belongs_to_a_script_that_ran() {
     let (server, proxy) = start();
     let mut stream = connect(&proxy);
     proxy.drop_replies(1);
@@ -86,7 +86,7 @@ fn a_swallowed_reply_is_of_a_script_that_ran() {
 }
 
 #[test]
-fn nothing_follows_a_swallowed_reply_on_its_connection() {
+fn nothing_follows_a_dropped_reply_on_its_connection() {
     let (server, proxy) = start();
     let (mut first, mut second) = (connect(&proxy), connect(&proxy));
     proxy.drop_replies(1);

@@ -33,8 +33,8 @@ pub enum OnFailure {
     ///
     /// While the store fails, all processes together then admit no more than the limit, in addition to what
     /// the store admitted before. A share is at least 1: with more processes than the limit has units, each
-    /// process admits one unit. A request that costs more than the share is refused. What was spent of the
-    /// share is remembered for the next failure. It cannot be refunded.
+    /// process admits one unit. A request that costs more than the share is refused. Charges to the
+    /// share are remembered for the next failure, and cannot be refunded.
     Local {
         /// The number of processes; 0 counts as 1.
         processes: u32,

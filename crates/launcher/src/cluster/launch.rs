@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::cmd;
 
 use super::{Cluster, SLOTS, meet};
-use crate::launch::Part;
+use crate::launch::ProcessRole;
 use crate::{Launch, LaunchError, Server, find};
 
 /// A cluster to be started.
@@ -45,7 +45,7 @@ impl ClusterLaunch {
 
     /// Starts the cluster, and waits until every node serves and knows every other node.
     pub fn start(&self) -> Result<Cluster, LaunchError> {
-        let node = self.node.clone().part(Part::Node);
+        let node = self.node.clone().part(ProcessRole::Node);
         let node = node
             .own("cluster-node-timeout", self.node_timeout.as_millis())
             .own("cluster-config-file", "nodes.conf")

@@ -11,19 +11,19 @@ use crate::wait::PATIENCE;
 /// The listening side of a proxy, which can be shut and reopened.
 #[derive(Debug)]
 pub(super) struct Door {
-    state: Mutex<State>,
+    state: Mutex<DoorState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    wanted: Wanted,
+struct DoorState {
+    wanted: DoorTarget,
     /// Whether the port is open.
     listening: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum DoorTarget {
     Open,
     Shut,
     Gone,
@@ -31,26 +31,26 @@ enum Wanted {
 
 impl Door {
     pub(super) fn open() -> Door {
-        let state = State { wanted: Wanted::Open, listening: true };
+        let state = DoorState { wanted: DoorTarget::Open, listening: true };
         Door { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     /// Returns once connections are refused.
     pub(super) fn shut(&self, addr: SocketAddr) {
-        self.want(Wanted::Shut);
+        self.want(DoorTarget::Shut);
         wake(addr);
-        self.wait_while(|state| state.wanted == Wanted::Shut && state.listening);
+        self.wait_while(|state| state.wanted == DoorTarget::Shut && state.listening);
     }
 
     /// Returns once connections are accepted.
     pub(super) fn reopen(&self) {
-        self.want(Wanted::Open);
-        self.wait_while(|state| state.wanted == Wanted::Open && !state.listening);
+        self.want(DoorTarget::Open);
+        self.wait_while(|state| state.wanted == DoorTarget::Open && !state.listening);
     }
 
     /// Ends [`Door::keep`].
     pub(super) fn remove(&self, addr: SocketAddr) {
-        self.want(Wanted::Gone);
+        self.want(DoorTarget::Gone);
         wake(addr);
     }
 
@@ -64,13 +64,13 @@ impl Door {
         let mut listener = Some(listener);
         loop {
             match (self.wanted(), &listener) {
-                (Wanted::Gone, _) => return,
-                (Wanted::Shut, _) => {
+                (DoorTarget::Gone, _) => return,
+                (DoorTarget::Shut, _) => {
                     listener.take().into_iter().for_each(close);
                     self.set_listening(false);
-                    self.wait_while(|state| state.wanted == Wanted::Shut);
+                    self.wait_while(|state| state.wanted == DoorTarget::Shut);
                 }
-                (Wanted::Open, None) => match TcpListener::bind(addr) {
+                (DoorTarget::Open, None) => match TcpListener::bind(addr) {
                     Ok(again) => {
                         listener = Some(again);
                         self.set_listening(true);
@@ -78,9 +78,9 @@ impl Door {
                     // Another process has the port at the moment.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
                 },
-                (Wanted::Open, Some(listener)) => {
+                (DoorTarget::Open, Some(listener)) => {
                     if let Ok((client, _)) = listener.accept()
-                        && self.wanted() == Wanted::Open
+                        && self.wanted() == DoorTarget::Open
                     {
                         welcome(client);
                     }
@@ -89,11 +89,11 @@ impl Door {
         }
     }
 
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> DoorTarget {
         self.lock().wanted
     }
 
-    fn want(&self, wanted: Wanted) {
+    fn want(&self, wanted: DoorTarget) {
         self.lock().wanted = wanted;
         self.changed.notify_all();
     }
@@ -103,13 +103,13 @@ impl Door {
         self.changed.notify_all();
     }
 
-    fn wait_while(&self, holds: impl Fn(&State) -> bool) {
+    fn wait_while(&self, holds: impl Fn(&DoorState) -> bool) {
         // With a timeout: if the door stays shut for longer, the keeper checks again.
         let wait = self.changed.wait_timeout_while(self.lock(), PATIENCE, |state| holds(state));
         drop(wait);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DoorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_reply_ends_where_it_ends() {
+    fn reply_len_finds_the_end_of_a_reply() {
         for reply in REPLIES {
             let text = reply.escape_ascii();
             for len in 0..reply.len() {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error() {
+    fn malformed_reply_is_an_error() {
         for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"$x\r\n", b"*-2\r\n", b"\r\n"] {
             assert!(reply_len(bytes).is_err(), "{}", bytes.escape_ascii());
         }
