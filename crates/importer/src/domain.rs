@@ -36,11 +36,15 @@ pub(super) fn add(
     };
     let first = name_of(domain.place, sources);
     let message = format!(
-        "domain `{}` is in {} too: they become one",
+        "domain `{}` is also in {}: the two are merged",
         Excerpt::of(&name),
         Excerpt::of(first)
     );
-    place.warn(reports, message, "this is what MERGE_DOMAIN_CONFIG=true does there; else split it");
+    place.warn(
+        reports,
+        message,
+        "MERGE_DOMAIN_CONFIG=true does the same there; if they are separate, rename one",
+    );
     domain.descriptors.append(&mut descriptors);
     check_siblings(&domain.descriptors, sources, reports);
 }
@@ -60,7 +64,7 @@ fn check_siblings(level: &[Descriptor], sources: &[Source], reports: &mut [Repor
         matches!(value, DescriptorValue::Prefix(_) | DescriptorValue::Glob(_))
     };
     if let Some(over) = level.iter().filter(|it| stars(&it.value)).nth(MAX_STARS) {
-        let message = format!("more than {MAX_STARS} values with a star beside each other");
+        let message = format!("more than {MAX_STARS} values with a star on one level");
         over.place.error(reports, message, "use fewer, or keys without a value");
     }
     let keys: BTreeSet<&str> = level.iter().map(|it| &*it.key).collect();
@@ -83,8 +87,8 @@ fn check_twice(level: &[Descriptor], sources: &[Source], reports: &mut [Report])
             false => format!("in {}:{}", Excerpt::of(name_of(*before, sources)), before.at.line),
         };
         let message =
-            format!("descriptor `{}` is there twice (first {first})", Excerpt::of(&joined));
-        descriptor.place.error(reports, message, "put all that they say into one of them");
+            format!("descriptor `{}` is defined twice (first {first})", Excerpt::of(&joined));
+        descriptor.place.error(reports, message, "merge the two into one");
     }
 }
 
@@ -122,10 +126,10 @@ fn warn_of_taken(descriptor: &Descriptor, keys: &BTreeSet<&str>, reports: &mut [
     };
     if let Some(other) = others.find(|other| keys.contains(other)).or(longer) {
         let message = format!(
-            "envoyproxy/ratelimit joins a key and its value by `_`, and takes some entries `{}` for \
+            "envoyproxy/ratelimit joins a key and its value by `_`, and matches some entries `{}` with \
              this one; rules do not",
             Excerpt::of(other)
         );
-        descriptor.place.warn(reports, message, "nothing to do, unless you count on that");
+        descriptor.place.warn(reports, message, "nothing to do, unless you rely on such matches");
     }
 }

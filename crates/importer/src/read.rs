@@ -155,8 +155,8 @@ impl ConfigReader<'_> {
         let key = key.and_then(|node| {
             let text = self.report.text(node, "`key`", remedy)?;
             if value == Some(DescriptorValue::Any) && text.ends_with('*') {
-                let message = "a key that ends with a star, without a value, which \
-                               envoyproxy/ratelimit takes for all keys that begin so";
+                let message = "a key that ends with a star, without a value: to \
+                               envoyproxy/ratelimit it matches all keys with that prefix";
                 let remedy = "write a descriptor for each key that is meant, without the star";
                 self.report.error(node.at, message, remedy);
             }
@@ -180,13 +180,14 @@ impl ConfigReader<'_> {
         for name in ["detailed_metric", "value_to_metric"] {
             if self.truth(fields, name) {
                 let message = format!("`{name}` has no equivalent: metrics name rules, not values");
-                let remedy = "give values that you watch a descriptor, and so a rule, of their own";
+                let remedy =
+                    "give each value that you monitor its own descriptor, and so its own rule";
                 self.warn(fields, name, message, remedy);
             }
         }
         if set(fields, "metadata").is_some() {
             let message = "`metadata` has no equivalent: the answer names the rules that applied";
-            let remedy = "let Envoy go by the names of the rules in its dynamic metadata";
+            let remedy = "make Envoy use the rule names in its dynamic metadata";
             self.warn(fields, "metadata", message.into(), remedy);
         }
     }
@@ -195,7 +196,7 @@ impl ConfigReader<'_> {
         let is_soft = self.truth(fields, "quota_mode");
         if is_soft {
             let message = "`quota_mode` becomes `shadow`: the dynamic metadata has other names";
-            let remedy = "let Envoy go by the rules that are named there";
+            let remedy = "make Envoy use the rule names there";
             self.warn(fields, "quota_mode", message.into(), remedy);
         }
         is_soft
@@ -214,8 +215,8 @@ impl ConfigReader<'_> {
             self.report.text(node, "`value`", "use a text, or leave it out for any value")?;
         if text.strip_suffix('*').unwrap_or(text).contains('*') {
             let message = format!(
-                "`{}` has a star before its end, which is any text to the newest \
-                 envoyproxy/ratelimit, and itself to older ones; it is taken for any text",
+                "`{}` has a star before its end, which matches any text in the newest \
+                 envoyproxy/ratelimit, and itself in older ones; the rule matches any text",
                 Excerpt::of(text)
             );
             let remedy = "if the star itself is meant, write `{ exact: … }` in the rule";
@@ -257,8 +258,9 @@ impl ConfigReader<'_> {
             Some(node) => self.number(node, "`requests_per_unit`"),
             None if !is_whole(of) => None,
             None => {
-                let message = "`requests_per_unit` is missing, which is 0: all is refused";
-                self.report.warn(fields.at, message, "say how many requests may go");
+                let message =
+                    "`requests_per_unit` is missing and counts as 0: everything is refused";
+                self.report.warn(fields.at, message, "set the number of requests");
                 Some(0)
             }
         };

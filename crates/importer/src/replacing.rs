@@ -58,8 +58,8 @@ impl ReplacedRules {
                 *next += 1;
                 match followed[target] {
                     VisitState::OnPath => {
-                        let message = "limits that replace each other: there all of them are gone";
-                        let remedy = "leave out one of them; here this one is not replaced";
+                        let message = "limits that replace each other in a circle: there none of them applies";
+                        let remedy = "remove one of these `replaces`; in the rules this limit is not replaced";
                         place.warn(reports, message.into(), remedy);
                         continue;
                     }

@@ -94,14 +94,14 @@ impl<'t> RuleMaker<'t, '_> {
         let place = descriptor.place;
         let attribute = self.attribute(descriptor, path)?;
         let Some(left) = beside.left_for(descriptor, MAX_VALUES) else {
-            let message = "never reached: a value with a star takes all of its values before";
+            let message = "never reached: an earlier value with a star matches all of its values";
             let remedy =
-                "leave it out, as it is here, or move it up; it is not reached there either";
+                "remove it, as the rules do, or move it up; it is not reached there either";
             place.warn(self.reports, message.into(), remedy);
             return None;
         };
         if left.none_of.len() > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values beside it that count before");
+            let message = format!("more than {MAX_VALUES} values on its level take precedence");
             place.error(self.reports, message, "use a star for some of them");
             return None;
         }
@@ -134,7 +134,7 @@ impl<'t> RuleMaker<'t, '_> {
         let is_taken = name == KEYS || path.iter().any(|step| *step.attribute == name);
         if is_taken {
             let message = format!("`{}` means something else in rules", Excerpt::of(&name));
-            place.error(self.reports, message, "call the entry something else, here and in Envoy");
+            place.error(self.reports, message, "rename the entry, here and in Envoy");
             return None;
         }
         let report = self.reports.get_mut(place.file)?;
@@ -147,27 +147,27 @@ impl<'t> RuleMaker<'t, '_> {
         let (message, remedy) = match &**key {
             "api_key" => (
                 "`api_key` is a claim in rules: unless `api_keys` has the key, no rule limits by it",
-                "call the entry something else in Envoy and here, or list the keys",
+                "rename the entry in Envoy and here, or list the keys",
             ),
             key if key.starts_with("jwt.") => (
-                "`jwt.…` is a claim in rules: no rule limits by one that nobody verified",
-                "call the entry something else in Envoy and here",
+                "`jwt.…` is a claim in rules: no rule limits by a claim that was not verified",
+                "rename the entry in Envoy and here",
             ),
             key if key.starts_with("header.") => (
-                "`header.…` is what a client says: no rule limits by it",
-                "call the entry something else in Envoy and here",
+                "`header.…` is set by the client: no rule limits by it",
+                "rename the entry in Envoy and here",
             ),
             "path" => (
                 "`path` ends before a `?` in rules: queries do not have counters of their own",
-                "call the entry something else in Envoy and here if they should",
+                "rename the entry in Envoy and here if they should",
             ),
             "ip" => (
-                "`ip` is a client in rules: an IPv6 address is its /56, and what is no address `unknown`",
-                "call the entry something else in Envoy and here if each should have a counter",
+                "`ip` is a client in rules: an IPv6 address counts as its /56, other text as `unknown`",
+                "rename the entry in Envoy and here if each should have a counter",
             ),
             "method" => (
-                "`method` in a rule's key is `other` if it is none of the usual nine",
-                "call the entry something else in Envoy and here if each should have a counter",
+                "`method` in a rule's key is `other` unless it is one of the nine standard methods",
+                "rename the entry in Envoy and here if each should have a counter",
             ),
             _ => return,
         };
@@ -197,8 +197,8 @@ impl<'t> RuleMaker<'t, '_> {
         if !may_be {
             let message = format!("never matches: no client's `ip` {is} `{}`", Excerpt::of(text));
             let remedy = client.map_or_else(
-                || "use an address, or call the entry something else in Envoy and here".into(),
-                |client| format!("use `{client}`, which that address is in rules"),
+                || "use an address, or rename the entry in Envoy and here".into(),
+                |client| format!("use `{client}`, the form of that address in rules"),
             );
             place.warn(self.reports, message, &remedy);
         }
@@ -242,10 +242,10 @@ impl<'t> RuleMaker<'t, '_> {
                 if named.is_empty() {
                     let message =
                         format!("no limit of the domain is called `{}`", Excerpt::of(name));
-                    let remedy = "nothing is replaced, there and here; name one that is, or none";
+                    let remedy = "nothing is replaced, there or here; name an existing limit, or remove this";
                     place.warn(self.reports, message, remedy);
                 } else if targets.len() < named.len() {
-                    let message = "a rule in shadow replaces no rule that is enforced: both limit";
+                    let message = "a shadow rule does not replace an enforced rule: both apply";
                     let remedy = "leave `shadow_mode` out, or leave the other limit out";
                     place.warn(self.reports, message.into(), remedy);
                 }

@@ -228,7 +228,7 @@ fn hostile_files_are_rejected_quickly() {
                 "\n{}- {{ key: a, {limit} }}\n",
                 many(&|at| format!("{{ key: a, value: v{at} }}"), 10_001)
             ),
-            "more than 10000 values beside it",
+            "more than 10000 values on its level",
         ),
         (" &all [*all]".into(), "anchors are not supported"),
         (format!(" {}", "x".repeat(5 << 20)), "larger than 4 MiB"),
@@ -254,7 +254,7 @@ fn shadow_limit_replaces_only_shadow_limits() {
     );
     let (rules, problems) = imported(&[&yaml]);
     assert!(rules.unwrap().ends_with("shadow: true\n    replaces: [x-2]\n"));
-    assert!(problems.contains("a rule in shadow replaces no rule that is enforced"), "{problems}");
+    assert!(problems.contains("a shadow rule does not replace an enforced rule"), "{problems}");
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn limited(key: &str, value: &str) -> String {
 
 #[test]
 fn unmatchable_ip_value_is_reported_with_the_matching_one() {
-    let no_address = "use an address, or call the entry something else in Envoy and here";
-    let instead = |client: &str| Some(format!("use `{client}`, which that address is in rules"));
+    let no_address = "use an address, or rename the entry in Envoy and here";
+    let instead = |client: &str| Some(format!("use `{client}`, the form of that address in rules"));
     for (value, remedy) in [
         ("203.0.113.9", None),
         ("203.0.113.*", None),
@@ -405,7 +405,7 @@ fn ambiguous_joined_keys_are_reported() {
         let (rules, problems) = imported(&[&format!("domain: d\ndescriptors:\n{nodes}")]);
         assert!(rules.is_some(), "{problems}");
         let said = format!(
-            "a.yaml:3:3: envoyproxy/ratelimit joins a key and its value by `_`, and takes some entries `{other}`"
+            "a.yaml:3:3: envoyproxy/ratelimit joins a key and its value by `_`, and matches some entries `{other}`"
         );
         assert_eq!(problems.contains(&said), is_taken, "{value} {other}: {problems}");
     }

@@ -80,7 +80,7 @@ pub enum LaunchError {
         source: redis::RedisError,
     },
     /// An expected condition did not become true.
-    #[error("waited {waited:?} in vain until {what}{scene}")]
+    #[error("timed out after {waited:?} waiting until {what}{scene}")]
     InVain {
         /// The condition.
         what: String,
@@ -93,13 +93,15 @@ pub enum LaunchError {
         last: Option<Box<LaunchError>>,
     },
     /// Redis as Debian builds it hangs in libfaketime.
-    #[error("a {flavour} server cannot have a clock of its own: it hangs; use valkey")]
+    #[error(
+        "a {flavour} server cannot have a clock of its own, because it hangs with one; use valkey"
+    )]
     ClockUnsupported {
         /// The kind of server.
         flavour: Flavour,
     },
     /// libfaketime is not installed.
-    #[error("libfaketime not found, which a clock of its own needs; run `make servers`")]
+    #[error("libfaketime not found, which is needed for a clock of its own; run `make servers`")]
     ClockNotFound,
     /// The server uses the machine's clock.
     #[error("the server at {addr} has no clock of its own; start it with `clock_offset`")]

@@ -56,7 +56,7 @@ fn redis_cannot_have_its_own_clock() {
     let error = Launch::new(Flavour::Redis).clock_offset(0).start().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a redis server cannot have a clock of its own: it hangs; use valkey"
+        "a redis server cannot have a clock of its own, because it hangs with one; use valkey"
     );
 }
 
@@ -71,6 +71,6 @@ fn machine_clock_cannot_be_set() {
 fn a_missing_library_is_an_error_that_says_what_to_run() {
     assert_eq!(
         LaunchError::ClockNotFound.to_string(),
-        "libfaketime not found, which a clock of its own needs; run `make servers`"
+        "libfaketime not found, which is needed for a clock of its own; run `make servers`"
     );
 }

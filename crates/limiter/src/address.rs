@@ -32,7 +32,7 @@ pub struct Ipv6Prefix(u8);
 
 /// A number of bits that no IPv6 prefix has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an IPv6 prefix of {bits} bits groups nothing; use 1 to 128, such as 56 or 64")]
+#[error("an IPv6 prefix of {bits} bits is not valid; use 1 to 128, such as 56 or 64")]
 pub struct Ipv6PrefixError {
     bits: u8,
 }
@@ -305,7 +305,7 @@ mod tests {
         assert!(Ipv6Prefix::new(129).is_err());
         assert_eq!(
             Ipv6Prefix::new(0).unwrap_err().to_string(),
-            "an IPv6 prefix of 0 bits groups nothing; use 1 to 128, such as 56 or 64"
+            "an IPv6 prefix of 0 bits is not valid; use 1 to 128, such as 56 or 64"
         );
     }
 

@@ -16,7 +16,7 @@ pub enum Error {
     #[error(transparent)]
     Limit(#[from] LimitError),
     /// A request brings numbers for a rule's limit, and they are not valid for it.
-    #[error("a request cannot limit `{scope}` so: {problem}")]
+    #[error("the request's numbers do not fit the limit `{scope}`: {problem}")]
     LimitedTo {
         /// The rule, and its domain: `api/per-client`.
         scope: String,
@@ -33,7 +33,9 @@ pub enum Error {
     },
     /// A limiter lets [65,536](crate::Builder::max_waiting) requests wait, and 4,096 behind the first waiter
     /// of a key.
-    #[error("{waiting} are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`")]
+    #[error(
+        "{waiting} requests are waiting already; give `acquire` a `max_wait`, or raise `max_waiting`"
+    )]
     TooManyWaiting {
         /// The number of waiters for all keys together.
         waiting: usize,
@@ -165,7 +167,7 @@ pub enum StoreError {
     /// The value that the server has under the key is not a state of this limit. Nothing was charged, and the
     /// value is unchanged.
     #[error(
-        "what is under `{key}` is no state of this limit; reset the key, or use another prefix"
+        "the value under `{key}` is not a state of this limit; reset the key, or use another prefix"
     )]
     Corrupt {
         /// The key, as it is on the server.
@@ -177,7 +179,7 @@ pub enum StoreError {
     Gone,
     /// The server failed again and again, and gets no requests for a moment. Nothing was charged.
     #[error(
-        "{server} keeps failing, and is asked again in {} ms; the last time: {failure}",
+        "{server} keeps failing; next request in {} ms; last failure: {failure}",
         .again_in.as_millis().max(1)
     )]
     BreakerOpen {
@@ -190,7 +192,7 @@ pub enum StoreError {
     },
     /// The queue for the server is so long, or so slow, that this request could not be sent in time: the
     /// server is too slow for the load, or hangs. Nothing was charged.
-    #[error("not sent in time to the server, for which {waiting} requests wait")]
+    #[error("not sent in time: {waiting} requests wait for the server")]
     Overloaded {
         /// The number of waiting requests.
         waiting: usize,

@@ -9,7 +9,7 @@ const MAX_RESERVED: u64 = 256;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the system lets this process open {allowed_files} files, which are enough for {max_connections} connections on \
-     each of both ports, beside {reserved_files} other files"
+     each of the two ports and {reserved_files} other files"
 )]
 pub struct TooFewFiles {
     allowed_files: u64,

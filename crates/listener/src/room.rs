@@ -108,8 +108,8 @@ impl Room {
                 let (cap, port) = (self.bounds.max_connections, self.shared.counts.port().name());
                 tracing::warn!(
                     port,
-                    "{cap} connections are open, the most that there may be: those that are stuck, silent or \
-                     idle are closed for new ones, and if there are none, new ones wait"
+                    "{cap} connections are open, which is the maximum: stuck, silent or idle \
+                     connections are closed for new ones; if there are none, new connections wait"
                 );
             }
             if self.shared.evict(Instant::now()) {
