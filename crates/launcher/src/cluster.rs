@@ -196,8 +196,8 @@ impl Cluster {
         holds: impl FnMut() -> Result<bool, LaunchError>,
     ) -> Result<(), LaunchError> {
         wait::until(what, holds).map_err(|error| match error {
-            LaunchError::InVain { what, waited, last, .. } => {
-                LaunchError::InVain { what, waited, scene: self.scene(), last }
+            LaunchError::TimedOut { what, waited, last, .. } => {
+                LaunchError::TimedOut { what, waited, scene: self.scene(), last }
             }
             other => other,
         })

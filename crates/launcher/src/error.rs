@@ -81,7 +81,7 @@ pub enum LaunchError {
     },
     /// An expected condition did not become true.
     #[error("timed out after {waited:?} waiting until {what}{scene}")]
-    InVain {
+    TimedOut {
         /// The condition.
         what: String,
         /// How long the launcher waited.

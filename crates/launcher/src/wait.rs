@@ -23,7 +23,7 @@ pub(crate) fn until(
         };
         if Instant::now() > deadline {
             let (what, scene) = (what.to_owned(), Scene::default());
-            return Err(LaunchError::InVain { what, waited: PATIENCE, scene, last });
+            return Err(LaunchError::TimedOut { what, waited: PATIENCE, scene, last });
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -146,17 +146,17 @@ mod tests {
         let budget = Budget::new(4 * STEP_BYTES as u32);
         let mut held = budget.held();
         held.grow_to(SMALL_BYTES).unwrap();
-        assert_eq!(free(&budget), 4 * STEP, "small ones are free");
+        assert_eq!(free(&budget), 4 * STEP, "small bodies are not charged");
         held.grow_to(SMALL_BYTES + 1).unwrap();
         assert_eq!(free(&budget), 3 * STEP);
         held.grow_to(STEP_BYTES).unwrap();
         held.grow_to(10).unwrap();
-        assert_eq!(free(&budget), 3 * STEP, "there is enough already");
+        assert_eq!(free(&budget), 3 * STEP, "enough is held already");
         held.grow_to(3 * STEP_BYTES).unwrap();
         assert_eq!(free(&budget), STEP);
         assert_eq!(held.grow_to(5 * STEP_BYTES), Err(Exhausted));
         assert_eq!(budget.held().grow_to(2 * STEP_BYTES), Err(Exhausted));
-        assert_eq!(free(&budget), STEP, "who gets nothing takes nothing");
+        assert_eq!(free(&budget), STEP, "a refused holder takes nothing");
         drop(held);
         assert_eq!(free(&budget), 4 * STEP);
     }
@@ -188,11 +188,7 @@ mod tests {
         let mut answer = Vec::with_capacity(100_000);
         answer.resize(50_000, b'x');
         let large = budget.body(answer).unwrap();
-        assert_eq!(
-            free(&budget),
-            4 * STEP - 50_000,
-            "as long as it is, and not as long as it might"
-        );
+        assert_eq!(free(&budget), 4 * STEP - 50_000, "its length, not its capacity");
         assert!(budget.body(vec![b'x'; 250_000]).is_err());
         let anyway = budget.body_anyway(vec![b'x'; 250_000]);
         assert!(free(&budget) < 0);

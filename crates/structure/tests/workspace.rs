@@ -38,7 +38,7 @@ const LAYERS: &[(&str, &[&str])] = &[
 const KNOWN_CYCLES: &[(&str, &str, &[&str])] = &[
     ("tollgate-bench/instructions", "crate", &["peer", "work"]),
     ("tollgate-launcher", "crate", &["clock", "launch", "server"]),
-    ("tollgate-launcher", "crate::proxy", &["faults", "line"]),
+    ("tollgate-launcher", "crate::proxy", &["connection", "faults"]),
 ];
 
 #[test]

@@ -179,7 +179,7 @@ impl Memory {
         regions::fetch(chunks);
         let before = |shard: usize| chunks / shards * shard + chunks % shards * shard / shards;
         for (nth, shard) in self.shards.iter().enumerate() {
-            shard.0.lock().grow_by(before(nth + 1) - before(nth), &self.census_at(0));
+            shard.0.lock().grow_by(before(nth + 1) - before(nth), &self.view_at(0));
         }
     }
 
@@ -339,14 +339,14 @@ impl Memory {
         if now_us.abs_diff(self.last_seen_us()) >= 1_000_000 {
             self.seen_us.store(now_us, Ordering::Relaxed);
         }
-        self.census_at(now_us)
+        self.view_at(now_us)
     }
 
     fn last_seen_us(&self) -> u64 {
         self.seen_us.load(Ordering::Relaxed)
     }
 
-    fn census_at(&self, now_us: u64) -> StoreView<'_> {
+    fn view_at(&self, now_us: u64) -> StoreView<'_> {
         StoreView { identify: &self.identify, scopes: &self.scopes, budget: &self.budget, now_us }
     }
 }

@@ -50,7 +50,7 @@ impl Memory {
         }
         // A store that keeps every key replays a trace, and uses the times of the trace.
         let now_us = if self.budget.has_ceiling() { now_us } else { self.last_seen_us() };
-        let view = self.census_at(now_us);
+        let view = self.view_at(now_us);
         for shard in &self.shards {
             shard.0.lock().vacate(&mut dropped, &view);
         }
